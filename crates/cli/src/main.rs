@@ -1,0 +1,2 @@
+//! The `tarpon` command.
+fn main() {}

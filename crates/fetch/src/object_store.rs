@@ -1,0 +1,63 @@
+//! Where objects stay on this host.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use tarpon_oci::{Digest, Verified};
+
+/// The local store, as fetching and importing see it. Calls block on the local disk only, never on the network.
+pub trait ObjectStore: Send + Sync + 'static {
+    /// The complete, verified object, opened for reading; `None` if it is not (wholly) here.
+    fn open(&self, object: &Digest) -> Result<Option<File>, StoreError>;
+
+    /// The object of which some bytes may be here already. All callers of one object get the same one.
+    /// [`StoreError::Full`] means bypass: go on without keeping anything.
+    fn partial(&self, object: &Digest, size: u64) -> Result<Arc<dyn PartialObject>, StoreError>;
+
+    /// A new object that will be written from its first byte to its last.
+    fn writer(&self, size_hint: u64) -> Result<Box<dyn ObjectWriter>, StoreError>;
+}
+
+/// An object that is filled in any order. It does not know what it holds: its user decides by chunk digests.
+pub trait PartialObject: Send + Sync {
+    /// Fills `buffer` from `offset`. Bytes that were never written read as zeros.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), StoreError>;
+
+    /// Whether bytes may have been written anywhere in `offset..offset + length`, also by an earlier process.
+    /// `false` is certain; `true` must be checked by digest before the bytes are used.
+    fn may_hold(&self, offset: u64, length: u64) -> bool;
+
+    /// Keeps verified bytes at `offset`.
+    fn write_at(&self, bytes: &Verified<bytes::Bytes>, offset: u64) -> Result<(), StoreError>;
+
+    /// All bytes are here: hashes the whole, and links the object in if it is what its name says. On a mismatch the
+    /// bytes are thrown away and [`StoreError::Corrupt`] is returned.
+    fn publish(&self) -> Result<(), StoreError>;
+}
+
+/// An object written front to back. Dropped without [`ObjectWriter::publish`], it leaves nothing behind.
+pub trait ObjectWriter: io::Write + Send {
+    /// The bytes that were written hash to `proof`: links them in under that name (or drops them, if the
+    /// object is already here).
+    fn publish(self: Box<Self>, proof: Verified<()>) -> Result<(), StoreError>;
+}
+
+/// Why the store could not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No room: the budget or the free-space floor is reached, or the disk is full.
+    #[error("the store has no room left")]
+    Full,
+    /// What was kept is not what its name says.
+    #[error("object {0} in the store is corrupt")]
+    Corrupt(Digest),
+    /// The disk failed.
+    #[error("{doing}: {error}")]
+    Io {
+        /// What was being done, to which file.
+        doing: String,
+        /// How it failed.
+        error: io::Error,
+    },
+}

@@ -1,0 +1,155 @@
+//! [`LayerIndex`]: what a layer holds and where the bytes of its files are.
+
+mod path;
+
+pub use path::LayerPath;
+use tarpon_oci::Digest;
+
+/// The content of a regular file, named by the sha256 of its bytes.
+pub type ObjectId = Digest;
+
+/// One layer: its entries in layer order, and the chunks that its files are made of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LayerIndex {
+    /// Entries in the order of the layer. No path occurs twice, but a whiteout may name the path of an entry.
+    pub entries: Vec<Entry>,
+    /// Chunks of all files; each file owns a run of them ([`FileContent::chunks`]), ascending by object offset,
+    /// without gap or overlap.
+    pub chunks: Vec<Chunk>,
+    /// Xattrs that the layer carried and that images may not set (`trusted.*`, `user.overlay.*`, …).
+    pub dropped_xattrs: u64,
+}
+
+/// One entry of a layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Where, from the layer's root. The root itself has the empty path.
+    pub path: LayerPath,
+    /// What.
+    pub node: Node,
+    /// Attributes. Meaningless (all zero) for hard links and whiteouts.
+    pub attributes: Attributes,
+}
+
+/// The kinds of entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Node {
+    /// A directory.
+    Directory,
+    /// A regular file.
+    File(FileContent),
+    /// A symbolic link and its target, as it was written.
+    Symlink(Box<[u8]>),
+    /// Another name of the file at this path of the same image (in this layer or below). Never itself.
+    HardLink(LayerPath),
+    /// A character device. Never 0:0, which overlayfs takes for a whiteout.
+    CharDevice(Device),
+    /// A block device.
+    BlockDevice(Device),
+    /// A named pipe.
+    Fifo,
+    /// `.wh.NAME`: removes the entry at this path (already without the prefix) from the layers below.
+    Whiteout,
+    /// `.wh..wh..opq`: hides what the layers below have in the directory at this path.
+    Opaque,
+}
+
+/// Content of a regular file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileContent {
+    /// Bytes of the file, at most [`tarpon_oci::limits::FILE_BYTES`].
+    pub size: u64,
+    /// Names the content. For an empty file: the digest of nothing.
+    pub object: ObjectId,
+    /// First of its chunks in [`LayerIndex::chunks`].
+    pub first_chunk: u32,
+    /// Number of its chunks; none for an empty file.
+    pub chunk_count: u32,
+}
+
+/// Attributes of an inode.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// Permission bits with setuid, setgid and sticky: `mode & 0o7777`.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Modification time.
+    pub mtime: Timestamp,
+    /// Extended attributes that images may set, sorted by name, without duplicates.
+    pub xattrs: Vec<Xattr>,
+}
+
+/// One extended attribute.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Xattr {
+    /// With its prefix: `user.note`, `security.capability`.
+    pub name: Box<[u8]>,
+    /// Any bytes.
+    pub value: Box<[u8]>,
+}
+
+/// Seconds since 1970 and nanoseconds below 10⁹.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp {
+    /// May be negative.
+    pub seconds: i64,
+    /// Counted forward, also when the seconds are negative.
+    pub nanoseconds: u32,
+}
+
+/// Numbers of a device node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Device {
+    /// Below 2¹².
+    pub major: u32,
+    /// Below 2²⁰.
+    pub minor: u32,
+}
+
+/// A piece of a file with a digest of its own: the unit of fetching and verifying.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk {
+    /// Where it starts in the file.
+    pub object_offset: u64,
+    /// Decoded bytes, never 0. At most [`tarpon_oci::limits::CHUNK_BYTES`], except where the place is
+    /// [`Place::Zeros`] or the codec is [`Codec::Raw`] or [`Codec::Stream`].
+    pub size: u64,
+    /// sha256 of the decoded bytes.
+    pub digest: Digest,
+    /// Where its bytes are.
+    pub place: Place,
+}
+
+/// Where the bytes of a chunk are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere: it is all zeros and never fetched.
+    Zeros,
+    /// In the layer's blob.
+    Blob {
+        /// How they are encoded.
+        codec: Codec,
+        /// First byte of the encoded piece in the blob; for [`Codec::Stream`] an offset in the *decoded* layer.
+        offset: u64,
+        /// Bytes from there that surely hold the whole piece; for [`Codec::Stream`] the decoded size.
+        length: u64,
+        /// Decoded bytes to skip before the chunk begins (eStargz `innerOffset`).
+        skip: u64,
+    },
+}
+
+/// How a piece of a blob is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Codec {
+    /// Not at all: an uncompressed tar.
+    Raw,
+    /// A gzip member starts at the offset. It may go on past the chunk, and the chunk into further members.
+    Gzip,
+    /// One or more zstd frames start at the offset.
+    Zstd,
+    /// No random access: the layer must be decoded from its beginning, through its own compression.
+    Stream,
+}

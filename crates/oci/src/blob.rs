@@ -1,0 +1,12 @@
+//! A blob as it is asked for: by digest, with the size its descriptor promised.
+
+use crate::Digest;
+
+/// The name and size of a blob in a registry, layout or archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Blob {
+    /// Names the blob.
+    pub digest: Digest,
+    /// Length in bytes, from the descriptor. A source that holds another length serves bad data.
+    pub size: u64,
+}

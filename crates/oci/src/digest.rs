@@ -1,0 +1,153 @@
+//! The one digest algorithm that images are named by.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest as _, Sha256};
+
+/// A sha256 digest, written `sha256:<64 lower-case hex digits>`.
+///
+/// Other registered algorithms (sha384, sha512) are refused when parsed: objects, chunks and the TOC formats are
+/// sha256 throughout, and an allow-list of one is what keeps unchecked algorithm names out (CVE-2024-3727).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest([u8; 32]);
+
+/// The text was not `sha256:` and 64 lower-case hex digits.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a sha256 digest: {0:?}")]
+pub struct InvalidDigest(String);
+
+impl Digest {
+    /// The digest of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut hasher = Hasher::new();
+        hasher.update(bytes);
+        hasher.finish()
+    }
+
+    /// The digest whose raw value is `bytes`.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The raw value.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The 64 hex digits, without the algorithm.
+    pub fn hex(&self) -> String {
+        let mut text = String::with_capacity(64);
+        for byte in self.0 {
+            for nibble in [byte >> 4, byte & 15] {
+                text.push(char::from(b"0123456789abcdef"[usize::from(nibble)]));
+            }
+        }
+        text
+    }
+
+    /// Parses 64 lower-case hex digits.
+    pub fn from_hex(hex: &str) -> Result<Self, InvalidDigest> {
+        let invalid = || InvalidDigest(hex.chars().take(80).collect());
+        let hex = hex.as_bytes();
+        if hex.len() != 64 {
+            return Err(invalid());
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(hex.chunks_exact(2)) {
+            let (high, low) = (nibble(pair[0]), nibble(pair[1]));
+            *byte = high.zip(low).map(|(high, low)| high << 4 | low).ok_or_else(invalid)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+fn nibble(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    }
+}
+
+impl FromStr for Digest {
+    type Err = InvalidDigest;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let hex = text.strip_prefix("sha256:").ok_or_else(|| InvalidDigest(text.chars().take(80).collect()))?;
+        Self::from_hex(hex)
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", self.hex())
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl serde::Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Digest {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Computes a [`Digest`] from bytes that arrive piece by piece.
+#[derive(Clone, Default)]
+pub struct Hasher(Sha256);
+
+impl Hasher {
+    /// A hasher that has seen nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The digest of everything that was taken.
+    pub fn finish(self) -> Digest {
+        Digest(self.0.finalize().into())
+    }
+}
+
+impl fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hasher")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EMPTY: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    #[test]
+    fn digest_of_nothing_is_the_known_one_and_round_trips() {
+        let digest = Digest::of(b"");
+        assert_eq!(digest.to_string(), EMPTY);
+        assert_eq!(EMPTY.parse(), Ok(digest));
+    }
+
+    #[test]
+    fn other_algorithms_upper_case_and_wrong_lengths_are_refused() {
+        let sha512 = format!("sha512:{}", "0".repeat(128));
+        for text in ["", "sha256:", "sha256:E3", &EMPTY.to_uppercase(), &EMPTY[..70], &format!("{EMPTY}0"), &sha512] {
+            assert!(text.parse::<Digest>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Every number that input from outside must meet, each with its reason. A parser compares with these before it
+//! allocates, recurses or loops.
+
+/// Bytes of a manifest, image index or image config. The distribution spec asks registries to take 4 MB.
+pub const MANIFEST_BYTES: u64 = 4 << 20;
+/// Layers of an image. Runtimes fail far earlier (overlayfs at 500 lowers).
+pub const LAYERS: usize = 512;
+/// Compressed bytes of a TOC: containers/storage takes 150 MiB; 32 MiB compressed hold two million entries.
+pub const TOC_COMPRESSED_BYTES: u64 = 32 << 20;
+/// Decoded bytes of a TOC.
+pub const TOC_BYTES: u64 = 128 << 20;
+/// Entries of one layer, TOC or tar: 128 MiB of TOC at 64 bytes each.
+pub const ENTRIES: usize = 2_000_000;
+/// Chunks of one layer. Chunks of zstd:chunked are about 64 KiB: this allows 256 GiB of them.
+pub const CHUNKS: usize = 4_000_000;
+/// Components of a path.
+pub const PATH_DEPTH: usize = 256;
+/// Bytes of a path: `PATH_MAX` of Linux.
+pub const PATH_BYTES: usize = 4096;
+/// Bytes of one component: `NAME_MAX` of Linux.
+pub const NAME_BYTES: usize = 255;
+/// Bytes of a symbolic link's target: `PATH_MAX` less its terminator.
+pub const SYMLINK_BYTES: usize = 4095;
+/// Bytes of an xattr's value: `XATTR_SIZE_MAX` of Linux.
+pub const XATTR_VALUE_BYTES: usize = 64 << 10;
+/// Bytes of an xattr's name: `XATTR_NAME_MAX` of Linux.
+pub const XATTR_NAME_BYTES: usize = 255;
+/// Xattrs of one inode.
+pub const XATTRS: usize = 256;
+/// Bytes of a file: offsets stay far from wrapping in `i64`, and one EROFS chunk can describe it.
+pub const FILE_BYTES: u64 = 1 << 43;
+/// Decoded bytes of a chunk. eStargz writes 4 MiB, zstd:chunked seldom more than 1 MiB.
+pub const CHUNK_BYTES: u64 = 16 << 20;
+/// Encoded bytes of a chunk: decoded plus the little that incompressible data grows by.
+pub const CHUNK_ENCODED_BYTES: u64 = 17 << 20;
+/// Largest power of two for a zstd window (8 MiB): what the format asks every decoder to take.
+pub const ZSTD_WINDOW_LOG: u32 = 23;
+/// Bytes of PAX records and long names of one tar entry: 256 xattrs would fit, a bomb does not.
+pub const TAR_EXTENSION_BYTES: u64 = 1 << 20;
+/// Segments of a sparse file in a tar.
+pub const SPARSE_SEGMENTS: usize = 1 << 20;
+/// Largest uid or gid; `u32::MAX` means "none" to the kernel.
+pub const ID: u64 = u32::MAX as u64 - 1;
+/// Bytes of a token response.
+pub const TOKEN_BYTES: u64 = 64 << 10;
+/// Bytes of an error body that are read for its message.
+pub const ERROR_BODY_BYTES: u64 = 16 << 10;
+/// Redirects of one request.
+pub const REDIRECTS: usize = 3;
+/// Attempts of one request, the first included.
+pub const ATTEMPTS: u32 = 4;
