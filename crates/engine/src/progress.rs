@@ -1,0 +1,54 @@
+//! What long work tells its watcher.
+
+use tarpon_oci::Digest;
+
+/// Told what is going on while an image is prepared. Called from several threads at once; must not block.
+pub trait Progress: Send + Sync {
+    /// The image was resolved. `layers` are in manifest order, bottom first.
+    fn resolved(&self, manifest: &Digest, layers: &[LayerPlan]) {
+        let _ = (manifest, layers);
+    }
+
+    /// `bytes` more of layer `layer`'s blob have arrived.
+    fn received(&self, layer: usize, bytes: u64) {
+        let _ = (layer, bytes);
+    }
+
+    /// Layer `layer` is indexed.
+    fn layer_done(&self, layer: usize) {
+        let _ = layer;
+    }
+
+    /// Something worth a line to the user: a fallback and its reason.
+    fn note(&self, line: &str) {
+        let _ = line;
+    }
+}
+
+/// Says nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Progress for Silent {}
+
+/// How one layer will be made ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerPlan {
+    /// The layer's blob.
+    pub digest: Digest,
+    /// Compressed bytes of the blob.
+    pub size: u64,
+    /// What it takes.
+    pub way: LayerWay,
+}
+
+/// What it takes to index a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerWay {
+    /// Its index is in the store already.
+    Local,
+    /// Its table of contents is fetched; its files come when they are read.
+    Toc,
+    /// It has no usable table of contents: the whole blob is streamed once.
+    Stream,
+}
