@@ -1,0 +1,3 @@
+//! What the end-to-end tests share: looking at trees, running the binary, real registries and real rivals.
+
+pub mod dump;
