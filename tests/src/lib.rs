@@ -1,3 +1,5 @@
 //! What the end-to-end tests share: looking at trees, running the binary, real registries and real rivals.
 
 pub mod dump;
+pub mod real;
+pub mod tarpon;

@@ -1,0 +1,77 @@
+//! The real parts that tests run against: a registry with the real images, umoci, skopeo.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::dump::{Dump, dump};
+
+/// Where `cargo xtask images` leaves its registry, unless `REGISTRY` says otherwise.
+const DEFAULT_REGISTRY: &str = "127.0.0.1:5000";
+
+/// Runs a command to its end; its output is part of the error when it fails.
+pub fn run(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(stdout);
+    }
+    bail!("{command:?}: {}\n{stdout}{}", output.status, String::from_utf8_lossy(&output.stderr))
+}
+
+/// Whether the programs are on PATH.
+pub fn have(programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    programs.iter().all(|program| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+}
+
+/// Why the tests that need root, the kernel and real images cannot run here; `None` when they can.
+pub fn missing() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("not root".into());
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return Some("no /dev/fuse".into());
+    }
+    if !have(&["umoci", "skopeo"]) {
+        return Some("umoci and skopeo are not installed".into());
+    }
+    if registry().is_none() {
+        return Some("no registry with the real images (cargo xtask images)".into());
+    }
+    None
+}
+
+/// The address of the local registry, if it answers.
+pub fn registry() -> Option<String> {
+    let name = std::env::var("REGISTRY").unwrap_or_else(|_| DEFAULT_REGISTRY.into());
+    let address: SocketAddr = name.parse().ok()?;
+    TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok().map(|_| name)
+}
+
+/// Whether the registry has this tag.
+pub fn has_tag(registry: &str, image: &str, tag: &str) -> bool {
+    let reference = format!("docker://{registry}/{image}:{tag}");
+    run(Command::new("skopeo").args(["inspect", "--raw", "--tls-verify=false", &reference])).is_ok()
+}
+
+/// A throw-away directory on the disk, not in a tmpfs: overlay uppers and large images need that.
+pub fn scratch() -> Result<tempfile::TempDir> {
+    let target = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/e2e");
+    std::fs::create_dir_all(&target)?;
+    Ok(tempfile::Builder::new().prefix("t-").tempdir_in(target.canonicalize()?)?)
+}
+
+/// What `umoci unpack` makes of an image.
+pub fn umoci_dump(registry: &str, image: &str) -> Result<Dump> {
+    let work = scratch()?;
+    let layout = format!("{}/layout:image", work.path().display());
+    let reference = format!("docker://{registry}/{image}");
+    run(Command::new("skopeo").args(["copy", "-q", "--src-tls-verify=false", &reference, &format!("oci:{layout}")]))?;
+    let bundle = work.path().join("bundle");
+    run(Command::new("umoci").args(["unpack", "--image", &layout]).arg(&bundle))?;
+    dump(&bundle.join("rootfs"))
+}

@@ -1,0 +1,93 @@
+//! The `tarpon` binary as a user runs it, with a store of its own and everything unmounted at the end.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::real;
+
+/// The binary that belongs to this build.
+pub fn binary() -> PathBuf {
+    if let Some(named) = std::env::var_os("TARPON_BIN") {
+        return named.into();
+    }
+    let mut folder = std::env::current_exe().expect("a test has an executable");
+    folder.pop();
+    if folder.ends_with("deps") {
+        folder.pop();
+    }
+    folder.join("tarpon")
+}
+
+/// A store with its mounts. Dropped, it unmounts them, ends the server and deletes the store.
+pub struct Tarpon {
+    work: TempDir,
+    mounts: Vec<PathBuf>,
+}
+
+impl Tarpon {
+    /// An empty store.
+    pub fn new() -> Result<Self> {
+        Ok(Self { work: real::scratch()?, mounts: Vec::new() })
+    }
+
+    /// The store's directory.
+    pub fn store(&self) -> PathBuf {
+        self.work.path().join("store")
+    }
+
+    /// A command on this store; arguments follow.
+    pub fn command(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(binary());
+        command.env("TARPON_STORE", self.store()).arg(subcommand).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a subcommand to its end.
+    pub fn output(&self, subcommand: &str, arguments: &[&str]) -> Result<Output> {
+        self.command(subcommand).args(arguments).output().context("start tarpon (cargo build -p tarpon)")
+    }
+
+    /// Runs a subcommand that must succeed; gives what it printed.
+    pub fn run(&self, subcommand: &str, arguments: &[&str]) -> Result<String> {
+        let output = self.output(subcommand, arguments)?;
+        if !output.status.success() {
+            bail!("tarpon {subcommand} {arguments:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Mounts an image on a fresh directory.
+    pub fn mount(&mut self, image: &str, options: &[&str]) -> Result<PathBuf> {
+        let target = self.work.path().join(format!("mount-{}", self.mounts.len()));
+        std::fs::create_dir(&target)?;
+        let path = target.to_string_lossy().into_owned();
+        self.mounts.push(target.clone());
+        self.run("mount", &[options, &[image, &path]].concat())?;
+        Ok(target)
+    }
+
+    /// Unmounts one of its mounts.
+    pub fn unmount(&mut self, target: &Path) -> Result<()> {
+        self.run("umount", &[&target.to_string_lossy()])?;
+        self.mounts.retain(|mount| mount != target);
+        Ok(())
+    }
+
+    /// What `status --json` says.
+    pub fn status(&self) -> Result<serde_json::Value> {
+        Ok(serde_json::from_str(&self.run("status", &["--json"])?)?)
+    }
+}
+
+impl Drop for Tarpon {
+    fn drop(&mut self) {
+        for mount in std::mem::take(&mut self.mounts) {
+            let _ = self.output("umount", &[&mount.to_string_lossy()]);
+            // For whatever a failed test left: a mount whose server is gone.
+            let _ = rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
