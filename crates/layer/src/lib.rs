@@ -6,5 +6,6 @@
 mod index;
 
 pub use index::{
-    Attributes, Chunk, Codec, Device, Entry, FileContent, LayerIndex, LayerPath, Node, ObjectId, Place, Timestamp, Xattr,
+    Attributes, Chunk, Codec, Device, Entry, FileContent, LayerIndex, LayerPath, Node, ObjectId, Place, Timestamp,
+    Xattr,
 };

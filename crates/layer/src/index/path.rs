@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tarpon_oci::limits;
+
 /// A normalised path from the root of a layer: components joined by `/`, no leading, trailing or doubled slash, no
 /// `.` or `..`, each component 1 to 255 bytes, at most 4096 bytes and 256 components in all. Any bytes but NUL
 /// and `/` in a component; it need not be UTF-8. The root is the empty path. Ordered by bytes.
@@ -12,6 +14,22 @@ impl LayerPath {
     /// The root.
     pub fn root() -> Self {
         Self::default()
+    }
+
+    /// `bytes` as a path, if they are one in its normal form already; nothing is normalised.
+    pub fn from_normal(bytes: &[u8]) -> Option<Self> {
+        if bytes.is_empty() {
+            return Some(Self::root());
+        }
+        let component = |name: &[u8]| {
+            (1..=limits::NAME_BYTES).contains(&name.len()) && name != b"." && name != b".." && !name.contains(&0)
+        };
+        let mut depth = 0;
+        let normal = bytes.split(|byte| *byte == b'/').all(|name| {
+            depth += 1;
+            component(name)
+        });
+        (normal && depth <= limits::PATH_DEPTH && bytes.len() <= limits::PATH_BYTES).then(|| Self(bytes.into()))
     }
 
     /// The bytes, without a leading slash.
@@ -50,5 +68,22 @@ impl fmt::Display for LayerPath {
 impl fmt::Debug for LayerPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_normal_paths_are_taken_as_they_are() {
+        for path in ["", "a", "a/b", "a/...", ".wh.a", "\u{e9}/ "] {
+            assert_eq!(LayerPath::from_normal(path.as_bytes()).unwrap().as_bytes(), path.as_bytes());
+        }
+        let long = "x".repeat(256);
+        let deep = "d/".repeat(256) + "d";
+        for path in ["/", "/a", "a/", "a//b", ".", "..", "a/./b", "a/..", "a\0b", &long, &deep] {
+            assert_eq!(LayerPath::from_normal(path.as_bytes()), None, "{path:?}");
+        }
     }
 }
