@@ -74,13 +74,9 @@ impl Walk {
             let path = join(path, name.to_bytes());
             let context = || format!("look at {}", path.escape_ascii());
             let stat = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).with_context(context)?;
-            let handle = rustix::fs::openat(
-                &directory,
-                name,
-                OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-                Mode::empty(),
-            )
-            .with_context(context)?;
+            let handle =
+                rustix::fs::openat(&directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+                    .with_context(context)?;
             let mut seen = describe(&stat, xattrs_of(&handle).with_context(context)?);
             match FileType::from_raw_mode(stat.st_mode as RawMode) {
                 FileType::RegularFile => seen.content = Some(hash(&directory, name).with_context(context)?),

@@ -154,6 +154,8 @@ pub struct MountStatus {
     pub fallbacks: Vec<String>,
     /// Whether a server answers for it. `false`: the server died; what is local stays readable in mode `native`.
     pub alive: bool,
+    /// Process that serves it, or served it.
+    pub server: u32,
     /// Compressed bytes of all layers.
     pub image_bytes: u64,
     /// Bytes fetched since it was mounted.
