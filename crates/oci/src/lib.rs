@@ -4,10 +4,25 @@
 //! Pure: no I/O, no clock. Everything here is parsed from bytes whose digest was checked before ([`Verified`]).
 
 mod blob;
+mod config;
+mod descriptor;
 mod digest;
+mod json;
 pub mod limits;
+mod manifest;
+pub mod media_type;
+mod platform;
+mod reference;
+mod source;
 mod verified;
 
 pub use blob::Blob;
+pub use config::{ImageConfig, RunConfig};
+pub use descriptor::Descriptor;
 pub use digest::{Digest, Hasher, InvalidDigest};
+pub use manifest::{Document, ImageIndex, InvalidManifest, Manifest, NoPlatform};
+pub use media_type::{Compression, MediaType};
+pub use platform::{InvalidPlatform, Platform};
+pub use reference::{DEFAULT_TAG, DOCKER_HUB, InvalidReference, Reference};
+pub use source::{InvalidSource, Source};
 pub use verified::{DigestMismatch, Verified};

@@ -3,6 +3,10 @@
 
 /// Bytes of a manifest, image index or image config. The distribution spec asks registries to take 4 MB.
 pub const MANIFEST_BYTES: u64 = 4 << 20;
+/// Items of one list or object in a manifest or config. Histories and label sets of real images have hundreds.
+pub const JSON_ITEMS: usize = 10_000;
+/// Bytes of one blob: far beyond any layer, and far from wrapping in `i64`.
+pub const BLOB_BYTES: u64 = 1 << 43;
 /// Layers of an image. Runtimes fail far earlier (overlayfs at 500 lowers).
 pub const LAYERS: usize = 512;
 /// Compressed bytes of a TOC: containers/storage takes 150 MiB; 32 MiB compressed hold two million entries.

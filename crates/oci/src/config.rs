@@ -1,0 +1,134 @@
+//! The image config: what the layers hold uncompressed, and how a container of the image is meant to be started.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::platform::RawPlatform;
+use crate::{Digest, InvalidManifest, Platform, Verified, json, limits};
+
+/// An image config, with the bytes that its digest names.
+#[derive(Debug, Clone)]
+pub struct ImageConfig {
+    /// The document as it came.
+    pub bytes: Verified<Bytes>,
+    /// What the image was built for.
+    pub platform: Platform,
+    /// The digests of the uncompressed layers, base first.
+    pub diff_ids: Vec<Digest>,
+    /// When it was built, RFC 3339, as written.
+    pub created: Option<String>,
+    /// How to start it.
+    pub run: RunConfig,
+}
+
+/// The defaults of a container of the image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RunConfig {
+    /// `USER[:GROUP]`, names or numbers; empty is root.
+    #[serde(deserialize_with = "or_default")]
+    pub user: String,
+    /// `NAME=VALUE`, in order.
+    #[serde(deserialize_with = "or_default")]
+    pub env: Vec<String>,
+    /// What comes before the command.
+    #[serde(deserialize_with = "or_default")]
+    pub entrypoint: Vec<String>,
+    /// The command, or the arguments of the entrypoint.
+    #[serde(deserialize_with = "or_default")]
+    pub cmd: Vec<String>,
+    /// Where it starts; empty is `/`.
+    #[serde(deserialize_with = "or_default")]
+    pub working_dir: String,
+    /// The signal that asks it to stop.
+    #[serde(deserialize_with = "or_default")]
+    pub stop_signal: String,
+    /// Free-form facts. Never acted upon.
+    #[serde(deserialize_with = "or_default")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Docker writes `null` for whatever is not set.
+fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[derive(Deserialize)]
+struct RawConfig {
+    os: String,
+    architecture: String,
+    variant: Option<String>,
+    created: Option<String>,
+    config: Option<RunConfig>,
+    rootfs: RawRootFs,
+}
+
+#[derive(Deserialize)]
+struct RawRootFs {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(deserialize_with = "or_default")]
+    diff_ids: Vec<String>,
+}
+
+impl ImageConfig {
+    /// Parses a config.
+    pub fn parse(bytes: Verified<Bytes>) -> Result<Self, InvalidManifest> {
+        let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if size > limits::MANIFEST_BYTES {
+            return Err(InvalidManifest::TooLarge { size });
+        }
+        json::check(&bytes)?;
+        let raw: RawConfig = serde_json::from_slice(&bytes)?;
+        if raw.rootfs.kind != "layers" {
+            return Err(InvalidManifest::NotAnImage(format!("its rootfs is of type {:?}", raw.rootfs.kind)));
+        }
+        if raw.rootfs.diff_ids.len() > limits::LAYERS {
+            return Err(InvalidManifest::TooManyLayers(raw.rootfs.diff_ids.len()));
+        }
+        let diff_ids = raw.rootfs.diff_ids.iter().map(|text| text.parse().map_err(InvalidManifest::Digest));
+        Ok(Self {
+            diff_ids: diff_ids.collect::<Result<_, _>>()?,
+            platform: RawPlatform { os: raw.os, architecture: raw.architecture, variant: raw.variant }.into(),
+            created: raw.created,
+            run: raw.config.unwrap_or_default(),
+            bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<ImageConfig, InvalidManifest> {
+        ImageConfig::parse(Verified::seal(Bytes::from(text.to_owned())))
+    }
+
+    #[test]
+    fn what_docker_leaves_null_is_empty() {
+        let config = parse(
+            r#"{"os":"linux","architecture":"amd64","config":{"Env":["A=1"],"Cmd":null,"Labels":null,"Entrypoint":["/x"]},
+                "rootfs":{"type":"layers","diff_ids":null},"history":[{"created_by":"x"}]}"#,
+        )
+        .unwrap();
+        assert_eq!(config.run.env, ["A=1"]);
+        assert!(config.run.cmd.is_empty() && config.diff_ids.is_empty());
+        assert_eq!(config.platform.to_string(), "linux/amd64");
+    }
+
+    #[test]
+    fn configs_without_rootfs_or_with_odd_digests_are_refused() {
+        assert!(parse(r#"{"os":"linux","architecture":"amd64"}"#).is_err());
+        let odd = r#"{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["../../etc/passwd"]}}"#;
+        assert!(matches!(parse(odd), Err(InvalidManifest::Digest(_))));
+        let other = r#"{"os":"linux","architecture":"amd64","rootfs":{"type":"windows","diff_ids":[]}}"#;
+        assert!(matches!(parse(other), Err(InvalidManifest::NotAnImage(_))));
+    }
+}

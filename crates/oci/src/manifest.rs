@@ -1,0 +1,432 @@
+//! Manifests and image indexes: parsed from verified bytes, never mistaken for each other.
+//!
+//! A document that can be read as both (`layers` and `manifests`), or whose `mediaType` is not what the registry or
+//! descriptor said it is, is refused: two tools would see two images (CVE-2021-41190).
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::descriptor::RawDescriptor;
+use crate::{Compression, Descriptor, Digest, ImageConfig, InvalidDigest, MediaType, Platform, Verified, json, limits};
+
+/// What a manifest request can answer.
+#[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "one per image, matched at once")]
+pub enum Document {
+    /// One image, or an artifact.
+    Manifest(Manifest),
+    /// A choice of images.
+    Index(ImageIndex),
+}
+
+/// An image manifest. Its bytes stay at hand because their digest is the image's name.
+#[derive(Debug, Clone)]
+pub struct Manifest {
+    /// The document as it came.
+    pub bytes: Verified<Bytes>,
+    /// The image config.
+    pub config: Descriptor,
+    /// The layers, base first.
+    pub layers: Vec<Descriptor>,
+    /// Annotations of the whole image.
+    pub annotations: BTreeMap<String, String>,
+    /// The kind of an artifact that is no image.
+    pub artifact_type: Option<String>,
+    /// The manifest that an artifact is about.
+    pub subject: Option<Descriptor>,
+}
+
+/// An image index (manifest list): one image for several platforms.
+#[derive(Debug, Clone)]
+pub struct ImageIndex {
+    /// The document as it came.
+    pub bytes: Verified<Bytes>,
+    /// The choices.
+    pub manifests: Vec<Descriptor>,
+    /// Annotations of the whole index.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Why a manifest, index or config is not used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidManifest {
+    /// Larger than [`limits::MANIFEST_BYTES`].
+    #[error("{size} bytes is more than a manifest or config may have ({})", limits::MANIFEST_BYTES)]
+    TooLarge {
+        /// Its length.
+        size: u64,
+    },
+    /// Not JSON, or without a field that must be there.
+    #[error("malformed: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A digest that is not sha256.
+    #[error(transparent)]
+    Digest(InvalidDigest),
+    /// A blob larger than [`limits::BLOB_BYTES`].
+    #[error("blob {digest} claims {size} bytes")]
+    BlobTooLarge {
+        /// Which.
+        digest: Digest,
+        /// The claim.
+        size: u64,
+    },
+    /// Can be read as two different things.
+    #[error("ambiguous: {0}")]
+    Ambiguous(String),
+    /// Docker manifest schema 1.
+    #[error(
+        "Docker manifest schema 1 is not supported (it names its content by no digest): push the image again with a current tool"
+    )]
+    Schema1,
+    /// Neither a manifest nor an index.
+    #[error("neither an image manifest nor an image index{0}")]
+    Unknown(String),
+    /// An index where a manifest must be.
+    #[error("an image index inside an image index is not supported")]
+    NestedIndex,
+    /// An artifact (chart, signature, …).
+    #[error("not a container image: {0}")]
+    NotAnImage(String),
+    /// More layers than [`limits::LAYERS`].
+    #[error("{0} layers are more than {limit}", limit = limits::LAYERS)]
+    TooManyLayers(usize),
+    /// A layer of a type that is not read.
+    #[error("layer {number} ({digest}) has the unsupported media type {media_type:?}")]
+    LayerType {
+        /// Position, base is 1.
+        number: usize,
+        /// Which.
+        digest: Digest,
+        /// What it says it is.
+        media_type: String,
+    },
+    /// A foreign or non-distributable layer.
+    #[error("layer {number} ({digest}) is foreign (non-distributable): its bytes are not in the registry")]
+    ForeignLayer {
+        /// Position, base is 1.
+        number: usize,
+        /// Which.
+        digest: Digest,
+    },
+    /// Manifest and config disagree on the number of layers.
+    #[error("the manifest has {layers} layers, the config names {diff_ids}")]
+    LayerCount {
+        /// Of the manifest.
+        layers: usize,
+        /// Of the config.
+        diff_ids: usize,
+    },
+}
+
+/// No manifest in an index fits.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("no image for platform {wanted}; there is {}", list(.available))]
+pub struct NoPlatform {
+    wanted: Platform,
+    available: Vec<Platform>,
+}
+
+fn list(platforms: &[Platform]) -> String {
+    if platforms.is_empty() {
+        return "none for any".to_owned();
+    }
+    let shown: Vec<String> = platforms.iter().take(20).map(ToString::to_string).collect();
+    shown.join(", ")
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawDocument {
+    schema_version: Option<u64>,
+    media_type: Option<String>,
+    config: Option<RawDescriptor>,
+    #[serde(default, deserialize_with = "present")]
+    layers: Option<Vec<RawDescriptor>>,
+    #[serde(default, deserialize_with = "present")]
+    manifests: Option<Vec<RawDescriptor>>,
+    annotations: Option<BTreeMap<String, String>>,
+    artifact_type: Option<String>,
+    subject: Option<RawDescriptor>,
+    fs_layers: Option<IgnoredAny>,
+}
+
+/// `null` counts as an empty list that is there, so that it cannot hide half of a confused document.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<RawDescriptor>>, D::Error> {
+    Ok(Some(Option::deserialize(deserializer)?.unwrap_or_default()))
+}
+
+impl Document {
+    /// Parses `bytes`. `declared` is the media type that the registry (`Content-Type`) or the descriptor gave; types
+    /// that say nothing, such as `application/json`, are ignored.
+    pub fn parse(bytes: Verified<Bytes>, declared: Option<&str>) -> Result<Self, InvalidManifest> {
+        let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if size > limits::MANIFEST_BYTES {
+            return Err(InvalidManifest::TooLarge { size });
+        }
+        let declared = declared.map(MediaType::parse);
+        if declared == Some(MediaType::DockerSchema1) {
+            return Err(InvalidManifest::Schema1);
+        }
+        json::check(&bytes)?;
+        let raw: RawDocument = serde_json::from_slice(&bytes)?;
+        let shape = raw.shape()?;
+        let stated = raw.media_type.as_deref().filter(|text| !text.is_empty()).map(MediaType::parse);
+        for (whose, media_type) in [("its mediaType", &stated), ("what it was served as", &declared)] {
+            match media_type {
+                Some(MediaType::Manifest | MediaType::Index) if media_type.as_ref() != Some(&shape) => {
+                    let text = format!("{whose} is {media_type:?}, its content is {shape:?}");
+                    return Err(InvalidManifest::Ambiguous(text));
+                }
+                Some(MediaType::DockerSchema1) => return Err(InvalidManifest::Schema1),
+                Some(MediaType::Other(other)) if whose == "its mediaType" => {
+                    return Err(InvalidManifest::Unknown(format!(": mediaType {other:?}")));
+                }
+                _ => {}
+            }
+        }
+        match shape {
+            MediaType::Index => Ok(Self::Index(raw.into_index(bytes)?)),
+            _ => Ok(Self::Manifest(raw.into_manifest(bytes)?)),
+        }
+    }
+}
+
+impl RawDocument {
+    /// What the document is by its keys: [`MediaType::Manifest`] or [`MediaType::Index`].
+    fn shape(&self) -> Result<MediaType, InvalidManifest> {
+        if self.fs_layers.is_some() || self.schema_version == Some(1) {
+            return Err(InvalidManifest::Schema1);
+        }
+        match (&self.layers, &self.manifests, &self.config) {
+            (Some(_), Some(_), _) => Err(InvalidManifest::Ambiguous("it has both layers and manifests".to_owned())),
+            (None, Some(_), Some(_)) => {
+                Err(InvalidManifest::Ambiguous("it has both a config and manifests".to_owned()))
+            }
+            (None, Some(_), None) => Ok(MediaType::Index),
+            (Some(_), None, Some(_)) => Ok(MediaType::Manifest),
+            (Some(_), None, None) => Err(InvalidManifest::Unknown(": it has layers but no config".to_owned())),
+            (None, None, _) => Err(InvalidManifest::Unknown(String::new())),
+        }
+    }
+
+    fn into_manifest(self, bytes: Verified<Bytes>) -> Result<Manifest, InvalidManifest> {
+        let config = self.config.ok_or_else(|| InvalidManifest::Unknown(": it has no config".to_owned()))?;
+        let layers = self.layers.unwrap_or_default();
+        if layers.len() > limits::LAYERS {
+            return Err(InvalidManifest::TooManyLayers(layers.len()));
+        }
+        Ok(Manifest {
+            bytes,
+            config: config.try_into()?,
+            layers: descriptors(layers)?,
+            annotations: self.annotations.unwrap_or_default(),
+            artifact_type: self.artifact_type.filter(|kind| !kind.is_empty()),
+            subject: self.subject.map(Descriptor::try_from).transpose()?,
+        })
+    }
+
+    fn into_index(self, bytes: Verified<Bytes>) -> Result<ImageIndex, InvalidManifest> {
+        let manifests = descriptors(self.manifests.unwrap_or_default())?;
+        Ok(ImageIndex { bytes, manifests, annotations: self.annotations.unwrap_or_default() })
+    }
+}
+
+fn descriptors(raw: Vec<RawDescriptor>) -> Result<Vec<Descriptor>, InvalidManifest> {
+    raw.into_iter().map(Descriptor::try_from).collect()
+}
+
+impl Manifest {
+    /// Parses a manifest; an index is an error.
+    pub fn parse(bytes: Verified<Bytes>) -> Result<Self, InvalidManifest> {
+        match Document::parse(bytes, None)? {
+            Document::Manifest(manifest) => Ok(manifest),
+            Document::Index(_) => Err(InvalidManifest::NestedIndex),
+        }
+    }
+
+    /// The image's name.
+    pub fn digest(&self) -> &Digest {
+        self.bytes.digest()
+    }
+
+    /// Checks that this is a container image and that every layer is of a kind that can be read.
+    pub fn check_image(&self) -> Result<(), InvalidManifest> {
+        if let Some(kind) = &self.artifact_type {
+            return Err(InvalidManifest::NotAnImage(format!("its artifactType is {kind:?}")));
+        }
+        if self.config.media_type != MediaType::Config {
+            let text = format!("its config has the media type {:?}", self.config.media_type);
+            return Err(InvalidManifest::NotAnImage(text));
+        }
+        if self.config.size > limits::MANIFEST_BYTES {
+            return Err(InvalidManifest::TooLarge { size: self.config.size });
+        }
+        for (at, layer) in self.layers.iter().enumerate() {
+            let (number, digest) = (at + 1, layer.digest);
+            match &layer.media_type {
+                MediaType::Layer(_) => {}
+                MediaType::ForeignLayer => return Err(InvalidManifest::ForeignLayer { number, digest }),
+                MediaType::Other(text) => {
+                    return Err(InvalidManifest::LayerType { number, digest, media_type: text.clone() });
+                }
+                other => {
+                    return Err(InvalidManifest::LayerType { number, digest, media_type: format!("{other:?}") });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that `config` describes as many layers as there are.
+    pub fn check_config(&self, config: &ImageConfig) -> Result<(), InvalidManifest> {
+        let (layers, diff_ids) = (self.layers.len(), config.diff_ids.len());
+        if layers == diff_ids { Ok(()) } else { Err(InvalidManifest::LayerCount { layers, diff_ids }) }
+    }
+
+    /// How layer `at` is packed; `None` if there is no such layer or it is of no readable kind.
+    pub fn compression(&self, at: usize) -> Option<Compression> {
+        match self.layers.get(at)?.media_type {
+            MediaType::Layer(compression) => Some(compression),
+            _ => None,
+        }
+    }
+
+    /// Compressed bytes of all layers.
+    pub fn layers_size(&self) -> u64 {
+        self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
+    }
+}
+
+impl ImageIndex {
+    /// Parses an index; a manifest is an error.
+    pub fn parse(bytes: Verified<Bytes>) -> Result<Self, InvalidManifest> {
+        match Document::parse(bytes, None)? {
+            Document::Index(index) => Ok(index),
+            Document::Manifest(_) => Err(InvalidManifest::Unknown(": a manifest where an index must be".to_owned())),
+        }
+    }
+
+    /// The manifest that runs best on `platform`; of equals the first. Artifacts and attestations are passed over.
+    pub fn select(&self, platform: &Platform) -> Result<&Descriptor, NoPlatform> {
+        let rank = |descriptor: &Descriptor| match &descriptor.platform {
+            Some(built) => platform.distance(built),
+            // An index of one image may leave the platform out.
+            None => Some(u32::MAX),
+        };
+        self.images()
+            .filter_map(|descriptor| Some((rank(descriptor)?, descriptor)))
+            .min_by_key(|(rank, _)| *rank)
+            .map(|(_, descriptor)| descriptor)
+            .ok_or_else(|| NoPlatform {
+                wanted: platform.clone(),
+                available: self.images().filter_map(|descriptor| descriptor.platform.clone()).collect(),
+            })
+    }
+
+    /// The runnable images among the manifests.
+    pub fn images(&self) -> impl Iterator<Item = &Descriptor> {
+        self.manifests.iter().filter(|descriptor| {
+            let unknown =
+                descriptor.platform.as_ref().is_some_and(|p| p.os() == "unknown" || p.architecture() == "unknown");
+            descriptor.media_type == MediaType::Manifest
+                && descriptor.artifact_type.is_none()
+                && !unknown
+                && !descriptor.annotations.contains_key("vnd.docker.reference.type")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::media_type::{DOCKER_MANIFEST, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
+
+    fn digest(of: &str) -> String {
+        Digest::of(of.as_bytes()).to_string()
+    }
+
+    fn entry(name: &str, platform: &str, extra: &str) -> String {
+        let platform = match platform.split_once('/') {
+            Some((os, architecture)) => {
+                let (architecture, variant) = architecture.split_once('/').unwrap_or((architecture, ""));
+                format!(r#","platform":{{"os":"{os}","architecture":"{architecture}","variant":"{variant}"}}"#)
+            }
+            None => String::new(),
+        };
+        format!(r#"{{"mediaType":"{OCI_MANIFEST}","digest":"{}","size":7{platform}{extra}}}"#, digest(name))
+    }
+
+    fn index(entries: &[String]) -> ImageIndex {
+        let text = format!(r#"{{"schemaVersion":2,"mediaType":"{OCI_INDEX}","manifests":[{}]}}"#, entries.join(","));
+        ImageIndex::parse(Verified::seal(Bytes::from(text))).unwrap()
+    }
+
+    fn manifest(layers: &str) -> Manifest {
+        let config = format!(r#"{{"mediaType":"{OCI_CONFIG}","digest":"{}","size":2}}"#, digest("config"));
+        let text = format!(r#"{{"schemaVersion":2,"config":{config},"layers":[{layers}]}}"#);
+        Manifest::parse(Verified::seal(Bytes::from(text))).unwrap()
+    }
+
+    #[test]
+    fn the_nearest_platform_is_selected_and_artifacts_are_passed_over() {
+        let index = index(&[
+            entry("soci", "linux/arm/v7", r#","artifactType":"application/vnd.amazon.soci.index.v2+json""#),
+            entry("attestation", "unknown/unknown", ""),
+            entry("v5", "linux/arm/v5", ""),
+            entry("v6", "linux/arm/v6", ""),
+            entry("arm64", "linux/arm64/v8", ""),
+        ]);
+        let pick = |platform: &str| index.select(&platform.parse().unwrap()).map(|found| found.digest.to_string());
+        assert_eq!(pick("linux/arm/v7").unwrap(), digest("v6"));
+        assert_eq!(pick("linux/arm/v5").unwrap(), digest("v5"));
+        assert_eq!(pick("linux/arm64").unwrap(), digest("arm64"));
+        assert_eq!(
+            pick("linux/amd64").unwrap_err().to_string(),
+            "no image for platform linux/amd64; there is linux/arm/v5, linux/arm/v6, linux/arm64"
+        );
+    }
+
+    #[test]
+    fn an_entry_without_platform_is_the_last_resort() {
+        let index = index(&[entry("any", "", ""), entry("amd64", "linux/amd64", "")]);
+        assert_eq!(index.select(&"linux/amd64".parse().unwrap()).unwrap().digest.to_string(), digest("amd64"));
+        assert_eq!(index.select(&"linux/riscv64".parse().unwrap()).unwrap().digest.to_string(), digest("any"));
+    }
+
+    #[test]
+    fn what_it_was_served_as_must_agree() {
+        let bytes = manifest("").bytes;
+        for declared in [OCI_MANIFEST, DOCKER_MANIFEST, "application/json", "text/plain; charset=utf-8"] {
+            assert!(Document::parse(bytes.clone(), Some(declared)).is_ok(), "{declared}");
+        }
+        assert!(matches!(Document::parse(bytes, Some(OCI_INDEX)), Err(InvalidManifest::Ambiguous(_))));
+    }
+
+    #[test]
+    fn layers_that_cannot_be_read_are_named() {
+        let layer = |media_type: &str| format!(r#"{{"mediaType":"{media_type}","digest":"{}","size":2}}"#, digest("l"));
+        let gzip = layer(Compression::Gzip.layer_media_type());
+        let image = manifest(&gzip);
+        image.check_image().unwrap();
+        assert_eq!(image.compression(0), Some(Compression::Gzip));
+        let foreign =
+            manifest(&format!("{gzip},{}", layer("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip")));
+        assert!(matches!(foreign.check_image(), Err(InvalidManifest::ForeignLayer { number: 2, .. })));
+        let strange = manifest(&layer("application/vnd.oci.image.layer.v1.tar+lz4"));
+        assert!(matches!(strange.check_image(), Err(InvalidManifest::LayerType { number: 1, .. })));
+    }
+
+    #[test]
+    fn too_many_layers_are_refused() {
+        let layer = format!(r#"{{"mediaType":"x","digest":"{}","size":2}}"#, digest("l"));
+        let config = format!(r#"{{"mediaType":"{OCI_CONFIG}","digest":"{}","size":2}}"#, digest("config"));
+        let layers = vec![layer; limits::LAYERS + 1].join(",");
+        let text = format!(r#"{{"schemaVersion":2,"config":{config},"layers":[{layers}]}}"#);
+        let error = Manifest::parse(Verified::seal(Bytes::from(text))).unwrap_err();
+        assert!(matches!(error, InvalidManifest::TooManyLayers(n) if n == limits::LAYERS + 1));
+    }
+}

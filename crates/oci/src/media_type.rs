@@ -1,0 +1,139 @@
+//! Which media types are understood, and as what. Everything else is refused by name.
+
+use std::fmt;
+
+/// What a descriptor or a `Content-Type` says a blob is. Only types on this list are acted upon.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum MediaType {
+    /// An image manifest: OCI, or Docker schema 2, which has the same shape.
+    Manifest,
+    /// An image index or Docker manifest list.
+    Index,
+    /// An image config.
+    Config,
+    /// A layer that can be read.
+    Layer(Compression),
+    /// A layer whose bytes are somewhere else ("foreign", "non-distributable"): never fetched.
+    ForeignLayer,
+    /// Docker's manifest format before 2016, which does not name its config and layers by digest.
+    DockerSchema1,
+    /// Anything else, as it was written.
+    Other(String),
+}
+
+/// How a layer's tar is packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Compression {
+    /// Plain tar.
+    None,
+    /// gzip, eStargz included.
+    Gzip,
+    /// Zstandard, zstd:chunked included.
+    Zstd,
+}
+
+/// The type of an OCI image manifest.
+pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// The type of an OCI image index.
+pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+/// The type of an OCI image config.
+pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+/// The type of a Docker schema 2 manifest.
+pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+/// The type of a Docker manifest list.
+pub const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+/// What a registry is told we accept when it is asked for a manifest. Without the OCI types some registries
+/// answer 404 for an OCI image.
+pub const ACCEPT_MANIFEST: [&str; 4] = [OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_INDEX];
+
+impl MediaType {
+    /// Classifies `text`, ignoring parameters (`; charset=…`) and the case of letters, as HTTP says.
+    pub fn parse(text: &str) -> Self {
+        let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        match essence.as_str() {
+            OCI_MANIFEST | DOCKER_MANIFEST => Self::Manifest,
+            OCI_INDEX | DOCKER_INDEX => Self::Index,
+            OCI_CONFIG | "application/vnd.docker.container.image.v1+json" => Self::Config,
+            "application/vnd.oci.image.layer.v1.tar" | "application/vnd.docker.image.rootfs.diff.tar" => {
+                Self::Layer(Compression::None)
+            }
+            "application/vnd.oci.image.layer.v1.tar+gzip"
+            | "application/vnd.docker.image.rootfs.diff.tar.gzip"
+            | "application/vnd.docker.image.rootfs.diff.tar+gzip" => Self::Layer(Compression::Gzip),
+            "application/vnd.oci.image.layer.v1.tar+zstd"
+            | "application/vnd.docker.image.rootfs.diff.tar.zstd"
+            | "application/vnd.docker.image.rootfs.diff.tar+zstd" => Self::Layer(Compression::Zstd),
+            "application/vnd.docker.distribution.manifest.v1+json"
+            | "application/vnd.docker.distribution.manifest.v1+prettyjws" => Self::DockerSchema1,
+            other if is_foreign_layer(other) => Self::ForeignLayer,
+            _ => Self::Other(text.chars().take(200).collect()),
+        }
+    }
+}
+
+fn is_foreign_layer(essence: &str) -> bool {
+    essence.starts_with("application/vnd.oci.image.layer.nondistributable.v1.tar")
+        || essence.starts_with("application/vnd.docker.image.rootfs.foreign.diff.tar")
+}
+
+impl Compression {
+    /// The OCI media type of a layer that is packed like this.
+    pub fn layer_media_type(self) -> &'static str {
+        match self {
+            Self::None => "application/vnd.oci.image.layer.v1.tar",
+            Self::Gzip => "application/vnd.oci.image.layer.v1.tar+gzip",
+            Self::Zstd => "application/vnd.oci.image.layer.v1.tar+zstd",
+        }
+    }
+
+    /// What the first bytes of a layer say; a tar has no magic at its start, so it is what is left.
+    pub fn detect(start: &[u8]) -> Self {
+        match start {
+            [0x1f, 0x8b, ..] => Self::Gzip,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
+            // A skippable frame in front, as some writers of seekable zstd put it.
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
+            _ => Self::None,
+        }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "tar",
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oci_and_docker_spellings_mean_the_same() {
+        assert_eq!(MediaType::parse(OCI_MANIFEST), MediaType::parse(DOCKER_MANIFEST));
+        assert_eq!(MediaType::parse(OCI_INDEX), MediaType::parse(DOCKER_INDEX));
+        for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
+            assert_eq!(MediaType::parse(compression.layer_media_type()), MediaType::Layer(compression));
+        }
+    }
+
+    #[test]
+    fn parameters_and_case_are_ignored() {
+        assert_eq!(MediaType::parse("Application/vnd.OCI.image.index.v1+json; charset=utf-8"), MediaType::Index);
+    }
+
+    #[test]
+    fn foreign_layers_are_told_from_unknown_types() {
+        for text in [
+            "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
+            "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
+        ] {
+            assert_eq!(MediaType::parse(text), MediaType::ForeignLayer);
+        }
+        assert_eq!(MediaType::parse("text/html"), MediaType::Other("text/html".to_owned()));
+    }
+}

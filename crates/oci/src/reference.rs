@@ -1,0 +1,292 @@
+//! Image references, as Docker resolves them.
+//!
+//! Grammar: github.com/distribution/reference. A first component with a dot, a colon, or the name `localhost` is a
+//! registry; anything else is a repository on Docker Hub, and one without a slash is in its `library/`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Digest;
+
+/// Docker Hub's name in references.
+pub const DOCKER_HUB: &str = "docker.io";
+/// The tag of a reference that has neither tag nor digest.
+pub const DEFAULT_TAG: &str = "latest";
+
+/// Bytes of a repository name, registry included: the distribution project's limit.
+const NAME_BYTES: usize = 255;
+/// Bytes of a tag.
+const TAG_BYTES: usize = 128;
+
+/// A registry, a repository, and what to take from it. Normalised: equal references are equal text.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Reference {
+    registry: String,
+    repository: String,
+    tag: Option<String>,
+    digest: Option<Digest>,
+}
+
+/// The text is not an image reference.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not an image reference: {text:?}: {why}")]
+pub struct InvalidReference {
+    text: String,
+    why: &'static str,
+}
+
+impl Reference {
+    /// The registry as it is written in references: `docker.io`, `quay.io`, `localhost:5000`.
+    pub fn registry(&self) -> &str {
+        &self.registry
+    }
+
+    /// Where the registry's API is: `HOST[:PORT]`. Differs from [`Reference::registry`] for Docker Hub only.
+    pub fn api_host(&self) -> &str {
+        if self.registry == DOCKER_HUB { "registry-1.docker.io" } else { &self.registry }
+    }
+
+    /// The repository, without the registry: `library/debian`.
+    pub fn repository(&self) -> &str {
+        &self.repository
+    }
+
+    /// The tag. `None` only when a digest is given without one.
+    pub fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
+    /// The digest that pins the manifest or index. It wins over the tag.
+    pub fn digest(&self) -> Option<&Digest> {
+        self.digest.as_ref()
+    }
+
+    /// The same repository, pinned to `digest`, without a tag.
+    pub fn pinned(&self, digest: Digest) -> Self {
+        Self { tag: None, digest: Some(digest), ..self.clone() }
+    }
+}
+
+impl FromStr for Reference {
+    type Err = InvalidReference;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse(text).map_err(|why| InvalidReference { text: text.chars().take(300).collect(), why })
+    }
+}
+
+fn parse(text: &str) -> Result<Reference, &'static str> {
+    let (rest, digest) = match text.split_once('@') {
+        Some((rest, digest)) => (rest, Some(digest.parse().map_err(|_| "the part after '@' is not a sha256 digest")?)),
+        None => (text, None),
+    };
+    // A colon after the last slash starts the tag; one before it belongs to a port.
+    let name_start = rest.rfind('/').map_or(0, |slash| slash + 1);
+    let (name, tag) = match rest[name_start..].find(':') {
+        Some(colon) => (&rest[..name_start + colon], Some(&rest[name_start + colon + 1..])),
+        None => (rest, None),
+    };
+    if tag.is_some_and(|tag| !is_tag(tag)) {
+        return Err("the tag is not valid");
+    }
+    let (registry, repository) = split_registry(name)?;
+    if registry.len() + repository.len() > NAME_BYTES {
+        return Err("the name is longer than 255 bytes");
+    }
+    let tag = match (tag, digest) {
+        (None, None) => Some(DEFAULT_TAG.to_owned()),
+        (tag, _) => tag.map(str::to_owned),
+    };
+    Ok(Reference { registry, repository, tag, digest })
+}
+
+fn split_registry(name: &str) -> Result<(String, String), &'static str> {
+    if name.is_empty() {
+        return Err("the name is empty");
+    }
+    let (registry, repository) = match name.split_once('/') {
+        Some((first, rest)) if is_registry(first) => (first, rest.to_owned()),
+        _ => (DOCKER_HUB, name.to_owned()),
+    };
+    let registry = match registry {
+        "index.docker.io" | "registry-1.docker.io" => DOCKER_HUB,
+        other => other,
+    };
+    if !is_host_and_port(registry) {
+        return Err("the registry is not a host name with an optional port");
+    }
+    let repository = match repository {
+        short if registry == DOCKER_HUB && !short.contains('/') => format!("library/{short}"),
+        full => full,
+    };
+    if !repository.split('/').all(is_component) {
+        return Err("the repository must be lower-case letters, digits and single separators (. _ - /)");
+    }
+    Ok((registry.to_owned(), repository))
+}
+
+/// Docker's rule for telling a registry from the first part of a repository.
+fn is_registry(first: &str) -> bool {
+    first == "localhost" || first.contains(['.', ':']) || first.bytes().any(|b| b.is_ascii_uppercase())
+}
+
+fn is_host_and_port(text: &str) -> bool {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(inner) => match inner.split_once(']') {
+            Some((address, rest)) => {
+                if address.parse::<std::net::Ipv6Addr>().is_err() {
+                    return false;
+                }
+                ("", if rest.is_empty() { None } else { Some(rest.strip_prefix(':').unwrap_or("")) })
+            }
+            None => return false,
+        },
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let port_is_good =
+        port.is_none_or(|port| port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|p| p > 0));
+    port_is_good && (text.starts_with('[') || host.split('.').all(label))
+}
+
+/// `[a-z0-9]+` joined by `.`, `_`, `__` or any number of `-`.
+fn is_component(component: &str) -> bool {
+    let bytes = component.as_bytes();
+    let alphanumeric = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    if !alphanumeric(bytes.first()) || !alphanumeric(bytes.last()) {
+        return false;
+    }
+    component
+        .split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+        .all(|separator| matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-'))
+}
+
+fn is_tag(tag: &str) -> bool {
+    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    tag.len() <= TAG_BYTES
+        && tag.bytes().next().is_some_and(word)
+        && tag.bytes().all(|b| word(b) || b == b'.' || b == b'-')
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.registry, self.repository)?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        if let Some(digest) = &self.digest {
+            write!(f, "@{digest}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn full(text: &str) -> String {
+        text.parse::<Reference>().unwrap().to_string()
+    }
+
+    const PIN: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    #[test]
+    fn short_names_are_docker_hub_library() {
+        assert_eq!(full("debian"), "docker.io/library/debian:latest");
+        assert_eq!(full("debian:12"), "docker.io/library/debian:12");
+        assert_eq!(full("docker.io/debian"), "docker.io/library/debian:latest");
+        assert_eq!(full("index.docker.io/library/debian"), "docker.io/library/debian:latest");
+        assert_eq!(full("grafana/grafana"), "docker.io/grafana/grafana:latest");
+        assert_eq!("debian".parse::<Reference>().unwrap().api_host(), "registry-1.docker.io");
+    }
+
+    #[test]
+    fn a_dot_a_colon_or_localhost_makes_a_registry() {
+        assert_eq!(full("quay.io/a/b"), "quay.io/a/b:latest");
+        assert_eq!(full("registry:5000/a"), "registry:5000/a:latest");
+        assert_eq!(full("localhost/a"), "localhost/a:latest");
+        assert_eq!(full("localhost:5000/a/b/c:1.0"), "localhost:5000/a/b/c:1.0");
+        assert_eq!(full("[::1]:5000/a"), "[::1]:5000/a:latest");
+        assert_eq!(full("registry/a"), "docker.io/registry/a:latest");
+    }
+
+    #[test]
+    fn a_pin_needs_no_tag_and_keeps_one() {
+        assert_eq!(full(&format!("quay.io/a@{PIN}")), format!("quay.io/a@{PIN}"));
+        assert_eq!(full(&format!("quay.io/a:1@{PIN}")), format!("quay.io/a:1@{PIN}"));
+    }
+
+    #[test]
+    fn what_docker_refuses_is_refused() {
+        let long = "a/".repeat(200);
+        for text in [
+            "",
+            ":tag",
+            "@",
+            "Debian",
+            "a//b",
+            "a/",
+            "/a",
+            "a:",
+            "a:.tag",
+            "a:t/g:",
+            "-a",
+            "a-",
+            "a..b",
+            "a___b",
+            "quay.io/",
+            "quay.io/../etc",
+            "quay.io/a?b",
+            "quay.io/a b",
+            "user@quay.io/a",
+            "quay.io:0/a",
+            "quay.io:99999/a",
+            "quay.io:+80/a",
+            "-quay.io/a",
+            "[::1/a",
+            "[zz]/a",
+            "a@sha256:1234",
+            "a@sha512:1234",
+            long.as_str(),
+        ] {
+            assert!(text.parse::<Reference>().is_err(), "{text}");
+        }
+        assert!(format!("a:{}", "t".repeat(129)).parse::<Reference>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_normalised_reference_parses_to_itself(
+            registry in "(([a-z0-9]{1,8}\\.){1,3}[a-z]{2,3}(:[1-9][0-9]{0,3})?)|localhost",
+            path in "[a-z0-9]{1,6}((\\.|_|__|--?|/)[a-z0-9]{1,6}){0,3}",
+            tag in proptest::option::of("[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}"),
+            pin in any::<bool>(),
+        ) {
+            let mut text = format!("{registry}/{path}");
+            if let Some(tag) = tag { text = format!("{text}:{tag}"); }
+            if pin { text = format!("{text}@{PIN}"); }
+            let reference: Reference = text.parse().unwrap();
+            prop_assert_eq!(reference.to_string().parse::<Reference>().unwrap(), reference);
+        }
+
+        #[test]
+        fn whatever_parses_is_safe_in_a_url(text in "\\PC{0,40}") {
+            if let Ok(reference) = text.parse::<Reference>() {
+                let safe = |b: u8| b.is_ascii_alphanumeric() || b"._-/:[]@".contains(&b);
+                prop_assert!(reference.to_string().bytes().all(safe));
+                prop_assert!(!reference.repository().split('/').any(|part| part == ".." || part.is_empty()));
+            }
+        }
+    }
+}
