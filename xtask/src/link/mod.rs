@@ -1,0 +1,169 @@
+//! Runs a command behind a slow network link that is made in user space.
+//!
+//! Two TUN devices, one here and one in a network namespace of its own, with a thread per direction that carries the
+//! packets across at a bit rate and with a delay. So handshakes, slow start and queueing are true, which no delaying
+//! proxy gives, and the kernel needs no `netem`.
+//!
+//! ```text
+//!   this namespace                                           namespace of the command
+//!   10.231.N.1 ── TUN ── read ─► bit rate ─► delay ─► write ── TUN ── 10.231.N.2
+//! ```
+//!
+//! Nothing has to be cleaned up: the devices belong to open files and the namespace to its processes, so the kernel
+//! takes them back when this program ends, however it ends.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::packages::{self, tool};
+use crate::process;
+
+mod calibrate;
+mod kernel;
+mod relay;
+mod shape;
+mod units;
+
+use shape::{Counters, Shape};
+
+/// The options of `cargo xtask link`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Bit rate of each direction, such as 100mbit, 1gbit or 512kbit
+    #[arg(long, default_value = "100mbit", value_parser = units::rate)]
+    rate: u64,
+    /// Round trip time that the link adds, such as 10ms
+    #[arg(long, default_value = "10ms", value_parser = units::time)]
+    rtt: Duration,
+    /// How long a packet may wait for its turn before it is dropped
+    #[arg(long, default_value = "60ms", value_parser = units::time)]
+    queue: Duration,
+    /// Make what listens on 127.0.0.1:PORT here reachable for the command, at $TARPON_LINK_HOST:PORT
+    #[arg(long, value_name = "PORT", default_values_t = [5000])]
+    expose: Vec<u16>,
+    /// Do not measure the link before the command
+    #[arg(long)]
+    no_calibration: bool,
+    /// Write what crossed the link to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// The command and its arguments; $TARPON_LINK_HOST in its environment is this end of the link
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if !packages::is_root() {
+        bail!("a network link is made as root");
+    }
+    packages::ensure(&[tool("ip", "iproute2")])?;
+    let link = Link::up(args)?;
+    for port in &args.expose {
+        relay::start(&link.host, *port)?;
+    }
+    let status = link.run(args)?;
+    link.report(args)?;
+    match status.code() {
+        Some(0) => Ok(()),
+        // This program ends as the command did.
+        code => std::process::exit(code.unwrap_or(1)),
+    }
+}
+
+/// A link whose two ends have addresses.
+struct Link {
+    /// The address of this end.
+    host: String,
+    /// The address of the command's end.
+    client: String,
+    to_client: Arc<Counters>,
+    to_host: Arc<Counters>,
+    /// The thread that lives in the namespace of the command.
+    inside: kernel::Inside,
+}
+
+impl Link {
+    fn up(args: &Args) -> Result<Self> {
+        let (number, near) = kernel::first_free_device()?;
+        let (host, client) = (format!("10.231.{number}.1"), format!("10.231.{number}.2"));
+        let inside = kernel::Inside::new()?;
+        let far = inside.run(|| kernel::device("tarpon-link"))??;
+        configure(&format!("tarpon-link{number}"), &host)?;
+        let address = client.clone();
+        inside.run(move || -> Result<()> {
+            process::check(Command::new("ip").args(["link", "set", "lo", "up"]))?;
+            configure("tarpon-link", &address)
+        })??;
+        let (near, far) = (Arc::new(near), Arc::new(far));
+        let shape = Shape { rate: args.rate, delay: args.rtt / 2, queue: args.queue };
+        let to_client = shape::carry(near.clone(), far.clone(), shape);
+        let to_host = shape::carry(far, near, shape);
+        Ok(Self { host, client, to_client, to_host, inside })
+    }
+
+    /// Measures the link, then runs the command in the namespace behind it.
+    fn run(&self, args: &Args) -> Result<ExitStatus> {
+        if !args.no_calibration {
+            let rtt = calibrate::round_trip(&self.host, &self.inside)?;
+            let rate = calibrate::throughput(&self.host, &self.inside)?;
+            eprintln!(
+                "link: wanted {:.1} Mbit/s and {:.1} ms; measured {:.1} Mbit/s of payload and {:.1} ms to connect",
+                args.rate as f64 / 1e6,
+                args.rtt.as_secs_f64() * 1e3,
+                rate / 1e6,
+                rtt.as_secs_f64() * 1e3,
+            );
+        }
+        forget_metrics(&self.client);
+        // What the calibration left on the way must not be counted for the command.
+        thread::sleep(args.queue + args.rtt);
+        self.to_client.reset();
+        self.to_host.reset();
+        let (command, host) = (args.command.clone(), self.host.clone());
+        self.inside.run(move || execute(&command, &host))?
+    }
+
+    /// Says what crossed the link while the command ran.
+    fn report(&self, args: &Args) -> Result<()> {
+        let (down, up) = (self.to_client.read(), self.to_host.read());
+        eprintln!("link: to the command {down}; from the command {up}");
+        if let Some(file) = &args.stats {
+            let json = format!("{{\"to_command\":{},\"from_command\":{}}}\n", down.json(), up.json());
+            fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Gives a device of the current namespace its address and brings it up.
+fn configure(device: &str, address: &str) -> Result<()> {
+    process::check(Command::new("ip").args(["addr", "add", &format!("{address}/24"), "dev", device]))?;
+    // No link-local address of its own: its solicitations would be counted as traffic.
+    process::check(Command::new("ip").args(["link", "set", device, "addrgenmode", "none"]))?;
+    process::check(Command::new("ip").args(["link", "set", device, "txqueuelen", "1000", "up"]))
+}
+
+/// Makes the kernel forget what the calibration taught it; else each connection would start with the congestion
+/// window that the one before had reached.
+fn forget_metrics(client: &str) {
+    Command::new("ip").args(["tcp_metrics", "flush", client]).stderr(Stdio::null()).status().ok();
+}
+
+/// Runs the command in the namespace of the calling thread.
+fn execute(command: &[String], host: &str) -> Result<ExitStatus> {
+    fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1").context("cannot set up the namespace")?;
+    // The command ends when this program does, whatever ended it.
+    Command::new("setpriv")
+        .args(["--pdeathsig", "TERM", "--"])
+        .args(command)
+        .env("TARPON_LINK_HOST", host)
+        .status()
+        .context("cannot start setpriv")
+}

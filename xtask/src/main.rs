@@ -1,0 +1,48 @@
+//! What is done to this repository: check it, test it, build images for it, fuzz it, measure it.
+//!
+//! `cargo xtask --help` lists the tasks; each has its own module.
+
+// A task talks to the person who started it.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use clap::{Parser, Subcommand};
+
+mod fuzz;
+mod images;
+mod link;
+mod packages;
+mod paths;
+mod process;
+mod test;
+mod tidy;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Tasks of this repository")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Check the rules of the code base and name each line that breaks one
+    Tidy,
+    /// Run every check and every test, and install the system packages they need when allowed to
+    Test(test::Args),
+    /// Build the images of fixtures/corpus into a local registry
+    Images(images::Args),
+    /// Run the fuzz targets of tests/fuzz
+    Fuzz(fuzz::Args),
+    /// Run a command behind a slow network link
+    Link(link::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Args::parse().task {
+        Task::Tidy => tidy::run(),
+        Task::Test(args) => test::run(&args),
+        Task::Images(args) => images::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
+        Task::Link(args) => link::run(&args),
+    }
+}

@@ -1,0 +1,53 @@
+//! System packages that a task needs.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::process;
+
+/// A program and the Debian package that brings it.
+pub(crate) struct Tool {
+    pub(crate) program: &'static str,
+    pub(crate) package: &'static str,
+}
+
+pub(crate) const fn tool(program: &'static str, package: &'static str) -> Tool {
+    Tool { program, package }
+}
+
+/// Whether this process may do everything on this machine.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Makes sure that the tools are there: installs what is missing where that is allowed, otherwise says what to install.
+pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
+    let wanted = missing(tools);
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    if !is_root() || process::find("apt-get").is_none() {
+        bail!("please install {}", wanted.join(" "));
+    }
+    println!("installing {}", wanted.join(" "));
+    process::check(apt().arg("update"))?;
+    process::check(apt().args(["install", "-y", "--no-install-recommends"]).args(&wanted))?;
+    let still = missing(tools);
+    if !still.is_empty() {
+        bail!("still missing after the installation: {}", still.join(" "));
+    }
+    Ok(())
+}
+
+fn apt() -> Command {
+    let mut apt = Command::new("apt-get");
+    apt.arg("-qq").env("DEBIAN_FRONTEND", "noninteractive");
+    apt
+}
+
+fn missing(tools: &[Tool]) -> Vec<&'static str> {
+    let mut packages: Vec<_> = tools.iter().filter(|t| process::find(t.program).is_none()).map(|t| t.package).collect();
+    packages.dedup();
+    packages
+}

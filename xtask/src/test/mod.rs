@@ -1,0 +1,144 @@
+//! Runs every check and every test, and counts them all in one last line.
+//!
+//! A check or a run that fails does not stop the ones behind it: whoever waits for the end wants to hear everything.
+
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use crate::packages::{self, Tool, tool};
+use crate::{fuzz, images, paths, process, tidy};
+
+mod cargo;
+mod count;
+
+use count::Count;
+
+/// The options of `cargo xtask test`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only what needs no system packages and no images
+    #[arg(long)]
+    quick: bool,
+}
+
+/// What the end-to-end tests run or compare with.
+const TOOLS: &[Tool] = &[
+    tool("fusermount3", "fuse3"),
+    tool("umoci", "umoci"),
+    tool("skopeo", "skopeo"),
+    tool("buildah", "buildah"),
+    tool("podman", "podman"),
+    tool("crun", "crun"),
+    tool("runc", "runc"),
+    tool("docker-registry", "docker-registry"),
+    tool("debootstrap", "debootstrap"),
+    tool("fsck.erofs", "erofs-utils"),
+    tool("setfattr", "attr"),
+    tool("getfacl", "acl"),
+    tool("ip", "iproute2"),
+    tool("zstd", "zstd"),
+    tool("pigz", "pigz"),
+    tool("jq", "jq"),
+];
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let start = Instant::now();
+    let mut all = Count::default();
+    all += check("format", cargo(&["fmt", "--all", "--check"]));
+    all += check("lints", cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]));
+    all += check("rules", tidy::run);
+    all += dependencies();
+    let guard = if args.quick { None } else { prepare_images() };
+    all += tests()?;
+    if !args.quick {
+        all += seeds();
+    }
+    drop(guard);
+    println!("took {} s", start.elapsed().as_secs());
+    println!("{all}");
+    if all.failed > 0 {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+/// Runs one check, which counts as one test.
+fn check(name: &str, check: impl FnOnce() -> Result<()>) -> Count {
+    println!("== {name}");
+    match check() {
+        Ok(()) => Count::passed(),
+        Err(error) => {
+            println!("{name} failed: {error:#}");
+            Count::failed()
+        }
+    }
+}
+
+fn cargo(args: &'static [&'static str]) -> impl FnOnce() -> Result<()> {
+    move || process::check(Command::new("cargo").args(args).current_dir(paths::root()))
+}
+
+/// Licences, sources and duplicates of the dependencies. The tool is too big to be built just for this.
+fn dependencies() -> Count {
+    if process::find_in_cargo_home("cargo-deny").is_none() {
+        println!("== dependencies: skipped, cargo-deny is not installed");
+        return Count::skipped();
+    }
+    check("dependencies", cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"]))
+}
+
+/// Installs the tools and builds the images of the end-to-end tests. What is missing skips the tests that need it.
+fn prepare_images() -> Option<images::Running> {
+    println!("== images");
+    let prepared = packages::ensure(TOOLS).and_then(|()| {
+        if !packages::is_root() {
+            bail!("not root");
+        }
+        let running = images::Running::start(images::registry())?;
+        images::build_quick(running.registry())?;
+        Ok(running)
+    });
+    prepared
+        .inspect_err(|error| println!("the tests that need root, system packages or images are skipped: {error:#}"))
+        .ok()
+}
+
+/// All the tests that cargo knows of.
+fn tests() -> Result<Count> {
+    println!("== tests");
+    // The end-to-end tests run the binary; cargo builds it for tests of its own package only.
+    let built = check("the binary", cargo(&["build", "--package", "tarpon"]));
+    Ok(built + cargo::test(&paths::root())?)
+}
+
+/// What fuzzing once found must stay found.
+fn seeds() -> Count {
+    println!("== fuzz seeds");
+    let targets = fuzz::targets().unwrap_or_default();
+    if targets.is_empty() {
+        return Count::default();
+    }
+    let programs = match fuzz::build_for_replay() {
+        Ok(programs) => programs,
+        Err(error) => {
+            println!("{error:#}");
+            return Count::failed();
+        }
+    };
+    let mut all = Count::default();
+    for target in targets {
+        all += match fuzz::replay(&programs, &target) {
+            Ok(seeds) => {
+                println!("{target}: {seeds} seeds");
+                Count::passed()
+            }
+            Err(error) => {
+                println!("{target}: {error:#}");
+                Count::failed()
+            }
+        };
+    }
+    all
+}
