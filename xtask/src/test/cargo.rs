@@ -98,7 +98,7 @@ impl Reader {
 
     /// Adds `test result: ok. 3 passed; 0 failed; 1 ignored; …` to the count.
     fn result(&mut self, line: &str) {
-        let number = |word: &str| {
+        let number = |word: &str| -> usize {
             let part = line.split([';', '.']).find(|part| part.trim_end().ends_with(word));
             part.and_then(|p| p.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0)
         };
