@@ -1,0 +1,77 @@
+//! Which crate may use which.
+
+use super::super::Problem;
+use super::super::repository::Repository;
+
+/// Each crate and the crates it may depend on, outside of tests. ARCHITECTURE.md draws this table.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("oci", &[]),
+    ("layer", &["oci"]),
+    ("tree", &["oci", "layer"]),
+    ("fetch", &["oci", "layer"]),
+    ("registry", &["oci", "fetch"]),
+    ("store", &["oci", "fetch"]),
+    ("fs", &["oci", "layer", "tree", "fetch"]),
+    ("mount", &["oci", "fs"]),
+    ("engine", &["oci", "layer", "tree", "registry", "store", "fetch", "fs", "mount"]),
+    ("cli", &["oci", "engine"]),
+    ("testkit", &["oci", "layer", "tree", "registry", "store", "fetch", "fs"]),
+];
+
+/// External crates that have one home: nobody else may use them.
+const HOMES: &[(&str, &str)] = &[("fuser", "mount"), ("reqwest", "registry")];
+
+pub(super) fn directions(repository: &Repository) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for manifest in &repository.manifests {
+        let allowed = match manifest.crate_name() {
+            None => None,
+            Some(name) => match MAY_USE.iter().find(|(n, _)| *n == name) {
+                Some((_, allowed)) => Some(*allowed),
+                None => {
+                    let text = format!("please say in {} what crates/{name} may use", file!());
+                    problems.push(Problem::new(&manifest.path, 1, text));
+                    continue;
+                }
+            },
+        };
+        for dependency in &manifest.dependencies {
+            let used = match dependency.name.as_str() {
+                "tarpon" => "cli",
+                other => other.strip_prefix("tarpon-").unwrap_or_default(),
+            };
+            let refused = match (used, allowed) {
+                ("", _) => false,
+                ("cli", _) => true,
+                // Packages outside of crates/ are tests and tools, and tests may use anything.
+                (_, None) => false,
+                _ if dependency.dev => false,
+                (used, Some(allowed)) => !allowed.contains(&used),
+            };
+            if refused {
+                let text = format!("please do not depend on {}: it is not below this crate", dependency.name);
+                problems.push(Problem::new(&manifest.path, dependency.line, text));
+            }
+        }
+    }
+    problems
+}
+
+pub(super) fn homes(repository: &Repository) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (guest, home) in HOMES {
+        let text = format!("please use {guest} in crates/{home} only");
+        for manifest in repository.manifests.iter().filter(|m| m.crate_name() != Some(*home)) {
+            for dependency in manifest.dependencies.iter().filter(|d| d.name == *guest) {
+                problems.push(Problem::new(&manifest.path, dependency.line, &*text));
+            }
+        }
+        let inside = format!("crates/{home}/");
+        for source in repository.sources.iter().filter(|s| !s.path.starts_with(&inside)) {
+            for (line, _) in source.paths().iter().filter(|(_, path)| path.split("::").next() == Some(*guest)) {
+                problems.push(Problem::new(&source.path, *line, &*text));
+            }
+        }
+    }
+    problems
+}

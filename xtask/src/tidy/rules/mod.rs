@@ -1,0 +1,27 @@
+//! The rules, one module for each kind.
+
+use super::Problem;
+use super::repository::Repository;
+
+mod architecture;
+mod layering;
+mod purity;
+mod size;
+mod unsafe_code;
+mod words;
+
+/// A rule: what breaks it.
+type Rule = fn(&Repository) -> Vec<Problem>;
+
+pub(super) const ALL: &[Rule] = &[
+    architecture::documented,
+    architecture::crate_headers,
+    layering::directions,
+    layering::homes,
+    purity::no_io,
+    size::short_files,
+    unsafe_code::listed,
+    words::open_ends,
+    words::places,
+    words::vocabulary,
+];

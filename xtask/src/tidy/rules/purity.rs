@@ -1,0 +1,37 @@
+//! `oci`, `layer` and `tree` compute and do nothing else: they can be fuzzed, and run anywhere.
+
+use super::super::Problem;
+use super::super::repository::Repository;
+
+pub(super) const PURE: &[&str] = &["oci", "layer", "tree"];
+
+/// Paths that lead to the outside world. The traits of `std::io` do not.
+const OUTSIDE: &[&str] =
+    &["std::fs", "std::net", "std::process", "std::env", "std::os", "tokio", "reqwest", "rustix", "libc"];
+
+/// Crates that do nothing but I/O.
+const OUTSIDE_CRATES: &[&str] =
+    &["tokio", "reqwest", "hyper", "fuser", "rustix", "libc", "nix", "memmap2", "mio", "socket2", "tempfile"];
+
+pub(super) fn no_io(repository: &Repository) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for name in PURE {
+        for source in repository.code_of(name) {
+            for (line, path) in source.paths() {
+                if OUTSIDE.iter().any(|o| path == *o || path.starts_with(&format!("{o}::"))) {
+                    let text = format!("crates/{name} does no I/O: please do without {path}");
+                    problems.push(Problem::new(&source.path, line, text));
+                }
+            }
+        }
+        for manifest in repository.manifests.iter().filter(|m| m.crate_name() == Some(*name)) {
+            for dependency in manifest.dependencies.iter().filter(|d| !d.dev) {
+                if OUTSIDE_CRATES.contains(&dependency.name.as_str()) {
+                    let text = format!("crates/{name} does no I/O: please do not depend on {}", dependency.name);
+                    problems.push(Problem::new(&manifest.path, dependency.line, text));
+                }
+            }
+        }
+    }
+    problems
+}

@@ -1,0 +1,17 @@
+//! Files that fit in a head.
+
+use super::super::Problem;
+use super::super::repository::Repository;
+
+/// Lines of a file, tests inside of it not counted.
+const LONGEST: usize = 800;
+
+pub(super) fn short_files(repository: &Repository) -> Vec<Problem> {
+    let code = repository.sources.iter().filter(|s| !s.is_test);
+    let long = code.map(|s| (s, s.lines_without_tests())).filter(|(_, lines)| *lines > LONGEST);
+    long.map(|(s, lines)| {
+        let text = format!("{lines} lines without tests, {LONGEST} is the most: please split this file");
+        Problem::new(&s.path, LONGEST + 1, text)
+    })
+    .collect()
+}

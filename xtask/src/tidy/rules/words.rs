@@ -1,0 +1,118 @@
+//! What is written in the repository must make sense to anybody, anywhere, later.
+
+use super::super::Problem;
+use super::super::repository::{File, Repository};
+
+// Written in pieces, so that this file keeps the rules it makes.
+const OPEN_ENDS: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+const FOREIGN_PLACES: &[&str] = &[concat!("/", "work/"), concat!("/", "home/")];
+const TEMPORARY: &str = concat!("/", "tmp/");
+
+/// A word, and what on the same line makes it one of ours.
+struct Odd {
+    word: &'static str,
+    unless: &'static [&'static str],
+}
+
+const ODD: &[Odd] = &[
+    Odd { word: concat!("age", "nt"), unless: &["user-", "user_", "user "] },
+    Odd { word: concat!("pro", "mpt"), unless: &["password", "passphrase"] },
+    Odd { word: concat!("sess", "ion"), unless: &["fuse", "fuser", "setsid", "terminal", "registry"] },
+];
+
+/// An open end without a number is forgotten.
+pub(super) fn open_ends(repository: &Repository) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for file in written(repository) {
+        for (number, line) in file.lines() {
+            for word in OPEN_ENDS {
+                let open = positions(line, word).any(|at| !names_an_issue(&line[at + word.len()..]));
+                if open {
+                    let text = format!("please do it, or write {word}(#NUMBER) with the number of an issue");
+                    problems.push(Problem::new(&file.path, number, text));
+                }
+            }
+        }
+    }
+    problems
+}
+
+fn names_an_issue(text: &str) -> bool {
+    let text = text.trim_start_matches(['(', ' ', ':']);
+    text.strip_prefix('#').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// Paths that exist on one machine only.
+pub(super) fn places(repository: &Repository) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for file in written(repository) {
+        for (number, line) in file.lines() {
+            for place in FOREIGN_PLACES.iter().filter(|place| starts_a_path(line, place)) {
+                let text = format!("{place} is a place on one machine: please write it so that it works on any");
+                problems.push(Problem::new(&file.path, number, text));
+            }
+        }
+    }
+    problems.extend(temporary_files(repository));
+    problems
+}
+
+/// A program puts its temporary files where the environment says; tests use a crate for that.
+fn temporary_files(repository: &Repository) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for source in repository.sources.iter().filter(|s| !s.is_test) {
+        let Some(file) = repository.file(&source.path) else { continue };
+        let before_tests = source.code.find("#[cfg(test)]").map_or(usize::MAX, |at| source.line_of(at));
+        for (number, _) in file.lines().take_while(|(n, _)| *n < before_tests).filter(|(_, l)| l.contains(TEMPORARY)) {
+            let text = format!("{TEMPORARY} may not be the place for temporary files: please ask std::env::temp_dir()");
+            problems.push(Problem::new(&file.path, number, text));
+        }
+    }
+    problems
+}
+
+/// Words that belong to how something was made, not to what it is.
+pub(super) fn vocabulary(repository: &Repository) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for file in written(repository) {
+        for (number, line) in file.lines() {
+            let lower = line.to_lowercase();
+            for odd in ODD.iter().filter(|odd| is_odd(odd, &lower, file)) {
+                let text = format!("please say it without the word {}", odd.word);
+                problems.push(Problem::new(&file.path, number, text));
+            }
+        }
+    }
+    problems
+}
+
+fn is_odd(odd: &Odd, line: &str, file: &File) -> bool {
+    let plural = format!("{}s", odd.word);
+    // In code it may be the name of somebody else's type; in prose it is a choice.
+    let is_prose =
+        file.has_extension("md") || line.trim_start().starts_with("//") || line.trim_start().starts_with('#');
+    let found = positions(line, odd.word).next().is_some() || positions(line, &plural).next().is_some();
+    is_prose && found && !odd.unless.iter().any(|u| line.contains(u))
+}
+
+/// Text that we wrote: not what tools write, what others wrote, and what is input for tests.
+fn written(repository: &Repository) -> impl Iterator<Item = &File> {
+    repository.files.iter().filter(|file| {
+        let generated = ["lock", "snap", "sum"].iter().any(|e| file.has_extension(e));
+        !generated && file.path != "LICENSE" && !file.path.starts_with("fixtures/") && !file.path.contains("/corpus/")
+    })
+}
+
+/// Where `word` stands as a whole word.
+fn positions<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word)
+        .map(|(at, _)| at)
+        .filter(move |at| !line[..*at].ends_with(is_name) && !line[*at + word.len()..].starts_with(is_name))
+}
+
+/// Whether a path in this line starts with `place`, and does not only contain it.
+fn starts_a_path(line: &str, place: &str) -> bool {
+    let inner = |c: char| c.is_alphanumeric() || "_-./}$)>*{".contains(c);
+    line.match_indices(place).any(|(at, _)| !line[..at].ends_with(inner))
+}
