@@ -5,6 +5,8 @@
 // A task talks to the person who started it.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 mod fuzz;
@@ -37,8 +39,18 @@ enum Task {
     Link(link::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Args::parse().task {
+fn main() -> ExitCode {
+    match run(Args::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> anyhow::Result<()> {
+    match task {
         Task::Tidy => tidy::run(),
         Task::Test(args) => test::run(&args),
         Task::Images(args) => images::run(&args),

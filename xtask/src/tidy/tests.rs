@@ -45,6 +45,11 @@ fn a_pure_crate_that_opens_files_is_named() {
 }
 
 #[test]
+fn a_pure_crate_may_know_what_an_address_is() {
+    assert_eq!(problems(&[("crates/oci/src/a.rs", "use std::net::Ipv6Addr;\n")]), [""; 0]);
+}
+
+#[test]
 fn the_tests_of_a_pure_crate_may_open_files() {
     let inline = "#[cfg(test)]\nmod tests {\n    use std::fs;\n}\n";
     let file = "use std::fs;\n";
