@@ -1,1 +1,67 @@
-//! See Cargo.toml's description.
+//! The content-addressed store of this host: complete objects, partial objects, image records, and who uses them.
+//!
+//! ```text
+//! objects/ab/cdef…    the content of a file, named by its sha256; complete, 0444, linked in at once, never rewritten
+//! partial/ab/cdef…    an object of which some bytes are here (sparse)
+//! images/HEX/         what mounts an image again: manifest, config, tree.erofs, chunks, objects, record.json
+//! refs/               reference and platform → manifest digest
+//! mounts/  pins/      what must not be evicted: live mounts, imports in progress
+//! run/                lock, socket and scratch folders of the server
+//! version  state  clean  usage        one fact each; see the modules of these names
+//! ```
+//!
+//! Several processes may work on one store at once. What makes that safe is that nothing visible is ever changed in
+//! place: files appear whole, by link or rename, and disappear whole, by unlink. Locks only keep out what would waste
+//! work (two evictions) or break a promise (two servers).
+//!
+//! The store knows neither registries nor trees nor the kernel's mounts. It never trusts what it finds on the disk
+//! further than a digest says.
+
+mod budget;
+mod clock;
+mod disk;
+mod durability;
+mod error;
+mod evict;
+mod files;
+mod health;
+mod images;
+mod intervals;
+mod layout;
+mod lock;
+mod maintain;
+mod map;
+mod mounts;
+mod objects;
+mod partial;
+mod pins;
+mod process;
+mod record;
+mod refs;
+mod sealed;
+pub mod storage;
+mod store;
+mod usage;
+mod verify;
+mod walk;
+mod writer;
+
+pub use clock::{Clock, SystemClock};
+pub use disk::Disk;
+pub use error::OpenError;
+pub use evict::Evicted;
+pub use health::{Health, PROBE_INTERVAL};
+pub use images::{ImageStaging, LoadedImage};
+pub use lock::{LockError, ServerLock};
+pub use maintain::{RemoveError, Swept};
+pub use map::MappedFile;
+pub use mounts::{Mount, MountRecord};
+pub use pins::Pin;
+pub use process::ProcessId;
+pub use record::{ImageRecord, LayerRecord, Part, PartRecord, RecordError, parse_record};
+pub use refs::RefRecord;
+pub use sealed::SealError;
+pub use store::{Store, StoreConfig};
+pub use tarpon_fetch::StoreError;
+pub use usage::Usage;
+pub use verify::{Checked, Progress};

@@ -1,0 +1,191 @@
+//! How much the store may hold, and how much it does.
+//!
+//! The sum of all processes stands in the file `usage` (eight bytes, little-endian). Each process adds its own changes
+//! in steps of [`STEP`], so a process that is killed falsifies the sum by less than that; `gc` and `verify` count
+//! anew. The figure steers eviction, nothing else: it need not be exact.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use crate::files;
+use crate::layout::FILE_MODE;
+use crate::storage::{Access, Storage};
+
+/// Change that a process may keep to itself.
+const STEP: u64 = 1 << 20;
+/// What a file is counted as: whole blocks of the usual file systems.
+const BLOCK: u64 = 4096;
+
+/// Share of the disk that the store may fill unless told otherwise, in percent …
+const DEFAULT_BUDGET_PERCENT: u64 = 80;
+/// … but no more than this.
+const DEFAULT_BUDGET_BYTES: u64 = 20 << 30;
+/// Share of the disk that stays free unless told otherwise, in percent …
+const DEFAULT_FLOOR_PERCENT: u64 = 5;
+/// … but no more than this. The lesser of the two: a small disk must not be given up, a large one not be hoarded.
+const DEFAULT_FLOOR_BYTES: u64 = 1 << 30;
+
+/// Bytes that a file of `size` bytes is counted as.
+pub(crate) fn on_disk(size: u64) -> u64 {
+    size.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX)
+}
+
+#[derive(Debug)]
+pub(crate) struct Budget {
+    storage: Arc<dyn Storage>,
+    root: PathBuf,
+    file: PathBuf,
+    asked_limit: Option<u64>,
+    asked_floor: Option<u64>,
+    /// Limit in force.
+    limit: AtomicU64,
+    /// Free space that is not ours to fill.
+    floor: AtomicU64,
+    /// Free space when it was last looked at, less what was written since.
+    available: AtomicI64,
+    /// Sum of all processes when it was last looked at.
+    shared: AtomicI64,
+    /// Change of this process that the file does not have.
+    pending: AtomicI64,
+}
+
+impl Budget {
+    pub(crate) fn new(storage: Arc<dyn Storage>, root: &Path, limit: Option<u64>, floor: Option<u64>) -> Self {
+        let budget = Self {
+            storage,
+            root: root.to_owned(),
+            file: root.join("usage"),
+            asked_limit: limit,
+            asked_floor: floor,
+            limit: AtomicU64::new(limit.unwrap_or(DEFAULT_BUDGET_BYTES)),
+            floor: AtomicU64::new(floor.unwrap_or(DEFAULT_FLOOR_BYTES)),
+            available: AtomicI64::new(i64::MAX),
+            shared: AtomicI64::new(0),
+            pending: AtomicI64::new(0),
+        };
+        budget.refresh();
+        budget
+    }
+
+    /// Bytes that the store may hold.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Free bytes that are left to others.
+    pub(crate) fn floor(&self) -> u64 {
+        self.floor.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the store holds, as far as this process knows.
+    pub(crate) fn used(&self) -> u64 {
+        let sum = self.shared.load(Ordering::Relaxed).saturating_add(self.pending.load(Ordering::Relaxed));
+        u64::try_from(sum).unwrap_or(0)
+    }
+
+    /// Bytes that must go before `wanted` more fit; 0 if they fit now.
+    pub(crate) fn lacking(&self, wanted: u64) -> u64 {
+        let over = self.used().saturating_add(wanted).saturating_sub(self.limit());
+        let available = u64::try_from(self.available.load(Ordering::Relaxed)).unwrap_or(0);
+        let under = self.floor().saturating_add(wanted).saturating_sub(available);
+        over.max(under)
+    }
+
+    /// Counts `bytes` more (or fewer).
+    pub(crate) fn add(&self, bytes: i64) {
+        self.available.fetch_sub(bytes, Ordering::Relaxed);
+        let pending = self.pending.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if pending.unsigned_abs() >= STEP {
+            self.refresh();
+        }
+    }
+
+    /// Tells the other processes, hears from them, and looks at the disk.
+    pub(crate) fn refresh(&self) {
+        let change = self.pending.swap(0, Ordering::Relaxed);
+        match self.exchange(|sum| sum.saturating_add(change)) {
+            Ok(sum) => self.shared.store(sum, Ordering::Relaxed),
+            Err(error) => {
+                tracing::debug!(%error, "the usage file cannot be updated");
+                self.shared.fetch_add(change, Ordering::Relaxed);
+            }
+        }
+        match self.storage.space(&self.root) {
+            Ok(space) => {
+                let limit = (space.total / 100).saturating_mul(DEFAULT_BUDGET_PERCENT).min(DEFAULT_BUDGET_BYTES);
+                let floor = (space.total / 100).saturating_mul(DEFAULT_FLOOR_PERCENT).min(DEFAULT_FLOOR_BYTES);
+                self.limit.store(self.asked_limit.unwrap_or(limit), Ordering::Relaxed);
+                self.floor.store(self.asked_floor.unwrap_or(floor), Ordering::Relaxed);
+                self.available.store(i64::try_from(space.available).unwrap_or(i64::MAX), Ordering::Relaxed);
+            }
+            Err(error) => tracing::debug!(%error, "the free space cannot be told"),
+        }
+    }
+
+    /// Replaces the sum by one that was counted.
+    pub(crate) fn recount(&self, sum: u64) {
+        self.pending.store(0, Ordering::Relaxed);
+        let sum = i64::try_from(sum).unwrap_or(i64::MAX);
+        self.shared.store(sum, Ordering::Relaxed);
+        if let Err(error) = self.exchange(|_| sum) {
+            tracing::debug!(%error, "the usage file cannot be updated");
+        }
+        self.refresh();
+    }
+
+    fn exchange(&self, change: impl FnOnce(i64) -> i64) -> std::io::Result<i64> {
+        let storage = &*self.storage;
+        let file = storage.open(&self.file, Access::OpenOrCreate(FILE_MODE))?;
+        storage.lock(&file, true, true)?;
+        let mut bytes = [0; 8];
+        files::read_full_at(storage, &file, &mut bytes, 0)?;
+        let before = i64::from_le_bytes(bytes);
+        let after = change(before).max(0);
+        if after != before {
+            files::write_all_at(storage, &file, &after.to_le_bytes(), 0)?;
+        }
+        Ok(after)
+    }
+}
+
+/// Bytes that were counted before they are written, and are counted back unless [`Charge::keep`] is called.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Charge {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Self {
+        Self { budget: Arc::clone(budget), bytes: 0 }
+    }
+
+    /// Counts as many bytes as make it `total`.
+    pub(crate) fn grow_to(&mut self, total: u64) {
+        let more = total.saturating_sub(self.bytes);
+        self.bytes += more;
+        self.budget.add(signed(more));
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The bytes are on the disk to stay.
+    pub(crate) fn keep(&mut self) {
+        self.bytes = 0;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.budget.add(-signed(self.bytes));
+        }
+    }
+}
+
+pub(crate) fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

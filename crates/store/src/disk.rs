@@ -1,0 +1,168 @@
+//! [`Storage`] on the real disk.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::io::Errno;
+
+use crate::storage::{Access, Metadata, Space, Storage};
+
+/// The real disk.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Disk;
+
+impl Storage for Disk {
+    fn open(&self, path: &Path, access: Access) -> io::Result<File> {
+        let (flags, mode) = match access {
+            Access::Read => return open(path, OFlags::RDONLY, 0),
+            Access::ReadWrite => return open(path, OFlags::RDWR, 0),
+            Access::OpenOrCreate(mode) => match open(path, OFlags::RDWR, 0) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => (OFlags::RDWR | OFlags::CREATE, mode),
+                outcome => return outcome,
+            },
+            Access::CreateNew(mode) => (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode),
+        };
+        let file = open(path, flags, mode)?;
+        self.set_mode(&file, mode)?;
+        Ok(file)
+    }
+
+    fn open_unnamed(&self, directory: &Path, mode: u32) -> io::Result<File> {
+        let file = open(directory, OFlags::RDWR | OFlags::TMPFILE, mode)?;
+        self.set_mode(&file, mode)?;
+        Ok(file)
+    }
+
+    fn link_file(&self, file: &File, to: &Path) -> io::Result<()> {
+        // Linking by descriptor alone (AT_EMPTY_PATH) wants a capability; by way of /proc it does not.
+        let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+        Ok(rustix::fs::linkat(CWD, from, CWD, to, AtFlags::SYMLINK_FOLLOW)?)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(from, to)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn create_dir(&self, path: &Path, mode: u32) -> io::Result<()> {
+        rustix::fs::mkdir(path, Mode::from_raw_mode(mode))?;
+        Ok(rustix::fs::chmod(path, Mode::from_raw_mode(mode))?)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
+        fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.file_name())).collect()
+    }
+
+    fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        Ok(metadata(&fs::symlink_metadata(path)?))
+    }
+
+    fn file_metadata(&self, file: &File) -> io::Result<Metadata> {
+        Ok(metadata(&file.metadata()?))
+    }
+
+    fn read_at(&self, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        file.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        file.write_at(bytes, offset)
+    }
+
+    fn set_len(&self, file: &File, size: u64) -> io::Result<()> {
+        file.set_len(size)
+    }
+
+    fn set_mode(&self, file: &File, mode: u32) -> io::Result<()> {
+        Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?)
+    }
+
+    fn set_modified(&self, path: &Path, time: Option<SystemTime>) -> io::Result<()> {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: time.map_or(now, timespec),
+        };
+        Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    fn next_data(&self, file: &File, offset: u64) -> io::Result<Option<u64>> {
+        match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    fn sync_filesystem(&self, file: &File) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(file)?)
+    }
+
+    fn space(&self, directory: &Path) -> io::Result<Space> {
+        let info = rustix::fs::statvfs(directory)?;
+        Ok(Space {
+            total: info.f_blocks.saturating_mul(info.f_frsize),
+            available: info.f_bavail.saturating_mul(info.f_frsize),
+        })
+    }
+
+    fn lock(&self, file: &File, exclusive: bool, wait: bool) -> io::Result<bool> {
+        let operation = match (exclusive, wait) {
+            (true, true) => FlockOperation::LockExclusive,
+            (true, false) => FlockOperation::NonBlockingLockExclusive,
+            (false, true) => FlockOperation::LockShared,
+            (false, false) => FlockOperation::NonBlockingLockShared,
+        };
+        match rustix::fs::flock(file, operation) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn boot_id(&self) -> io::Result<String> {
+        Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    }
+}
+
+fn open(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::from_raw_mode(mode))?))
+}
+
+fn metadata(from: &fs::Metadata) -> Metadata {
+    Metadata {
+        is_dir: from.is_dir(),
+        size: from.len(),
+        allocated: from.blocks().saturating_mul(512),
+        modified: from.modified().unwrap_or(UNIX_EPOCH),
+        links: from.nlink(),
+    }
+}
+
+/// Times before 1970 do not occur here; they become 1970.
+fn timespec(time: SystemTime) -> Timespec {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timespec { tv_sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(since.subsec_nanos()) }
+}

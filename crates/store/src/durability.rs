@@ -1,0 +1,187 @@
+//! What a power cut can have taken, and what is done about it.
+//!
+//! Nothing is synced when it is published: a `kill -9` loses nothing that is in the page cache, and a sync for each
+//! object would cost more than it is worth. Instead the file `state` names the run of the kernel (its boot id) and the
+//! time of the last sync of the whole file system. Found again in the same run: everything is as it was left. Found in
+//! another run, whatever changed after that time is *suspect*: it is hashed before it is used. The file `clean` says that
+//! nothing changed after that time; it goes before the first change, and that is the one thing that is synced at once.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Mutex, RwLock};
+use serde::{Deserialize, Serialize};
+
+use crate::StoreError;
+use crate::clock::Clock;
+use crate::files::{self, io_error};
+use crate::layout::{FILE_MODE, Layout, read_record};
+use crate::sealed;
+use crate::storage::{Access, Storage};
+
+/// File times come from a coarser clock than ours: this much before a sync counts as after it.
+const CLOCK_SLACK: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    boot: String,
+    synced_seconds: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Durability {
+    storage: Arc<dyn Storage>,
+    clock: Arc<dyn Clock>,
+    root: PathBuf,
+    boot: String,
+    /// Whatever changed since then must be hashed before it is used.
+    suspect_since: RwLock<Option<SystemTime>>,
+    synced: Mutex<SystemTime>,
+    changing: AtomicBool,
+    /// Shared lock that keeps other processes from saying that all is clean.
+    publishing: Mutex<Option<File>>,
+}
+
+impl Durability {
+    pub(crate) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, layout: &Layout) -> Result<Self, StoreError> {
+        let boot =
+            storage.boot_id().map_err(|error| StoreError::Io { doing: "asking for the boot id".into(), error })?;
+        let durability = Self {
+            storage,
+            clock,
+            root: layout.root().to_owned(),
+            boot,
+            suspect_since: RwLock::new(None),
+            synced: Mutex::new(UNIX_EPOCH),
+            changing: AtomicBool::new(false),
+            publishing: Mutex::new(None),
+        };
+        durability.judge()?;
+        Ok(durability)
+    }
+
+    /// Compares the state that was left with the run of the kernel.
+    fn judge(&self) -> Result<(), StoreError> {
+        let storage = &*self.storage;
+        let Some(text) = read_record(storage, &self.root.join("state"))? else {
+            // A store that was just begun has nothing to doubt. If its state was lost, `objects` is not empty.
+            if files::list(storage, &self.root.join("objects"))?.is_empty() {
+                self.try_write_state();
+                return Ok(());
+            }
+            *self.suspect_since.write() = Some(UNIX_EPOCH);
+            return Ok(());
+        };
+        let state = sealed::unseal::<State>(&text).unwrap_or(State { boot: String::new(), synced_seconds: 0 });
+        let synced = UNIX_EPOCH.checked_add(Duration::from_secs(state.synced_seconds)).unwrap_or(UNIX_EPOCH);
+        *self.synced.lock() = synced;
+        if state.boot == self.boot {
+            return Ok(());
+        }
+        if storage.metadata(&self.root.join("clean")).is_ok() {
+            self.try_write_state();
+            return Ok(());
+        }
+        *self.suspect_since.write() = Some(synced);
+        Ok(())
+    }
+
+    /// A full disk must not keep a store from being opened; the next one to open it tries again.
+    fn try_write_state(&self) {
+        if let Err(error) = self.write_state(self.clock.wall()) {
+            tracing::warn!(%error, "the state of the store cannot be noted");
+        }
+    }
+
+    /// The run of the kernel.
+    pub(crate) fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    /// Objects that changed at this time or later must be hashed before they are used; `None` if all can be believed.
+    pub(crate) fn suspect_since(&self) -> Option<SystemTime> {
+        *self.suspect_since.read()
+    }
+
+    /// To be called before something is published.
+    pub(crate) fn before_change(&self) -> Result<(), StoreError> {
+        if self.clock.wall() < *self.synced.lock() {
+            // The clock was set back: what is written from here on would look as if it had been synced.
+            self.write_state(self.clock.wall())?;
+        }
+        if self.changing.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut publishing = self.publishing.lock();
+        if publishing.is_none() {
+            *publishing = Some(self.mark_unclean().map_err(io_error("marking as in use", &self.root))?);
+            self.changing.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn mark_unclean(&self) -> io::Result<File> {
+        let storage = &*self.storage;
+        let lock = storage.open(&self.root.join("publishing"), Access::OpenOrCreate(FILE_MODE))?;
+        storage.lock(&lock, false, true)?;
+        match storage.unlink(&self.root.join("clean")) {
+            Ok(()) => storage.sync(&storage.open(&self.root, Access::Read)?)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(lock)
+    }
+
+    /// Brings everything to the disk and notes the time. Does nothing while suspects are not dealt with.
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
+        if self.suspect_since().is_some() {
+            return Ok(());
+        }
+        let before = self.clock.wall();
+        self.sync_filesystem()?;
+        self.write_state(before)
+    }
+
+    /// All suspects up to `since` were checked: from now on everything is believed.
+    pub(crate) fn settled(&self, since: SystemTime) -> Result<(), StoreError> {
+        self.sync_filesystem()?;
+        self.write_state(since)?;
+        *self.suspect_since.write() = None;
+        Ok(())
+    }
+
+    /// Says that nothing will be lost, if no other process is about to change something.
+    pub(crate) fn mark_clean(&self) -> Result<(), StoreError> {
+        if self.suspect_since().is_some() {
+            return Ok(());
+        }
+        let mut publishing = self.publishing.lock();
+        let path = self.root.join("publishing");
+        drop(publishing.take());
+        self.changing.store(false, Ordering::Release);
+        let Some(_lock) = files::try_lock(&*self.storage, &path)? else {
+            return self.sync();
+        };
+        self.sync()?;
+        files::replace(&*self.storage, &self.root, "clean", b"")
+    }
+
+    fn sync_filesystem(&self) -> Result<(), StoreError> {
+        let outcome = self.storage.open(&self.root, Access::Read).and_then(|root| self.storage.sync_filesystem(&root));
+        outcome.map_err(io_error("syncing", &self.root))
+    }
+
+    fn write_state(&self, synced: SystemTime) -> Result<(), StoreError> {
+        let synced = synced.checked_sub(CLOCK_SLACK).unwrap_or(UNIX_EPOCH);
+        let seconds = synced.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let state = State { boot: self.boot.clone(), synced_seconds: seconds };
+        let text = sealed::seal(&state).map_err(|error| io_error("writing", &self.root)(error.into()))?;
+        files::replace(&*self.storage, &self.root, "state", &text)?;
+        *self.synced.lock() = UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH);
+        Ok(())
+    }
+}

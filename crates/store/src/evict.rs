@@ -1,0 +1,319 @@
+//! Making room: which objects go, and which must not.
+//!
+//! Never: objects of an image that is mounted; objects that were stored or relied upon since the oldest running
+//! import began. First: objects that no image refers to. Then: the least recently used images, each with the objects
+//! that no image used later refers to. A record goes before its objects, so that a crash leaves objects without an
+//! image, which are the first to go next time.
+//!
+//! Memory: the object ids that begin with the same byte, of all images, at a time. Time: two walks over the store.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tarpon_oci::Digest;
+
+use crate::StoreError;
+use crate::budget::{on_disk, signed};
+use crate::files::{self, io_error};
+use crate::health::PROBE_INTERVAL;
+use crate::images::last_used;
+use crate::record::Part;
+use crate::storage::Access;
+use crate::store::{Shared, Store};
+use crate::walk::{Found, fan_out};
+
+/// What was evicted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Evicted {
+    /// Images whose records were removed.
+    pub images: Vec<Digest>,
+    /// Objects, complete and partial.
+    pub objects: u64,
+    /// Bytes on the disk, of objects and records.
+    pub bytes: u64,
+}
+
+/// Part of the budget that is freed at once, so that not every write makes room anew: a tenth.
+const SLACK_DIVISOR: u64 = 10;
+
+impl Shared {
+    /// Waits until `wanted` more bytes may be written. [`StoreError::Full`] if they may not.
+    pub(crate) fn make_room(self: &Arc<Self>, wanted: u64) -> Result<(), StoreError> {
+        if !self.health.may_write() {
+            return Err(StoreError::Full);
+        }
+        if self.budget.lacking(wanted) == 0 {
+            return Ok(());
+        }
+        // One thread evicts; the others wait here and then find room.
+        let mut last = self.eviction.lock();
+        if self.clock.steady() < last.fruitless_until {
+            return Err(StoreError::Full);
+        }
+        let _lock = files::lock(self.storage(), &self.eviction_lock()).map_err(|error| self.refuse(error))?;
+        self.budget.refresh();
+        let lacking = self.budget.lacking(wanted);
+        if lacking == 0 {
+            return Ok(());
+        }
+        let goal = lacking.saturating_add(self.budget.limit() / SLACK_DIVISOR);
+        let evicted = Store { shared: Arc::clone(self) }.evict_locked(goal, false);
+        let evicted = evicted.inspect_err(|error| tracing::warn!(%error, "making room failed"));
+        self.budget.refresh();
+        if self.budget.lacking(wanted) == 0 {
+            return Ok(());
+        }
+        tracing::warn!(evicted = evicted.unwrap_or_default().bytes, "the store is full, and what is in it is in use");
+        last.fruitless_until = self.clock.steady() + PROBE_INTERVAL;
+        Err(StoreError::Full)
+    }
+
+    /// Returns when no eviction is running that may not have seen what the caller just recorded.
+    pub(crate) fn wait_for_eviction(&self) -> Result<(), StoreError> {
+        files::lock(self.storage(), &self.eviction_lock()).map(drop)
+    }
+
+    pub(crate) fn eviction_lock(&self) -> PathBuf {
+        self.layout.name("run").join("eviction.lock")
+    }
+}
+
+/// Order of eviction: an object is worth what the image with the highest rank that refers to it is worth.
+type Rank = usize;
+/// Rank of images that must stay.
+const PROTECTED: Rank = Rank::MAX;
+
+struct Candidate {
+    manifest: Digest,
+    rank: Rank,
+    list: ObjectList,
+}
+
+/// What one walk is to do.
+struct Walk<'a> {
+    candidates: &'a mut [Candidate],
+    /// Objects of images up to this rank go. `None`: only those that no image refers to.
+    up_to: Option<Rank>,
+    /// Files that changed at this time or later stay.
+    pinned_since: Option<SystemTime>,
+    goal: u64,
+    evicted: &'a mut Evicted,
+    /// Evictable bytes by rank, as found on the way.
+    by_rank: Vec<u64>,
+    /// Bytes that stay.
+    kept: u64,
+}
+
+impl Store {
+    /// Frees `goal` bytes if that can be done. `all_unreferenced`: also what is not needed for the goal, as long as
+    /// no image refers to it. The eviction lock must be held.
+    pub(crate) fn evict_locked(&self, goal: u64, all_unreferenced: bool) -> Result<Evicted, StoreError> {
+        let mut evicted = Evicted::default();
+        self.remove_leftovers(&mut evicted)?;
+        let Some(mut candidates) = self.candidates()? else { return Ok(evicted) };
+        let pinned_since = self.shared.oldest_pin()?;
+        let first_goal = if all_unreferenced { u64::MAX } else { goal };
+        let mut walk = Walk::new(&mut candidates, &mut evicted, pinned_since, first_goal);
+        walk.run(&self.shared)?;
+        let by_rank = walk.by_rank;
+        if evicted.bytes < goal
+            && let Some(up_to) = last_rank_needed(&by_rank, goal - evicted.bytes)
+        {
+            for candidate in candidates.iter().filter(|candidate| candidate.rank <= up_to) {
+                evicted.bytes += self.drop_image(&candidate.manifest)?;
+                evicted.images.push(candidate.manifest);
+            }
+            let mut walk = Walk::new(&mut candidates, &mut evicted, pinned_since, u64::MAX);
+            walk.up_to = Some(up_to);
+            walk.run(&self.shared)?;
+        }
+        tracing::info!(bytes = evicted.bytes, objects = evicted.objects, images = evicted.images.len(), "evicted");
+        Ok(evicted)
+    }
+
+    /// All images in the order in which they may go. `None` if a mounted image does not tell what it consists of:
+    /// then nothing may go.
+    fn candidates(&self) -> Result<Option<Vec<Candidate>>, StoreError> {
+        let mounts = self.mounts()?;
+        let mounted: HashSet<Digest> = mounts.iter().map(|mount| mount.record.image).collect();
+        let mut images: Vec<_> =
+            self.images()?.into_iter().map(|record| (last_used(&self.shared, &record.manifest), record)).collect();
+        images.sort_by_key(|(used, record)| (*used, record.manifest));
+        let mut candidates = Vec::with_capacity(images.len());
+        for (rank, (_, record)) in images.into_iter().enumerate() {
+            let manifest = record.manifest;
+            let folder = self.shared.layout.image(&manifest);
+            let part = record.part(Part::Objects).copied();
+            let sound = part.map(|part| self.shared.open_part(&folder, &part)).transpose()?.flatten().is_some();
+            if sound {
+                let list = ObjectList::new(folder.join(Part::Objects.file_name()));
+                let rank = if mounted.contains(&manifest) { PROTECTED } else { rank };
+                candidates.push(Candidate { manifest, rank, list });
+            } else if !mounted.contains(&manifest) {
+                self.drop_image(&manifest)?;
+            }
+        }
+        let known: HashSet<Digest> = candidates.iter().map(|candidate| candidate.manifest).collect();
+        let unknown = mounts.iter().find(|mount| mount.live && !known.contains(&mount.record.image));
+        if let Some(mount) = unknown {
+            tracing::warn!(image = %mount.record.image, "a mounted image has no sound record: nothing is evicted");
+            return Ok(None);
+        }
+        Ok(Some(candidates))
+    }
+
+    /// What is of no use to anybody: stores of other versions, objects that were found corrupt.
+    fn remove_leftovers(&self, evicted: &mut Evicted) -> Result<(), StoreError> {
+        for name in ["set-aside", "corrupt"] {
+            let path = self.shared.layout.name(name);
+            let bytes = self.shared.tree_size(&path)?;
+            files::remove_all(self.shared.storage(), &path)?;
+            evicted.bytes += bytes;
+        }
+        Ok(())
+    }
+}
+
+/// The least rank up to which images must go to free `goal` bytes; the highest evictable one if that is not enough.
+fn last_rank_needed(by_rank: &[u64], goal: u64) -> Option<Rank> {
+    let mut sum: u64 = 0;
+    for (rank, bytes) in by_rank.iter().enumerate() {
+        sum = sum.saturating_add(*bytes);
+        if sum >= goal {
+            return Some(rank);
+        }
+    }
+    by_rank.iter().rposition(|&bytes| bytes > 0)
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        candidates: &'a mut [Candidate],
+        evicted: &'a mut Evicted,
+        pinned_since: Option<SystemTime>,
+        goal: u64,
+    ) -> Self {
+        let by_rank = vec![0; candidates.len()];
+        Self { candidates, up_to: None, pinned_since, goal, evicted, by_rank, kept: 0 }
+    }
+
+    fn run(&mut self, shared: &Shared) -> Result<(), StoreError> {
+        self.candidates.iter_mut().for_each(|candidate| candidate.list.rewind());
+        for (first, folder) in fan_out() {
+            let ranks = self.ranks(shared, first)?;
+            let complete = shared.objects_in("objects", &folder)?;
+            let names: HashSet<Digest> = complete.iter().map(|found| found.object).collect();
+            for found in complete {
+                let rank = ranks.get(&found.object).copied();
+                let bytes = on_disk(found.metadata.size);
+                self.judge(shared, &found, rank, bytes, |found| {
+                    files::unlink(shared.storage(), &found.path).map(|()| true)
+                })?;
+            }
+            for found in shared.objects_in("partial", &folder)? {
+                // Of no use once the object is complete.
+                let rank = ranks.get(&found.object).copied().filter(|_| !names.contains(&found.object));
+                let bytes = found.metadata.allocated;
+                self.judge(shared, &found, rank, bytes, |found| remove_unused(shared, found))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(
+        &mut self,
+        shared: &Shared,
+        found: &Found,
+        rank: Option<Rank>,
+        bytes: u64,
+        remove: impl FnOnce(&Found) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
+        let pinned = self.pinned_since.is_some_and(|since| found.metadata.modified >= since);
+        let goes = match rank {
+            _ if pinned || rank == Some(PROTECTED) => false,
+            None => self.evicted.bytes < self.goal,
+            Some(rank) => self.up_to.is_some_and(|up_to| rank <= up_to),
+        };
+        if goes && remove(found)? {
+            self.evicted.objects += 1;
+            self.evicted.bytes += bytes;
+            shared.budget.add(-signed(bytes));
+            return Ok(());
+        }
+        self.kept += bytes;
+        if let Some(sum) = rank.filter(|_| !pinned).and_then(|rank| self.by_rank.get_mut(rank)) {
+            *sum += bytes;
+        }
+        Ok(())
+    }
+
+    /// The rank of every object whose id begins with `first`.
+    fn ranks(&mut self, shared: &Shared, first: u8) -> Result<HashMap<Digest, Rank>, StoreError> {
+        let mut ranks = HashMap::new();
+        for candidate in &mut *self.candidates {
+            // On the second walk the images that go have no record any more.
+            if self.up_to.is_some_and(|up_to| candidate.rank <= up_to) {
+                continue;
+            }
+            let rank = candidate.rank;
+            candidate.list.take(shared, first, |object| {
+                ranks.entry(object).and_modify(|known: &mut Rank| *known = rank.max(*known)).or_insert(rank);
+            })?;
+        }
+        Ok(ranks)
+    }
+}
+
+/// Removes a partial object that nobody has open.
+fn remove_unused(shared: &Shared, found: &Found) -> Result<bool, StoreError> {
+    let Ok(file) = shared.storage.open(&found.path, Access::Read) else { return Ok(false) };
+    if !shared.storage.lock(&file, true, false).map_err(io_error("locking", &found.path))? {
+        return Ok(false);
+    }
+    files::unlink(shared.storage(), &found.path).map(|()| true)
+}
+
+/// The sorted ids of an image, read a piece at a time. The file is opened for each piece: there may be more images
+/// than a process may have files.
+struct ObjectList {
+    path: PathBuf,
+    offset: u64,
+}
+
+const ID: usize = 32;
+/// Ids that are read at once.
+const IDS: usize = 256;
+
+impl ObjectList {
+    fn new(path: PathBuf) -> Self {
+        Self { path, offset: 0 }
+    }
+
+    fn rewind(&mut self) {
+        self.offset = 0;
+    }
+
+    /// Gives `each` the ids up to those that begin with `first`.
+    fn take(&mut self, shared: &Shared, first: u8, mut each: impl FnMut(Digest)) -> Result<(), StoreError> {
+        let file: File = shared.storage.open(&self.path, Access::Read).map_err(io_error("opening", &self.path))?;
+        let mut buffer = [0; ID * IDS];
+        loop {
+            let count = files::read_full_at(shared.storage(), &file, &mut buffer, self.offset);
+            let count = count.map_err(io_error("reading", &self.path))?;
+            let (ids, _) = buffer.get(..count).unwrap_or_default().as_chunks::<ID>();
+            for id in ids {
+                if id[0] > first {
+                    return Ok(());
+                }
+                each(Digest::from_bytes(*id));
+                self.offset += ID as u64;
+            }
+            if count < buffer.len() {
+                return Ok(());
+            }
+        }
+    }
+}

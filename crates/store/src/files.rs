@@ -1,0 +1,205 @@
+//! Small steps over a [`Storage`]: whole reads and writes, replacing a file at once, removing a folder with all in it.
+//!
+//! Interrupted calls are repeated and short ones continued here, and nowhere else.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tarpon_oci::Hasher;
+
+use crate::StoreError;
+use crate::layout::{FILE_MODE, unique_name};
+use crate::storage::{Access, Storage};
+
+/// What begins the names of files that are being made.
+const TEMPORARY: &str = ".new-";
+/// Bytes that are read at once when a file is hashed or copied.
+pub(crate) const BLOCK: usize = 256 << 10;
+
+pub(crate) fn io_error(doing: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let doing = format!("{doing} {}", path.display());
+    move |error| StoreError::Io { doing, error }
+}
+
+pub(crate) fn is_temporary(name: &str) -> bool {
+    name.starts_with(TEMPORARY)
+}
+
+/// The process that made the temporary file of this name.
+pub(crate) fn maker_of(name: &str) -> Option<u32> {
+    name.strip_prefix(TEMPORARY)?.split('-').next()?.parse().ok()
+}
+
+pub(crate) fn temporary_name() -> String {
+    format!("{TEMPORARY}{}", unique_name())
+}
+
+/// Writes all of `bytes` at `offset`.
+pub(crate) fn write_all_at(storage: &dyn Storage, file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match storage.write_at(file, bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                bytes = bytes.get(count..).unwrap_or_default();
+                offset += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Fills as much of `buffer` as the file has from `offset` on.
+pub(crate) fn read_full_at(storage: &dyn Storage, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match storage.read_at(file, rest, offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Takes the whole file through `hasher`; gives its length.
+pub(crate) fn hash_file(storage: &dyn Storage, file: &File, hasher: &mut Hasher) -> io::Result<u64> {
+    let mut buffer = vec![0; BLOCK];
+    let mut offset = 0;
+    loop {
+        let count = read_full_at(storage, file, &mut buffer, offset)?;
+        hasher.update(buffer.get(..count).unwrap_or_default());
+        offset += count as u64;
+        if count < buffer.len() {
+            return Ok(offset);
+        }
+    }
+}
+
+/// The whole file; `None` if there is none. More than `limit` bytes are an error.
+pub(crate) fn read(storage: &dyn Storage, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    match storage.open(path, Access::Read).and_then(|file| read_open(storage, &file, limit)) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error("reading", path)(error)),
+    }
+}
+
+/// The whole of an open file.
+pub(crate) fn read_open(storage: &dyn Storage, file: &File, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        let start = bytes.len();
+        bytes.resize(start + (64 << 10), 0);
+        let count = read_full_at(storage, file, bytes.get_mut(start..).unwrap_or_default(), start as u64)?;
+        bytes.truncate(start + count);
+        if bytes.len() as u64 > limit {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {limit} bytes")));
+        }
+        if count < 64 << 10 {
+            return Ok(bytes);
+        }
+    }
+}
+
+/// Puts `bytes` at `folder/name`, whole or not at all, whatever was there.
+pub(crate) fn replace(storage: &dyn Storage, folder: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+    let temporary = folder.join(temporary_name());
+    let target = folder.join(name);
+    let outcome = storage
+        .open(&temporary, Access::CreateNew(FILE_MODE))
+        .and_then(|file| write_all_at(storage, &file, bytes, 0))
+        .and_then(|()| storage.rename(&temporary, &target));
+    outcome.map_err(|error| {
+        let _ = storage.unlink(&temporary);
+        io_error("writing", &target)(error)
+    })
+}
+
+/// Creates a folder that may be there already.
+pub(crate) fn create_dir(storage: &dyn Storage, path: &Path, mode: u32) -> Result<(), StoreError> {
+    match storage.create_dir(path, mode) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(io_error("creating", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Creates `path` with `mode`, and its parents with the usual permissions.
+pub(crate) fn create_dir_all(storage: &dyn Storage, path: &Path, mode: u32) -> Result<(), StoreError> {
+    match storage.create_dir(path, mode) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            create_dir_all(storage, parent.ok_or_else(|| io_error("creating", path)(error))?, 0o755)?;
+            create_dir(storage, path, mode)
+        }
+        Err(error) => Err(io_error("creating", path)(error)),
+    }
+}
+
+/// The names in a folder; none if there is no such folder.
+pub(crate) fn list(storage: &dyn Storage, path: &Path) -> Result<Vec<OsString>, StoreError> {
+    match storage.list(path) {
+        Ok(names) => Ok(names),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(io_error("listing", path)(error)),
+    }
+}
+
+/// Removes a name that may be gone already.
+pub(crate) fn unlink(storage: &dyn Storage, path: &Path) -> Result<(), StoreError> {
+    match storage.unlink(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("removing", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a file or a folder with everything in it. It may be gone already.
+pub(crate) fn remove_all(storage: &dyn Storage, path: &Path) -> Result<(), StoreError> {
+    let mut pending = vec![(path.to_owned(), false)];
+    while let Some((path, emptied)) = pending.pop() {
+        let is_dir = match storage.metadata(&path) {
+            Ok(metadata) => metadata.is_dir,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(io_error("examining", &path)(error)),
+        };
+        if !is_dir {
+            unlink(storage, &path)?;
+        } else if emptied {
+            storage.remove_dir(&path).map_err(io_error("removing", &path))?;
+        } else {
+            let children: Vec<PathBuf> = list(storage, &path)?.iter().map(|name| path.join(name)).collect();
+            pending.push((path, true));
+            pending.extend(children.into_iter().map(|child| (child, false)));
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the lock at `path`, and holds it as long as the file lives.
+pub(crate) fn lock(storage: &dyn Storage, path: &Path) -> Result<File, StoreError> {
+    let open = || {
+        let file = storage.open(path, Access::OpenOrCreate(FILE_MODE))?;
+        while let Err(error) = storage.lock(&file, true, true) {
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        Ok(file)
+    };
+    open().map_err(io_error("locking", path))
+}
+
+/// The lock at `path`, or `None` if somebody else has it.
+pub(crate) fn try_lock(storage: &dyn Storage, path: &Path) -> Result<Option<File>, StoreError> {
+    let open = || {
+        let file = storage.open(path, Access::OpenOrCreate(FILE_MODE))?;
+        Ok(storage.lock(&file, true, false)?.then_some(file))
+    };
+    open().map_err(io_error("locking", path))
+}

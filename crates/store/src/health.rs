@@ -1,0 +1,94 @@
+//! Whether the disk can be written, after it refused once.
+//!
+//! A disk that is full, read-only or failing is left alone (everybody bypasses the store) and tried again with one
+//! write each [`PROBE_INTERVAL`].
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use crate::clock::Clock;
+
+/// Time between two tries of a disk that refused. RELIABILITY: writes resume by themselves when space returns.
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// What the store thinks of its disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// Writes go through.
+    Healthy,
+    /// Nothing is kept for now.
+    Bypass {
+        /// What the disk said.
+        reason: String,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct HealthCheck {
+    clock: Arc<dyn Clock>,
+    bypass: Mutex<Option<Bypass>>,
+}
+
+#[derive(Debug)]
+struct Bypass {
+    next_probe: Duration,
+    reason: String,
+}
+
+impl HealthCheck {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, bypass: Mutex::new(None) }
+    }
+
+    /// Whether the caller may write now. In bypass, one caller per interval may: its write is the probe.
+    pub(crate) fn may_write(&self) -> bool {
+        match &mut *self.bypass.lock() {
+            None => true,
+            Some(bypass) => {
+                let now = self.clock.steady();
+                let probe = now >= bypass.next_probe;
+                if probe {
+                    bypass.next_probe = now + PROBE_INTERVAL;
+                }
+                probe
+            }
+        }
+    }
+
+    pub(crate) fn succeeded(&self) {
+        if self.bypass.lock().take().is_some() {
+            tracing::info!("the store can be written again");
+        }
+    }
+
+    pub(crate) fn failed(&self, doing: &str, error: &io::Error) {
+        if !is_disk_trouble(error) {
+            return;
+        }
+        let next_probe = self.clock.steady() + PROBE_INTERVAL;
+        let reason = format!("{doing}: {error}");
+        let mut bypass = self.bypass.lock();
+        if bypass.is_none() {
+            tracing::warn!(%reason, "the store cannot be written; going on without it");
+        }
+        *bypass = Some(Bypass { next_probe, reason });
+    }
+
+    pub(crate) fn state(&self) -> Health {
+        self.bypass.lock().as_ref().map_or(Health::Healthy, |bypass| Health::Bypass { reason: bypass.reason.clone() })
+    }
+}
+
+/// Errors that other writes would meet as well.
+fn is_disk_trouble(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS))
+}
+
+/// Errors that mean that there is no room.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
+}

@@ -1,0 +1,300 @@
+//! Image records: what is needed to mount an image again, with the registry down.
+//!
+//! A record is a folder that appears and disappears with one rename. It is not synced; after a power cut its digests
+//! tell whether it is whole, and a record that is not is treated as absent.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use tarpon_oci::{Digest, Hasher, Verified, limits};
+
+use crate::StoreError;
+use crate::budget::{on_disk, signed};
+use crate::files::{self, BLOCK, io_error};
+use crate::layout::{DIR_MODE, FILE_MODE, open_existing, read_record};
+use crate::map::MappedFile;
+use crate::record::{ImageRecord, Part, PartRecord, parse_record};
+use crate::sealed;
+use crate::storage::Access;
+use crate::store::{Shared, Store};
+
+const RECORD: &str = "record.json";
+
+/// An image record that was read and checked, ready to be mounted.
+#[derive(Debug, Clone)]
+pub struct LoadedImage {
+    /// The record.
+    pub record: ImageRecord,
+    /// The manifest.
+    pub manifest: Verified<Bytes>,
+    /// The image config.
+    pub config: Verified<Bytes>,
+    /// The EROFS image of the tree.
+    pub tree: MappedFile,
+    /// Where `tree` is, for the kernel to mount.
+    pub tree_path: PathBuf,
+    /// The chunk table.
+    pub chunks: MappedFile,
+}
+
+impl Store {
+    /// Begins a record. Nothing of it is visible before [`ImageStaging::install`].
+    pub fn stage_image(&self, record: ImageRecord) -> Result<ImageStaging, StoreError> {
+        let folder = self.shared.layout.name("images").join(files::temporary_name());
+        let created = self.shared.storage.create_dir(&folder, DIR_MODE);
+        created.map_err(|error| self.shared.refuse(io_error("creating", &folder)(error)))?;
+        Ok(ImageStaging { store: self.clone(), folder, record })
+    }
+
+    /// The record of an image, without its files; `None` if there is none that can be believed.
+    pub fn image(&self, manifest: &Digest) -> Result<Option<ImageRecord>, StoreError> {
+        let path = self.shared.layout.image(manifest).join(RECORD);
+        let Some(text) = read_record(self.shared.storage(), &path)? else { return Ok(None) };
+        match parse_record(&text) {
+            Ok(record) if record.manifest != *manifest => Ok(None),
+            Ok(mut record) => {
+                let used = self.shared.storage.metadata(&path).map_or(UNIX_EPOCH, |metadata| metadata.modified);
+                record.last_used = used.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                Ok(Some(record))
+            }
+            Err(error) => {
+                tracing::warn!(image = %manifest, %error, "image record is not believed");
+                Ok(None)
+            }
+        }
+    }
+
+    /// The image with all its files, hashed now; `None` if it is not here or is damaged.
+    pub fn load_image(&self, manifest: &Digest) -> Result<Option<LoadedImage>, StoreError> {
+        let Some(record) = self.image(manifest)? else { return Ok(None) };
+        let loaded = Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record }.load()?;
+        if loaded.is_none() {
+            tracing::warn!(image = %manifest, "a file of the image record is missing or damaged");
+        }
+        Ok(loaded)
+    }
+
+    /// All images, the least recently used first.
+    pub fn images(&self) -> Result<Vec<ImageRecord>, StoreError> {
+        let mut records = Vec::new();
+        for name in files::list(self.shared.storage(), &self.shared.layout.name("images"))? {
+            let manifest = name.to_str().and_then(|name| Digest::from_hex(name).ok());
+            if let Some(manifest) = manifest {
+                records.extend(self.image(&manifest)?);
+            }
+        }
+        records.sort_by_key(|record| (record.last_used, record.manifest));
+        Ok(records)
+    }
+
+    /// Notes that the image is used now.
+    pub fn touch_image(&self, manifest: &Digest) -> Result<(), StoreError> {
+        let path = self.shared.layout.image(manifest).join(RECORD);
+        self.shared.storage.set_modified(&path, None).map_err(io_error("touching", &path))
+    }
+
+    /// Removes the record, and the references to it. Objects stay until `gc` or eviction.
+    pub(crate) fn drop_image(&self, manifest: &Digest) -> Result<u64, StoreError> {
+        self.forget_references(manifest)?;
+        let folder = self.shared.layout.image(manifest);
+        let bytes = self.shared.folder_size(&folder)?;
+        self.shared.retire(&folder)?;
+        self.shared.budget.add(-signed(bytes));
+        Ok(bytes)
+    }
+}
+
+impl Shared {
+    /// Makes a record disappear at once, then removes its files.
+    fn retire(&self, folder: &Path) -> Result<(), StoreError> {
+        let temporary = self.layout.name("images").join(files::temporary_name());
+        match self.storage.rename(folder, &temporary) {
+            Ok(()) => files::remove_all(self.storage(), &temporary),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(io_error("removing", folder)(error)),
+        }
+    }
+
+    /// Bytes that the files of a folder are counted as.
+    pub(crate) fn folder_size(&self, folder: &Path) -> Result<u64, StoreError> {
+        let names = files::list(self.storage(), folder)?;
+        let sizes = names.iter().filter_map(|name| self.storage.metadata(&folder.join(name)).ok());
+        Ok(sizes.fold(0, |sum, metadata| sum.saturating_add(on_disk(metadata.size))))
+    }
+
+    pub(crate) fn seconds(&self) -> u64 {
+        self.clock.wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    }
+
+    /// Opens a file of a record and hashes it; `None` if it is not what the record says.
+    pub(crate) fn open_part(&self, folder: &Path, part: &PartRecord) -> Result<Option<File>, StoreError> {
+        let path = folder.join(part.part.file_name());
+        let Some(file) = open_existing(self.storage(), &path)? else { return Ok(None) };
+        let mut hasher = Hasher::new();
+        let size = files::hash_file(self.storage(), &file, &mut hasher).map_err(io_error("reading", &path))?;
+        let sound = size == part.size && Verified::check_stream(&part.digest, hasher).is_ok();
+        Ok(sound.then_some(file))
+    }
+}
+
+struct Loader<'a> {
+    shared: &'a Shared,
+    folder: PathBuf,
+    record: ImageRecord,
+}
+
+impl Loader<'_> {
+    fn load(self) -> Result<Option<LoadedImage>, StoreError> {
+        let Some(manifest) = self.small(Part::Manifest)? else { return Ok(None) };
+        let Some(config) = self.small(Part::Config)? else { return Ok(None) };
+        let Some(tree) = self.mapped(Part::Tree)? else { return Ok(None) };
+        let Some(chunks) = self.mapped(Part::Chunks)? else { return Ok(None) };
+        let tree_path = self.folder.join(Part::Tree.file_name());
+        Ok(Some(LoadedImage { record: self.record, manifest, config, tree, tree_path, chunks }))
+    }
+
+    fn small(&self, part: Part) -> Result<Option<Verified<Bytes>>, StoreError> {
+        let Some(expected) = self.record.part(part) else { return Ok(None) };
+        let path = self.folder.join(part.file_name());
+        if expected.size > limits::MANIFEST_BYTES {
+            return Ok(None);
+        }
+        let bytes = files::read(self.shared.storage(), &path, limits::MANIFEST_BYTES)?;
+        Ok(bytes.and_then(|bytes| Verified::check(&expected.digest, Bytes::from(bytes)).ok()))
+    }
+
+    /// Hashed by reading, not through the mapping, so that its pages are not this process's until they are used.
+    fn mapped(&self, part: Part) -> Result<Option<MappedFile>, StoreError> {
+        let Some(expected) = self.record.part(part) else { return Ok(None) };
+        let Some(file) = self.shared.open_part(&self.folder, expected)? else { return Ok(None) };
+        let mapped = MappedFile::new(file);
+        Ok(Some(mapped.map_err(io_error("mapping", &self.folder.join(part.file_name())))?))
+    }
+}
+
+/// An image record in the making. Dropped without [`ImageStaging::install`], it leaves nothing behind.
+#[derive(Debug)]
+pub struct ImageStaging {
+    store: Store,
+    folder: PathBuf,
+    record: ImageRecord,
+}
+
+impl ImageStaging {
+    /// Writes one file of the record.
+    pub fn put(&mut self, part: Part, bytes: &[u8]) -> Result<(), StoreError> {
+        self.write(part, |writer| writer.write_all(bytes))
+    }
+
+    /// Writes the list of the objects that the image consists of. The order does not matter.
+    pub fn put_objects(&mut self, mut objects: Vec<Digest>) -> Result<(), StoreError> {
+        objects.sort_unstable();
+        objects.dedup();
+        self.write(Part::Objects, |writer| objects.iter().try_for_each(|object| writer.write_all(object.as_bytes())))
+    }
+
+    /// Writes one file of the record piece by piece.
+    pub fn write<F>(&mut self, part: Part, fill: F) -> Result<(), StoreError>
+    where
+        F: FnOnce(&mut dyn Write) -> io::Result<()>,
+    {
+        let path = self.folder.join(part.file_name());
+        let shared = &*self.store.shared;
+        let written = shared.storage.open(&path, Access::CreateNew(FILE_MODE)).and_then(|file| {
+            let sink = HashedFile { shared, file: &file, hasher: Hasher::new(), size: 0 };
+            let mut writer = io::BufWriter::with_capacity(BLOCK, sink);
+            fill(&mut writer)?;
+            let sink = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+            Ok(PartRecord { part, digest: sink.hasher.finish(), size: sink.size })
+        });
+        let written = written.map_err(|error| shared.refuse(io_error("writing", &path)(error)))?;
+        self.record.parts.push(written);
+        Ok(())
+    }
+
+    /// Makes the record visible, whole. If the image is here already, the record that is here stays and learns the
+    /// new references.
+    pub fn install(mut self) -> Result<ImageRecord, StoreError> {
+        self.record.created = self.store.shared.seconds();
+        self.record.last_used = self.record.created;
+        let text = self.sealed()?;
+        let shared = std::sync::Arc::clone(&self.store.shared);
+        files::replace(shared.storage(), &self.folder, RECORD, &text).map_err(|error| shared.refuse(error))?;
+        let target = shared.layout.image(&self.record.manifest);
+        let bytes = shared.folder_size(&self.folder)?;
+        if self.join_existing(&target)? {
+            return Ok(self.record.clone());
+        }
+        let installed = shared.storage.rename(&self.folder, &target);
+        installed.map_err(|error| shared.refuse(io_error("installing", &target)(error)))?;
+        shared.budget.add(signed(bytes));
+        Ok(self.record.clone())
+    }
+
+    fn sealed(&self) -> Result<Vec<u8>, StoreError> {
+        let failed = |error| io_error("describing image", Path::new(&self.record.manifest.hex()))(error);
+        let text = sealed::seal(&self.record).map_err(|error| failed(error.into()))?;
+        // Whoever reads it will ask the same; better to say it now than to install what is not believed.
+        parse_record(&text).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+        Ok(text)
+    }
+
+    /// Whether a sound record of this image is here. One that is not sound is removed.
+    fn join_existing(&mut self, target: &Path) -> Result<bool, StoreError> {
+        let store = self.store.clone();
+        if store.shared.storage.metadata(target).is_err() {
+            return Ok(false);
+        }
+        let Some(existing) = store.load_image(&self.record.manifest)? else {
+            store.shared.retire(target)?;
+            return Ok(false);
+        };
+        let mut record = existing.record;
+        let new: Vec<_> = self.record.references.drain(..).filter(|name| !record.references.contains(name)).collect();
+        record.references.extend(new);
+        record.layers = std::mem::take(&mut self.record.layers);
+        record.last_used = self.record.last_used;
+        self.record = record;
+        let text = self.sealed()?;
+        files::replace(store.shared.storage(), target, RECORD, &text).map_err(|error| store.shared.refuse(error))?;
+        Ok(true)
+    }
+}
+
+impl Drop for ImageStaging {
+    fn drop(&mut self) {
+        // Gone already if it was installed.
+        if let Err(error) = files::remove_all(self.store.shared.storage(), &self.folder) {
+            tracing::debug!(%error, "the next sweep will do it");
+        }
+    }
+}
+
+struct HashedFile<'a> {
+    shared: &'a Shared,
+    file: &'a File,
+    hasher: Hasher,
+    size: u64,
+}
+
+impl Write for HashedFile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        files::write_all_at(self.shared.storage(), self.file, bytes, self.size)?;
+        self.hasher.update(bytes);
+        self.size += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// When a record was used last, exactly.
+pub(crate) fn last_used(shared: &Shared, manifest: &Digest) -> SystemTime {
+    let path = shared.layout.image(manifest).join(RECORD);
+    shared.storage.metadata(&path).map_or(UNIX_EPOCH, |metadata| metadata.modified)
+}

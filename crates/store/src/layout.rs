@@ -1,0 +1,164 @@
+//! Where things are inside the folder of a store, and which version of that layout it is.
+//!
+//! A folder without a version file is made a store only if it holds nothing of anybody else. A store of an unknown
+//! version is never interpreted: what it holds is moved to `set-aside/`, where it waits for `clear` or for the
+//! budget, and a new store is begun. That is refused while a server runs on the old one.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tarpon_oci::{Digest, limits};
+
+use crate::files::{self, io_error};
+use crate::storage::{Access, Storage};
+use crate::{OpenError, StoreError};
+
+/// What the version file says.
+const VERSION: &str = "tarpon store 1\n";
+
+/// Permissions of every folder: objects of an image may be setuid programs with known flaws, so nobody else may
+/// reach them by their names here.
+pub(crate) const DIR_MODE: u32 = 0o700;
+/// Permissions of everything but objects.
+pub(crate) const FILE_MODE: u32 = 0o600;
+/// Permissions of an object: never written again.
+pub(crate) const OBJECT_MODE: u32 = 0o444;
+
+const FOLDERS: [&str; 7] = ["objects", "partial", "images", "refs", "mounts", "pins", "run"];
+const OTHER_NAMES: [&str; 9] =
+    ["version", "state", "clean", "usage", "lock", "publishing", "set-aside", "corrupt", "lost+found"];
+
+/// Paths inside the folder of a store.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// Makes `root` a store of this version, if it is none yet.
+    pub(crate) fn open(storage: &dyn Storage, root: &Path) -> Result<Self, OpenError> {
+        files::create_dir_all(storage, root, DIR_MODE)?;
+        let root = root.canonicalize().map_err(io_error("resolving", root))?;
+        let layout = Self { root };
+        if layout.read_version(storage)?.as_deref() != Some(VERSION) {
+            layout.begin(storage)?;
+        }
+        Ok(layout)
+    }
+
+    fn read_version(&self, storage: &dyn Storage) -> Result<Option<String>, StoreError> {
+        let text = files::read(storage, &self.name("version"), 4096)?;
+        Ok(text.map(|text| String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    /// Everything that is not there yet; the version last, so that a half-made store is finished by the next one.
+    fn begin(&self, storage: &dyn Storage) -> Result<(), OpenError> {
+        let _lock = files::lock(storage, &self.name("lock"))?;
+        match self.read_version(storage)? {
+            Some(version) if version == VERSION => return Ok(()),
+            Some(version) => self.set_aside(storage, version.trim())?,
+            None => self.refuse_foreign(storage)?,
+        }
+        for folder in FOLDERS {
+            files::create_dir(storage, &self.name(folder), DIR_MODE)?;
+        }
+        Ok(files::replace(storage, &self.root, "version", VERSION.as_bytes())?)
+    }
+
+    fn refuse_foreign(&self, storage: &dyn Storage) -> Result<(), OpenError> {
+        for name in files::list(storage, &self.root)? {
+            let name = name.to_string_lossy();
+            let ours = FOLDERS.contains(&&*name) || OTHER_NAMES.contains(&&*name) || files::is_temporary(&name);
+            if !ours {
+                return Err(OpenError::Foreign { folder: self.root.clone(), found: name.into_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    fn set_aside(&self, storage: &dyn Storage, version: &str) -> Result<(), OpenError> {
+        let version: String = version.chars().filter(|c| !c.is_control()).take(80).collect();
+        let _server = match files::try_lock(storage, &self.name("run").join("server.lock")) {
+            Ok(Some(lock)) => Some(lock),
+            Ok(None) => return Err(OpenError::OtherVersionInUse { folder: self.root.clone(), version }),
+            Err(_) => None,
+        };
+        tracing::warn!(store = %self.root.display(), %version, "store of another version set aside, beginning a new one");
+        let target = self.name("set-aside").join(unique_name());
+        files::create_dir(storage, &self.name("set-aside"), DIR_MODE)?;
+        files::create_dir(storage, &target, DIR_MODE)?;
+        // The version file goes last: until then the next process finds the old version and goes on from here.
+        for name in FOLDERS.iter().chain(["state", "clean", "usage", "publishing", "corrupt", "version"].iter()) {
+            match storage.rename(&self.name(name), &target.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(io_error("setting aside", &self.name(name))(error).into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn name(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// `objects/ab/cdef…`, the form that the tree's redirects have.
+    pub(crate) fn object(&self, object: &Digest) -> PathBuf {
+        self.fan_out("objects", object)
+    }
+
+    pub(crate) fn partial(&self, object: &Digest) -> PathBuf {
+        self.fan_out("partial", object)
+    }
+
+    pub(crate) fn image(&self, manifest: &Digest) -> PathBuf {
+        self.root.join("images").join(manifest.hex())
+    }
+
+    fn fan_out(&self, folder: &str, object: &Digest) -> PathBuf {
+        let hex = object.hex();
+        let mut path = PathBuf::with_capacity(self.root.as_os_str().len() + folder.len() + 67);
+        path.push(&self.root);
+        path.push(folder);
+        path.push(&hex[..2]);
+        path.push(&hex[2..]);
+        path
+    }
+}
+
+/// The object that `objects/FOLDER/NAME` holds; `None` if that is no name of an object.
+pub(crate) fn object_of(folder: &OsStr, name: &OsStr) -> Option<Digest> {
+    let (folder, name) = (folder.to_str()?, name.to_str()?);
+    if folder.len() != 2 || name.len() != 62 {
+        return None;
+    }
+    Digest::from_hex(&format!("{folder}{name}")).ok()
+}
+
+/// A file name that no other process uses on this host.
+pub(crate) fn unique_name() -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    format!("{}-{time:x}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Reads a small file of the store whole.
+pub(crate) fn read_record(storage: &dyn Storage, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+    files::read(storage, path, limits::STORE_RECORD_BYTES)
+}
+
+/// Opens for reading; `None` if it is not there.
+pub(crate) fn open_existing(storage: &dyn Storage, path: &Path) -> Result<Option<std::fs::File>, StoreError> {
+    match storage.open(path, Access::Read) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error("opening", path)(error)),
+    }
+}

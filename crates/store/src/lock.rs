@@ -1,0 +1,63 @@
+//! One server per store.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use crate::StoreError;
+use crate::files::{self, io_error};
+use crate::process::ProcessId;
+use crate::sealed;
+use crate::store::Store;
+
+/// The right to be the server of a store, for the life of this value. The kernel takes it back from a process that
+/// dies, however it dies.
+#[derive(Debug)]
+pub struct ServerLock {
+    _file: File,
+}
+
+/// Why this process may not be the server.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process is.
+    #[error("a server runs on this store already{}", pid.map(|pid| format!(" (process {pid})")).unwrap_or_default())]
+    Held {
+        /// That process, if it said so.
+        pid: Option<u32>,
+    },
+    /// The disk failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Store {
+    /// Becomes the server of this store, or says who is.
+    pub fn server_lock(&self) -> Result<ServerLock, LockError> {
+        let storage = self.shared.storage();
+        let path = self.run_folder().join("server.lock");
+        let Some(file) = files::try_lock(storage, &path)? else {
+            let pid = self.server().map(|process| process.pid);
+            return Err(LockError::Held { pid });
+        };
+        let me = ProcessId::current(self.shared.durability.boot());
+        let text = sealed::seal(&me).map_err(|error| io_error("writing", &path)(error.into()))?;
+        let write = storage.set_len(&file, 0).and_then(|()| files::write_all_at(storage, &file, &text, 0));
+        // Only for people to read: a full disk must not keep the server from starting.
+        if let Err(error) = write {
+            tracing::debug!(%error, "the server's process number cannot be noted");
+        }
+        Ok(ServerLock { _file: file })
+    }
+
+    /// The process that serves this store, if one does.
+    pub fn server(&self) -> Option<ProcessId> {
+        let text = files::read(self.shared.storage(), &self.run_folder().join("server.lock"), 4096).ok()??;
+        let process: ProcessId = sealed::unseal(&text).ok()?;
+        process.is_alive(self.shared.durability.boot()).then_some(process)
+    }
+
+    /// Where the server listens.
+    pub fn socket_path(&self) -> PathBuf {
+        self.run_folder().join("server.sock")
+    }
+}

@@ -1,0 +1,134 @@
+//! What a store needs from time to time: the sweep when a server starts, the round every half minute, the clean stop.
+
+use std::path::{Path, PathBuf};
+
+use tarpon_oci::Digest;
+
+use crate::StoreError;
+use crate::evict::Evicted;
+use crate::files;
+use crate::layout::read_record;
+use crate::mounts::{Mount, MountRecord};
+use crate::sealed;
+use crate::store::Store;
+
+/// What a sweep found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Files and folders of processes that died while they made them.
+    pub temporary: u64,
+    /// Mounts whose server is dead. Their records stay (and protect their images) until
+    /// [`Store::forget_mount`]: unmount them first.
+    pub dead_mounts: Vec<Mount>,
+}
+
+/// Why an image was not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    /// It is mounted.
+    #[error("the image is mounted at {}", .0.display())]
+    Mounted(PathBuf),
+    /// The disk failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Store {
+    /// Removes what processes that died left behind. For the start of a server.
+    pub fn sweep(&self) -> Result<Swept, StoreError> {
+        let mut swept = Swept::default();
+        for folder in ["", "partial", "images", "refs", "mounts"] {
+            swept.temporary += self.sweep_temporary(&self.shared.layout.name(folder))?;
+        }
+        self.shared.oldest_pin()?;
+        self.sweep_damaged_mounts()?;
+        swept.dead_mounts = self.mounts()?.into_iter().filter(|mount| !mount.live).collect();
+        Ok(swept)
+    }
+
+    fn sweep_temporary(&self, folder: &Path) -> Result<u64, StoreError> {
+        let mut count = 0;
+        for name in files::list(self.shared.storage(), folder)? {
+            let Some(pid) = name.to_str().and_then(files::maker_of) else { continue };
+            if pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists() {
+                continue;
+            }
+            files::remove_all(self.shared.storage(), &folder.join(&name))?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn sweep_damaged_mounts(&self) -> Result<(), StoreError> {
+        let storage = self.shared.storage();
+        let folder = self.shared.layout.name("mounts");
+        for name in files::list(storage, &folder)? {
+            let path = folder.join(&name);
+            let Some(text) = read_record(storage, &path)? else { continue };
+            if let Err(error) = sealed::unseal::<MountRecord>(&text) {
+                tracing::warn!(record = %path.display(), %error, "mount record is not believed and is removed");
+                files::unlink(storage, &path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The round that a server makes every [`PROBE_INTERVAL`](crate::PROBE_INTERVAL): brings what was stored to the
+    /// disk, and makes room if others filled it. May take as long as the disk takes to sync.
+    pub fn maintain(&self) -> Result<(), StoreError> {
+        self.shared.budget.refresh();
+        if self.shared.budget.lacking(0) > 0
+            && let Err(error) = self.shared.make_room(0)
+        {
+            tracing::debug!(%error, "no room could be made");
+        }
+        self.shared.durability.sync()
+    }
+
+    /// The clean stop: everything is brought to the disk, so that the next start has nothing to check. No call that
+    /// stores something may be under way in this process.
+    pub fn stop_clean(&self) -> Result<(), StoreError> {
+        self.shared.budget.refresh();
+        self.shared.durability.mark_clean()
+    }
+
+    /// Removes everything that no image refers to, and the least recently used images if the store is over its
+    /// budget; then counts what is there.
+    pub fn gc(&self) -> Result<Evicted, StoreError> {
+        let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
+        self.recount()?;
+        let evicted = self.evict_locked(self.shared.budget.lacking(0), true)?;
+        self.recount()?;
+        Ok(evicted)
+    }
+
+    /// Removes an image, its references, and the objects that no other image refers to.
+    pub fn remove_image(&self, manifest: &Digest) -> Result<Evicted, RemoveError> {
+        let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
+        if let Some(mount) = self.mounts()?.into_iter().find(|mount| mount.record.image == *manifest) {
+            return Err(RemoveError::Mounted(mount.record.mountpoint));
+        }
+        let bytes = self.drop_image(manifest)?;
+        let mut evicted = self.evict_locked(0, true)?;
+        evicted.bytes += bytes;
+        evicted.images.push(*manifest);
+        Ok(evicted)
+    }
+
+    /// Removes everything that is neither mounted nor being imported.
+    pub fn clear(&self) -> Result<Evicted, StoreError> {
+        let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
+        let mounted: Vec<Digest> = self.mounts()?.iter().map(|mount| mount.record.image).collect();
+        let mut images = Vec::new();
+        let mut bytes = 0;
+        for record in self.images()?.iter().filter(|record| !mounted.contains(&record.manifest)) {
+            bytes += self.drop_image(&record.manifest)?;
+            images.push(record.manifest);
+        }
+        let mut evicted = self.evict_locked(0, true)?;
+        evicted.bytes += bytes;
+        evicted.images.extend(images);
+        self.recount()?;
+        Ok(evicted)
+    }
+}

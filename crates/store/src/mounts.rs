@@ -1,0 +1,172 @@
+//! Records of mounts: what `status` lists, what `recover` mends, and what keeps an image from being evicted.
+//!
+//! A record protects its image until it is removed, also when its server is dead: the mount may still be there, and
+//! reading from it goes on for as long as the objects do.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tarpon_oci::Digest;
+
+use crate::StoreError;
+use crate::files::{self, io_error};
+use crate::layout::read_record;
+use crate::process::ProcessId;
+use crate::sealed;
+use crate::store::Store;
+
+/// A mount, as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountRecord {
+    /// Where it is mounted, absolute.
+    #[serde(with = "path_text")]
+    pub mountpoint: PathBuf,
+    /// Digest of the image's manifest.
+    pub image: Digest,
+    /// The reference that was mounted.
+    pub reference: String,
+    /// The mount mode.
+    pub mode: String,
+    /// Folder of the writable upper layer, if there is one.
+    #[serde(with = "optional_path_text")]
+    pub upper: Option<PathBuf>,
+    /// When it was mounted, in seconds since 1970.
+    pub created: u64,
+    /// The process that serves it.
+    pub server: ProcessId,
+}
+
+/// A mount record, and whether its server lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// The record.
+    pub record: MountRecord,
+    /// Whether the process that serves it still runs.
+    pub live: bool,
+}
+
+impl Store {
+    /// Records a mount that this process serves. Returns once no eviction runs that does not know of it.
+    pub fn record_mount(
+        &self,
+        mountpoint: &Path,
+        image: &Digest,
+        reference: &str,
+        mode: &str,
+        upper: Option<&Path>,
+    ) -> Result<MountRecord, StoreError> {
+        let record = MountRecord {
+            mountpoint: mountpoint.to_owned(),
+            image: *image,
+            reference: reference.to_owned(),
+            mode: mode.to_owned(),
+            upper: upper.map(Path::to_owned),
+            created: self.shared.seconds(),
+            server: ProcessId::current(self.shared.durability.boot()),
+        };
+        let folder = self.shared.layout.name("mounts");
+        let text = sealed::seal(&record).map_err(|error| io_error("writing", &folder)(error.into()))?;
+        files::replace(self.shared.storage(), &folder, &mount_name(mountpoint), &text)
+            .map_err(|error| self.shared.refuse(error))?;
+        self.shared.wait_for_eviction()?;
+        Ok(record)
+    }
+
+    /// The record of the mount at `mountpoint` is not needed any more. It may be gone already.
+    pub fn forget_mount(&self, mountpoint: &Path) -> Result<(), StoreError> {
+        let path = self.shared.layout.name("mounts").join(mount_name(mountpoint));
+        files::unlink(self.shared.storage(), &path)
+    }
+
+    /// All recorded mounts, by mountpoint. Damaged records are left out (`sweep` removes them).
+    pub fn mounts(&self) -> Result<Vec<Mount>, StoreError> {
+        let folder = self.shared.layout.name("mounts");
+        let boot = self.shared.durability.boot();
+        let mut mounts = Vec::new();
+        for name in files::list(self.shared.storage(), &folder)? {
+            let text = read_record(self.shared.storage(), &folder.join(&name))?;
+            let record = text.and_then(|text| sealed::unseal::<MountRecord>(&text).ok());
+            mounts.extend(record.map(|record| Mount { live: record.server.is_alive(boot), record }));
+        }
+        mounts.sort_by(|a, b| a.record.mountpoint.cmp(&b.record.mountpoint));
+        Ok(mounts)
+    }
+}
+
+fn mount_name(mountpoint: &Path) -> String {
+    format!("{}.json", Digest::of(mountpoint.as_os_str().as_bytes()).hex())
+}
+
+/// A path as text: as it is if it is UTF-8 without `%`, else with `%` and the bytes that do not fit as `%XX`.
+mod path_text {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn escape(path: &Path) -> String {
+        let mut text = String::new();
+        for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+            text.push_str(&chunk.valid().replace('%', "%25"));
+            chunk.invalid().iter().for_each(|byte| text.push_str(&format!("%{byte:02X}")));
+        }
+        text
+    }
+
+    pub(super) fn unescape(text: &str) -> Option<PathBuf> {
+        let mut bytes = Vec::with_capacity(text.len());
+        let mut parts = text.split('%');
+        bytes.extend_from_slice(parts.next()?.as_bytes());
+        for part in parts {
+            bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+            bytes.extend_from_slice(part.get(2..)?.as_bytes());
+        }
+        Some(OsString::from_vec(bytes).into())
+    }
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&escape(path))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        unescape(&text).ok_or_else(|| serde::de::Error::custom("bad escape in a path"))
+    }
+}
+
+mod optional_path_text {
+    use std::path::{Path, PathBuf};
+
+    use super::path_text;
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+        path.as_deref().map(|path: &Path| path_text::escape(path)).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        let path = text.map(|text| path_text::unescape(&text).ok_or_else(|| serde::de::Error::custom("bad escape")));
+        path.transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt as _;
+
+    use super::*;
+
+    #[test]
+    fn every_path_survives_its_text() {
+        for bytes in [&b"/mnt/a b"[..], b"/100%", b"/\xff\xfe%41", "/käse".as_bytes(), b""] {
+            let path = PathBuf::from(OsString::from_vec(bytes.to_vec()));
+            assert_eq!(path_text::unescape(&path_text::escape(&path)), Some(path));
+        }
+        assert_eq!(path_text::unescape("/%4"), None);
+        assert_eq!(path_text::unescape("/%zz"), None);
+    }
+}

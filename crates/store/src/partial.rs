@@ -1,0 +1,318 @@
+//! [`Partial`]: an object of which some bytes are here.
+//!
+//! On the disk it is a sparse file and nothing else: no bitmap that could disagree with it. What this process wrote
+//! is remembered in memory; of what an earlier one left, the file system tells where data *may* be, and the reader
+//! believes it only after its chunk digest matched.
+//!
+//! One process at a time works on a partial file (a lock on it); another one goes without. A small object needs no
+//! file: it stays in memory until it is complete.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use tarpon_fetch::PartialObject;
+use tarpon_oci::{Digest, Hasher, Verified};
+
+use crate::StoreError;
+use crate::budget::{Charge, on_disk, signed};
+use crate::files::{self, io_error};
+use crate::intervals::Intervals;
+use crate::layout::{DIR_MODE, FILE_MODE, OBJECT_MODE};
+use crate::objects::{Linked, SMALL_OBJECT};
+use crate::storage::Access;
+use crate::store::Shared;
+use crate::writer::NewFile;
+
+/// Times that opening is tried again when somebody removes the file meanwhile.
+const OPEN_TRIES: usize = 4;
+/// Entries of the map of partial objects after which those that nobody uses any more are swept out.
+const MAP_SWEEP: usize = 1024;
+
+#[derive(Debug)]
+pub(crate) struct Partial {
+    shared: Arc<Shared>,
+    object: Digest,
+    size: u64,
+    /// Writers and readers share it; publishing excludes them.
+    content: RwLock<Content>,
+    written: Mutex<Intervals>,
+    charge: Mutex<Charge>,
+}
+
+#[derive(Debug)]
+enum Content {
+    Memory(Mutex<Vec<u8>>),
+    /// `inherited`: an earlier process may have written to it.
+    File {
+        file: File,
+        inherited: bool,
+    },
+    /// It is in `objects/` now and must not be written any more.
+    Published(File),
+}
+
+/// The partial object that everybody in this process shares.
+pub(crate) fn open(shared: &Arc<Shared>, object: &Digest, size: u64) -> Result<Arc<Partial>, StoreError> {
+    let shared_one = |partials: &HashMap<Digest, Weak<Partial>>| {
+        partials.get(object).and_then(Weak::upgrade).filter(|partial| partial.size == size)
+    };
+    if let Some(partial) = shared_one(&shared.partials.lock()) {
+        return Ok(partial);
+    }
+    shared.make_room(size.min(SMALL_OBJECT))?;
+    let mut partials = shared.partials.lock();
+    if let Some(partial) = shared_one(&partials) {
+        return Ok(partial);
+    }
+    let content = if size <= SMALL_OBJECT {
+        let size = usize::try_from(size).map_err(|_| StoreError::Full)?;
+        Content::Memory(Mutex::new(vec![0; size]))
+    } else {
+        claim_file(shared, object, size)?
+    };
+    if partials.len() >= MAP_SWEEP {
+        partials.retain(|_, partial| partial.strong_count() > 0);
+    }
+    let partial = Arc::new(Partial {
+        shared: Arc::clone(shared),
+        object: *object,
+        size,
+        content: RwLock::new(content),
+        written: Mutex::default(),
+        charge: Mutex::new(Charge::new(&shared.budget)),
+    });
+    partials.insert(*object, Arc::downgrade(&partial));
+    Ok(partial)
+}
+
+/// Opens and locks the sparse file. Another process that has it means going without.
+fn claim_file(shared: &Shared, object: &Digest, size: u64) -> Result<Content, StoreError> {
+    let storage = shared.storage();
+    let path = shared.layout.partial(object);
+    let bypass = |doing: &str, error: io::Error| shared.bypass(doing, &path)(error);
+    for _ in 0..OPEN_TRIES {
+        let file = match storage.open(&path, Access::OpenOrCreate(FILE_MODE)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let parent = path.parent().unwrap_or(&path);
+                files::create_dir(storage, parent, DIR_MODE).map_err(|error| match error {
+                    StoreError::Io { doing, error } => bypass(&doing, error),
+                    error => error,
+                })?;
+                continue;
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                // Somebody died between making it read-only and linking it in. It is not worth more than a new one.
+                storage.unlink(&path).map_err(|error| bypass("removing", error))?;
+                continue;
+            }
+            Err(error) => return Err(bypass("opening", error)),
+        };
+        if !storage.lock(&file, true, false).map_err(|error| bypass("locking", error))? {
+            return Err(StoreError::Full);
+        }
+        let metadata = storage.file_metadata(&file).map_err(|error| bypass("examining", error))?;
+        if metadata.links == 0 {
+            continue;
+        }
+        let inherited = metadata.size > 0;
+        if metadata.size != size {
+            storage.set_len(&file, size).map_err(|error| bypass("sizing", error))?;
+        }
+        return Ok(Content::File { file, inherited });
+    }
+    Err(StoreError::Full)
+}
+
+impl Partial {
+    fn path(&self) -> std::path::PathBuf {
+        self.shared.layout.partial(&self.object)
+    }
+
+    fn read_file(&self, file: &File, buffer: &mut [u8], offset: u64) -> Result<(), StoreError> {
+        let count = files::read_full_at(self.shared.storage(), file, buffer, offset);
+        let count = count.map_err(io_error("reading", &self.path()))?;
+        buffer.get_mut(count..).unwrap_or_default().fill(0);
+        Ok(())
+    }
+
+    /// The range `offset..offset + length` as positions in memory, if it lies in the object.
+    fn range(&self, offset: u64, length: usize) -> Result<std::ops::Range<usize>, StoreError> {
+        let end = offset.checked_add(length as u64).filter(|&end| end <= self.size);
+        let range = end.and_then(|end| Some(usize::try_from(offset).ok()?..usize::try_from(end).ok()?));
+        range.ok_or_else(|| {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "beyond the end of the object");
+            io_error("accessing", &self.path())(error)
+        })
+    }
+
+    fn hash(&self, content: &Content) -> Result<Result<(), StoreError>, StoreError> {
+        let mut hasher = Hasher::new();
+        let length = match content {
+            Content::Memory(bytes) => {
+                let bytes = bytes.lock();
+                hasher.update(&bytes);
+                bytes.len() as u64
+            }
+            Content::File { file, .. } | Content::Published(file) => {
+                let hashed = files::hash_file(self.shared.storage(), file, &mut hasher);
+                hashed.map_err(io_error("reading", &self.path()))?
+            }
+        };
+        let sound = length == self.size && Verified::check_stream(&self.object, hasher).is_ok();
+        Ok(if sound { Ok(()) } else { Err(StoreError::Corrupt(self.object)) })
+    }
+
+    /// Throws all bytes away. The object stays usable, as an empty one.
+    fn reset(&self, content: &mut Content) -> Result<(), StoreError> {
+        self.written.lock().clear();
+        match content {
+            Content::Memory(bytes) => bytes.lock().fill(0),
+            Content::File { file, inherited } => {
+                let storage = self.shared.storage();
+                let cut = storage.set_len(file, 0).and_then(|()| storage.set_len(file, self.size));
+                cut.map_err(io_error("emptying", &self.path()))?;
+                *inherited = false;
+                *self.charge.lock() = Charge::new(&self.shared.budget);
+            }
+            Content::Published(_) => {}
+        }
+        Ok(())
+    }
+
+    fn publish_memory(&self, bytes: &[u8]) -> Result<(), StoreError> {
+        if self.shared.claim_existing(&self.object)? {
+            return Ok(());
+        }
+        let file = NewFile::create(&self.shared)?;
+        file.write_at(bytes, 0)?;
+        if self.shared.link_in(&self.object, |path| file.link(path))? == Linked::New {
+            self.shared.budget.add(signed(on_disk(self.size)));
+        }
+        Ok(())
+    }
+
+    fn publish_file(&self, file: &File) -> Result<(), StoreError> {
+        let storage = self.shared.storage();
+        let from = self.path();
+        storage.set_mode(file, OBJECT_MODE).map_err(self.shared.bypass("publishing", &from))?;
+        // The age of an object begins when it is complete.
+        storage.set_modified(&from, None).map_err(self.shared.bypass("publishing", &from))?;
+        let linked = self.shared.link_in(&self.object, |path| storage.link(&from, path));
+        let linked = linked.inspect_err(|_| {
+            let _ = storage.set_mode(file, FILE_MODE);
+        })?;
+        let mut charge = self.charge.lock();
+        if linked == Linked::New {
+            charge.grow_to(on_disk(self.size));
+            charge.keep();
+        }
+        *charge = Charge::new(&self.shared.budget);
+        // It is an object now whatever happens to its old name, which `sweep` would remove.
+        remove_quietly(&self.shared, &from);
+        Ok(())
+    }
+}
+
+impl PartialObject for Partial {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), StoreError> {
+        let range = self.range(offset, buffer.len())?;
+        match &*self.content.read() {
+            Content::Memory(bytes) => {
+                let bytes = bytes.lock();
+                buffer.copy_from_slice(bytes.get(range).unwrap_or_default());
+                Ok(())
+            }
+            Content::File { file, .. } | Content::Published(file) => self.read_file(file, buffer, offset),
+        }
+    }
+
+    fn may_hold(&self, offset: u64, length: u64) -> bool {
+        let end = offset.saturating_add(length).min(self.size);
+        match &*self.content.read() {
+            Content::Published(_) => true,
+            _ if self.written.lock().touches(offset, end) => true,
+            Content::Memory(_) | Content::File { inherited: false, .. } => false,
+            Content::File { file, .. } => match self.shared.storage.next_data(file, offset) {
+                Ok(data) => data.is_some_and(|data| data < end),
+                // A file system that cannot tell: may be.
+                Err(_) => true,
+            },
+        }
+    }
+
+    fn write_at(&self, bytes: &Verified<Bytes>, offset: u64) -> Result<(), StoreError> {
+        let range = self.range(offset, bytes.len())?;
+        let end = offset + bytes.len() as u64;
+        match &*self.content.read() {
+            Content::Memory(content) => {
+                if let Some(target) = content.lock().get_mut(range) {
+                    target.copy_from_slice(bytes);
+                }
+            }
+            Content::File { file, .. } => {
+                self.shared.make_room(bytes.len() as u64)?;
+                let outcome = files::write_all_at(self.shared.storage(), file, bytes, offset);
+                outcome.map_err(self.shared.bypass("writing", &self.path()))?;
+                let mut charge = self.charge.lock();
+                let total = charge.bytes() + bytes.len() as u64;
+                charge.grow_to(total);
+            }
+            // Whoever still writes brings bytes that are here already.
+            Content::Published(_) => return Ok(()),
+        }
+        self.written.lock().insert(offset, end);
+        Ok(())
+    }
+
+    fn publish(&self) -> Result<(), StoreError> {
+        let mut content = self.content.write();
+        if matches!(*content, Content::Published(_)) {
+            return Ok(());
+        }
+        if let Err(corrupt) = self.hash(&content)? {
+            self.reset(&mut content)?;
+            return Err(corrupt);
+        }
+        match std::mem::replace(&mut *content, Content::Memory(Mutex::default())) {
+            Content::File { file, inherited } => match self.publish_file(&file) {
+                Ok(()) => *content = Content::Published(file),
+                Err(error) => {
+                    *content = Content::File { file, inherited };
+                    return Err(error);
+                }
+            },
+            Content::Memory(bytes) => {
+                let published = self.publish_memory(&bytes.lock());
+                *content = Content::Memory(bytes);
+                return published;
+            }
+            published @ Content::Published(_) => *content = published,
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        let Content::File { inherited, .. } = self.content.get_mut() else { return };
+        if *inherited || !self.written.get_mut().is_empty() {
+            // The bytes stay for the next one.
+            self.charge.get_mut().keep();
+        } else {
+            // Nothing was written; the lock is still held, so nobody else has either.
+            remove_quietly(&self.shared, &self.shared.layout.partial(&self.object));
+        }
+    }
+}
+
+fn remove_quietly(shared: &Shared, path: &Path) {
+    if let Err(error) = shared.storage.unlink(path) {
+        tracing::debug!(%error, "cannot remove {}", path.display());
+    }
+}

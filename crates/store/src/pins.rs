@@ -1,0 +1,72 @@
+//! Pins: while one lives, nothing that was stored after it began is evicted.
+//!
+//! An import stores objects long before the record that needs them is complete. A pin is a locked file: it ends with
+//! its process, however that ends.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::StoreError;
+use crate::files::{self, io_error};
+use crate::layout::{FILE_MODE, unique_name};
+use crate::storage::Access;
+use crate::store::{Shared, Store};
+
+/// Keeps what is stored from now on (or found to be stored already) from being evicted, for the life of this value.
+#[derive(Debug)]
+pub struct Pin {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Store {
+    /// Begins a pin. Returns once no eviction runs that does not know of it.
+    pub fn pin(&self) -> Result<Pin, StoreError> {
+        let shared = &self.shared;
+        let storage = shared.storage();
+        let path = shared.layout.name("pins").join(unique_name());
+        let failed = |error| shared.refuse(io_error("creating", &path)(error));
+        loop {
+            let file = storage.open(&path, Access::OpenOrCreate(FILE_MODE)).map_err(failed)?;
+            let held = storage.lock(&file, true, false).map_err(failed)?;
+            // A sweep may have seen it between the two calls, and taken it for one of the dead.
+            if !held || storage.file_metadata(&file).map_err(failed)?.links == 0 {
+                continue;
+            }
+            let pin = Pin { shared: Arc::clone(shared), path: path.clone(), _lock: file };
+            shared.wait_for_eviction()?;
+            return Ok(pin);
+        }
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if let Err(error) = files::unlink(self.shared.storage(), &self.path) {
+            tracing::debug!(%error, "the next sweep will do it");
+        }
+    }
+}
+
+impl Shared {
+    /// When the oldest pin of a living process began. Pins of dead ones are removed on the way.
+    pub(crate) fn oldest_pin(&self) -> Result<Option<SystemTime>, StoreError> {
+        let storage = self.storage();
+        let folder = self.layout.name("pins");
+        let mut oldest: Option<SystemTime> = None;
+        for name in files::list(storage, &folder)? {
+            let path = folder.join(name);
+            let Ok(file) = storage.open(&path, Access::Read) else { continue };
+            if storage.lock(&file, true, false).map_err(io_error("locking", &path))? {
+                files::unlink(storage, &path)?;
+                continue;
+            }
+            let began = storage.file_metadata(&file).map_err(io_error("examining", &path))?.modified;
+            oldest = Some(oldest.map_or(began, |oldest| oldest.min(began)));
+        }
+        Ok(oldest)
+    }
+}

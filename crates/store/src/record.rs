@@ -1,0 +1,151 @@
+//! [`ImageRecord`]: what `images/HEX/record.json` says of an image that can be mounted without its registry.
+//!
+//! It is sealed (see `sealed`), and names every other file of the record by digest and size. Nothing of it is
+//! believed if anything does not fit; the image is then fetched again, as if it had never been here.
+
+use serde::{Deserialize, Serialize};
+use tarpon_oci::{Digest, limits};
+
+use crate::sealed::{self, SealError};
+
+/// The only version there is. Records of others are treated as absent.
+const VERSION: u32 = 1;
+
+/// A file of an image record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// The manifest, byte by byte as the registry sent it.
+    Manifest,
+    /// The image config.
+    Config,
+    /// The EROFS image of the merged tree.
+    Tree,
+    /// The chunk table.
+    Chunks,
+    /// The ids of the objects of the image, 32 bytes each, ascending. Eviction reads it.
+    Objects,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 5] = [Self::Manifest, Self::Config, Self::Tree, Self::Chunks, Self::Objects];
+
+    pub(crate) fn file_name(self) -> &'static str {
+        match self {
+            Self::Manifest => "manifest",
+            Self::Config => "config",
+            Self::Tree => "tree.erofs",
+            Self::Chunks => "chunks",
+            Self::Objects => "objects",
+        }
+    }
+}
+
+/// What a file of the record must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartRecord {
+    /// Which file.
+    pub part: Part,
+    /// Its sha256.
+    pub digest: Digest,
+    /// Its length in bytes.
+    pub size: u64,
+}
+
+/// A layer, as the record remembers it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerRecord {
+    /// Digest of the blob.
+    pub digest: Digest,
+    /// Length of the blob in bytes.
+    pub size: u64,
+    /// How it is read: the name of its format, as `inspect` shows it.
+    pub format: String,
+    /// How far it was checked against the manifest, as `status` shows it.
+    pub verification: String,
+}
+
+/// What is known of an image in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageRecord {
+    version: u32,
+    /// Digest of the manifest: the name of the image.
+    pub manifest: Digest,
+    /// References that it was found under, oldest first.
+    pub references: Vec<String>,
+    /// Its platform, as `os/architecture[/variant]`.
+    pub platform: String,
+    /// The layers, lowest first.
+    pub layers: Vec<LayerRecord>,
+    /// The files of the record.
+    pub parts: Vec<PartRecord>,
+    /// When the record was made, in seconds since 1970.
+    pub created: u64,
+    /// When it was used last, in seconds since 1970. Kept as the time of the record file, not in it.
+    #[serde(skip)]
+    pub last_used: u64,
+}
+
+impl ImageRecord {
+    /// A record without files: [`ImageStaging`](crate::ImageStaging) adds them.
+    pub fn new(manifest: Digest, reference: &str, platform: &str, layers: Vec<LayerRecord>) -> Self {
+        Self {
+            version: VERSION,
+            manifest,
+            references: vec![reference.to_owned()],
+            platform: platform.to_owned(),
+            layers,
+            parts: Vec::new(),
+            created: 0,
+            last_used: 0,
+        }
+    }
+
+    /// What file `part` must be.
+    pub fn part(&self, part: Part) -> Option<&PartRecord> {
+        self.parts.iter().find(|record| record.part == part)
+    }
+
+    /// Compressed bytes of all layers.
+    pub fn compressed_size(&self) -> u64 {
+        self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
+    }
+
+    /// Bytes of the files of the record itself.
+    pub fn record_size(&self) -> u64 {
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.size))
+    }
+}
+
+/// Why a record was not believed.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Its envelope or text.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// It was made by another version of tarpon.
+    #[error("record of version {0}")]
+    Version(u32),
+    /// It contradicts itself.
+    #[error("{0}")]
+    Inconsistent(&'static str),
+}
+
+/// Reads a record. Whatever the bytes are, this gives a consistent record or an error.
+pub fn parse_record(text: &[u8]) -> Result<ImageRecord, RecordError> {
+    let record: ImageRecord = sealed::unseal(text)?;
+    if record.version != VERSION {
+        return Err(RecordError::Version(record.version));
+    }
+    if record.layers.len() > limits::LAYERS {
+        return Err(RecordError::Inconsistent("more layers than an image may have"));
+    }
+    let complete = Part::ALL.iter().all(|part| record.parts.iter().filter(|other| other.part == *part).count() == 1);
+    if !complete || record.parts.len() != Part::ALL.len() {
+        return Err(RecordError::Inconsistent("a file of the record is missing or named twice"));
+    }
+    if record.part(Part::Manifest).map(|part| part.digest) != Some(record.manifest) {
+        return Err(RecordError::Inconsistent("the manifest is not the one that the record is named by"));
+    }
+    Ok(record)
+}

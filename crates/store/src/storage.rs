@@ -1,0 +1,119 @@
+//! The seam to the disk: every file operation of the store goes through [`Storage`], so that tests can fail or stop
+//! each one of them.
+//!
+//! Invariant: the store calls no function of `std::fs` that touches the disk, besides reading what a [`Storage`]
+//! opened. The trait knows files only; what they mean is said elsewhere.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// How [`Storage::open`] opens a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// The file must be there; for reading.
+    Read,
+    /// The file must be there; for reading and writing.
+    ReadWrite,
+    /// As [`Access::ReadWrite`], and an absent file is created with these permissions, whatever the umask is.
+    OpenOrCreate(u32),
+    /// The file must not be there; it is created with these permissions, whatever the umask is.
+    CreateNew(u32),
+}
+
+/// What [`Storage::metadata`] tells of a path. Symbolic links are not followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metadata {
+    /// Whether it is a directory.
+    pub is_dir: bool,
+    /// Length in bytes.
+    pub size: u64,
+    /// Bytes on the disk, which is less than `size` where there are holes.
+    pub allocated: u64,
+    /// Last change of the content, or what [`Storage::set_modified`] made of it.
+    pub modified: SystemTime,
+    /// Number of names; 0 for a file that was unlinked.
+    pub links: u64,
+}
+
+/// Room on the file system that holds a directory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Size of the file system.
+    pub total: u64,
+    /// Free to this process.
+    pub available: u64,
+}
+
+/// File operations. All of them may block on the disk and nothing else; none of them retries.
+pub trait Storage: Send + Sync + fmt::Debug + 'static {
+    /// Opens or creates the file at `path`.
+    fn open(&self, path: &Path, access: Access) -> io::Result<File>;
+
+    /// A file without a name on the file system of `directory`, with these permissions whatever the umask is. It
+    /// vanishes with its last descriptor, unless [`Storage::link_file`] names it.
+    fn open_unnamed(&self, directory: &Path, mode: u32) -> io::Result<File>;
+
+    /// Gives an unnamed file its name. Fails if the name is taken.
+    fn link_file(&self, file: &File, to: &Path) -> io::Result<()>;
+
+    /// Gives a file a second name. Fails if the name is taken.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Renames, replacing what was there.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a name of a file.
+    fn unlink(&self, path: &Path) -> io::Result<()>;
+
+    /// Creates a directory with these permissions, whatever the umask is.
+    fn create_dir(&self, path: &Path, mode: u32) -> io::Result<()>;
+
+    /// Removes an empty directory.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// The names in a directory, in no order.
+    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>>;
+
+    /// What is known of `path`.
+    fn metadata(&self, path: &Path) -> io::Result<Metadata>;
+
+    /// What is known of an open file.
+    fn file_metadata(&self, file: &File) -> io::Result<Metadata>;
+
+    /// Reads at most `buffer.len()` bytes at `offset`; 0 at the end of the file.
+    fn read_at(&self, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes at most `bytes.len()` bytes at `offset`.
+    fn write_at(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Cuts or extends (with a hole) the file.
+    fn set_len(&self, file: &File, size: u64) -> io::Result<()>;
+
+    /// Sets the permissions of an open file.
+    fn set_mode(&self, file: &File, mode: u32) -> io::Result<()>;
+
+    /// Sets the time of the last change; `None` is now.
+    fn set_modified(&self, path: &Path, time: Option<SystemTime>) -> io::Result<()>;
+
+    /// The first data at or after `offset`; `None` if there is only a hole up to the end.
+    fn next_data(&self, file: &File, offset: u64) -> io::Result<Option<u64>>;
+
+    /// Waits until the content of one file or directory is on the disk.
+    fn sync(&self, file: &File) -> io::Result<()>;
+
+    /// Waits until everything on the file system of `file` is on the disk.
+    fn sync_filesystem(&self, file: &File) -> io::Result<()>;
+
+    /// Room on the file system of `directory`.
+    fn space(&self, directory: &Path) -> io::Result<Space>;
+
+    /// Locks the file for the life of its descriptor. `Ok(false)` if another holder is in the way and `wait` is not set.
+    fn lock(&self, file: &File, exclusive: bool, wait: bool) -> io::Result<bool>;
+
+    /// Names the run of the kernel: another one means that unsynced data may be lost.
+    fn boot_id(&self) -> io::Result<String>;
+}

@@ -1,0 +1,132 @@
+//! [`Store`]: opening one, and what all its parts share.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tarpon_oci::Digest;
+
+use crate::budget::Budget;
+use crate::clock::{Clock, SystemClock};
+use crate::disk::Disk;
+use crate::durability::Durability;
+use crate::health::{Health, HealthCheck, is_full};
+use crate::layout::Layout;
+use crate::partial::Partial;
+use crate::storage::Storage;
+use crate::{OpenError, StoreError};
+
+/// How a store is used.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// Bytes that the store may hold; `None` is 80 % of the disk or 20 GiB, whichever is less.
+    pub budget: Option<u64>,
+    /// Bytes that stay free on the disk; `None` is 5 % of it or 1 GiB, whichever is less.
+    pub free_floor: Option<u64>,
+    /// The disk.
+    pub storage: Arc<dyn Storage>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self { budget: None, free_floor: None, storage: Arc::new(Disk), clock: Arc::new(SystemClock::default()) }
+    }
+}
+
+/// An open store. Clones are the same store.
+#[derive(Debug, Clone)]
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) layout: Layout,
+    pub(crate) durability: Durability,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) health: HealthCheck,
+    /// All users of one partial object share it.
+    pub(crate) partials: Mutex<HashMap<Digest, Weak<Partial>>>,
+    pub(crate) eviction: Mutex<LastEviction>,
+}
+
+/// When this process last made room, and to what avail.
+#[derive(Debug, Default)]
+pub(crate) struct LastEviction {
+    /// Nothing could be evicted then: not worth another try before this time.
+    pub(crate) fruitless_until: Duration,
+}
+
+impl Store {
+    /// Opens the store in `folder`, and makes one there if there is none. Scans nothing.
+    ///
+    /// A store of an unknown version is set aside, not interpreted (see `layout`).
+    pub fn open(folder: &Path, config: StoreConfig) -> Result<Self, OpenError> {
+        let StoreConfig { budget, free_floor, storage, clock } = config;
+        let layout = Layout::open(&*storage, folder)?;
+        let durability = Durability::open(Arc::clone(&storage), Arc::clone(&clock), &layout)?;
+        let budget = Arc::new(Budget::new(Arc::clone(&storage), layout.root(), budget, free_floor));
+        let health = HealthCheck::new(Arc::clone(&clock));
+        let shared = Shared {
+            storage,
+            clock,
+            layout,
+            durability,
+            budget,
+            health,
+            partials: Mutex::default(),
+            eviction: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The folder, absolute and free of symbolic links.
+    pub fn folder(&self) -> &Path {
+        self.shared.layout.root()
+    }
+
+    /// The folder of complete objects: a data-only lower layer for overlayfs.
+    pub fn objects_folder(&self) -> PathBuf {
+        self.shared.layout.name("objects")
+    }
+
+    /// The folder for sockets and scratch folders of the server.
+    pub fn run_folder(&self) -> PathBuf {
+        self.shared.layout.name("run")
+    }
+
+    /// Whether the disk takes what is written.
+    pub fn health(&self) -> Health {
+        self.shared.health.state()
+    }
+}
+
+impl Shared {
+    pub(crate) fn storage(&self) -> &dyn Storage {
+        &*self.storage
+    }
+
+    /// A write for an object failed: the object is not kept, and that is no error of its reader.
+    pub(crate) fn bypass(&self, doing: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+        let doing = format!("{doing} {}", path.display());
+        move |error| {
+            tracing::debug!(%error, "{doing}");
+            self.health.failed(&doing, &error);
+            StoreError::Full
+        }
+    }
+
+    /// A write of a record failed: that must be told, except that a full disk has its own name.
+    pub(crate) fn refuse(&self, error: StoreError) -> StoreError {
+        let StoreError::Io { doing, error } = error else { return error };
+        self.health.failed(&doing, &error);
+        if is_full(&error) { StoreError::Full } else { StoreError::Io { doing, error } }
+    }
+}

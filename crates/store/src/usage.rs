@@ -1,0 +1,96 @@
+//! What the store holds, counted.
+
+use std::path::Path;
+
+use crate::StoreError;
+use crate::budget::on_disk;
+use crate::files;
+use crate::store::{Shared, Store};
+use crate::walk::fan_out;
+
+/// What the store holds, in bytes on the disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Number of complete objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub object_bytes: u64,
+    /// Number of partial objects.
+    pub partials: u64,
+    /// Their bytes, without the holes.
+    pub partial_bytes: u64,
+    /// Number of image records.
+    pub images: u64,
+    /// Their bytes.
+    pub image_bytes: u64,
+    /// Bytes of what was set aside or found corrupt.
+    pub leftover_bytes: u64,
+    /// Bytes that the store may hold.
+    pub budget: u64,
+    /// Bytes that stay free on the disk.
+    pub free_floor: u64,
+}
+
+impl Usage {
+    /// All bytes.
+    pub fn total(&self) -> u64 {
+        self.object_bytes + self.partial_bytes + self.image_bytes + self.leftover_bytes
+    }
+}
+
+impl Store {
+    /// Counts what is here. Walks over the whole store.
+    pub fn usage(&self) -> Result<Usage, StoreError> {
+        let shared = &*self.shared;
+        let mut usage = Usage { budget: shared.budget.limit(), free_floor: shared.budget.floor(), ..Usage::default() };
+        for (_, folder) in fan_out() {
+            for found in shared.objects_in("objects", &folder)? {
+                usage.objects += 1;
+                usage.object_bytes += on_disk(found.metadata.size);
+            }
+            for found in shared.objects_in("partial", &folder)? {
+                usage.partials += 1;
+                usage.partial_bytes += found.metadata.allocated;
+            }
+        }
+        let images = shared.layout.name("images");
+        for name in files::list(shared.storage(), &images)? {
+            usage.images += 1;
+            usage.image_bytes += shared.folder_size(&images.join(name))?;
+        }
+        for name in ["set-aside", "corrupt"] {
+            usage.leftover_bytes += shared.tree_size(&shared.layout.name(name))?;
+        }
+        Ok(usage)
+    }
+
+    /// Bytes that the store holds, as far as this process knows without counting.
+    pub fn estimated_usage(&self) -> u64 {
+        self.shared.budget.used()
+    }
+
+    /// Counts, and tells the other processes.
+    pub(crate) fn recount(&self) -> Result<Usage, StoreError> {
+        let usage = self.usage()?;
+        self.shared.budget.recount(usage.total());
+        Ok(usage)
+    }
+}
+
+impl Shared {
+    /// Bytes of all files below `path`.
+    pub(crate) fn tree_size(&self, path: &Path) -> Result<u64, StoreError> {
+        let mut sum: u64 = 0;
+        let mut pending = vec![path.to_owned()];
+        while let Some(path) = pending.pop() {
+            match self.storage.metadata(&path) {
+                Ok(metadata) if metadata.is_dir => {
+                    pending.extend(files::list(self.storage(), &path)?.iter().map(|name| path.join(name)));
+                }
+                Ok(metadata) => sum = sum.saturating_add(on_disk(metadata.allocated)),
+                Err(_) => {}
+            }
+        }
+        Ok(sum)
+    }
+}
