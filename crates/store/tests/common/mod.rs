@@ -1,11 +1,12 @@
 //! What the tests of the store share.
 #![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use bytes::Bytes;
-use tarpon_fetch::{ObjectStore, ObjectWriter, PartialObject, StoreError};
+use tarpon_fetch::{ObjectStore as _, StoreError};
 use tarpon_oci::{Digest, Verified};
 use tarpon_store::{ImageRecord, LayerRecord, Part, Store, StoreConfig};
 
