@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
-    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask.parent().unwrap_or(xtask).to_path_buf()
+    // Set while cargo runs this program: a target folder that several checkouts share holds one program for all.
+    let xtask = env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
+    Path::new(&xtask).parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
 /// Where cargo builds, and where the tasks leave their files.

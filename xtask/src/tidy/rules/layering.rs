@@ -12,7 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("registry", &["oci", "fetch"]),
     ("store", &["oci", "fetch"]),
     ("fs", &["oci", "layer", "tree", "fetch"]),
-    ("mount", &["oci", "fs"]),
+    ("mount", &["oci", "layer", "tree", "fs"]),
     ("engine", &["oci", "layer", "tree", "registry", "store", "fetch", "fs", "mount"]),
     ("cli", &["oci", "engine"]),
     ("testkit", &["oci", "layer", "tree", "registry", "store", "fetch", "fs"]),
