@@ -15,6 +15,8 @@ pub const TOC_COMPRESSED_BYTES: u64 = 32 << 20;
 pub const TOC_BYTES: u64 = 128 << 20;
 /// Entries of one layer, TOC or tar: 128 MiB of TOC at 64 bytes each.
 pub const ENTRIES: usize = 2_000_000;
+/// Entries of all layers of an image together, and directories that they imply: about 1 GiB while merging.
+pub const IMAGE_ENTRIES: usize = 4_000_000;
 /// Chunks of one layer. Chunks of zstd:chunked are about 64 KiB: this allows 256 GiB of them.
 pub const CHUNKS: usize = 4_000_000;
 /// Components of a path.
@@ -25,8 +27,8 @@ pub const PATH_BYTES: usize = 4096;
 pub const NAME_BYTES: usize = 255;
 /// Bytes of a symbolic link's target: `PATH_MAX` less its terminator.
 pub const SYMLINK_BYTES: usize = 4095;
-/// Bytes of an xattr's value: `XATTR_SIZE_MAX` of Linux.
-pub const XATTR_VALUE_BYTES: usize = 64 << 10;
+/// Bytes of an xattr's value: one less than `XATTR_SIZE_MAX` of Linux, because EROFS counts them in 16 bits.
+pub const XATTR_VALUE_BYTES: usize = (64 << 10) - 1;
 /// Bytes of an xattr's name: `XATTR_NAME_MAX` of Linux.
 pub const XATTR_NAME_BYTES: usize = 255;
 /// Xattrs of one inode.

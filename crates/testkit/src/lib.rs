@@ -1,1 +1,3 @@
-//! See Cargo.toml's description.
+//! For tests only: what stands in for the world outside, builders of inputs, and naive models to compare with.
+
+pub mod entries;

@@ -1,1 +1,25 @@
-//! See Cargo.toml's description.
+//! Layers merged to one tree, and that tree as an EROFS metadata image.
+//!
+//! ```text
+//! LayerIndex… ──merge──► Tree ──erofs::write──► bytes ──erofs::Image──► inodes, names, xattrs, objects
+//! ```
+//!
+//! [`merge`] applies the whiteout rules of the OCI image specification. What leaves it has no trace of layers but the
+//! place of each object. [`erofs::write`] gives the image that the kernel mounts and that [`erofs::Image`] reads where
+//! it lies, so that both mount modes show one tree.
+//!
+//! Pure: no I/O, no clock, no randomness that shows; the same layers give the same bytes.
+
+mod dump;
+pub mod erofs;
+mod kind;
+mod merge;
+mod objects;
+mod tree;
+mod xattr;
+
+pub use dump::Line;
+pub use kind::Kind;
+pub use merge::{MergeError, Problem, merge};
+pub use objects::Object;
+pub use tree::{Counts, DentryId, Inode, Tree};

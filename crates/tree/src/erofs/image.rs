@@ -1,0 +1,206 @@
+//! [`Image`]: an EROFS metadata image, read where it lies.
+//!
+//! Invariant: whatever the bytes are, nothing here panics, loops without end or reads out of bounds; numbers from the
+//! image meet a check before they are used. Looking up a name or an inode allocates nothing.
+
+use tarpon_layer::ObjectId;
+
+use super::directory::{BLOCK_BYTES, Block};
+use super::format::{BLOCK, DataLayout, Nid, SLOT, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use super::inode::Inode;
+use super::read_dir::ReadDir;
+use super::read_xattr::{Prefix, Xattrs};
+use super::{prefixes, read_xattr, write_xattr};
+use crate::Kind;
+use tarpon_oci::limits;
+
+/// Why an image or a part of it cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ImageError {
+    /// No superblock that [`super::write()`] would make.
+    #[error("not a tree image")]
+    NotAnImage,
+    /// Shorter than its superblock says.
+    #[error("the tree image is cut off")]
+    Truncated,
+    /// A part that contradicts itself or leads out of the image.
+    #[error("the tree image is corrupt: {0}")]
+    Corrupt(&'static str),
+    /// A directory operation on something else.
+    #[error("not a directory")]
+    NotDirectory,
+    /// Reading the target of something that is not a symbolic link.
+    #[error("not a symbolic link")]
+    NotSymlink,
+}
+
+/// An EROFS metadata image in memory or mapped.
+#[derive(Debug)]
+pub struct Image<B> {
+    bytes: B,
+    superblock: Superblock,
+    prefixes: Vec<Prefix>,
+}
+
+impl<B: AsRef<[u8]>> Image<B> {
+    /// Reads the superblock. Nothing else is looked at, so this costs the same for every size of image.
+    pub fn open(bytes: B) -> Result<Self, ImageError> {
+        let all = bytes.as_ref();
+        let start = usize::try_from(SUPERBLOCK_OFFSET).expect("1024 is a usize");
+        let raw = all.get(start..start + SUPERBLOCK_BYTES).and_then(|raw| raw.first_chunk());
+        let superblock = raw.and_then(Superblock::decode).ok_or(ImageError::NotAnImage)?;
+        if (all.len() as u64) < u64::from(superblock.blocks) * BLOCK || all.len() < BLOCK_BYTES {
+            return Err(ImageError::Truncated);
+        }
+        let prefixes = read_xattr::prefix_table(all, &superblock)?;
+        Ok(Self { bytes, superblock, prefixes })
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Nid {
+        Nid(u64::from(self.superblock.root))
+    }
+
+    /// Number of inodes, as the superblock claims it.
+    pub fn inode_count(&self) -> u64 {
+        self.superblock.inodes
+    }
+
+    /// The bytes of the image.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+
+    /// The attributes of an inode.
+    pub fn inode(&self, nid: Nid) -> Result<Inode, ImageError> {
+        let start = nid.0.checked_mul(SLOT).filter(|start| *start < self.as_bytes().len() as u64);
+        let start = start.and_then(|start| usize::try_from(start).ok()).ok_or(ImageError::Corrupt("inode number"))?;
+        Inode::decode(nid, &self.as_bytes()[start..], &self.superblock)
+    }
+
+    /// The inode and kind of a name in a directory; none if it is not there. `.` and `..` are names like others.
+    pub fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<(Nid, Kind)>, ImageError> {
+        let data = self.directory(directory)?;
+        // The last block whose first name is not beyond the one that is looked for.
+        let (mut low, mut high) = (0, data.blocks());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if data.block(middle)?.entry(0)?.0 <= name {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let Some(block) = low.checked_sub(1) else { return Ok(None) };
+        let block = data.block(block)?;
+        let (mut low, mut high) = (0, block.count());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let (found, nid, kind) = block.entry(middle)?;
+            match found.cmp(name) {
+                std::cmp::Ordering::Equal => return Ok(Some((nid, kind))),
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        Ok(None)
+    }
+
+    /// The inode at a path from the root, without following links; none if there is none.
+    pub fn resolve(&self, path: &[u8]) -> Result<Option<Nid>, ImageError> {
+        let mut at = self.root();
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            match self.lookup(at, name) {
+                Ok(Some((nid, _))) => at = nid,
+                Ok(None) | Err(ImageError::NotDirectory) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(at))
+    }
+
+    /// The names of a directory from `cookie` on, sorted, with `.` and `..`. Cookie 0 is the beginning; each entry carries
+    /// the cookie to go on behind it. Any other number gives some later part of the directory or its end.
+    pub fn read_dir(&self, directory: Nid, cookie: u64) -> Result<ReadDir<'_>, ImageError> {
+        Ok(ReadDir::new(self.directory(directory)?, cookie))
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, nid: Nid) -> Result<&[u8], ImageError> {
+        let inode = self.inode(nid)?;
+        if inode.kind != Kind::Symlink {
+            return Err(ImageError::NotSymlink);
+        }
+        let corrupt = ImageError::Corrupt("symbolic link");
+        let in_range = (1..=limits::SYMLINK_BYTES as u64).contains(&inode.size);
+        match inode.layout {
+            DataLayout::Plain if in_range => self.slice(u64::from(inode.data_block) * BLOCK, inode.size),
+            DataLayout::Inline if in_range => self.slice(inode.tail_start(), inode.size),
+            _ => Err(corrupt),
+        }
+    }
+
+    /// The xattrs that the image's layers set. Those that overlayfs reads are not shown.
+    pub fn xattrs(&self, nid: Nid) -> Result<Xattrs<'_>, ImageError> {
+        Ok(self.all_xattrs(nid)?.without_hidden())
+    }
+
+    /// The content of a regular file; none if it is empty, or something else.
+    pub fn object(&self, nid: Nid) -> Result<Option<ObjectId>, ImageError> {
+        for xattr in self.all_xattrs(nid)? {
+            let xattr = xattr?;
+            if xattr.is(prefixes::REDIRECT) {
+                let object = write_xattr::object_of_redirect(xattr.value);
+                return object.map(Some).ok_or(ImageError::Corrupt("redirect"));
+            }
+        }
+        Ok(None)
+    }
+
+    fn all_xattrs(&self, nid: Nid) -> Result<Xattrs<'_>, ImageError> {
+        let inode = self.inode(nid)?;
+        let inline = self.slice(inode.xattr_start, inode.xattr_bytes)?;
+        let shared_start = u64::from(self.superblock.xattr_block) * BLOCK;
+        Xattrs::new(self.as_bytes(), &self.prefixes, inline, shared_start)
+    }
+
+    fn directory(&self, nid: Nid) -> Result<DirectoryData<'_>, ImageError> {
+        let inode = self.inode(nid)?;
+        if inode.kind != Kind::Directory {
+            return Err(ImageError::NotDirectory);
+        }
+        let tail = if inode.layout == DataLayout::Inline { inode.size % BLOCK } else { 0 };
+        let in_blocks = match inode.layout {
+            DataLayout::Plain | DataLayout::Inline => inode.size - tail,
+            DataLayout::Chunked => return Err(ImageError::Corrupt("directory")),
+        };
+        let blocks = if in_blocks == 0 { &[] } else { self.slice(u64::from(inode.data_block) * BLOCK, in_blocks)? };
+        Ok(DirectoryData { blocks, tail: self.slice(inode.tail_start(), tail)? })
+    }
+
+    fn slice(&self, start: u64, length: u64) -> Result<&[u8], ImageError> {
+        let range = || {
+            let end = usize::try_from(start.checked_add(length)?).ok()?;
+            self.as_bytes().get(usize::try_from(start).ok()?..end)
+        };
+        range().ok_or(ImageError::Corrupt("an address leads out of the image"))
+    }
+}
+
+/// The data of a directory, in the two places where it may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DirectoryData<'a> {
+    blocks: &'a [u8],
+    tail: &'a [u8],
+}
+
+impl<'a> DirectoryData<'a> {
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks.len().div_ceil(BLOCK_BYTES) + usize::from(!self.tail.is_empty())
+    }
+
+    /// The block at `index`, which must be below [`DirectoryData::blocks`].
+    pub(super) fn block(&self, index: usize) -> Result<Block<'a>, ImageError> {
+        Block::new(self.blocks.chunks(BLOCK_BYTES).nth(index).unwrap_or(self.tail))
+    }
+}

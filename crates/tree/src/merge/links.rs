@@ -1,0 +1,104 @@
+//! Which inode does each visible name stand for?
+//!
+//! Invariant: after this, a hard link and its target share one inode, however long the chain between them was, and no
+//! [`Node::HardLink`] is left. Every link of every layer is followed, also where it is hidden, so that whether an image is
+//! refused does not depend on what lies above.
+
+use tarpon_layer::{LayerPath, Node};
+
+use super::order::{Ordered, Placed};
+use super::visible::{Name, decide, problem_at};
+use super::{MergeError, Problem};
+use crate::tree::{Dentry, Inode};
+
+/// Resolves all hard links and numbers the inodes in the order of their first names. Directories are not counted yet.
+pub(super) fn number<'a>(
+    ordered: &Ordered<'a>,
+    names: Vec<Name<'a>>,
+) -> Result<(Vec<Dentry<'a>>, Vec<Inode<'a>>), MergeError> {
+    let mut resolver = Resolver { ordered, states: vec![State::Unknown; ordered.all().len()] };
+    for (position, placed) in ordered.all().iter().enumerate() {
+        if matches!(placed.entry.node, Node::HardLink(_)) {
+            resolver.resolve(position)?;
+        }
+    }
+    let mut inodes: Vec<Inode<'a>> = Vec::new();
+    let mut numbers: Vec<Option<u32>> = vec![None; ordered.all().len()];
+    let mut dentries = Vec::with_capacity(names.len());
+    for Name { name, parent, end, source } in names {
+        let origin = source.map(|position| resolver.resolve(position)).transpose()?;
+        let mut add = || {
+            let placed = origin.map(|position| ordered.all()[position]);
+            inodes.push(Inode {
+                entry: placed.map(|placed| placed.entry),
+                layer: placed.map_or(0, |placed| placed.layer),
+                links: 0,
+            });
+            u32::try_from(inodes.len() - 1).expect("no more inodes than names, whose number is checked")
+        };
+        let inode = match origin {
+            Some(position) => *numbers[position].get_or_insert_with(add),
+            None => add(),
+        };
+        inodes[inode as usize].links += 1;
+        dentries.push(Dentry { name, parent, end, inode });
+    }
+    Ok((dentries, inodes))
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    Unknown,
+    InChain,
+    Resolved(usize),
+}
+
+struct Resolver<'o, 'a> {
+    ordered: &'o Ordered<'a>,
+    states: Vec<State>,
+}
+
+impl<'a> Resolver<'_, 'a> {
+    /// The position of the entry that is the inode of the entry at `start`: itself, unless that is a hard link.
+    fn resolve(&mut self, start: usize) -> Result<usize, MergeError> {
+        let mut chain = Vec::new();
+        let mut position = start;
+        let origin = loop {
+            let placed = self.ordered.all()[position];
+            let Node::HardLink(target) = &placed.entry.node else { break position };
+            match self.states[position] {
+                State::Resolved(origin) => break origin,
+                State::InChain => return Err(problem_at(&placed, Problem::CyclicLink(target.clone()))),
+                State::Unknown => self.states[position] = State::InChain,
+            }
+            chain.push(position);
+            position = self
+                .target(&placed, target)
+                .ok_or_else(|| problem_at(&placed, Problem::DanglingLink(target.clone())))?;
+        };
+        for link in chain {
+            self.states[link] = State::Resolved(origin);
+            let placed = self.ordered.all()[link];
+            if let (Node::HardLink(target), Node::Directory) =
+                (&placed.entry.node, &self.ordered.all()[origin].entry.node)
+            {
+                return Err(problem_at(&placed, Problem::LinkToDirectory(target.clone())));
+            }
+        }
+        Ok(origin)
+    }
+
+    /// The entry that a link's target path names for the link's layer: one of that layer, or what shows of those below.
+    fn target(&self, link: &Placed<'a>, target: &LayerPath) -> Option<usize> {
+        let path = target.as_bytes();
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(slash, _)| slash);
+        let above = std::iter::once(0).chain(ends);
+        let floor = above.fold(0, |floor, end| {
+            let group = self.ordered.of_path(&path[..end]);
+            decide(&self.ordered.all()[group], floor, link.layer).floor_below
+        });
+        let group = self.ordered.of_path(path);
+        let verdict = decide(&self.ordered.all()[group.clone()], floor, link.layer);
+        Some(group.start + verdict.shown?)
+    }
+}

@@ -1,0 +1,176 @@
+//! Which entry shows at each path?
+//!
+//! Every path has a *floor*: the lowest layer that can still be seen there. It rises on the way down the tree, by
+//! whiteouts, opaque markers and non-directories, and never falls.
+
+use tarpon_layer::{LayerPath, Node};
+use tarpon_oci::limits;
+
+use super::layer_set::LayerSet;
+use super::order::{Ordered, Placed, is_below};
+use super::{MergeError, Problem};
+
+/// What the layers say of one path.
+pub(super) struct Verdict {
+    /// Position in the group of the entry that shows; none if nothing does.
+    pub(super) shown: Option<usize>,
+    /// The lowest layer that can be seen below the path.
+    pub(super) floor_below: u32,
+}
+
+/// Decides a group of entries of one path, from the top layer down. Layers outside of `floor..=ceiling` do not exist.
+pub(super) fn decide(group: &[Placed<'_>], floor: u32, ceiling: u32) -> Verdict {
+    let topmost = |is: fn(&Node) -> bool| {
+        group.iter().find(|placed| placed.layer <= ceiling && is(&placed.entry.node)).map(|placed| placed.layer)
+    };
+    let floor = floor.max(topmost(|node| matches!(node, Node::Whiteout)).unwrap_or(0));
+    let opaque = topmost(|node| matches!(node, Node::Opaque)).unwrap_or(0);
+    let above_leaf = topmost(is_leaf).map_or(0, |layer| layer + 1);
+    let shows = |placed: &Placed<'_>| (floor..=ceiling).contains(&placed.layer) && is_entry(&placed.entry.node);
+    Verdict { shown: group.iter().position(shows), floor_below: floor.max(opaque).max(above_leaf) }
+}
+
+fn is_entry(node: &Node) -> bool {
+    !matches!(node, Node::Whiteout | Node::Opaque)
+}
+
+fn is_leaf(node: &Node) -> bool {
+    is_entry(node) && !matches!(node, Node::Directory)
+}
+
+/// A visible name.
+pub(super) struct Name<'a> {
+    pub(super) name: &'a [u8],
+    pub(super) parent: u32,
+    /// One past the last name below.
+    pub(super) end: u32,
+    /// Position in [`Ordered`] of the entry that shows; none for an implied directory.
+    pub(super) source: Option<usize>,
+}
+
+/// The visible names in pre-order, the root first.
+pub(super) fn walk<'a>(ordered: &Ordered<'a>) -> Result<Vec<Name<'a>>, MergeError> {
+    let mut walk = Walk { names: Vec::with_capacity(ordered.all().len() + 1), open: Vec::new() };
+    walk.open.push(Frame { path: b"", name: None, is_leaf: false, floor: 0, leaves: LayerSet::default() });
+    walk.show(None)?;
+    for (first, group) in ordered.groups() {
+        walk.visit(first, group)?;
+    }
+    walk.close_until(|_| false);
+    Ok(walk.names)
+}
+
+/// A path that the walk is in or below.
+struct Frame<'a> {
+    path: &'a [u8],
+    /// Its number, once it is known to be visible.
+    name: Option<u32>,
+    /// Whether what shows there is not a directory.
+    is_leaf: bool,
+    /// The lowest layer that can be seen below it.
+    floor: u32,
+    /// Layers that list it or a parent as something else than a directory.
+    leaves: LayerSet,
+}
+
+struct Walk<'a> {
+    names: Vec<Name<'a>>,
+    /// From the root down; at most [`limits::PATH_DEPTH`] and the root, because paths are no deeper.
+    open: Vec<Frame<'a>>,
+}
+
+impl<'a> Walk<'a> {
+    fn visit(&mut self, first: usize, group: &[Placed<'a>]) -> Result<(), MergeError> {
+        let path = group[0].path();
+        if !path.is_empty() {
+            self.close_until(|ancestor| is_below(path, ancestor));
+            self.open_down_to(path);
+        }
+        self.check(group)?;
+        let frame = self.open.last_mut().expect("the root, or what open_down_to opened");
+        let verdict = decide(group, frame.floor, u32::MAX);
+        frame.floor = verdict.floor_below;
+        for placed in group.iter().filter(|placed| is_leaf(&placed.entry.node)) {
+            frame.leaves.insert(placed.layer);
+        }
+        let Some(position) = verdict.shown else { return Ok(()) };
+        frame.is_leaf = is_leaf(&group[position].entry.node);
+        self.show(Some(first + position))
+    }
+
+    /// Refuses what no single layer may say.
+    fn check(&self, group: &[Placed<'_>]) -> Result<(), MergeError> {
+        let leaves = self.open.last().map(|frame| frame.leaves).unwrap_or_default();
+        let mut entries = group.iter().filter(|placed| is_entry(&placed.entry.node)).peekable();
+        while let Some(placed) = entries.next() {
+            let wrong = |problem| Err(problem_at(placed, problem));
+            if leaves.contains(placed.layer) {
+                return wrong(Problem::ParentNotDirectory);
+            }
+            if entries.peek().is_some_and(|next| next.layer == placed.layer) {
+                return wrong(Problem::Duplicate);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the innermost open path visible, and its parents where they are not yet.
+    fn show(&mut self, source: Option<usize>) -> Result<(), MergeError> {
+        let innermost = self.open.len() - 1;
+        let mut parent = 0;
+        for (depth, frame) in self.open.iter_mut().enumerate() {
+            let source = source.filter(|_| depth == innermost);
+            match frame.name {
+                // Something visible lies below what shows as a leaf: a directory takes the leaf's place.
+                Some(name) if depth < innermost && frame.is_leaf => {
+                    self.names[name as usize].source = None;
+                    frame.is_leaf = false;
+                }
+                // The root is visible before its entry is seen.
+                Some(name) if source.is_some() => self.names[name as usize].source = source,
+                Some(_) => {}
+                None => {
+                    let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+                    if self.names.len() >= limits::IMAGE_ENTRIES {
+                        return Err(MergeError::TooManyEntries);
+                    }
+                    self.names.push(Name { name: last_component(frame.path), parent, end: number, source });
+                    frame.name = Some(number);
+                }
+            }
+            parent = frame.name.unwrap_or(0);
+        }
+        Ok(())
+    }
+
+    /// Opens the paths between the innermost open one and `path`, and `path` itself, not visible yet.
+    fn open_down_to(&mut self, path: &'a [u8]) {
+        let Some(Frame { path: above, floor, leaves, .. }) = self.open.last() else { return };
+        let (floor, leaves) = (*floor, *leaves);
+        let mut end = above.len();
+        while end < path.len() {
+            let name_start = if end == 0 { 0 } else { end + 1 };
+            let name_length = path[name_start..].iter().take_while(|byte| **byte != b'/').count();
+            end = name_start + name_length;
+            self.open.push(Frame { path: &path[..end], name: None, is_leaf: false, floor, leaves });
+        }
+    }
+
+    /// Closes open paths from the innermost up, as far as `keep` says no.
+    fn close_until(&mut self, keep: impl Fn(&[u8]) -> bool) {
+        while let Some(frame) = self.open.pop_if(|frame| !keep(frame.path)) {
+            if let Some(name) = frame.name {
+                self.names[name as usize].end = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+            }
+        }
+    }
+}
+
+fn last_component(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
+pub(super) fn problem_at(placed: &Placed<'_>, problem: Problem) -> MergeError {
+    let path: LayerPath = placed.entry.path.clone();
+    MergeError::Entry { layer: placed.layer as usize, path, problem }
+}

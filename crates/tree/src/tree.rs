@@ -1,0 +1,268 @@
+//! [`Tree`]: the merged tree of an image.
+//!
+//! An arena in pre-order: a directory is followed by all that is below it, and the names of a directory ascend by
+//! bytes. So a listing is a plain loop, the children of a directory are found by skipping over subtrees, and nothing
+//! recurses. Names and attributes are borrowed from the layers: a name costs 32 bytes here, an inode 16.
+
+use std::fmt::Write as _;
+
+use tarpon_layer::{Attributes, Device, Entry, LayerIndex, Node, Timestamp, Xattr};
+
+use crate::objects::{Object, object_of};
+use crate::{Kind, Line, xattr};
+
+/// A name in the tree, as a position in pre-order; 0 is the root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DentryId(pub(crate) u32);
+
+impl DentryId {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dentry<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) parent: u32,
+    /// One past the last name below this one.
+    pub(crate) end: u32,
+    pub(crate) inode: u32,
+}
+
+/// What one or more names stand for.
+#[derive(Debug, Clone, Copy)]
+pub struct Inode<'a> {
+    /// None for a directory that no layer lists.
+    pub(crate) entry: Option<&'a Entry>,
+    pub(crate) layer: u32,
+    pub(crate) links: u32,
+}
+
+/// A directory that no layer lists but that one has entries in: root's, mode 0755, at the epoch, as Podman and umoci
+/// give it (those with the time of the unpacking).
+static IMPLIED: Attributes =
+    Attributes { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp { seconds: 0, nanoseconds: 0 }, xattrs: Vec::new() };
+static DIRECTORY: Node = Node::Directory;
+
+impl<'a> Inode<'a> {
+    /// What it is; never a hard link or a whiteout.
+    pub fn node(&self) -> &'a Node {
+        self.entry.map_or(&DIRECTORY, |entry| &entry.node)
+    }
+
+    /// What it is, without the particulars.
+    pub fn kind(&self) -> Kind {
+        Kind::of(self.node()).unwrap_or(Kind::Directory)
+    }
+
+    /// Mode, owner, times. Of the xattrs only those of [`Inode::xattrs`] belong to the tree.
+    pub fn attributes(&self) -> &'a Attributes {
+        self.entry.map_or(&IMPLIED, |entry| &entry.attributes)
+    }
+
+    /// The xattrs that images may set, sorted by name.
+    pub fn xattrs(&self) -> impl Iterator<Item = &'a Xattr> + Clone + use<'a> {
+        xattr::kept(&self.attributes().xattrs)
+    }
+
+    /// How many names lead here; for directories as file systems count: two and the number of subdirectories.
+    pub fn links(&self) -> u32 {
+        self.links
+    }
+
+    /// Position of the layer that it comes from, 0 for the bottom one (and for directories that no layer lists).
+    pub fn layer(&self) -> usize {
+        self.layer as usize
+    }
+
+    /// Bytes of a file, or of a symbolic link's target; otherwise 0.
+    pub fn size(&self) -> u64 {
+        match self.node() {
+            Node::File(content) => content.size,
+            Node::Symlink(target) => target.len() as u64,
+            _ => 0,
+        }
+    }
+
+    /// Target of a symbolic link.
+    pub fn target(&self) -> Option<&'a [u8]> {
+        match self.node() {
+            Node::Symlink(target) => Some(target),
+            _ => None,
+        }
+    }
+
+    /// Numbers of a device.
+    pub fn device(&self) -> Option<Device> {
+        match self.node() {
+            Node::CharDevice(device) | Node::BlockDevice(device) => Some(*device),
+            _ => None,
+        }
+    }
+
+    /// Content of a file that is not empty.
+    pub fn object(&self) -> Option<Object> {
+        object_of(self)
+    }
+}
+
+/// How much of what a tree holds. Inodes, not names, except where said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Names, the root's included.
+    pub names: u64,
+    /// Inodes of all kinds.
+    pub inodes: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Devices and fifos.
+    pub specials: u64,
+    /// Bytes of the regular files.
+    pub file_bytes: u64,
+}
+
+/// The merged tree of an image. Borrows from the layers that it was merged from.
+#[derive(Debug, Clone)]
+pub struct Tree<'a> {
+    pub(crate) dentries: Vec<Dentry<'a>>,
+    pub(crate) inodes: Vec<Inode<'a>>,
+    /// Inodes that stand for the objects, ascending by object.
+    pub(crate) objects: Vec<usize>,
+    pub(crate) dropped_xattrs: u64,
+}
+
+impl<'a> Tree<'a> {
+    /// The root directory.
+    pub const fn root(&self) -> DentryId {
+        DentryId(0)
+    }
+
+    /// All names in pre-order, the root first, those of one directory ascending by bytes.
+    pub fn walk(&self) -> impl ExactSizeIterator<Item = DentryId> + use<'a> {
+        let count = u32::try_from(self.dentries.len()).unwrap_or(u32::MAX);
+        (0..count).map(DentryId)
+    }
+
+    /// The names in a directory, ascending by bytes; none in anything else.
+    pub fn children(&self, directory: DentryId) -> impl Iterator<Item = DentryId> {
+        let end = self.dentries[directory.index()].end;
+        let within = move |id: &u32| *id < end;
+        let first = Some(directory.0 + 1).filter(within);
+        std::iter::successors(first, move |id| Some(self.dentries[*id as usize].end).filter(within)).map(DentryId)
+    }
+
+    /// The last component of a name's path; empty for the root.
+    pub fn name(&self, dentry: DentryId) -> &'a [u8] {
+        self.dentries[dentry.index()].name
+    }
+
+    /// The directory a name is in; the root is in itself.
+    pub fn parent(&self, dentry: DentryId) -> DentryId {
+        DentryId(self.dentries[dentry.index()].parent)
+    }
+
+    /// The path of a name from the root, without a leading slash.
+    pub fn path(&self, dentry: DentryId) -> Vec<u8> {
+        let mut names = Vec::new();
+        let mut at = dentry;
+        while at != self.root() {
+            names.push(self.name(at));
+            at = self.parent(at);
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+
+    /// What a name stands for.
+    pub fn inode(&self, dentry: DentryId) -> &Inode<'a> {
+        &self.inodes[self.inode_number(dentry)]
+    }
+
+    /// All inodes, in the order of their first names.
+    pub fn inodes(&self) -> impl ExactSizeIterator<Item = &Inode<'a>> {
+        self.inodes.iter()
+    }
+
+    /// Which inode a name stands for: equal for the names of one hard-linked file, counted in pre-order from 0.
+    pub fn inode_number(&self, dentry: DentryId) -> usize {
+        self.dentries[dentry.index()].inode as usize
+    }
+
+    /// The name at `path`. Empty components are skipped; `.` and `..` are names like others; links are not followed.
+    pub fn lookup(&self, path: &[u8]) -> Option<DentryId> {
+        path.split(|byte| *byte == b'/')
+            .filter(|name| !name.is_empty())
+            .try_fold(self.root(), |directory, name| self.children(directory).find(|child| self.name(*child) == name))
+    }
+
+    /// The contents of all files that are not empty, each once, ascending by object.
+    pub fn objects(&self) -> impl ExactSizeIterator<Item = Object> {
+        self.objects.iter().map(|number| {
+            object_of(&self.inodes[*number]).expect("only inodes with an object stand for one: see `representatives`")
+        })
+    }
+
+    /// Xattrs that were left out because images may not set them or EROFS cannot say them, in the layers and here.
+    pub fn dropped_xattrs(&self) -> u64 {
+        self.dropped_xattrs
+    }
+
+    /// Counts what the tree holds.
+    pub fn counts(&self) -> Counts {
+        let mut counts =
+            Counts { names: self.dentries.len() as u64, inodes: self.inodes.len() as u64, ..Counts::default() };
+        for inode in &self.inodes {
+            match inode.kind() {
+                Kind::Directory => counts.directories += 1,
+                Kind::File => counts.files += 1,
+                Kind::Symlink => counts.symlinks += 1,
+                Kind::CharDevice | Kind::BlockDevice | Kind::Fifo => counts.specials += 1,
+            }
+            if inode.kind() == Kind::File {
+                counts.file_bytes = counts.file_bytes.saturating_add(inode.size());
+            }
+        }
+        counts
+    }
+
+    /// Everything that can be seen of the tree, one [`Line`] a name.
+    pub fn dump(&self) -> String {
+        let mut first_names: Vec<Option<Vec<u8>>> = vec![None; self.inodes.len()];
+        let mut text = String::new();
+        for dentry in self.walk() {
+            let path = self.path(dentry);
+            let inode = self.inode(dentry);
+            let first = &mut first_names[self.inode_number(dentry)];
+            let line = Line {
+                path: &path,
+                kind: inode.kind(),
+                mode: inode.attributes().mode & 0o7777,
+                uid: inode.attributes().uid,
+                gid: inode.attributes().gid,
+                size: inode.size(),
+                mtime: inode.attributes().mtime,
+                links: inode.links(),
+                target: inode.target(),
+                device: inode.device(),
+                object: inode.object().map(|object| object.id),
+                xattrs: inode.xattrs().map(|xattr| (xattr.name.to_vec(), &*xattr.value)).collect(),
+                same_as: first.as_deref(),
+            };
+            writeln!(text, "{line}").expect("a String takes everything");
+            first.get_or_insert(path);
+        }
+        text
+    }
+}
+
+/// Sums what the layers dropped and what the tree will not keep.
+pub(crate) fn count_dropped(layers: &[LayerIndex], inodes: &[Inode<'_>]) -> u64 {
+    let by_readers = layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.dropped_xattrs));
+    let here: u64 = inodes.iter().map(|inode| (inode.attributes().xattrs.len() - inode.xattrs().count()) as u64).sum();
+    by_readers.saturating_add(here)
+}
