@@ -3,11 +3,12 @@
 //! `download + sha256 of the blob` → `decode + sha256 of the tar` → `walk + sha256 of each file + store`: three stages
 //! that run at the same time, so that network, inflating and hashing overlap.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use bytes::{Buf, Bytes};
 use tarpon_fetch::SourceError;
+use tarpon_layer::decode::SNIFF_BYTES;
 use tarpon_oci::Hasher;
 
 /// Pieces of a blob that wait between download and decoder: at 16 KiB to 256 KiB a piece at most 16 MiB a layer.
@@ -23,25 +24,50 @@ const BUFFERS: usize = 8;
 pub(super) struct BlobReader {
     pieces: tokio::sync::mpsc::Receiver<Result<Bytes, SourceError>>,
     current: Bytes,
+    begun: bool,
 }
 
 impl BlobReader {
     pub(super) fn new(pieces: tokio::sync::mpsc::Receiver<Result<Bytes, SourceError>>) -> Self {
-        Self { pieces, current: Bytes::new() }
+        Self { pieces, current: Bytes::new(), begun: false }
+    }
+
+    /// Waits until there is something to read, or the download has ended.
+    fn next(&mut self) -> io::Result<()> {
+        // The first piece must be long enough to tell the compression by, however the network cut it.
+        let enough = if self.begun { 1 } else { SNIFF_BYTES };
+        while self.current.len() < enough {
+            let Some(piece) = self.pieces.blocking_recv() else { break };
+            let piece = piece.map_err(io::Error::other)?;
+            self.current = if self.current.is_empty() {
+                piece
+            } else {
+                [std::mem::take(&mut self.current), piece].concat().into()
+            };
+        }
+        self.begun = true;
+        Ok(())
     }
 }
 
 impl Read for BlobReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.current.is_empty() {
-            match self.pieces.blocking_recv() {
-                Some(piece) => self.current = piece.map_err(io::Error::other)?,
-                None => return Ok(0),
-            }
-        }
-        let length = buffer.len().min(self.current.len());
-        self.current.copy_to_slice(&mut buffer[..length]);
+        let length = self.fill_buf()?.read(buffer)?;
+        self.consume(length);
         Ok(length)
+    }
+}
+
+impl BufRead for BlobReader {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.current.is_empty() {
+            self.next()?;
+        }
+        Ok(&self.current)
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.current.advance(amount);
     }
 }
 
@@ -138,6 +164,18 @@ mod tests {
         let (sink, reader) = decoded();
         drop(reader);
         assert!(pump(io::repeat(1), &sink).is_ok());
+    }
+
+    #[test]
+    fn a_first_piece_of_one_byte_is_no_obstacle() {
+        let (sender, receiver) = tokio::sync::mpsc::channel(3);
+        for piece in [&b"a"[..], b"b", b"cdef"] {
+            sender.try_send(Ok(Bytes::from_static(piece))).unwrap();
+        }
+        drop(sender);
+        let mut reader = BlobReader::new(receiver);
+        assert_eq!(reader.fill_buf().unwrap(), b"abcdef");
+        assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 6);
     }
 
     #[test]

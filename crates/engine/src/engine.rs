@@ -1,0 +1,51 @@
+//! [`Engine`]: one store, and the door to everything that is done with images in it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use tarpon_store::{Store, StoreConfig};
+
+use crate::server::Client;
+use crate::{Error, ErrorKind, Result};
+
+/// Which store, and how its server is started.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// The store's directory; made if it is not there.
+    pub store: PathBuf,
+    /// Bytes that the store may hold; `None`: 80 % of the disk or 20 GiB, whichever is less.
+    pub store_size: Option<u64>,
+    /// The command line that runs [`crate::serve`] on this store. Empty: this program starts no servers.
+    pub server_command: Vec<OsString>,
+}
+
+/// An open store and what can be done with images in it.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    store: Store,
+    server_command: Vec<OsString>,
+}
+
+impl Engine {
+    /// Opens the store. Cheap: nothing is scanned, nobody is asked.
+    pub fn open(options: EngineOptions) -> Result<Self> {
+        let EngineOptions { store, store_size, server_command } = options;
+        let config = StoreConfig { budget: store_size, ..StoreConfig::default() };
+        let failed = |error| {
+            Error::new(ErrorKind::Store, format!("open the store {}", store.display()), error)
+                .hint("name another one with --store DIR or $TARPON_STORE")
+        };
+        let store = Store::open(&store, config).map_err(failed)?;
+        Ok(Self { store, server_command })
+    }
+
+    /// The store itself: listing, checking and emptying it are its own affairs.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The store's server.
+    pub fn client(&self) -> Client {
+        Client::new(self.store.run_folder(), self.server_command.clone())
+    }
+}

@@ -1,0 +1,72 @@
+//! Which image is meant, and what is known of it once it is prepared.
+
+use std::path::PathBuf;
+
+use tarpon_oci::{Digest, Platform, Source};
+use tarpon_store::ImageRecord;
+
+use crate::protocol::{Access, ModeChoice, MountRequest, Writable};
+
+/// Whether to ask the registry for a tag that was resolved before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pull {
+    /// Only when the store has no image of this name.
+    #[default]
+    Missing,
+    /// Ask; but if the registry cannot be reached, take what the store has.
+    Newer,
+    /// Ask, and fail if there is no answer.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// An image, as it is asked for.
+#[derive(Debug, Clone)]
+pub struct ImageRequest {
+    /// The image, as the user wrote it.
+    pub text: String,
+    /// The same, parsed.
+    pub source: Source,
+    /// For which platform.
+    pub platform: Platform,
+    /// Whether to ask again.
+    pub pull: Pull,
+    /// How to get at it.
+    pub access: Access,
+}
+
+/// An image whose record is complete in the store: it can be listed and mounted without asking anybody.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    /// The image, as the user wrote it.
+    pub text: String,
+    /// Its record.
+    pub record: ImageRecord,
+    /// How its blobs are got at.
+    pub access: Access,
+    /// What fell back to something slower, in one line each.
+    pub fallbacks: Vec<String>,
+}
+
+impl Prepared {
+    /// Digest of the manifest: what a mount of it is pinned to.
+    pub fn manifest(&self) -> &Digest {
+        &self.record.manifest
+    }
+
+    /// A read-only mount of it on `mountpoint`, in the mode that works best here; change what should be otherwise.
+    pub fn mount_on(&self, mountpoint: PathBuf) -> MountRequest {
+        MountRequest {
+            image: self.text.clone(),
+            manifest: self.record.manifest,
+            mountpoint,
+            mode: ModeChoice::Auto,
+            writable: Writable::No,
+            suid: false,
+            dev: false,
+            access: self.access.clone(),
+            fallbacks: self.fallbacks.clone(),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Indexed layers become one tree, one chunk table, and a record in the store.
+
+use std::io::Write;
+
+use tarpon_layer::LayerIndex;
+use tarpon_layer::chunks::ChunkTableBuilder;
+use tarpon_registry::Resolved;
+use tarpon_store::{ImageRecord, LayerRecord, Part, Store, StoreError};
+use tarpon_tree::{Tree, erofs, merge};
+
+use super::layers::Layer;
+use crate::image::ImageRequest;
+use crate::{Error, ErrorKind, Result};
+
+/// Everything that a record is made of.
+pub(super) struct Image {
+    pub(super) request: ImageRequest,
+    pub(super) resolved: Resolved,
+    pub(super) layers: Vec<Layer>,
+}
+
+/// Merges and installs. Blocks on the processor and the disk.
+pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
+    let Image { request, resolved, layers } = image;
+    let (indexes, layers): (Vec<LayerIndex>, Vec<Layer>) =
+        layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer)).unzip();
+    let tree = merge(&indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
+    let refused = |error: String| Error::new(ErrorKind::Refused, "write the tree", error);
+    let erofs = erofs::write(&tree).map_err(|error| refused(error.to_string()))?;
+    let chunks = chunk_table(&tree, &indexes, &layers).map_err(refused)?;
+    let objects = tree.objects().map(|object| object.id).collect();
+    let records = layers.into_iter().map(|layer| LayerRecord {
+        digest: layer.blob.digest,
+        size: layer.blob.size,
+        format: layer.format,
+        verification: layer.verification.to_owned(),
+    });
+    let manifest = *resolved.manifest.digest();
+    let name = request.source.to_string();
+    let record = ImageRecord::new(manifest, &name, &request.platform.to_string(), records.collect());
+    let install = || -> std::result::Result<ImageRecord, StoreError> {
+        let mut staging = store.stage_image(record)?;
+        staging.put(Part::Manifest, &resolved.manifest.bytes)?;
+        staging.put(Part::Config, &resolved.config.bytes)?;
+        staging.write(Part::Tree, |file| file.write_all(&erofs))?;
+        staging.put(Part::Chunks, &chunks)?;
+        staging.put_objects(objects)?;
+        staging.install()
+    };
+    install().map_err(|error| Error::new(ErrorKind::Store, "write the image's record", error))
+}
+
+/// Where the bytes of every object of the tree are: objects that no path leads to any more are left out.
+fn chunk_table(tree: &Tree<'_>, indexes: &[LayerIndex], layers: &[Layer]) -> std::result::Result<Vec<u8>, String> {
+    let mut builder = ChunkTableBuilder::new();
+    let mut numbers = Vec::with_capacity(layers.len());
+    for layer in layers {
+        numbers.push(builder.add_layer(layer.blob, layer.compression).map_err(|error| error.to_string())?);
+    }
+    for object in tree.objects() {
+        let first = usize::try_from(object.first_chunk).map_err(|error| error.to_string())?;
+        let count = usize::try_from(object.chunk_count).map_err(|error| error.to_string())?;
+        let chunks = indexes
+            .get(object.layer)
+            .and_then(|index| index.chunks.get(first..)?.get(..count))
+            .ok_or("an object has chunks that its layer has not")?;
+        let number = *numbers.get(object.layer).ok_or("an object is in a layer that is not there")?;
+        builder.add_object(object.id, object.size, number, chunks).map_err(|error| error.to_string())?;
+    }
+    builder.finish().map_err(|error| error.to_string())
+}

@@ -1,0 +1,132 @@
+//! The server of a store: holds its mounts and answers their reads.
+//!
+//! One per store, ensured by a lock. It never resolves, indexes or merges: it mounts finished records only, so it
+//! starts in milliseconds and stays small. It ends with its last mount.
+
+mod client;
+mod images;
+mod listen;
+mod mounts;
+pub(crate) mod recover;
+mod signals;
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use client::Client;
+use mounts::Mounts;
+use tarpon_store::{LockError, ServerLock};
+use tokio::runtime::Handle;
+
+use crate::protocol::{MountRequest, MountStatus, Request, Response, Unmounted};
+use crate::{Engine, Error, ErrorKind, Result};
+
+/// How often the store's needs are looked after: syncing what was published, probing a sick disk.
+const MAINTENANCE: Duration = Duration::from_secs(30);
+
+/// How long a server that was just started waits for its first mount.
+const FIRST_MOUNT: Duration = Duration::from_secs(20);
+
+/// How long running requests may take to end when the server is told to stop.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// The server, running in this process. Dropping it unmounts everything.
+pub struct Server {
+    mounts: Arc<Mounts>,
+    listener: tokio::task::JoinHandle<()>,
+    maintenance: tokio::task::JoinHandle<()>,
+    _lock: ServerLock,
+}
+
+impl Server {
+    /// Becomes the server of the engine's store: takes the lock, mounts again what a dead server left, and listens.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Store`] when another process is the server already.
+    pub async fn start(engine: &Engine) -> Result<Self> {
+        let failed = |cause: String| Error::new(ErrorKind::Store, "become the server of the store", cause);
+        let lock = engine.store().server_lock().map_err(|error: LockError| failed(error.to_string()))?;
+        let socket = wire::listen(&engine.store().run_folder()).map_err(|error| failed(error.to_string()))?;
+        let mounts = Arc::new(Mounts::new(engine, Handle::current())?);
+        recover::recover(&mounts).await;
+        let listener = listen::listen(socket, mounts.clone()).map_err(|error| failed(error.to_string()))?;
+        let maintenance = tokio::spawn(maintain(mounts.clone()));
+        Ok(Self { mounts, listener, maintenance, _lock: lock })
+    }
+
+    /// Mounts, in this process.
+    pub async fn mount(&self, request: MountRequest) -> Result<MountStatus> {
+        match answer(&self.mounts, Request::Mount(request)).await {
+            Response::Mounted(status) => Ok(status),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Unmounts.
+    pub async fn unmount(&self, mountpoint: std::path::PathBuf) -> Result<Unmounted> {
+        match answer(&self.mounts, Request::Unmount { mountpoint }).await {
+            Response::Unmounted(how) => Ok(how),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// All mounts.
+    pub fn status(&self) -> Vec<MountStatus> {
+        self.mounts.status()
+    }
+
+    /// Serves until the last mount is gone and nobody uses it any more, or until SIGTERM or SIGINT; then unmounts what
+    /// is left and tells the store that it was left in order.
+    pub async fn run(self) {
+        let signalled = tokio::select! {
+            () = self.mounts.idle(FIRST_MOUNT) => false,
+            () = signals::stop() => true,
+        };
+        self.stop(signalled).await;
+    }
+
+    /// Unmounts everything and ends.
+    pub async fn stop(self, unmount: bool) {
+        self.listener.abort();
+        self.maintenance.abort();
+        if unmount {
+            self.mounts.shut_down(DRAIN).await;
+        }
+        let store = self.mounts.store().clone();
+        if let Err(error) = store.stop_clean() {
+            tracing::warn!(%error, "the store was not left in order");
+        }
+    }
+}
+
+/// Does what is asked. Mounting blocks for milliseconds on the kernel, so it runs beside the reads.
+pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
+    let mounts = mounts.clone();
+    let done = tokio::task::spawn_blocking(move || match request {
+        Request::Mount(request) => mounts.mount(request).map(Response::Mounted),
+        Request::Unmount { mountpoint } => mounts.unmount(&mountpoint).map(Response::Unmounted),
+        Request::Status => Ok(Response::Status { mounts: mounts.status() }),
+    })
+    .await
+    .unwrap_or_else(|error| Err(Error::new(ErrorKind::Other, "serve the request", error)));
+    done.unwrap_or_else(|Error { kind, step, cause, hint }| Response::Failed { kind, step, cause, hint })
+}
+
+fn failure(response: Response) -> Error {
+    match response {
+        Response::Failed { kind, step, cause, hint } => Error { kind, step, cause, hint },
+        other => Error::new(ErrorKind::Other, "ask the server", format!("an answer to another question: {other:?}")),
+    }
+}
+
+async fn maintain(mounts: Arc<Mounts>) {
+    loop {
+        tokio::time::sleep(MAINTENANCE).await;
+        let store = mounts.store().clone();
+        let done = tokio::task::spawn_blocking(move || store.maintain()).await;
+        if let Ok(Err(error)) = done {
+            tracing::warn!(%error, "maintenance of the store");
+        }
+    }
+}
