@@ -58,3 +58,5 @@ pub const ATTEMPTS: u32 = 4;
 /// Bytes of one small record file of the store (image record, reference, mount): 512 layers at 300 bytes each, with
 /// room to spare.
 pub const STORE_RECORD_BYTES: u64 = 1 << 20;
+/// Bytes of a kept layer index: as many as the table of contents that it may have come from.
+pub const LAYER_INDEX_BYTES: u64 = TOC_BYTES;

@@ -114,6 +114,7 @@ impl Store {
         let mut evicted = Evicted::default();
         self.remove_leftovers(&mut evicted)?;
         let Some(mut candidates) = self.candidates()? else { return Ok(evicted) };
+        self.remove_unused_layer_indexes(&mut evicted)?;
         let pinned_since = self.shared.oldest_pin()?;
         let first_goal = if all_unreferenced { u64::MAX } else { goal };
         let mut walk = Walk::new(&mut candidates, &mut evicted, pinned_since, first_goal);

@@ -26,7 +26,7 @@ pub(crate) const FILE_MODE: u32 = 0o600;
 /// Permissions of an object: never written again.
 pub(crate) const OBJECT_MODE: u32 = 0o444;
 
-const FOLDERS: [&str; 7] = ["objects", "partial", "images", "refs", "mounts", "pins", "run"];
+const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
 const OTHER_NAMES: [&str; 9] =
     ["version", "state", "clean", "usage", "lock", "publishing", "set-aside", "corrupt", "lost+found"];
 

@@ -4,6 +4,7 @@
 //! objects/ab/cdef…    the content of a file, named by its sha256; complete, 0444, linked in at once, never rewritten
 //! partial/ab/cdef…    an object of which some bytes are here (sparse)
 //! images/HEX/         what mounts an image again: manifest, config, tree.erofs, chunks, objects, record.json
+//! layers/HEX          the index of a layer, for the next image that has it
 //! refs/               reference and platform → manifest digest
 //! mounts/  pins/      what must not be evicted: live mounts, imports in progress
 //! run/                lock, socket and scratch folders of the server
@@ -27,6 +28,7 @@ mod files;
 mod health;
 mod images;
 mod intervals;
+mod layer_indexes;
 mod layout;
 mod lock;
 mod maintain;

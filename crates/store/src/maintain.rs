@@ -37,7 +37,7 @@ impl Store {
     /// Removes what processes that died left behind. For the start of a server.
     pub fn sweep(&self) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
-        for folder in ["", "partial", "images", "refs", "mounts"] {
+        for folder in ["", "partial", "images", "layers", "refs", "mounts"] {
             swept.temporary += self.sweep_temporary(&self.shared.layout.name(folder))?;
         }
         self.shared.oldest_pin()?;

@@ -26,11 +26,8 @@ pub struct MountRecord {
     pub image: Digest,
     /// The reference that was mounted.
     pub reference: String,
-    /// The mount mode.
-    pub mode: String,
-    /// Folder of the writable upper layer, if there is one.
-    #[serde(with = "optional_path_text")]
-    pub upper: Option<PathBuf>,
+    /// What was asked of the server, in its own words: enough for a successor to mount it again. Holds no secrets.
+    pub request: String,
     /// When it was mounted, in seconds since 1970.
     pub created: u64,
     /// The process that serves it.
@@ -53,15 +50,13 @@ impl Store {
         mountpoint: &Path,
         image: &Digest,
         reference: &str,
-        mode: &str,
-        upper: Option<&Path>,
+        request: &str,
     ) -> Result<MountRecord, StoreError> {
         let record = MountRecord {
             mountpoint: mountpoint.to_owned(),
             image: *image,
             reference: reference.to_owned(),
-            mode: mode.to_owned(),
-            upper: upper.map(Path::to_owned),
+            request: request.to_owned(),
             created: self.shared.seconds(),
             server: ProcessId::current(self.shared.durability.boot()),
         };
@@ -133,23 +128,6 @@ mod path_text {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
         let text = String::deserialize(deserializer)?;
         unescape(&text).ok_or_else(|| serde::de::Error::custom("bad escape in a path"))
-    }
-}
-
-mod optional_path_text {
-    use std::path::{Path, PathBuf};
-
-    use super::path_text;
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
-        path.as_deref().map(|path: &Path| path_text::escape(path)).serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
-        let text = Option::<String>::deserialize(deserializer)?;
-        let path = text.map(|text| path_text::unescape(&text).ok_or_else(|| serde::de::Error::custom("bad escape")));
-        path.transpose()
     }
 }
 

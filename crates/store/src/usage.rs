@@ -58,6 +58,7 @@ impl Store {
             usage.images += 1;
             usage.image_bytes += shared.folder_size(&images.join(name))?;
         }
+        usage.image_bytes += shared.folder_size(&shared.layout.name("layers"))?;
         for name in ["set-aside", "corrupt"] {
             usage.leftover_bytes += shared.tree_size(&shared.layout.name(name))?;
         }

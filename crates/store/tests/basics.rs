@@ -224,8 +224,8 @@ fn mounts_are_recorded_until_they_are_forgotten() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let image = Digest::of(b"image");
-    let record = store.record_mount(Path::new("/mnt/a b%"), &image, "debian", "native", None).unwrap();
-    store.record_mount(Path::new("/mnt/b"), &image, "debian", "fuse", Some(Path::new("/upper"))).unwrap();
+    let record = store.record_mount(Path::new("/mnt/a b%"), &image, "debian", "{}").unwrap();
+    store.record_mount(Path::new("/mnt/b"), &image, "debian", "{}").unwrap();
     let mounts = open(folder.path()).mounts().unwrap();
     assert_eq!(mounts.len(), 2);
     assert!(mounts[0].live && mounts[0].record == record);
