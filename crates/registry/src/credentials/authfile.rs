@@ -1,0 +1,205 @@
+//! `auth.json` of Podman and `config.json` of Docker (containers-auth.json(5)).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use tokio::io::AsyncReadExt as _;
+
+use super::{Credentials, Secret, aliases, helper};
+
+/// Bytes of an auth file. Real ones have a few KiB.
+const FILE_BYTES: u64 = 1 << 20;
+
+/// One auth file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct AuthFile {
+    auths: BTreeMap<String, Entry>,
+    cred_helpers: BTreeMap<String, String>,
+    creds_store: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "lowercase", default)]
+struct Entry {
+    auth: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+    identitytoken: Option<String>,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl AuthFile {
+    /// Reads `path`; `None` if there is no such file.
+    pub(crate) async fn read(path: &Path) -> io::Result<Option<Self>> {
+        let file = match tokio::fs::File::open(path).await {
+            Ok(file) => file,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let mut text = Vec::new();
+        file.take(FILE_BYTES + 1).read_to_end(&mut text).await?;
+        if text.len() as u64 > FILE_BYTES {
+            return Err(io::Error::other("larger than 1 MiB"));
+        }
+        if text.trim_ascii().is_empty() {
+            return Ok(None);
+        }
+        // The message of the parser may quote the text: it is not passed on.
+        let parsed = serde_json::from_slice(&text);
+        parsed.map(Some).map_err(|error| io::Error::other(format!("not an auth file (line {})", error.line())))
+    }
+
+    /// The credentials for `repository` of `registry`: of the helper for the registry, of the most specific entry, of the
+    /// store for everything.
+    pub(crate) async fn find(&self, registry: &str, repository: &str) -> Option<Credentials> {
+        let names = aliases(registry);
+        if let Some(name) = names.iter().find_map(|name| self.cred_helpers.get(*name)) {
+            return ask_helper(name, registry).await;
+        }
+        if let Some(found) = self.entry(&names, repository).and_then(Entry::credentials) {
+            return Some(found);
+        }
+        let store = self.creds_store.as_deref().filter(|name| !name.is_empty())?;
+        ask_helper(store, registry).await
+    }
+
+    /// The entry for `HOST/a/b/c`, else `HOST/a/b`, …, else `HOST`, also in Docker's spelling with scheme and `/v1/`.
+    fn entry(&self, names: &[&str], repository: &str) -> Option<&Entry> {
+        let mut path = Some(repository);
+        while let Some(prefix) = path {
+            let found = names.iter().find_map(|name| self.auths.get(&format!("{name}/{prefix}")));
+            if found.is_some() {
+                return found;
+            }
+            path = prefix.rsplit_once('/').map(|(parent, _)| parent);
+        }
+        let exact = names.iter().find_map(|name| self.auths.get(*name));
+        exact.or_else(|| {
+            let by_host = self.auths.iter().find(|(key, _)| names.contains(&host_of(key)));
+            by_host.map(|(_, entry)| entry)
+        })
+    }
+}
+
+/// The host of a key that Docker wrote: `https://index.docker.io/v1/` → `index.docker.io`. A key of a namespace
+/// is for that namespace only and gives an empty host.
+fn host_of(key: &str) -> &str {
+    let bare = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
+    match bare.split_once('/') {
+        None => bare,
+        Some((host, "" | "v1" | "v1/" | "v2" | "v2/")) => host,
+        Some(_) => "",
+    }
+}
+
+async fn ask_helper(name: &str, registry: &str) -> Option<Credentials> {
+    let server = match registry {
+        tarpon_oci::DOCKER_HUB => "https://index.docker.io/v1/",
+        other => other,
+    };
+    match helper::get(name, server).await {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::warn!("credentials of {registry}: {error}");
+            None
+        }
+    }
+}
+
+impl Entry {
+    fn credentials(&self) -> Option<Credentials> {
+        if let Some(token) = self.identitytoken.as_deref().filter(|token| !token.is_empty()) {
+            return Some(Credentials::IdentityToken(Secret::new(token)));
+        }
+        if let Some(auth) = self.auth.as_deref().filter(|auth| !auth.is_empty()) {
+            let decoded = String::from_utf8(STANDARD.decode(auth.trim()).ok()?).ok()?;
+            let (user, password) = decoded.trim_end_matches('\0').split_once(':')?;
+            return Some(Credentials::from_pair(user, password));
+        }
+        let user = self.username.as_deref().filter(|user| !user.is_empty())?;
+        Some(Credentials::from_pair(user, self.password.as_deref().unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(user: &str) -> String {
+        format!(r#"{{"auth":"{}"}}"#, STANDARD.encode(format!("{user}:pass:word")))
+    }
+
+    fn file(auths: &[(&str, &str)]) -> AuthFile {
+        let auths: Vec<String> = auths.iter().map(|(key, user)| format!(r#""{key}":{}"#, entry(user))).collect();
+        serde_json::from_str(&format!(r#"{{"auths":{{{}}}}}"#, auths.join(","))).unwrap()
+    }
+
+    async fn user(file: &AuthFile, registry: &str, repository: &str) -> Option<String> {
+        match file.find(registry, repository).await? {
+            Credentials::Basic { user, password } => {
+                assert_eq!(password, Secret::new("pass:word"));
+                Some(user)
+            }
+            Credentials::IdentityToken(_) => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn the_most_specific_entry_wins() {
+        let file = file(&[("quay.io", "host"), ("quay.io/a", "a"), ("quay.io/a/b", "ab")]);
+        assert_eq!(user(&file, "quay.io", "a/b").await.as_deref(), Some("ab"));
+        assert_eq!(user(&file, "quay.io", "a/b/c").await.as_deref(), Some("ab"));
+        assert_eq!(user(&file, "quay.io", "a/x").await.as_deref(), Some("a"));
+        assert_eq!(user(&file, "quay.io", "ab/x").await.as_deref(), Some("host"));
+        assert_eq!(user(&file, "quay.io:443", "a/b").await, None);
+        assert_eq!(user(&file, "evil.quay.io", "a/b").await, None);
+    }
+
+    #[tokio::test]
+    async fn docker_spellings_of_a_host_are_found() {
+        let hub = file(&[("https://index.docker.io/v1/", "hub")]);
+        assert_eq!(user(&hub, "docker.io", "library/debian").await.as_deref(), Some("hub"));
+        let other = file(&[("https://r.example:5000/v2/", "r")]);
+        assert_eq!(user(&other, "r.example:5000", "a").await.as_deref(), Some("r"));
+        let namespace = file(&[("r.example/private", "r")]);
+        assert_eq!(user(&namespace, "r.example", "public").await, None);
+    }
+
+    #[tokio::test]
+    async fn identity_tokens_and_plain_fields_are_understood() {
+        let text = r#"{"auths":{"a.io":{"auth":"dXNlcjo=","identitytoken":"t"},"b.io":{"username":"u","password":"p"},"c.io":{}}}"#;
+        let file: AuthFile = serde_json::from_str(text).unwrap();
+        assert_eq!(file.find("a.io", "x").await, Some(Credentials::IdentityToken(Secret::new("t"))));
+        assert_eq!(file.find("b.io", "x").await, Credentials::parse("u:p"));
+        assert_eq!(file.find("c.io", "x").await, None);
+    }
+
+    #[tokio::test]
+    async fn a_missing_file_is_none_and_a_broken_one_an_error_that_quotes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("auth.json");
+        assert!(AuthFile::read(&path).await.unwrap().is_none());
+        std::fs::write(&path, r#"{"auths": {"a": {"auth": hunter2"#).unwrap();
+        let error = AuthFile::read(&path).await.unwrap_err().to_string();
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let file = file(&[("a.io", "someone")]);
+        let shown = format!("{file:?} {:?}", Credentials::parse("u:hunter2"));
+        assert!(!shown.contains("hunter2") && !shown.contains(&STANDARD.encode("someone:pass:word")), "{shown}");
+    }
+}

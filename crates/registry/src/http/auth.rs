@@ -1,0 +1,190 @@
+//! The `Authorization` header for one repository: found out once, renewed before it expires, by one task at a time.
+//!
+//! Credentials go to the registry (Basic) or to the token service that the registry itself named (Bearer), and
+//! nowhere else. This module only makes headers; that they stay with the registry is the session's business.
+
+use http::HeaderValue;
+use tarpon_fetch::Fault;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use url::Url;
+
+use super::challenge::Challenge;
+use super::retry::{Failure, Retry};
+use super::token::{self, TokenRequest};
+use super::wire::Wire;
+use crate::credentials::{CredentialSource, Credentials};
+use crate::timing;
+
+/// Authorises requests to one repository.
+pub(super) struct Authenticator {
+    source: CredentialSource,
+    /// The registry as written in references: what credentials are kept under.
+    registry: String,
+    repository: String,
+    /// Held while a token is fetched, so that one task fetches it for all.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    challenge: Option<Challenge>,
+    current: Option<Current>,
+    denied: Option<Denied>,
+    /// Counts headers, so that a task whose request was refused can tell whether another renewed it meanwhile.
+    generation: u64,
+}
+
+#[derive(Clone)]
+struct Current {
+    header: HeaderValue,
+    renew_at: Option<Instant>,
+}
+
+struct Denied {
+    credentials: Option<Credentials>,
+    until: Instant,
+    message: String,
+}
+
+/// A header to send, and which one it is.
+#[derive(Clone)]
+pub(super) struct Authorization {
+    pub(super) header: Option<HeaderValue>,
+    generation: u64,
+}
+
+impl Authenticator {
+    pub(super) fn new(source: CredentialSource, registry: String, repository: String) -> Self {
+        Self { source, registry, repository, state: Mutex::default() }
+    }
+
+    /// The header for the next request; none as long as the registry asked for none.
+    pub(super) async fn authorize(&self, wire: &Wire) -> Result<Authorization, Failure> {
+        let mut state = self.state.lock().await;
+        let fresh = |current: &Current| current.renew_at.is_none_or(|at| Instant::now() < at);
+        if state.challenge.is_some() && !state.current.as_ref().is_some_and(fresh) {
+            self.renew(&mut state, wire).await?;
+        }
+        let header = state.current.as_ref().map(|current| current.header.clone());
+        Ok(Authorization { header, generation: state.generation })
+    }
+
+    /// The registry answered 401 to a request with `used` (`None`: sent without asking here). Afterwards another attempt has a new header.
+    pub(super) async fn challenged(
+        &self,
+        used: Option<&Authorization>,
+        challenge: Option<Challenge>,
+        wire: &Wire,
+    ) -> Result<(), Failure> {
+        let mut state = self.state.lock().await;
+        if used.is_some_and(|used| state.generation != used.generation) {
+            return Ok(());
+        }
+        if challenge.is_some() {
+            state.challenge = challenge;
+        }
+        if state.challenge.is_none() {
+            return Err(Failure::new(
+                Fault::Denied,
+                Retry::Never,
+                format!("{}: 401 without a challenge", self.registry),
+            ));
+        }
+        self.renew(&mut state, wire).await
+    }
+
+    /// A fresh header was refused too: no use to ask again before the credentials change.
+    pub(super) async fn denied(&self, message: &str) {
+        let credentials = self.credentials().await;
+        let mut state = self.state.lock().await;
+        self.remember_denial(&mut state, credentials, message.to_owned());
+    }
+
+    fn remember_denial(&self, state: &mut State, credentials: Option<Credentials>, message: String) {
+        state.current = None;
+        state.generation += 1;
+        state.denied = Some(Denied { credentials, until: Instant::now() + timing::DENIED, message });
+    }
+
+    async fn credentials(&self) -> Option<Credentials> {
+        self.source.find(&self.registry, &self.repository).await
+    }
+
+    async fn renew(&self, state: &mut State, wire: &Wire) -> Result<(), Failure> {
+        let credentials = self.credentials().await;
+        if let Some(denied) = &state.denied {
+            if denied.credentials == credentials && Instant::now() < denied.until {
+                return Err(Failure::new(Fault::Denied, Retry::Never, denied.message.clone()));
+            }
+            state.denied = None;
+        }
+        state.current = None;
+        let renewed = match state.challenge.clone() {
+            Some(Challenge::Bearer { realm, service, scope }) => {
+                self.fetch_token(wire, &realm, service.as_deref(), scope.as_deref(), credentials.as_ref()).await
+            }
+            _ => self.basic(credentials.as_ref()),
+        };
+        match renewed {
+            Ok(current) => {
+                state.current = Some(current);
+                state.generation += 1;
+                Ok(())
+            }
+            Err(failure) => {
+                if failure.error.fault == Fault::Denied {
+                    self.remember_denial(state, credentials, failure.error.to_string());
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn basic(&self, credentials: Option<&Credentials>) -> Result<Current, Failure> {
+        match credentials {
+            Some(Credentials::Basic { user, password }) => {
+                Ok(Current { header: token::basic(user, password), renew_at: None })
+            }
+            _ => {
+                let message = format!("{} asks for a user and password: log in or give --creds", self.registry);
+                Err(Failure::new(Fault::Denied, Retry::Never, message))
+            }
+        }
+    }
+
+    async fn fetch_token(
+        &self,
+        wire: &Wire,
+        realm: &str,
+        service: Option<&str>,
+        scope: Option<&str>,
+        credentials: Option<&Credentials>,
+    ) -> Result<Current, Failure> {
+        let realm = self.check_realm(realm, wire)?;
+        let own = format!("repository:{}:pull", self.repository);
+        let request = TokenRequest { realm, service, scope: scope.unwrap_or(&own), credentials };
+        let (method, url, headers, body) = request.build();
+        let token = request.read(wire.send(method, url, headers, body).await?).await?;
+        let margin = timing::TOKEN_MARGIN.min(token.lifetime / 5);
+        let header = token::bearer(token.secret.expose()).ok_or_else(|| Failure::bad_data("odd token".to_owned()))?;
+        Ok(Current { header, renew_at: Some(Instant::now() + token.lifetime - margin) })
+    }
+
+    /// The token service may be anywhere, but a registry on HTTPS cannot move credentials to plain HTTP.
+    fn check_realm(&self, realm: &str, wire: &Wire) -> Result<Url, Failure> {
+        let shown: String = realm.chars().take(100).filter(|c| !c.is_control()).collect();
+        let refused = |why: &str| Failure::refused(format!("{}: token service {shown:?} {why}", self.registry));
+        let url = Url::parse(realm).map_err(|_| refused("is no address"))?;
+        match url.scheme() {
+            "https" => {}
+            "http" if wire.is_plain() => {}
+            "http" => return Err(refused("is not on HTTPS")),
+            _ => return Err(refused("is not on HTTP")),
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(refused("has a password in its address"));
+        }
+        Ok(url)
+    }
+}

@@ -1,0 +1,111 @@
+//! Tokens from a token service (distribution project, "Token Authentication").
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use serde::Deserialize;
+use tarpon_fetch::Fault;
+use tarpon_oci::limits;
+use url::Url;
+
+use super::body;
+use super::retry::{Failure, Retry, retry_after};
+use crate::credentials::{Credentials, Secret};
+use crate::timing;
+use crate::transport::without_query;
+
+/// What a token is asked for.
+pub(super) struct TokenRequest<'a> {
+    /// The token service, checked already.
+    pub(super) realm: Url,
+    pub(super) service: Option<&'a str>,
+    pub(super) scope: &'a str,
+    pub(super) credentials: Option<&'a Credentials>,
+}
+
+/// A token and how long it is good for.
+pub(super) struct Token {
+    pub(super) secret: Secret,
+    pub(super) lifetime: Duration,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    token: Option<String>,
+    access_token: Option<String>,
+    expires_in: Option<u64>,
+}
+
+impl TokenRequest<'_> {
+    /// Method, address, headers and body: a GET, or the POST of OAuth 2 for an identity token.
+    pub(super) fn build(&self) -> (Method, Url, HeaderMap, Bytes) {
+        let mut url = self.realm.clone();
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        if let Some(Credentials::IdentityToken(token)) = self.credentials {
+            let mut form = url::form_urlencoded::Serializer::new(String::new());
+            form.append_pair("grant_type", "refresh_token").append_pair("client_id", "tarpon");
+            form.append_pair("scope", self.scope).append_pair("refresh_token", token.expose());
+            if let Some(service) = self.service {
+                form.append_pair("service", service);
+            }
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+            return (Method::POST, url, headers, Bytes::from(form.finish()));
+        }
+        if let Some(service) = self.service {
+            url.query_pairs_mut().append_pair("service", service);
+        }
+        url.query_pairs_mut().append_pair("scope", self.scope);
+        if let Some(Credentials::Basic { user, password }) = self.credentials {
+            headers.insert(AUTHORIZATION, basic(user, password));
+        }
+        (Method::GET, url, headers, Bytes::new())
+    }
+
+    /// Reads the answer.
+    pub(super) async fn read(&self, response: crate::transport::Response) -> Result<Token, Failure> {
+        let status = response.status;
+        let asked = format!("token service {}", without_query(&self.realm));
+        if status != StatusCode::OK {
+            let retry = match status.as_u16() {
+                429 | 503 => retry_after(&response.headers).map_or(Retry::Later, Retry::After),
+                408 | 500..=599 => Retry::Later,
+                _ => Retry::Never,
+            };
+            let fault = match status.as_u16() {
+                400 | 401 | 403 => Fault::Denied,
+                429 | 408 | 500..=599 => Fault::Unavailable,
+                _ => Fault::Refused,
+            };
+            return Err(Failure::new(fault, retry, format!("{asked}: {status}")));
+        }
+        let bytes = body::collect(response, limits::TOKEN_BYTES, &asked).await?;
+        // The message of the parser could quote the token.
+        let answer: Answer = serde_json::from_slice(&bytes)
+            .map_err(|_| Failure::bad_data(format!("{asked}: the answer is not a token")))?;
+        let secret = answer.token.filter(|token| !token.is_empty()).or(answer.access_token);
+        let secret = secret.filter(|token| !token.is_empty() && bearer(token).is_some());
+        let secret = secret.ok_or_else(|| Failure::bad_data(format!("{asked}: the answer holds no token")))?;
+        let lifetime = answer.expires_in.filter(|seconds| *seconds > 0).map_or(timing::TOKEN, Duration::from_secs);
+        Ok(Token { secret: Secret::new(secret), lifetime: lifetime.min(timing::TOKEN_LONGEST) })
+    }
+}
+
+/// The header for a user and password.
+pub(super) fn basic(user: &str, password: &Secret) -> HeaderValue {
+    let encoded = STANDARD.encode(format!("{user}:{}", password.expose()));
+    let mut value = HeaderValue::from_str(&format!("Basic {encoded}")).expect("base64 has no control characters");
+    value.set_sensitive(true);
+    value
+}
+
+/// The header for a token; `None` if it cannot be in a header.
+pub(super) fn bearer(token: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}

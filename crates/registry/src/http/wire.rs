@@ -1,0 +1,161 @@
+//! Single requests: counted, timed, to the right kind of peer; and the choice between HTTPS and HTTP.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use futures::future::{Either, select};
+use futures::{FutureExt as _, StreamExt as _};
+use http::{HeaderMap, Method};
+use tarpon_fetch::Fault;
+use tokio::time::timeout;
+use url::Url;
+
+use super::retry::{Failure, Retry};
+use crate::stats::Counters;
+use crate::timing;
+use crate::transport::{Peer, Request, Response, Transport, TransportError, TransportFault, without_query};
+
+/// The network as seen from one registry.
+pub(super) struct Wire {
+    transport: Arc<dyn Transport>,
+    secure: Url,
+    plain: Url,
+    /// Whether the user allows plain HTTP (`--tls-verify=false`), or the registry is this machine.
+    plain_allowed: bool,
+    chosen: OnceLock<Url>,
+    choosing: tokio::sync::Mutex<()>,
+    counters: Arc<Counters>,
+}
+
+impl Wire {
+    /// For the registry at `host` (`HOST[:PORT]`).
+    pub(super) fn new(
+        transport: Arc<dyn Transport>,
+        host: &str,
+        verify: bool,
+        counters: Arc<Counters>,
+    ) -> Result<Self, url::ParseError> {
+        let secure = Url::parse(&format!("https://{host}/v2/"))?;
+        let plain = Url::parse(&format!("http://{host}/v2/"))?;
+        let plain_allowed = !verify || crate::transport::is_loopback(&secure);
+        let chosen = OnceLock::new();
+        if !plain_allowed {
+            drop(chosen.set(secure.clone()));
+        }
+        Ok(Self { transport, secure, plain, plain_allowed, chosen, choosing: tokio::sync::Mutex::new(()), counters })
+    }
+
+    /// The registry's `/v2/`, once it is known under which scheme it answers.
+    pub(super) fn base(&self) -> Option<&Url> {
+        self.chosen.get()
+    }
+
+    /// Whether the registry speaks plain HTTP.
+    pub(super) fn is_plain(&self) -> bool {
+        self.base().is_some_and(|base| base.scheme() == "http")
+    }
+
+    /// Whether `url` is at the registry itself: scheme, host and port are the same.
+    pub(super) fn is_registry(&self, url: &Url) -> bool {
+        self.base().is_some_and(|base| base.origin() == url.origin())
+    }
+
+    /// Sends one request; the head of its answer must come in time.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        url: Url,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response, Failure> {
+        let shown = without_query(&url);
+        match self.try_send(method, url, headers, body).await {
+            Ok(response) => Ok(response),
+            Err(error) => Err(failure(&shown, &error)),
+        }
+    }
+
+    /// The first request to a registry that may speak plain HTTP goes out under both schemes at once, without
+    /// credentials, and HTTPS wins if it answers at all. So finding out costs no round trip.
+    ///
+    /// `None`: the scheme is known by now, send as usual.
+    pub(super) async fn choose(&self, path: &str, headers: &HeaderMap) -> Result<Option<Response>, Failure> {
+        if self.chosen.get().is_some() {
+            return Ok(None);
+        }
+        let _guard = self.choosing.lock().await;
+        if self.chosen.get().is_some() {
+            return Ok(None);
+        }
+        debug_assert!(self.plain_allowed, "the scheme of others is chosen from the start");
+        let ask = |base: &Url| {
+            let url = base.join(path).expect("a repository, a tag and a digest make a path");
+            self.try_send(Method::GET, url, headers.clone(), Bytes::new()).boxed()
+        };
+        let (secure, plain) = match select(ask(&self.secure), ask(&self.plain)).await {
+            Either::Left((secure @ Ok(_), _)) => (secure, Err(too_slow())),
+            Either::Left((secure, plain)) => (secure, plain.await),
+            Either::Right((plain @ Ok(_), secure)) => {
+                (timeout(timing::HTTPS_GRACE, secure).await.unwrap_or_else(|_| Err(too_slow())), plain)
+            }
+            Either::Right((plain, secure)) => (secure.await, plain),
+        };
+        match (secure, plain) {
+            (Ok(response), _) => {
+                drop(self.chosen.set(self.secure.clone()));
+                Ok(Some(response))
+            }
+            // A certificate that is not trusted stays final, whatever the other scheme answers.
+            (Err(error), Ok(response)) if error.kind != TransportFault::Certificate => {
+                drop(self.chosen.set(self.plain.clone()));
+                Ok(Some(response))
+            }
+            (Err(error), _) => Err(failure(self.secure.host_str().unwrap_or_default(), &error)),
+        }
+    }
+
+    async fn try_send(
+        &self,
+        method: Method,
+        url: Url,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response, TransportError> {
+        let same_host = url.host() == self.secure.host();
+        let peer = if same_host { Peer::Registry } else { Peer::Other };
+        let request = Request { method, url, headers, body, peer };
+        tracing::trace!(?request, "sending");
+        let sent = timeout(timing::FIRST_BYTE, self.transport.send(request)).await.unwrap_or_else(|_| Err(too_slow()));
+        if !matches!(&sent, Err(error) if error.kind == TransportFault::NotTls) {
+            self.counters.request();
+        }
+        let response = sent?;
+        let counters = self.counters.clone();
+        let body = response.body.inspect(move |piece| {
+            if let Ok(piece) = piece {
+                counters.received(piece.len() as u64);
+            }
+        });
+        Ok(Response { body: body.boxed(), ..response })
+    }
+}
+
+fn too_slow() -> TransportError {
+    TransportError::new(TransportFault::Slow, format!("no answer within {} s", timing::FIRST_BYTE.as_secs()))
+}
+
+fn failure(shown: &str, error: &TransportError) -> Failure {
+    let message = match error.kind {
+        TransportFault::Certificate => format!("{shown}: TLS: {error}"),
+        TransportFault::NotTls => {
+            format!("{shown}: no TLS there: {error} (for a registry on plain HTTP give --tls-verify=false)")
+        }
+        TransportFault::Connect => format!("{shown}: cannot connect: {error}"),
+        TransportFault::Broken | TransportFault::Slow => format!("{shown}: {error}"),
+    };
+    match error.kind {
+        TransportFault::Certificate | TransportFault::NotTls => Failure::new(Fault::Refused, Retry::Never, message),
+        TransportFault::Slow => Failure::new(Fault::Timeout, Retry::Later, message),
+        TransportFault::Connect | TransportFault::Broken => Failure::new(Fault::Unavailable, Retry::Later, message),
+    }
+}

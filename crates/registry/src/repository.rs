@@ -1,0 +1,197 @@
+//! One image source, opened: resolve a platform's manifest, read the config, serve the blobs.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tarpon_fetch::{BlobSource, SourceError};
+use tarpon_oci::{
+    Descriptor, Digest, Document, ImageConfig, InvalidManifest, Manifest, Platform, Reference, Source, Verified, limits,
+};
+
+use crate::Error;
+use crate::credentials::CredentialSource;
+use crate::http::{RemoteBlobs, Session};
+use crate::local::{self, LayoutIndex, LocalBlobs, LocalSource};
+use crate::options::AccessOptions;
+use crate::stats::{Counters, Stats};
+use crate::transport::{HttpsTransport, Transport};
+
+/// An image source that can be resolved and read from. Cheap to share: clone the `Arc` of [`Repository::blobs`], or
+/// the whole in an `Arc`.
+pub struct Repository {
+    backend: Backend,
+    name: String,
+    counters: Arc<Counters>,
+}
+
+enum Backend {
+    Registry { session: Arc<Session>, reference: Reference },
+    Layout { index: LayoutIndex, blobs: Arc<LocalBlobs> },
+    Docker { manifest: Verified<Bytes>, blobs: Arc<LocalBlobs> },
+}
+
+/// What a reference means for one platform, pinned.
+#[derive(Debug, Clone)]
+pub struct ResolvedImage {
+    /// The manifest; [`Manifest::digest`] is the image's name.
+    pub manifest: Manifest,
+    /// The index it was chosen from.
+    pub index_digest: Option<Digest>,
+    /// The source it came from, in a user's words.
+    pub name: String,
+}
+
+/// Opens `source`. For a registry nothing is sent yet; an archive is walked once, here.
+pub async fn open(source: &Source, options: &AccessOptions) -> Result<Repository, Error> {
+    match source {
+        Source::Registry(reference) => {
+            let cert_dir = options.cert_dir.as_deref();
+            let transport = HttpsTransport::new(reference.api_host(), options.tls_verify, cert_dir)
+                .map_err(|message| Error::Options { image: source.to_string(), message })?;
+            let credentials = options.credential_source();
+            open_with(reference, Arc::new(transport), credentials, options.tls_verify)
+        }
+        local => open_local(local).await,
+    }
+}
+
+/// Opens the registry image `reference` over `transport`: for tests.
+pub fn open_with(
+    reference: &Reference,
+    transport: Arc<dyn Transport>,
+    credentials: CredentialSource,
+    tls_verify: bool,
+) -> Result<Repository, Error> {
+    let counters = Arc::new(Counters::default());
+    let name = reference.to_string();
+    let session = Session::new(transport, reference, tls_verify, credentials, counters.clone())
+        .map_err(|error| Error::Options { image: name.clone(), message: error.to_string() })?;
+    let backend = Backend::Registry { session: Arc::new(session), reference: reference.clone() };
+    Ok(Repository { backend, name, counters })
+}
+
+async fn open_local(source: &Source) -> Result<Repository, Error> {
+    let name = source.to_string();
+    let counters = Arc::new(Counters::default());
+    let (opening, counted) = (source.clone(), counters.clone());
+    let backend = local::blocking(move || match opening {
+        Source::OciLayout { directory, tag } => local::open_directory(&directory, tag, counted).map(layout),
+        Source::OciArchive { file, tag } => local::open_archive(&file, tag, counted).map(layout),
+        Source::DockerArchive { file, reference } => {
+            let (manifest, blobs) = local::open_docker_archive(&file, reference.as_ref(), counted)?;
+            Ok(Backend::Docker { manifest, blobs: Arc::new(blobs) })
+        }
+        Source::Registry(reference) => unreachable!("{reference} is not local"),
+    })
+    .await
+    .map_err(|error| Error::Source { image: name.clone(), error })?;
+    Ok(Repository { backend, name, counters })
+}
+
+fn layout((index, blobs): (LayoutIndex, LocalBlobs)) -> Backend {
+    Backend::Layout { index, blobs: Arc::new(blobs) }
+}
+
+impl Repository {
+    /// The image as the user named it, normalised.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Pins the image for `platform`: one request for the tag, one more if it is an index. The manifest is checked to be
+    /// a container image whose layers can all be read.
+    ///
+    /// The config is not fetched here, so that the caller can ask for it and for the first bytes of the
+    /// layers at once: see [`Repository::config`].
+    pub async fn resolve(&self, platform: &Platform) -> Result<ResolvedImage, Error> {
+        let (manifest, index_digest) = match self.root(platform).await? {
+            Document::Manifest(manifest) => (manifest, None),
+            Document::Index(index) => {
+                let chosen = index.select(platform);
+                let chosen = chosen.map_err(|error| Error::Platform { image: self.name.clone(), error })?;
+                let bytes = self.chosen_manifest(chosen).await?;
+                (self.parsed("manifest", Manifest::parse(bytes))?, Some(*index.bytes.digest()))
+            }
+        };
+        self.parsed("manifest", manifest.check_image())?;
+        Ok(ResolvedImage { manifest, index_digest, name: self.name.clone() })
+    }
+
+    /// The config of `image`, checked to describe its layers.
+    pub async fn config(&self, image: &ResolvedImage) -> Result<ImageConfig, Error> {
+        let blob = image.manifest.config.blob();
+        let bytes = match &self.backend {
+            Backend::Registry { session, .. } => session.small_blob(blob).await,
+            Backend::Layout { blobs, .. } | Backend::Docker { blobs, .. } => blobs.small_blob(blob).await,
+        };
+        let config = self.parsed("config", ImageConfig::parse(bytes.map_err(|error| self.failed(error))?))?;
+        self.parsed("config", image.manifest.check_config(&config))?;
+        Ok(config)
+    }
+
+    /// The blobs, readable by range.
+    pub fn blobs(&self) -> Arc<dyn BlobSource> {
+        match &self.backend {
+            Backend::Registry { session, .. } => {
+                Arc::new(RemoteBlobs { session: session.clone(), name: self.name.clone() })
+            }
+            Backend::Layout { blobs, .. } | Backend::Docker { blobs, .. } => Arc::new(LocalSource(blobs.clone())),
+        }
+    }
+
+    /// What was asked and received so far.
+    pub fn stats(&self) -> Stats {
+        self.counters.read()
+    }
+
+    /// Whether the registry was last seen to answer a ranged request with the whole blob: then every read of a range
+    /// costs all bytes before it.
+    pub fn ignores_ranges(&self) -> bool {
+        match &self.backend {
+            Backend::Registry { session, .. } => session.ignores_ranges(),
+            _ => false,
+        }
+    }
+
+    /// The document that the reference or tag names.
+    async fn root(&self, platform: &Platform) -> Result<Document, Error> {
+        match &self.backend {
+            Backend::Registry { session, reference } => {
+                let by_digest = reference.digest().map(ToString::to_string);
+                let what = by_digest.as_deref().or(reference.tag()).unwrap_or(tarpon_oci::DEFAULT_TAG);
+                let found = session.manifest(what, reference.digest()).await;
+                let (bytes, content_type) = found.map_err(|error| self.failed(error))?;
+                self.parsed("manifest", Document::parse(bytes, content_type.as_deref()))
+            }
+            Backend::Layout { index, .. } => {
+                let chosen = index.select(platform).map_err(|error| self.failed(error))?;
+                let bytes = self.chosen_manifest(chosen).await?;
+                self.parsed("manifest", Document::parse(bytes, None))
+            }
+            Backend::Docker { manifest, .. } => self.parsed("manifest", Document::parse(manifest.clone(), None)),
+        }
+    }
+
+    /// The manifest that an index names.
+    async fn chosen_manifest(&self, chosen: &Descriptor) -> Result<Verified<Bytes>, Error> {
+        if chosen.size > limits::MANIFEST_BYTES {
+            return self.parsed("manifest", Err(InvalidManifest::TooLarge { size: chosen.size }));
+        }
+        let found = match &self.backend {
+            Backend::Registry { session, .. } => {
+                let found = session.manifest(&chosen.digest.to_string(), Some(&chosen.digest)).await;
+                found.map(|(bytes, _)| bytes)
+            }
+            Backend::Layout { blobs, .. } | Backend::Docker { blobs, .. } => blobs.small_blob(chosen.blob()).await,
+        };
+        found.map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: SourceError) -> Error {
+        Error::Source { image: self.name.clone(), error }
+    }
+
+    fn parsed<T>(&self, what: &'static str, result: Result<T, InvalidManifest>) -> Result<T, Error> {
+        result.map_err(|error| Error::Manifest { image: self.name.clone(), what, error })
+    }
+}

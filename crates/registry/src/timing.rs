@@ -1,0 +1,37 @@
+//! How long anything may take. Counts and sizes are in [`tarpon_oci::limits`].
+
+use std::time::Duration;
+
+/// To connect, TLS included. Ten round trips to the other side of the earth.
+pub(crate) const CONNECT: Duration = Duration::from_secs(4);
+/// From sending a request to the head of its answer.
+pub(crate) const FIRST_BYTE: Duration = Duration::from_secs(5);
+/// A request with all its attempts, redirects and tokens, until the head of the final answer.
+pub(crate) const REQUEST: Duration = Duration::from_secs(30);
+/// The span over which a body must bring [`STALL_BYTES`].
+pub(crate) const STALL: Duration = Duration::from_secs(10);
+/// Less than this in [`STALL`] (1 KiB/s) is a stalled body.
+pub(crate) const STALL_BYTES: u64 = 10 << 10;
+/// A body that brought this much since its last failure has its attempts back: a large layer over a bad link
+/// arrives as long as it moves.
+pub(crate) const PROGRESS_BYTES: u64 = 1 << 20;
+/// First pause before another attempt; doubles each time.
+pub(crate) const BACKOFF: Duration = Duration::from_millis(100);
+/// To read the body of an error for its message, or a short body so that its connection can be used again.
+pub(crate) const DRAIN: Duration = Duration::from_secs(1);
+/// When a registry may speak plain HTTP and has answered so: how long the HTTPS attempt may still take.
+pub(crate) const HTTPS_GRACE: Duration = Duration::from_secs(1);
+/// Life of a token that does not say: the distribution project's default.
+pub(crate) const TOKEN: Duration = Duration::from_secs(60);
+/// Longest life believed: nobody issues longer ones, and sums with it cannot overflow.
+pub(crate) const TOKEN_LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+/// A token is renewed this long before it expires (or a fifth of its life, if that is less).
+pub(crate) const TOKEN_MARGIN: Duration = Duration::from_secs(10);
+/// Refused credentials are not tried again for this long, unless they change.
+pub(crate) const DENIED: Duration = Duration::from_secs(300);
+/// A credential helper may ask the user's keyring.
+pub(crate) const HELPER: Duration = Duration::from_secs(10);
+/// TCP keep-alive probes.
+pub(crate) const KEEPALIVE: Duration = Duration::from_secs(30);
+/// An idle connection is closed after this: less than the usual 75 s of servers and load balancers.
+pub(crate) const IDLE: Duration = Duration::from_secs(55);

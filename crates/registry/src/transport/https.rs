@@ -1,0 +1,143 @@
+//! The real transport, on reqwest.
+//!
+//! Why reqwest and not the crate oci-client: that one decides about tokens, redirects and retries inside its client,
+//! follows redirects as its HTTP library does, checks nothing about the range that a server answers with, and has no
+//! seam between those decisions and the network. Lazy reading lives off exactly these.
+//!
+//! HTTP/1.1 with a warm pool: ranged reads are few and large, a lost packet stalls one of them and not all, and every
+//! registry and object store speaks it.
+
+use std::error::Error as _;
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
+use url::Url;
+
+use super::tls::Certificates;
+use super::{Peer, Request, Response, Transport, TransportError, TransportFault};
+use crate::timing;
+
+/// Idle connections kept per host: as many as a mount opens at once.
+const IDLE_CONNECTIONS: usize = 32;
+
+/// Sends requests over the network.
+pub(crate) struct HttpsTransport {
+    certificates: Certificates,
+    verify: bool,
+    registry: OnceLock<Result<reqwest::Client, String>>,
+    others: OnceLock<Result<reqwest::Client, String>>,
+    /// Loopback is never reached through a proxy.
+    loopback: OnceLock<Result<reqwest::Client, String>>,
+}
+
+impl HttpsTransport {
+    /// For the registry at `host`. Reads certificates now, so that a wrong folder is told at once.
+    pub(crate) fn new(host: &str, verify: bool, cert_dir: Option<&Path>) -> Result<Self, String> {
+        Ok(Self {
+            certificates: Certificates::load(cert_dir, host)?,
+            verify,
+            registry: OnceLock::new(),
+            others: OnceLock::new(),
+            loopback: OnceLock::new(),
+        })
+    }
+
+    fn client(&self, request: &Request) -> Result<&reqwest::Client, TransportError> {
+        let client = match request.peer {
+            Peer::Registry if is_loopback(&request.url) => {
+                self.loopback.get_or_init(|| build(self.certificates.for_registry(self.verify)?, false))
+            }
+            Peer::Registry => self.registry.get_or_init(|| build(self.certificates.for_registry(self.verify)?, true)),
+            Peer::Other => {
+                self.others.get_or_init(|| build(self.certificates.for_others()?, !is_loopback(&request.url)))
+            }
+        };
+        client.as_ref().map_err(|message| TransportError::new(TransportFault::Certificate, message.clone()))
+    }
+}
+
+fn build(tls: rustls::ClientConfig, proxy: bool) -> Result<reqwest::Client, String> {
+    let builder = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .http1_only()
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .referer(false)
+        .user_agent(concat!("tarpon/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(timing::CONNECT)
+        .tcp_keepalive(timing::KEEPALIVE)
+        .pool_idle_timeout(timing::IDLE)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS);
+    let builder = if proxy { builder } else { builder.no_proxy() };
+    builder.build().map_err(|error| chain(&error))
+}
+
+/// Whether the address is this machine, by its text: no name is resolved.
+pub(crate) fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+impl Transport for HttpsTransport {
+    fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>> {
+        async move {
+            let client = self.client(&request)?;
+            let builder = client.request(request.method, request.url).headers(request.headers).body(request.body);
+            let response = builder.send().await.map_err(classify)?;
+            Ok(Response {
+                status: response.status(),
+                headers: response.headers().clone(),
+                body: response.bytes_stream().map(|piece| piece.map_err(classify)).boxed(),
+            })
+        }
+        .boxed()
+    }
+}
+
+fn classify(error: reqwest::Error) -> TransportError {
+    let error = error.without_url();
+    let kind = match tls_error(&error) {
+        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => {
+            TransportFault::Certificate
+        }
+        Some(rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. }) => TransportFault::NotTls,
+        // A server that wants a client certificate says so by an alert; another attempt changes nothing.
+        Some(rustls::Error::AlertReceived(_)) => TransportFault::Certificate,
+        Some(_) => TransportFault::Broken,
+        None if error.is_connect() => TransportFault::Connect,
+        None => TransportFault::Broken,
+    };
+    TransportError::new(kind, chain(&error))
+}
+
+fn tls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(found) = error.downcast_ref::<rustls::Error>() {
+            return Some(found);
+        }
+        // An I/O error hides what it wraps from `source`.
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if let Some(found) = wrapped.and_then(|wrapped| wrapped.downcast_ref::<rustls::Error>()) {
+            return Some(found);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// The innermost cause says what happened; the layers above it only that something did.
+fn chain(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
