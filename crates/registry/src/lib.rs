@@ -21,6 +21,7 @@ mod http;
 mod local;
 mod options;
 mod repository;
+pub mod serve;
 mod stats;
 mod timing;
 pub mod transport;

@@ -60,6 +60,17 @@ impl LocalBlobs {
         Self { kind: Kind::Places(places), name, counters }
     }
 
+    /// The length of a blob, if it is there.
+    pub(crate) fn size(&self, digest: &Digest) -> Option<u64> {
+        match &self.kind {
+            Kind::Places(places) => places.get(digest).map(|place| place.size),
+            Kind::Directory(directory) => {
+                let metadata = std::fs::metadata(directory.join("blobs/sha256").join(digest.hex())).ok()?;
+                metadata.is_file().then_some(metadata.len())
+            }
+        }
+    }
+
     /// Finds `blob` and checks its size. Blocks on the local disk.
     fn place(&self, blob: Blob) -> Result<Place, SourceError> {
         let fail = |fault, why: String| SourceError::new(fault, format!("{}: blob {}: {why}", self.name, blob.digest));

@@ -43,7 +43,7 @@ pub(crate) fn open(
             io::ErrorKind::PermissionDenied => Fault::Denied,
             _ => Fault::BadData,
         };
-        SourceError::new(fault, format!("{name}: {error}"))
+        SourceError::new(fault, error.to_string())
     })?;
     Ok((Verified::seal(manifest), LocalBlobs::places(places, name, counters)))
 }

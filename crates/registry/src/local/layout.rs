@@ -21,7 +21,6 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 pub(crate) struct LayoutIndex {
     index: ImageIndex,
     tag: Option<String>,
-    name: String,
 }
 
 /// Opens the layout in `directory`. Blocks on the local disk.
@@ -32,7 +31,7 @@ pub(crate) fn open_directory(
 ) -> Result<(LayoutIndex, LocalBlobs), SourceError> {
     let name = format!("oci:{}", directory.display());
     let index = read_file(&directory.join("index.json"), limits::MANIFEST_BYTES);
-    let index = LayoutIndex::parse(index.map_err(|error| failed(&name, "index.json", &error))?, tag, name.clone())?;
+    let index = LayoutIndex::parse(index.map_err(|error| failed("index.json", &error))?, tag)?;
     Ok((index, LocalBlobs::directory(directory.to_owned(), name, counters)))
 }
 
@@ -43,9 +42,9 @@ pub(crate) fn open_archive(
     counters: Arc<Counters>,
 ) -> Result<(LayoutIndex, LocalBlobs), SourceError> {
     let name = format!("oci-archive:{}", file.display());
-    let archive = Archive::open(file).map_err(|error| failed(&name, "reading the archive", &error))?;
+    let archive = Archive::open(file).map_err(|error| failed("reading the archive", &error))?;
     let index = archive.read("index.json", limits::MANIFEST_BYTES);
-    let index = LayoutIndex::parse(index.map_err(|error| failed(&name, "index.json", &error))?, tag, name.clone())?;
+    let index = LayoutIndex::parse(index.map_err(|error| failed("index.json", &error))?, tag)?;
     let blobs = archive.files().filter_map(|(path, place)| {
         let digest = Digest::from_hex(path.strip_prefix("blobs/sha256/")?).ok()?;
         Some((digest, place.clone()))
@@ -54,27 +53,27 @@ pub(crate) fn open_archive(
     Ok((index, LocalBlobs::places(blobs, name, counters)))
 }
 
-fn failed(name: &str, doing: &str, error: &io::Error) -> SourceError {
+fn failed(doing: &str, error: &io::Error) -> SourceError {
     let fault = match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Fault::NotFound,
         io::ErrorKind::PermissionDenied => Fault::Denied,
         io::ErrorKind::Other | io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => Fault::BadData,
         _ => Fault::Unavailable,
     };
-    SourceError::new(fault, format!("{name}: {doing}: {error}"))
+    SourceError::new(fault, format!("{doing}: {error}"))
 }
 
 impl LayoutIndex {
-    fn parse(bytes: Bytes, tag: Option<String>, name: String) -> Result<Self, SourceError> {
+    fn parse(bytes: Bytes, tag: Option<String>) -> Result<Self, SourceError> {
         let index = ImageIndex::parse(Verified::seal(bytes))
-            .map_err(|error| SourceError::new(Fault::BadData, format!("{name}: index.json: {error}")))?;
-        Ok(Self { index, tag, name })
+            .map_err(|error| SourceError::new(Fault::BadData, format!("index.json: {error}")))?;
+        Ok(Self { index, tag })
     }
 
     /// The manifest or index that the tag names, or the only one. Of several manifests under one name, the one for
     /// `platform`.
     pub(crate) fn select(&self, platform: &Platform) -> Result<&Descriptor, SourceError> {
-        let not_found = |why: String| SourceError::new(Fault::NotFound, format!("{}: {why}", self.name));
+        let not_found = |why: String| SourceError::new(Fault::NotFound, why);
         let candidates: Vec<&Descriptor> = match self.tag.as_deref() {
             None => self.index.manifests.iter().filter(|found| found.artifact_type.is_none()).collect(),
             Some(tag) => self.index.manifests.iter().filter(|found| is_called(found, tag)).collect(),
