@@ -3,9 +3,14 @@
 //! Pure: readers take bytes (or an [`std::io::Read`]) and return values. Everything that a hostile layer can claim
 //! meets a limit of [`tarpon_oci::limits`] before it is believed.
 
+pub mod chunks;
+pub mod decode;
 mod index;
+pub mod plain;
+pub mod tar;
+pub mod toc;
 
 pub use index::{
-    Attributes, Chunk, Codec, Device, Entry, FileContent, LayerIndex, LayerPath, Node, ObjectId, Place, Timestamp,
-    Xattr,
+    Attributes, Chunk, Codec, Device, Entry, FileContent, InvalidEntry, InvalidPath, InvalidXattr, LayerIndex,
+    LayerName, LayerPath, Node, ObjectId, Place, Timestamp, Xattr,
 };

@@ -45,6 +45,16 @@ pub const ZSTD_WINDOW_LOG: u32 = 23;
 pub const TAR_EXTENSION_BYTES: u64 = 1 << 20;
 /// Segments of a sparse file in a tar.
 pub const SPARSE_SEGMENTS: usize = 1 << 20;
+/// Bytes of holes in the sparse files of one layer. A hole costs nothing in a tar but must be hashed: this many take
+/// seconds, not hours.
+pub const SPARSE_HOLE_BYTES: u64 = 16 << 30;
+/// Largest major and minor device numbers that Linux takes from user space.
+pub const DEVICE_MAJOR: u64 = (1 << 12) - 1;
+/// See [`DEVICE_MAJOR`].
+pub const DEVICE_MINOR: u64 = (1 << 20) - 1;
+/// Decoded bytes of a gzip member or zstd frame from its start to the end of a chunk in it: what reading one chunk may
+/// cost. eStargz writers let small files share members of a few hundred KiB.
+pub const MEMBER_BYTES: u64 = 64 << 20;
 /// Largest uid or gid; `u32::MAX` means "none" to the kernel.
 pub const ID: u64 = u32::MAX as u64 - 1;
 /// Bytes of a token response.

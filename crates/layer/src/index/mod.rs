@@ -1,14 +1,25 @@
 //! [`LayerIndex`]: what a layer holds and where the bytes of its files are.
 
+mod assembler;
+mod name;
 mod path;
+mod xattrs;
 
-pub use path::LayerPath;
+pub use assembler::InvalidEntry;
+pub(crate) use assembler::{Assembler, Duplicates, NO_DIGEST};
+pub use name::LayerName;
+pub use path::{InvalidPath, LayerPath};
 use tarpon_oci::Digest;
+pub use xattrs::InvalidXattr;
+pub(crate) use xattrs::XattrSet;
 
 /// The content of a regular file, named by the sha256 of its bytes.
 pub type ObjectId = Digest;
 
 /// One layer: its entries in layer order, and the chunks that its files are made of.
+///
+/// Directories that the layer never mentions are not made up: an entry's parent may be missing. Whoever merges layers takes
+/// it from below, or, where there is none, makes it `0755` root:root. No entry lies below one that is no directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LayerIndex {
     /// Entries in the order of the layer. No path occurs twice, but a whiteout may name the path of an entry.
@@ -40,7 +51,8 @@ pub enum Node {
     File(FileContent),
     /// A symbolic link and its target, as it was written.
     Symlink(Box<[u8]>),
-    /// Another name of the file at this path of the same image (in this layer or below). Never itself.
+    /// Another name of the file at this path of the same image. Never itself. If the path is in this layer, the entry
+    /// there is neither a directory nor a hard link (chains are resolved); otherwise it is a layer's below.
     HardLink(LayerPath),
     /// A character device. Never 0:0, which overlayfs takes for a whiteout.
     CharDevice(Device),
@@ -117,7 +129,7 @@ pub struct Chunk {
     /// Decoded bytes, never 0. At most [`tarpon_oci::limits::CHUNK_BYTES`], except where the place is
     /// [`Place::Zeros`] or the codec is [`Codec::Raw`] or [`Codec::Stream`].
     pub size: u64,
-    /// sha256 of the decoded bytes.
+    /// sha256 of the decoded bytes. For [`Place::Zeros`] it is not kept: all zero.
     pub digest: Digest,
     /// Where its bytes are.
     pub place: Place,

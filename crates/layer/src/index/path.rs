@@ -10,10 +10,49 @@ use tarpon_oci::limits;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LayerPath(Box<[u8]>);
 
+/// Why a name of a tar or TOC is not a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPath {
+    /// Nothing at all; the root is written `/` or `./`.
+    #[error("the name is empty")]
+    Empty,
+    /// Linux has no such names.
+    #[error("the name contains a NUL byte")]
+    Nul,
+    /// More `..` than there are components before them.
+    #[error("the name leads out of the layer's root")]
+    Escapes,
+    /// A component over [`limits::NAME_BYTES`].
+    #[error("a component of the name is longer than {} bytes", limits::NAME_BYTES)]
+    NameTooLong,
+    /// Over [`limits::PATH_BYTES`].
+    #[error("the name is longer than {} bytes", limits::PATH_BYTES)]
+    TooLong,
+    /// Over [`limits::PATH_DEPTH`].
+    #[error("the name has more than {} components", limits::PATH_DEPTH)]
+    TooDeep,
+    /// `.wh.` without a name, or before `.` or `..`.
+    #[error("the whiteout names nothing that could be removed")]
+    Whiteout,
+    /// A whiteout used as a directory.
+    #[error("the name lies below a whiteout")]
+    BelowWhiteout,
+}
+
 impl LayerPath {
     /// The root.
     pub fn root() -> Self {
         Self::default()
+    }
+
+    /// Reads a name as it stands in a tar or TOC: leading and doubled slashes and `.` fall away, `..` takes the
+    /// component before it along (by the letters, as tar readers do; symbolic links are not followed).
+    ///
+    /// # Errors
+    /// Empty names, NUL bytes, `..` beyond the root, and names over the limits.
+    pub fn from_tar_name(name: &[u8]) -> Result<Self, InvalidPath> {
+        let path = normalise(name)?;
+        Self::checked(path)
     }
 
     /// `bytes` as a path, if they are one in its normal form already; nothing is normalised.
@@ -30,6 +69,24 @@ impl LayerPath {
             component(name)
         });
         (normal && depth <= limits::PATH_DEPTH && bytes.len() <= limits::PATH_BYTES).then(|| Self(bytes.into()))
+    }
+
+    /// Checks the limits of a path that [`normalise`] made.
+    pub(super) fn checked(path: Vec<u8>) -> Result<Self, InvalidPath> {
+        if path.len() > limits::PATH_BYTES {
+            return Err(InvalidPath::TooLong);
+        }
+        let mut depth = 0;
+        for component in path.split(|byte| *byte == b'/') {
+            depth += 1;
+            if component.len() > limits::NAME_BYTES {
+                return Err(InvalidPath::NameTooLong);
+            }
+        }
+        if depth > limits::PATH_DEPTH {
+            return Err(InvalidPath::TooDeep);
+        }
+        Ok(Self(path.into_boxed_slice()))
     }
 
     /// The bytes, without a leading slash.
@@ -52,10 +109,54 @@ impl LayerPath {
         if self.is_root() {
             return None;
         }
-        match self.0.iter().rposition(|byte| *byte == b'/') {
-            Some(slash) => Some((&self.0[..slash], &self.0[slash + 1..])),
-            None => Some((&[], &self.0)),
+        Some(split_last(&self.0))
+    }
+}
+
+/// The path one up (empty for the root) and the last component of a non-empty normalised path.
+pub(super) fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (&[], path),
+    }
+}
+
+/// The name without empty components, `.` and `..`. The limits are left to the caller, because a whiteout's prefix does not
+/// count.
+pub(super) fn normalise(name: &[u8]) -> Result<Vec<u8>, InvalidPath> {
+    if name.is_empty() {
+        return Err(InvalidPath::Empty);
+    }
+    if name.contains(&0) {
+        return Err(InvalidPath::Nul);
+    }
+    let mut path = Vec::with_capacity(name.len());
+    for component in name.split(|byte| *byte == b'/') {
+        match component {
+            b"" | b"." => {}
+            b".." if path.is_empty() => return Err(InvalidPath::Escapes),
+            b".." => path.truncate(path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)),
+            _ => {
+                if !path.is_empty() {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(component);
+            }
         }
+    }
+    Ok(path)
+}
+
+impl AsRef<[u8]> for LayerPath {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Lets a map keyed by paths be asked with plain bytes; hashes and compares as the bytes do.
+impl std::borrow::Borrow<[u8]> for LayerPath {
+    fn borrow(&self) -> &[u8] {
+        &self.0
     }
 }
 
@@ -75,6 +176,32 @@ impl fmt::Debug for LayerPath {
 mod tests {
     use super::*;
 
+    fn path(name: &str) -> Result<String, InvalidPath> {
+        LayerPath::from_tar_name(name.as_bytes()).map(|path| path.to_string())
+    }
+
+    #[test]
+    fn all_spellings_of_a_name_are_one_path() {
+        for name in ["a/b", "./a/b", "/a/b", "a//b", "a/b/", "//a/./b//", "a/c/../b", "c/../a/b"] {
+            assert_eq!(path(name), Ok("/a/b".to_owned()), "{name}");
+        }
+        for name in ["/", ".", "./", "a/..", "//."] {
+            assert_eq!(path(name), Ok("/".to_owned()), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_out_of_the_root_or_over_the_limits_are_refused() {
+        assert_eq!(path(""), Err(InvalidPath::Empty));
+        assert_eq!(path("a\0b"), Err(InvalidPath::Nul));
+        assert_eq!(path("../a"), Err(InvalidPath::Escapes));
+        assert_eq!(path("a/../../a"), Err(InvalidPath::Escapes));
+        assert!(path(&"n".repeat(255)).is_ok());
+        assert_eq!(path(&"n".repeat(256)), Err(InvalidPath::NameTooLong));
+        assert_eq!(path(&"a/".repeat(257)), Err(InvalidPath::TooDeep));
+        assert_eq!(path(&format!("{}/", "n".repeat(200)).repeat(21)), Err(InvalidPath::TooLong));
+    }
+
     #[test]
     fn only_normal_paths_are_taken_as_they_are() {
         for path in ["", "a", "a/b", "a/...", ".wh.a", "\u{e9}/ "] {
@@ -85,5 +212,12 @@ mod tests {
         for path in ["/", "/a", "a/", "a//b", ".", "..", "a/./b", "a/..", "a\0b", &long, &deep] {
             assert_eq!(LayerPath::from_normal(path.as_bytes()), None, "{path:?}");
         }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_survive() {
+        let path = LayerPath::from_tar_name(b"./\xff\n/.wh").unwrap();
+        assert_eq!(path.as_bytes(), b"\xff\n/.wh");
+        assert_eq!(path.split_last(), Some((&b"\xff\n"[..], &b".wh"[..])));
     }
 }

@@ -1,0 +1,216 @@
+//! Writes a chunk table.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
+
+use tarpon_oci::{Blob, limits};
+
+use super::format::{self, Layout};
+use crate::decode::Compression;
+use crate::index::{Chunk, Codec, LayerIndex, Node, ObjectId, Place};
+
+/// Why a table cannot be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChunkTableError {
+    /// A layer number that was not given out.
+    #[error("there is no layer {0}")]
+    NoSuchLayer(u16),
+    /// Over [`limits::LAYERS`].
+    #[error("the image has more than {} layers", limits::LAYERS)]
+    TooManyLayers,
+    /// More than the table's numbers can count.
+    #[error("the image has too many chunks")]
+    TooManyChunks,
+    /// The same content cannot have two sizes: a TOC lies.
+    #[error("object {object} is said to have {one} and {other} bytes")]
+    TwoSizes {
+        /// The object.
+        object: ObjectId,
+        /// One size.
+        one: u64,
+        /// The other.
+        other: u64,
+    },
+    /// Chunks that leave gaps, overlap, or end elsewhere than the object.
+    #[error("the chunks of object {0} do not cover it")]
+    Gap(ObjectId),
+}
+
+/// Collects layers and objects of one image.
+#[derive(Debug, Default)]
+pub struct ChunkTableBuilder {
+    layers: Vec<(Blob, Compression)>,
+    objects: HashMap<ObjectId, Object>,
+    chunks: Vec<Chunk>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Object {
+    size: u64,
+    layer: u16,
+    first: u32,
+    count: u32,
+    is_seekable: bool,
+}
+
+impl ChunkTableBuilder {
+    /// A table without layers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a layer; the number stands for it from here on. `compression` is the whole blob's.
+    ///
+    /// # Errors
+    /// [`ChunkTableError::TooManyLayers`].
+    pub fn add_layer(&mut self, blob: Blob, compression: Compression) -> Result<u16, ChunkTableError> {
+        if self.layers.len() == limits::LAYERS {
+            return Err(ChunkTableError::TooManyLayers);
+        }
+        self.layers.push((blob, compression));
+        u16::try_from(self.layers.len() - 1).map_err(|_| ChunkTableError::TooManyLayers)
+    }
+
+    /// Adds all files of a layer.
+    ///
+    /// # Errors
+    /// As [`ChunkTableBuilder::add_object`].
+    pub fn add_index(&mut self, layer: u16, index: &LayerIndex) -> Result<(), ChunkTableError> {
+        for entry in &index.entries {
+            if let Node::File(content) = &entry.node {
+                let first = content.first_chunk as usize;
+                let chunks = index.chunks.get(first..).and_then(|rest| rest.get(..content.chunk_count as usize));
+                let chunks = chunks.ok_or(ChunkTableError::Gap(content.object))?;
+                self.add_object(content.object, content.size, layer, chunks)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds one object, unless it is there already with chunks that are as good: of several places the table keeps one, and
+    /// prefers those with random access. Empty objects are left out.
+    ///
+    /// # Errors
+    /// [`ChunkTableError`]: an unknown layer, chunks that do not cover the object, a second size of an object.
+    pub fn add_object(
+        &mut self,
+        object: ObjectId,
+        size: u64,
+        layer: u16,
+        chunks: &[Chunk],
+    ) -> Result<(), ChunkTableError> {
+        if usize::from(layer) >= self.layers.len() {
+            return Err(ChunkTableError::NoSuchLayer(layer));
+        }
+        check_cover(size, chunks).ok_or(ChunkTableError::Gap(object))?;
+        if size == 0 {
+            return Ok(());
+        }
+        let is_seekable = !chunks.iter().any(|chunk| matches!(chunk.place, Place::Blob { codec: Codec::Stream, .. }));
+        let first = u32::try_from(self.chunks.len()).map_err(|_| ChunkTableError::TooManyChunks)?;
+        let count = u32::try_from(chunks.len()).map_err(|_| ChunkTableError::TooManyChunks)?;
+        first.checked_add(count).ok_or(ChunkTableError::TooManyChunks)?;
+        let new = Object { size, layer, first, count, is_seekable };
+        match self.objects.entry(object) {
+            MapEntry::Occupied(old) if old.get().size != size => {
+                return Err(ChunkTableError::TwoSizes { object, one: old.get().size, other: size });
+            }
+            MapEntry::Occupied(old) if old.get().is_seekable || !is_seekable => return Ok(()),
+            MapEntry::Occupied(mut old) => *old.get_mut() = new,
+            MapEntry::Vacant(vacant) => {
+                vacant.insert(new);
+            }
+        }
+        self.chunks.extend_from_slice(chunks);
+        Ok(())
+    }
+
+    /// The bytes of the table.
+    ///
+    /// # Errors
+    /// [`ChunkTableError::TooManyChunks`].
+    pub fn finish(self) -> Result<Vec<u8>, ChunkTableError> {
+        let mut ids: Vec<(ObjectId, Object)> = self.objects.into_iter().collect();
+        ids.sort_unstable_by_key(|(id, _)| *id);
+        // Chunks lie by place, object by object: what is fetched together is looked up together.
+        let mut order: Vec<u32> = (0..u32::try_from(ids.len()).map_err(|_| ChunkTableError::TooManyChunks)?).collect();
+        order.sort_unstable_by_key(|number| {
+            let object = &ids[*number as usize].1;
+            (object.layer, offset(&self.chunks[object.first as usize]), object.first)
+        });
+        let mut chunks = Vec::new();
+        let mut digests = Vec::new();
+        let mut places = Vec::new();
+        let mut runs = vec![(0_u32, 0_u32); ids.len()];
+        let mut next = 0_u32;
+        for number in order {
+            let object = ids[number as usize].1;
+            runs[number as usize] = (next, object.count);
+            for chunk in &self.chunks[object.first as usize..][..object.count as usize] {
+                push_chunk(&mut chunks, chunk, number, object.layer);
+                digests.extend_from_slice(chunk.digest.as_bytes());
+                if let Place::Blob { offset, skip, .. } = chunk.place {
+                    places.push((object.layer, offset, skip, next));
+                }
+                next += 1;
+            }
+        }
+        places.sort_unstable();
+        let too_many = ChunkTableError::TooManyChunks;
+        let layout = Layout::new(self.layers.len(), ids.len(), next as usize, places.len()).ok_or(too_many)?;
+        let mut table = Vec::with_capacity(layout.places.end);
+        table.extend_from_slice(format::MAGIC);
+        for count in [self.layers.len(), ids.len(), next as usize, places.len()] {
+            table.extend_from_slice(&u32::try_from(count).map_err(|_| too_many)?.to_le_bytes());
+        }
+        table.resize(format::HEADER, 0);
+        for (blob, compression) in &self.layers {
+            table.extend_from_slice(blob.digest.as_bytes());
+            table.extend_from_slice(&blob.size.to_le_bytes());
+            table.push(format::compression_to_byte(*compression));
+            table.extend_from_slice(&[0; 7]);
+        }
+        ids.iter().for_each(|(id, _)| table.extend_from_slice(id.as_bytes()));
+        for ((_, object), (first, count)) in ids.iter().zip(runs) {
+            table.extend_from_slice(&object.size.to_le_bytes());
+            table.extend_from_slice(&first.to_le_bytes());
+            table.extend_from_slice(&count.to_le_bytes());
+        }
+        table.append(&mut chunks);
+        table.append(&mut digests);
+        places.iter().for_each(|(_, _, _, number)| table.extend_from_slice(&number.to_le_bytes()));
+        Ok(table)
+    }
+}
+
+fn offset(chunk: &Chunk) -> u64 {
+    match chunk.place {
+        Place::Zeros => 0,
+        Place::Blob { offset, .. } => offset,
+    }
+}
+
+/// The chunks cover `size` bytes without gap or overlap.
+fn check_cover(size: u64, chunks: &[Chunk]) -> Option<()> {
+    let end = chunks.iter().try_fold(0_u64, |place, chunk| {
+        if chunk.object_offset != place || chunk.size == 0 {
+            return None;
+        }
+        place.checked_add(chunk.size)
+    })?;
+    (end == size).then_some(())
+}
+
+fn push_chunk(table: &mut Vec<u8>, chunk: &Chunk, object: u32, layer: u16) {
+    let (codec, offset, length, skip) = match chunk.place {
+        Place::Zeros => (format::ZEROS, 0, 0, 0),
+        Place::Blob { codec, offset, length, skip } => (format::codec_to_byte(codec), offset, length, skip),
+    };
+    for number in [chunk.object_offset, chunk.size, offset, length, skip] {
+        table.extend_from_slice(&number.to_le_bytes());
+    }
+    table.extend_from_slice(&object.to_le_bytes());
+    table.extend_from_slice(&layer.to_le_bytes());
+    table.extend_from_slice(&[codec, 0]);
+}

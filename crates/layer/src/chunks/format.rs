@@ -1,0 +1,96 @@
+//! The bytes of a chunk table. All numbers are little-endian; all parts follow each other without gaps:
+//!
+//! | part | bytes | |
+//! |---|---|---|
+//! | header | 64 | magic, layers, objects, chunks, placed chunks, reserved zeros |
+//! | layers | 48 each | digest 32, size 8, compression 1, zeros 7 |
+//! | object ids | 32 each | ascending |
+//! | objects | 16 each | size 8, first chunk 4, number of chunks 4 |
+//! | chunks | 48 each | place in object 8, size 8, offset 8, length 8, skip 8, object 4, layer 2, codec 1, zero 1 |
+//! | digests | 32 each | of the chunks |
+//! | by place | 4 each | numbers of the chunks that are in a blob, by layer, offset, skip, number |
+//!
+//! Digests stand apart from the chunks so that the check on opening never touches them.
+
+use std::ops::Range;
+
+use crate::decode::Compression;
+use crate::index::Codec;
+
+/// Changes with the format: another version is not read but rebuilt.
+pub(super) const MAGIC: &[u8; 16] = b"tarpon-chunks\0\0\x01";
+pub(super) const HEADER: usize = 64;
+pub(super) const LAYER: usize = 48;
+pub(super) const ID: usize = 32;
+pub(super) const OBJECT: usize = 16;
+pub(super) const CHUNK: usize = 48;
+pub(super) const PLACE: usize = 4;
+
+pub(super) const ZEROS: u8 = 0;
+
+pub(super) fn codec_to_byte(codec: Codec) -> u8 {
+    match codec {
+        Codec::Raw => 1,
+        Codec::Gzip => 2,
+        Codec::Zstd => 3,
+        Codec::Stream => 4,
+    }
+}
+
+pub(super) fn codec_from_byte(byte: u8) -> Option<Codec> {
+    match byte {
+        1 => Some(Codec::Raw),
+        2 => Some(Codec::Gzip),
+        3 => Some(Codec::Zstd),
+        4 => Some(Codec::Stream),
+        _ => None,
+    }
+}
+
+pub(super) fn compression_to_byte(compression: Compression) -> u8 {
+    match compression {
+        Compression::None => 0,
+        Compression::Gzip => 1,
+        Compression::Zstd => 2,
+    }
+}
+
+pub(super) fn compression_from_byte(byte: u8) -> Option<Compression> {
+    match byte {
+        0 => Some(Compression::None),
+        1 => Some(Compression::Gzip),
+        2 => Some(Compression::Zstd),
+        _ => None,
+    }
+}
+
+/// Where the parts are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) layers: Range<usize>,
+    pub(super) ids: Range<usize>,
+    pub(super) objects: Range<usize>,
+    pub(super) chunks: Range<usize>,
+    pub(super) digests: Range<usize>,
+    pub(super) places: Range<usize>,
+}
+
+impl Layout {
+    /// `None` if the parts are longer than the address space.
+    pub(super) fn new(layers: usize, objects: usize, chunks: usize, placed: usize) -> Option<Self> {
+        let mut end = HEADER;
+        let mut part = |count: usize, size: usize| {
+            let start = end;
+            end = start.checked_add(count.checked_mul(size)?)?;
+            Some(start..end)
+        };
+        Some(Self {
+            layers: part(layers, LAYER)?,
+            ids: part(objects, ID)?,
+            objects: part(objects, OBJECT)?,
+            chunks: part(chunks, CHUNK)?,
+            digests: part(chunks, ID)?,
+            places: part(placed, PLACE)?,
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! Reads a chunk table in place.
+
+use std::ops::Range;
+
+use tarpon_oci::{Blob, Digest, limits};
+
+use super::format::{self, CHUNK, HEADER, ID, LAYER, Layout, OBJECT, PLACE};
+use crate::decode::Compression;
+use crate::index::{Chunk, Codec, ObjectId, Place};
+
+/// Why a file is no chunk table (of this version).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a chunk table of this version: {0}")]
+pub struct InvalidChunkTable(&'static str);
+
+/// An object of the image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectEntry {
+    /// Its place in the order of ids.
+    pub number: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Numbers of its chunks, ascending by place in the object. Never empty.
+    pub chunks: Range<u32>,
+}
+
+/// A chunk of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkEntry {
+    /// The chunk.
+    pub chunk: Chunk,
+    /// Number of the layer that holds it.
+    pub layer: u16,
+    /// Number of the object that it belongs to ([`ChunkTable::object`]).
+    pub object: u32,
+}
+
+/// A layer of the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayerEntry {
+    /// Its blob.
+    pub blob: Blob,
+    /// How the blob is compressed as a whole.
+    pub compression: Compression,
+}
+
+/// A checked chunk table in memory that somebody else owns, a mapped file for example.
+#[derive(Debug, Clone)]
+pub struct ChunkTable<B> {
+    bytes: B,
+    layout: Layout,
+}
+
+impl<B: AsRef<[u8]>> ChunkTable<B> {
+    /// Checks the whole table once. `bytes` must not change afterwards.
+    ///
+    /// # Errors
+    /// [`InvalidChunkTable`]: rebuild it.
+    pub fn open(bytes: B) -> Result<Self, InvalidChunkTable> {
+        let layout = read_layout(bytes.as_ref())?;
+        let table = Self { bytes, layout };
+        table.check_layers()?;
+        table.check_objects()?;
+        table.check_places()?;
+        Ok(table)
+    }
+
+    /// Number of objects.
+    pub fn object_count(&self) -> u32 {
+        count(&self.layout.ids, ID)
+    }
+
+    /// Number of chunks.
+    pub fn chunk_count(&self) -> u32 {
+        count(&self.layout.chunks, CHUNK)
+    }
+
+    /// Number of layers.
+    pub fn layer_count(&self) -> u16 {
+        u16::try_from(count(&self.layout.layers, LAYER)).unwrap_or(u16::MAX)
+    }
+
+    /// The object of this name, if the image has it (and it is not empty).
+    pub fn find(&self, id: &ObjectId) -> Option<ObjectEntry> {
+        let (ids, _) = self.part(&self.layout.ids).as_chunks::<ID>();
+        let number = ids.binary_search(id.as_bytes()).ok()?;
+        let number = u32::try_from(number).ok()?;
+        self.object(number).map(|(_, entry)| entry)
+    }
+
+    /// The object with this number, counted in the order of ids.
+    pub fn object(&self, number: u32) -> Option<(ObjectId, ObjectEntry)> {
+        let (ids, _) = self.part(&self.layout.ids).as_chunks::<ID>();
+        let id = Digest::from_bytes(*ids.get(number as usize)?);
+        let record = record::<OBJECT>(self.part(&self.layout.objects), number)?;
+        let (first, count) = (number_at(record, 8), number_at(record, 12));
+        let entry = ObjectEntry { number, size: long_at(record, 0), chunks: first..first.saturating_add(count) };
+        Some((id, entry))
+    }
+
+    /// All objects in the order of their ids.
+    pub fn objects(&self) -> impl ExactSizeIterator<Item = (ObjectId, ObjectEntry)> {
+        let (ids, _) = self.part(&self.layout.ids).as_chunks::<ID>();
+        let (records, _) = self.part(&self.layout.objects).as_chunks::<OBJECT>();
+        ids.iter().zip(records).enumerate().map(|(number, (id, record))| {
+            let (first, count) = (number_at(record, 8), number_at(record, 12));
+            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            let chunks = first..first.saturating_add(count);
+            (Digest::from_bytes(*id), ObjectEntry { number, size: long_at(record, 0), chunks })
+        })
+    }
+
+    /// The chunk with this number.
+    pub fn chunk(&self, number: u32) -> Option<ChunkEntry> {
+        let record = record::<CHUNK>(self.part(&self.layout.chunks), number)?;
+        let digest = Digest::from_bytes(*record::<ID>(self.part(&self.layout.digests), number)?);
+        let place = match format::codec_from_byte(record[46]) {
+            None => Place::Zeros,
+            Some(codec) => Place::Blob {
+                codec,
+                offset: long_at(record, 16),
+                length: long_at(record, 24),
+                skip: long_at(record, 32),
+            },
+        };
+        let chunk = Chunk { object_offset: long_at(record, 0), size: long_at(record, 8), digest, place };
+        Some(ChunkEntry { chunk, layer: short_at(record, 44), object: number_at(record, 40) })
+    }
+
+    /// The chunk of `object` that holds the byte at `offset`.
+    pub fn chunk_at(&self, object: &ObjectEntry, offset: u64) -> Option<u32> {
+        if offset >= object.size {
+            return None;
+        }
+        let (records, _) = self.part(&self.layout.chunks).as_chunks::<CHUNK>();
+        let run = records.get(object.chunks.start as usize..object.chunks.end as usize)?;
+        let after = run.partition_point(|record| long_at(record, 0) <= offset);
+        object.chunks.start.checked_add(u32::try_from(after).ok()?.checked_sub(1)?)
+    }
+
+    /// Numbers of the chunks of `layer` that start in `offsets` of its blob (for streams: of the decoded layer), ascending by
+    /// place. With `..` of one offset and the next: all chunks that share a gzip member.
+    pub fn by_place(&self, layer: u16, offsets: Range<u64>) -> impl DoubleEndedIterator<Item = u32> {
+        let (places, _) = self.part(&self.layout.places).as_chunks::<PLACE>();
+        let first_from = |offset: u64| places.partition_point(|number| self.place_key(number) < (layer, offset));
+        let start = first_from(offsets.start);
+        let end = first_from(offsets.end).max(start);
+        places[start..end].iter().map(|number| u32::from_le_bytes(*number))
+    }
+
+    /// The layer with this number.
+    pub fn layer(&self, number: u16) -> Option<LayerEntry> {
+        let record = record::<LAYER>(self.part(&self.layout.layers), u32::from(number))?;
+        let digest = Digest::from_bytes(*record.first_chunk()?);
+        let blob = Blob { digest, size: long_at(record, 32) };
+        Some(LayerEntry { blob, compression: format::compression_from_byte(record[40])? })
+    }
+
+    fn part(&self, range: &Range<usize>) -> &[u8] {
+        // The layout was compared with the length when the table was opened.
+        self.bytes.as_ref().get(range.clone()).unwrap_or_default()
+    }
+
+    fn place_key(&self, number: &[u8; PLACE]) -> (u16, u64) {
+        let record = record::<CHUNK>(self.part(&self.layout.chunks), u32::from_le_bytes(*number));
+        record.map_or((u16::MAX, u64::MAX), |record| (short_at(record, 44), long_at(record, 16)))
+    }
+
+    fn check_layers(&self) -> Result<(), InvalidChunkTable> {
+        if count(&self.layout.layers, LAYER) as usize > limits::LAYERS {
+            return Err(InvalidChunkTable("too many layers"));
+        }
+        for number in 0..self.layer_count() {
+            self.layer(number).ok_or(InvalidChunkTable("an unknown compression"))?;
+        }
+        Ok(())
+    }
+
+    /// Ids ascend, and each object owns a run of chunks that covers it and names it.
+    fn check_objects(&self) -> Result<(), InvalidChunkTable> {
+        let (ids, _) = self.part(&self.layout.ids).as_chunks::<ID>();
+        if !ids.is_sorted_by(|one, other| one < other) {
+            return Err(InvalidChunkTable("object ids out of order"));
+        }
+        let (objects, _) = self.part(&self.layout.objects).as_chunks::<OBJECT>();
+        let (chunks, _) = self.part(&self.layout.chunks).as_chunks::<CHUNK>();
+        let layers = count(&self.layout.layers, LAYER);
+        let mut owned = 0;
+        for (number, object) in (0_u32..).zip(objects) {
+            let (first, count) = (number_at(object, 8) as usize, number_at(object, 12) as usize);
+            let run = chunks.get(first..).and_then(|rest| rest.get(..count));
+            let run = run.filter(|run| !run.is_empty()).ok_or(InvalidChunkTable("an object without its chunks"))?;
+            let mut place = 0_u64;
+            for chunk in run {
+                let size = long_at(chunk, 8);
+                let is_right = long_at(chunk, 0) == place
+                    && size != 0
+                    && number_at(chunk, 40) == number
+                    && u32::from(short_at(chunk, 44)) < layers
+                    && chunk[46] <= format::codec_to_byte(Codec::Stream);
+                if !is_right {
+                    return Err(InvalidChunkTable("a chunk that is not where it should be"));
+                }
+                place = place.checked_add(size).ok_or(InvalidChunkTable("chunks that wrap around"))?;
+                check_extent(chunk)?;
+            }
+            if place != long_at(object, 0) {
+                return Err(InvalidChunkTable("chunks that do not cover their object"));
+            }
+            owned += count;
+        }
+        // Every chunk names its object, so no two objects share one: if the sum is right, all chunks are owned.
+        if owned == chunks.len() { Ok(()) } else { Err(InvalidChunkTable("chunks without an object")) }
+    }
+
+    /// The order by place is strictly ascending and holds exactly the chunks that have a place.
+    fn check_places(&self) -> Result<(), InvalidChunkTable> {
+        let (places, _) = self.part(&self.layout.places).as_chunks::<PLACE>();
+        let (chunks, _) = self.part(&self.layout.chunks).as_chunks::<CHUNK>();
+        let mut before = None;
+        for place in places {
+            let number = u32::from_le_bytes(*place);
+            let chunk = chunks.get(number as usize).filter(|chunk| chunk[46] != format::ZEROS);
+            let chunk = chunk.ok_or(InvalidChunkTable("a place without a chunk"))?;
+            let key = Some((short_at(chunk, 44), long_at(chunk, 16), long_at(chunk, 32), number));
+            if key <= before {
+                return Err(InvalidChunkTable("places out of order"));
+            }
+            before = key;
+        }
+        let placed = chunks.iter().filter(|chunk| chunk[46] != format::ZEROS).count();
+        if placed == places.len() { Ok(()) } else { Err(InvalidChunkTable("chunks without a place")) }
+    }
+}
+
+/// The range of a chunk in its blob does not wrap around.
+fn check_extent(chunk: &[u8; CHUNK]) -> Result<(), InvalidChunkTable> {
+    let end = long_at(chunk, 16).checked_add(long_at(chunk, 24));
+    let decoded = long_at(chunk, 32).checked_add(long_at(chunk, 8));
+    end.and(decoded).map(|_| ()).ok_or(InvalidChunkTable("a chunk that wraps around"))
+}
+
+fn read_layout(bytes: &[u8]) -> Result<Layout, InvalidChunkTable> {
+    let header: &[u8; HEADER] = bytes.first_chunk().ok_or(InvalidChunkTable("too short"))?;
+    if !header.starts_with(format::MAGIC) {
+        return Err(InvalidChunkTable("unknown magic"));
+    }
+    if header[32..] != [0; HEADER - 32] {
+        return Err(InvalidChunkTable("unknown header"));
+    }
+    let counted = |at| number_at(header, at) as usize;
+    let layout = Layout::new(counted(16), counted(20), counted(24), counted(28));
+    let layout = layout.ok_or(InvalidChunkTable("too long"))?;
+    if layout.places.end == bytes.len() { Ok(layout) } else { Err(InvalidChunkTable("wrong length")) }
+}
+
+fn count(part: &Range<usize>, size: usize) -> u32 {
+    u32::try_from(part.len() / size).unwrap_or(u32::MAX)
+}
+
+fn record<const N: usize>(part: &[u8], number: u32) -> Option<&[u8; N]> {
+    part.as_chunks::<N>().0.get(number as usize)
+}
+
+fn long_at(record: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(array(record, at))
+}
+
+fn number_at(record: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(array(record, at))
+}
+
+fn short_at(record: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(array(record, at))
+}
+
+/// Records are longer than any field's end: the constants of the format say so.
+fn array<const N: usize>(record: &[u8], at: usize) -> [u8; N] {
+    record[at..].first_chunk().copied().unwrap_or([0; N])
+}

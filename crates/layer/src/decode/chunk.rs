@@ -1,0 +1,213 @@
+//! One chunk of a layer, decoded from the bytes that its [`Place`](crate::Place) names.
+
+use std::cell::RefCell;
+
+use flate2::{Decompress, FlushDecompress, Status};
+use tarpon_oci::limits;
+use zstd::zstd_safe::{self, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
+
+use crate::index::Codec;
+
+/// Decoded bytes that lie before a chunk go here.
+const SCRATCH_BYTES: usize = 64 << 10;
+
+/// Why a chunk could not be decoded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The encoded bytes end before the chunk does.
+    #[error("the encoded bytes end {missing} bytes before the chunk does")]
+    TooShort {
+        /// Decoded bytes that are missing.
+        missing: u64,
+    },
+    /// The bytes are not what the codec says.
+    #[error("malformed {codec}: {problem}")]
+    Malformed {
+        /// `gzip` or `zstd`.
+        codec: &'static str,
+        /// What the decoder says.
+        problem: String,
+    },
+    /// Over [`limits::CHUNK_BYTES`] or, with what lies before it, [`limits::MEMBER_BYTES`].
+    #[error("the chunk is larger than this program decodes at once")]
+    TooLarge,
+    /// [`Codec::Stream`] has no random access.
+    #[error("the layer can only be decoded from its beginning")]
+    NotSeekable,
+}
+
+/// Decodes chunks; keeps its contexts and windows from one to the next.
+pub struct ChunkDecoder {
+    inflate: Decompress,
+    zstd: Option<DCtx<'static>>,
+    scratch: Box<[u8]>,
+}
+
+impl Default for ChunkDecoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ChunkDecoder {
+    /// A decoder without any zstd context yet.
+    pub fn new() -> Self {
+        Self { inflate: Decompress::new(false), zstd: None, scratch: vec![0; SCRATCH_BYTES].into_boxed_slice() }
+    }
+
+    /// Replaces what `out` holds by exactly `size` bytes: those that follow the first `skip` decoded bytes of `encoded`.
+    /// Stops there; what `encoded` holds beyond is not looked at. The bytes are not verified: compare their digest.
+    ///
+    /// # Errors
+    /// [`DecodeError`]; `out` then holds nothing useful.
+    pub fn decode(
+        &mut self,
+        codec: Codec,
+        encoded: &[u8],
+        skip: u64,
+        size: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<(), DecodeError> {
+        let end = skip.checked_add(size).ok_or(DecodeError::TooLarge)?;
+        if size > limits::CHUNK_BYTES || (codec != Codec::Raw && end > limits::MEMBER_BYTES) {
+            return Err(DecodeError::TooLarge);
+        }
+        let size = usize::try_from(size).map_err(|_| DecodeError::TooLarge)?;
+        if codec == Codec::Raw {
+            let missing = end.saturating_sub(encoded.len() as u64);
+            let bytes = usize::try_from(skip).ok().and_then(|skip| encoded.get(skip..skip + size));
+            out.clear();
+            out.extend_from_slice(bytes.ok_or(DecodeError::TooShort { missing })?);
+            return Ok(());
+        }
+        // Keeps what is there: only a buffer that grows is filled with zeros.
+        out.resize(size, 0);
+        match codec {
+            Codec::Gzip => self.gzip(encoded, skip, out),
+            Codec::Zstd => self.zstd(encoded, skip, out),
+            Codec::Raw | Codec::Stream => Err(DecodeError::NotSeekable),
+        }
+    }
+
+    fn gzip(&mut self, encoded: &[u8], mut skip: u64, out: &mut [u8]) -> Result<(), DecodeError> {
+        let mut rest = gzip_body(encoded)?;
+        self.inflate.reset(false);
+        let mut filled = 0;
+        while skip > 0 || filled < out.len() {
+            let target = match usize::try_from(skip) {
+                Ok(0) => &mut out[filled..],
+                Ok(skip) => &mut self.scratch[..skip.min(SCRATCH_BYTES)],
+                Err(_) => &mut self.scratch[..],
+            };
+            let (before_in, before_out) = (self.inflate.total_in(), self.inflate.total_out());
+            let status = self.inflate.decompress(rest, target, FlushDecompress::None);
+            let status = status.map_err(|error| malformed("gzip", error))?;
+            let taken = usize::try_from(self.inflate.total_in() - before_in).unwrap_or(rest.len());
+            let given = self.inflate.total_out() - before_out;
+            rest = &rest[taken..];
+            if skip > 0 {
+                skip -= given;
+            } else {
+                filled += usize::try_from(given).unwrap_or(0);
+            }
+            let missing = skip + (out.len() - filled) as u64;
+            match status {
+                _ if missing == 0 => break,
+                // The next member, behind checksum and length. The digest of the chunk is what counts.
+                Status::StreamEnd => {
+                    rest = rest.get(8..).filter(|rest| !rest.is_empty()).ok_or(DecodeError::TooShort { missing })?;
+                    rest = gzip_body(rest)?;
+                    self.inflate.reset(false);
+                }
+                Status::Ok | Status::BufError if taken == 0 && given == 0 => {
+                    return Err(DecodeError::TooShort { missing });
+                }
+                Status::Ok | Status::BufError => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn zstd(&mut self, encoded: &[u8], mut skip: u64, out: &mut [u8]) -> Result<(), DecodeError> {
+        let context = match &mut self.zstd {
+            Some(context) => context,
+            none => none.insert(new_context()?),
+        };
+        context.reset(ResetDirective::SessionOnly).map_err(zstd_error)?;
+        let mut input = InBuffer::around(encoded);
+        let mut filled = 0;
+        while skip > 0 || filled < out.len() {
+            let target = match usize::try_from(skip) {
+                Ok(0) => &mut out[filled..],
+                Ok(skip) => &mut self.scratch[..skip.min(SCRATCH_BYTES)],
+                Err(_) => &mut self.scratch[..],
+            };
+            let before = input.pos();
+            let mut output = OutBuffer::around(target);
+            context.decompress_stream(&mut output, &mut input).map_err(zstd_error)?;
+            let given = output.pos();
+            if skip > 0 {
+                skip -= given as u64;
+            } else {
+                filled += given;
+            }
+            if given == 0 && input.pos() == before {
+                return Err(DecodeError::TooShort { missing: skip + (out.len() - filled) as u64 });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As [`ChunkDecoder::decode`], with a decoder that the thread keeps.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode_chunk(codec: Codec, encoded: &[u8], skip: u64, size: u64, out: &mut Vec<u8>) -> Result<(), DecodeError> {
+    thread_local! {
+        static DECODER: RefCell<ChunkDecoder> = RefCell::new(ChunkDecoder::new());
+    }
+    DECODER.with_borrow_mut(|decoder| decoder.decode(codec, encoded, skip, size, out))
+}
+
+fn new_context() -> Result<DCtx<'static>, DecodeError> {
+    let mut context = DCtx::try_create()
+        .ok_or_else(|| DecodeError::Malformed { codec: "zstd", problem: "no memory for a decoder".to_owned() })?;
+    context.set_parameter(DParameter::WindowLogMax(limits::ZSTD_WINDOW_LOG)).map_err(zstd_error)?;
+    Ok(context)
+}
+
+fn zstd_error(code: zstd_safe::ErrorCode) -> DecodeError {
+    malformed("zstd", zstd_safe::get_error_name(code))
+}
+
+fn malformed(codec: &'static str, problem: impl ToString) -> DecodeError {
+    DecodeError::Malformed { codec, problem: problem.to_string() }
+}
+
+/// What follows the header of the gzip member that `bytes` begins with (RFC 1952).
+fn gzip_body(bytes: &[u8]) -> Result<&[u8], DecodeError> {
+    const EXTRA: u8 = 4;
+    const NAME: u8 = 8;
+    const COMMENT: u8 = 16;
+    const HEADER_CHECKSUM: u8 = 2;
+    let header = |problem: &str| malformed("gzip", problem);
+    let (fixed, mut rest) = bytes.split_at_checked(10).ok_or_else(|| header("no header"))?;
+    let [0x1f, 0x8b, 8, flags, ..] = *fixed else { return Err(header("no header")) };
+    let truncated = || header("truncated header");
+    if flags & EXTRA != 0 {
+        let (length, after) = rest.split_at_checked(2).ok_or_else(truncated)?;
+        rest = after.get(usize::from(u16::from_le_bytes([length[0], length[1]]))..).ok_or_else(truncated)?;
+    }
+    for flag in [NAME, COMMENT] {
+        if flags & flag != 0 {
+            let end = rest.iter().position(|byte| *byte == 0).ok_or_else(truncated)?;
+            rest = &rest[end + 1..];
+        }
+    }
+    if flags & HEADER_CHECKSUM != 0 {
+        rest = rest.get(2..).ok_or_else(truncated)?;
+    }
+    Ok(rest)
+}

@@ -1,0 +1,386 @@
+//! [`Assembler`]: takes the entries of a layer one by one and settles how they relate: repeated names, hard links, parents.
+//!
+//! The result is what unpacking the entries in their order would leave, without unpacking anything. A tar may repeat names
+//! (the last one counts); a TOC may not, and its hard links may come before their targets.
+
+use std::collections::{HashMap, HashSet};
+
+use tarpon_oci::{Digest, limits};
+
+use super::{Attributes, Chunk, Device, Entry, InvalidPath, LayerIndex, LayerPath, Node};
+
+/// Entries that may be looked at while directories are replaced by other things: more is no layer but an attack.
+const REPLACE_WORK: usize = 64 << 20;
+
+/// Why an entry cannot be where or what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidEntry {
+    /// See [`InvalidPath`].
+    #[error(transparent)]
+    Path(#[from] InvalidPath),
+    /// The target of a hard link is no path.
+    #[error("the link's target: {0}")]
+    LinkPath(InvalidPath),
+    /// The root of a file system is a directory.
+    #[error("the root is not a directory")]
+    RootNotDirectory,
+    /// Overlayfs takes it for a whiteout.
+    #[error("a character device 0:0 would act as a whiteout")]
+    WhiteoutDevice,
+    /// A hard link to its own name.
+    #[error("a hard link to itself")]
+    LinkToItself,
+    /// Hard links that lead back to themselves.
+    #[error("hard links that form a circle")]
+    LinkCycle,
+    /// Linux has no hard links to directories.
+    #[error("a hard link to a directory")]
+    LinkToDirectory,
+    /// Unpackers would link to the file of a lower layer, or fail.
+    #[error("a hard link that comes before its target")]
+    LinkBeforeTarget,
+    /// Linux has no such symbolic links.
+    #[error("a symbolic link without target, with a NUL byte in it, or longer than {} bytes", limits::SYMLINK_BYTES)]
+    SymlinkTarget,
+    /// The parent is an entry of this layer that cannot have children.
+    #[error("the entry lies below something that is not a directory")]
+    BelowNonDirectory,
+    /// Twice the same name in a TOC.
+    #[error("the name occurs twice")]
+    Duplicate,
+    /// Over [`limits::ENTRIES`].
+    #[error("the layer has more than {} entries", limits::ENTRIES)]
+    TooManyEntries,
+    /// Over [`limits::CHUNKS`].
+    #[error("the layer has more than {} chunks", limits::CHUNKS)]
+    TooManyChunks,
+    /// Directories are replaced again and again.
+    #[error("the layer replaces too many directories by something else")]
+    TooManyReplacements,
+}
+
+/// What a repeated name means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Duplicates {
+    /// The last one counts, as in a tar. Hard links must follow their targets.
+    LastWins,
+    /// An error, as in a TOC. Hard links may come in any order.
+    Refuse,
+}
+
+/// What is known about a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// The entry with this number.
+    Entry(u32),
+    /// A directory that entries lie in and that was not mentioned itself.
+    Implied,
+}
+
+pub(crate) struct Assembler {
+    duplicates: Duplicates,
+    /// In order; `None` where a later entry replaced one.
+    entries: Vec<Option<Entry>>,
+    known: HashMap<LayerPath, Known>,
+    markers: HashSet<(LayerPath, bool)>,
+    /// Targets of hard links and their links, by number ([`Duplicates::LastWins`] only).
+    links: HashMap<u32, Vec<u32>>,
+    /// Targets that were not there when they were linked to.
+    missing: HashSet<LayerPath>,
+    chunks: Vec<Chunk>,
+    dropped_xattrs: u64,
+    replace_work: usize,
+    has_orphan_chunks: bool,
+}
+
+impl Assembler {
+    pub(crate) fn new(duplicates: Duplicates) -> Self {
+        Self {
+            duplicates,
+            entries: Vec::new(),
+            known: HashMap::new(),
+            markers: HashSet::new(),
+            links: HashMap::new(),
+            missing: HashSet::new(),
+            chunks: Vec::new(),
+            dropped_xattrs: 0,
+            replace_work: 0,
+            has_orphan_chunks: false,
+        }
+    }
+
+    /// Number of the next chunk.
+    pub(crate) fn next_chunk(&self) -> Result<u32, InvalidEntry> {
+        u32::try_from(self.chunks.len()).map_err(|_| InvalidEntry::TooManyChunks)
+    }
+
+    pub(crate) fn push_chunk(&mut self, chunk: Chunk) -> Result<(), InvalidEntry> {
+        if self.chunks.len() == limits::CHUNKS {
+            return Err(InvalidEntry::TooManyChunks);
+        }
+        self.chunks.push(chunk);
+        Ok(())
+    }
+
+    pub(crate) fn count_dropped(&mut self, xattrs: u64) {
+        self.dropped_xattrs = self.dropped_xattrs.saturating_add(xattrs);
+    }
+
+    /// A whiteout of `path`, or (`is_opaque`) an opaque marker in the directory at `path`.
+    pub(crate) fn mark(&mut self, path: LayerPath, is_opaque: bool) -> Result<(), InvalidEntry> {
+        if self.markers.insert((path.clone(), is_opaque)) {
+            let node = if is_opaque { Node::Opaque } else { Node::Whiteout };
+            self.push(Entry { path, node, attributes: Attributes::default() })?;
+        }
+        Ok(())
+    }
+
+    /// Takes the next entry: anything but whiteouts and opaque markers.
+    pub(crate) fn insert(&mut self, mut entry: Entry) -> Result<(), InvalidEntry> {
+        check(&mut entry)?;
+        self.make_parents(&entry.path)?;
+        let is_directory = entry.node == Node::Directory;
+        match self.known.get(&entry.path).copied() {
+            None => {}
+            Some(Known::Implied) if is_directory => {}
+            Some(Known::Entry(_)) if self.duplicates == Duplicates::Refuse => return Err(InvalidEntry::Duplicate),
+            Some(Known::Implied) if self.duplicates == Duplicates::Refuse => {
+                return Err(InvalidEntry::BelowNonDirectory);
+            }
+            Some(Known::Implied) => self.drop_below(&entry.path)?,
+            Some(Known::Entry(old)) => match &mut self.entries[old as usize] {
+                Some(before) if is_directory && before.node == Node::Directory => {
+                    before.attributes = entry.attributes;
+                    return Ok(());
+                }
+                before => {
+                    if before.as_ref().is_some_and(|before| before.node == Node::Directory) {
+                        self.drop_below(&entry.path)?;
+                    }
+                    self.release(old);
+                }
+            },
+        }
+        let number = u32::try_from(self.entries.len()).map_err(|_| InvalidEntry::TooManyEntries)?;
+        if let Node::HardLink(target) = &mut entry.node {
+            if self.duplicates == Duplicates::LastWins {
+                self.link(number, &entry.path, target)?;
+            }
+        }
+        self.known.insert(entry.path.clone(), Known::Entry(number));
+        self.push(entry)
+    }
+
+    fn push(&mut self, entry: Entry) -> Result<(), InvalidEntry> {
+        if self.entries.len() >= limits::ENTRIES {
+            return Err(InvalidEntry::TooManyEntries);
+        }
+        self.entries.push(Some(entry));
+        Ok(())
+    }
+
+    /// Everything above `path` must be a directory, or becomes an implied one.
+    fn make_parents(&mut self, path: &LayerPath) -> Result<(), InvalidEntry> {
+        let mut rest = path.as_bytes();
+        while !rest.is_empty() {
+            rest = super::path::split_last(rest).0;
+            match self.known.get(rest) {
+                Some(Known::Implied) => return Ok(()),
+                Some(Known::Entry(number)) => match &self.entries[*number as usize] {
+                    Some(Entry { node: Node::Directory, .. }) => return Ok(()),
+                    _ => return Err(InvalidEntry::BelowNonDirectory),
+                },
+                None => {
+                    let path = LayerPath::checked(rest.to_vec())?;
+                    self.known.insert(path, Known::Implied);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Points a hard link at the entry that its target's name means now.
+    fn link(&mut self, number: u32, path: &LayerPath, target: &mut LayerPath) -> Result<(), InvalidEntry> {
+        let found = match self.known.get(target) {
+            None => {
+                self.missing.insert(target.clone());
+                return Ok(());
+            }
+            Some(Known::Implied) => return Err(InvalidEntry::LinkToDirectory),
+            Some(Known::Entry(found)) => *found,
+        };
+        let entry = self.entries[found as usize].as_ref();
+        let found = match entry.map(|entry| &entry.node) {
+            Some(Node::Directory) => return Err(InvalidEntry::LinkToDirectory),
+            Some(Node::HardLink(end)) => match self.known.get(end) {
+                Some(Known::Entry(end)) => *end,
+                _ => {
+                    // The chain ends in a lower layer.
+                    *target = end.clone();
+                    return if target == path { Err(InvalidEntry::LinkToItself) } else { Ok(()) };
+                }
+            },
+            _ => found,
+        };
+        if let Some(entry) = &self.entries[found as usize] {
+            target.clone_from(&entry.path);
+        }
+        self.links.entry(found).or_default().push(number);
+        Ok(())
+    }
+
+    /// Forgets the entry `number`. If it has hard links, the first of them takes its place: removing one name of a file
+    /// leaves the file to the others.
+    fn release(&mut self, number: u32) {
+        let Some(old) = self.entries[number as usize].take() else { return };
+        self.known.remove(&old.path);
+        let links = self.links.remove(&number).unwrap_or_default();
+        let mut links = links.into_iter().filter(|link| self.entries[*link as usize].is_some());
+        let Some(heir) = links.next() else {
+            self.has_orphan_chunks |= matches!(old.node, Node::File(_));
+            return;
+        };
+        let rest: Vec<u32> = links.collect();
+        let mut path = LayerPath::root();
+        if let Some(entry) = &mut self.entries[heir as usize] {
+            path.clone_from(&entry.path);
+            (entry.node, entry.attributes) = (old.node, old.attributes);
+        }
+        for link in &rest {
+            if let Some(entry) = &mut self.entries[*link as usize] {
+                entry.node = Node::HardLink(path.clone());
+            }
+        }
+        self.links.insert(heir, rest);
+    }
+
+    /// Forgets everything below a directory that something else takes the place of.
+    fn drop_below(&mut self, path: &LayerPath) -> Result<(), InvalidEntry> {
+        self.replace_work += self.known.len();
+        if self.replace_work > REPLACE_WORK.max(2 * self.known.len()) {
+            return Err(InvalidEntry::TooManyReplacements);
+        }
+        let mut below = Vec::new();
+        self.known.retain(|known, what| {
+            let is_below = is_below(known, path);
+            if let (true, Known::Entry(number)) = (is_below, what) {
+                below.push(*number);
+            }
+            !is_below
+        });
+        below.sort_unstable();
+        below.into_iter().for_each(|number| self.release(number));
+        Ok(())
+    }
+
+    /// The whole layer.
+    pub(crate) fn finish(mut self) -> Result<LayerIndex, (LayerPath, InvalidEntry)> {
+        match self.duplicates {
+            Duplicates::LastWins => {
+                if let Some(path) = self.missing.iter().find(|path| self.known.contains_key(*path)) {
+                    return Err((path.clone(), InvalidEntry::LinkBeforeTarget));
+                }
+            }
+            Duplicates::Refuse => self.resolve_links()?,
+        }
+        let mut entries: Vec<Entry> = self.entries.into_iter().flatten().collect();
+        if self.has_orphan_chunks {
+            self.chunks = keep_owned(&mut entries, &self.chunks);
+        }
+        Ok(LayerIndex { entries, chunks: self.chunks, dropped_xattrs: self.dropped_xattrs })
+    }
+
+    /// Points every hard link at the end of its chain. Each link is followed once.
+    fn resolve_links(&mut self) -> Result<(), (LayerPath, InvalidEntry)> {
+        let mut ends: HashMap<u32, LayerPath> = HashMap::new();
+        for start in 0..self.entries.len() {
+            let mut chain = Vec::new();
+            let mut on_chain = HashSet::new();
+            let Ok(mut number) = u32::try_from(start) else { break };
+            let end = loop {
+                let Some(entry) = &self.entries[number as usize] else { break None };
+                if let Some(end) = ends.get(&number) {
+                    break Some(end.clone());
+                }
+                match &entry.node {
+                    Node::HardLink(target) => {
+                        chain.push(number);
+                        if !on_chain.insert(number) {
+                            return Err((entry.path.clone(), InvalidEntry::LinkCycle));
+                        }
+                        match self.known.get(target) {
+                            Some(Known::Entry(next)) => number = *next,
+                            Some(Known::Implied) => return Err((entry.path.clone(), InvalidEntry::LinkToDirectory)),
+                            None => break Some(target.clone()),
+                        }
+                    }
+                    Node::Directory if !chain.is_empty() => {
+                        return Err((entry.path.clone(), InvalidEntry::LinkToDirectory));
+                    }
+                    _ => break Some(entry.path.clone()),
+                }
+            };
+            if let Some(end) = end {
+                for number in chain {
+                    ends.insert(number, end.clone());
+                }
+            }
+        }
+        for (number, end) in ends {
+            if let Some(entry) = &mut self.entries[number as usize] {
+                if entry.path == end {
+                    return Err((end, InvalidEntry::LinkToItself));
+                }
+                entry.node = Node::HardLink(end);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What concerns the entry alone.
+fn check(entry: &mut Entry) -> Result<(), InvalidEntry> {
+    if entry.path.is_root() && entry.node != Node::Directory {
+        return Err(InvalidEntry::RootNotDirectory);
+    }
+    match &entry.node {
+        Node::CharDevice(Device { major: 0, minor: 0 }) => Err(InvalidEntry::WhiteoutDevice),
+        Node::HardLink(target) if *target == entry.path => Err(InvalidEntry::LinkToItself),
+        Node::HardLink(target) if target.is_root() => Err(InvalidEntry::LinkToDirectory),
+        Node::HardLink(_) => {
+            entry.attributes = Attributes::default();
+            Ok(())
+        }
+        Node::Symlink(target) => {
+            // Linux knows no other mode for them, whatever the archive says.
+            entry.attributes.mode = 0o777;
+            let is_valid = !target.is_empty() && target.len() <= limits::SYMLINK_BYTES && !target.contains(&0);
+            if is_valid { Ok(()) } else { Err(InvalidEntry::SymlinkTarget) }
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_below(path: &LayerPath, directory: &LayerPath) -> bool {
+    let rest = path.as_bytes().strip_prefix(directory.as_bytes());
+    rest.is_some_and(|rest| rest.first() == Some(&b'/'))
+}
+
+/// Leaves out the chunks of files that were replaced.
+fn keep_owned(entries: &mut [Entry], chunks: &[Chunk]) -> Vec<Chunk> {
+    let mut kept = Vec::with_capacity(chunks.len());
+    for entry in entries {
+        if let Node::File(content) = &mut entry.node {
+            let first = content.first_chunk as usize;
+            let run = &chunks[first..first + content.chunk_count as usize];
+            // No more chunks than before, whose numbers all fit.
+            content.first_chunk = u32::try_from(kept.len()).unwrap_or(u32::MAX);
+            kept.extend_from_slice(run);
+        }
+    }
+    kept
+}
+
+/// The chunk digest of zeros, which nobody checks.
+pub(crate) const NO_DIGEST: Digest = Digest::from_bytes([0; 32]);

@@ -1,0 +1,287 @@
+//! Layers without a table of contents: one walk over the tar gives the index, and the files' bytes as they pass.
+//!
+//! Every file is hashed here, so what reaches the sink's [`ObjectSink::finish`] is proven. Fetching, decompressing and the
+//! digest of the layer itself are the caller's: it wraps them into the reader that it hands in.
+
+use std::fmt;
+use std::io::Read;
+
+use tarpon_oci::{Digest, Hasher, Verified};
+
+use crate::index::{
+    Assembler, Chunk, Codec, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName, LayerPath, NO_DIGEST,
+    Node, Place,
+};
+use crate::tar::{Piece, TarEntry, TarError, TarKind, TarReader, printable};
+use crate::toc;
+
+/// Longest chunk of an uncompressed layer: what one read of a large file fetches at most.
+pub const RAW_CHUNK_BYTES: u64 = 4 << 20;
+
+/// Takes the files of a layer, one after the other, as they pass. Empty files do not pass.
+pub trait ObjectSink {
+    /// Why it cannot.
+    type Error;
+
+    /// A file of `size` bytes begins.
+    fn begin(&mut self, size: u64) -> Result<(), Self::Error>;
+
+    /// Its next bytes.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
+
+    /// Its next `length` bytes are zeros that the layer does not hold.
+    fn hole(&mut self, length: u64) -> Result<(), Self::Error>;
+
+    /// It is complete, and this is its digest.
+    fn finish(&mut self, proof: Verified<()>) -> Result<(), Self::Error>;
+}
+
+/// How the bytes of a plain layer can be read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// The blob is the tar itself: chunks are ranges of it ([`Codec::Raw`]).
+    Random,
+    /// The blob is compressed: chunks are places in the decoded layer ([`Codec::Stream`]).
+    Stream,
+}
+
+/// What the walk has to know about the layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// How the layer can be read again.
+    pub access: Access,
+    /// Whether the layer is claimed to be eStargz or zstd:chunked, whose own files at the root are not the image's: then the
+    /// walk hides what [`toc`] hides, so that both readings of the layer show one tree.
+    pub hides_toc_files: bool,
+}
+
+/// Why a plain layer could not be imported.
+#[derive(Debug)]
+pub enum ImportError<E> {
+    /// The archive is bad, or the stream failed.
+    Tar(TarError),
+    /// An entry cannot be where or what it is.
+    Entry {
+        /// Its name, printable.
+        name: String,
+        /// Why.
+        problem: InvalidEntry,
+    },
+    /// The sink failed.
+    Sink(E),
+}
+
+impl<E: fmt::Display> fmt::Display for ImportError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tar(error) => error.fmt(f),
+            Self::Entry { name, problem } => write!(f, "tar entry {name:?}: {problem}"),
+            Self::Sink(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for ImportError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Tar(error) => Some(error),
+            Self::Entry { problem, .. } => Some(problem),
+            Self::Sink(error) => Some(error),
+        }
+    }
+}
+
+impl<E> From<TarError> for ImportError<E> {
+    fn from(error: TarError) -> Self {
+        Self::Tar(error)
+    }
+}
+
+/// Walks the tar that `reader` yields (decompressed), hands every file to `sink` and returns the layer's index. Reads to the
+/// end of the stream, so that digests taken on the way see all of it.
+///
+/// # Errors
+/// [`ImportError`]; what the sink got up to there is verified nevertheless.
+pub fn import<R: Read, S: ObjectSink>(
+    reader: R,
+    options: Options,
+    sink: &mut S,
+) -> Result<LayerIndex, ImportError<S::Error>> {
+    let mut walk = Walk { tar: TarReader::new(reader), layer: Assembler::new(Duplicates::LastWins), options, sink };
+    while let Some(entry) = walk.tar.next_entry()? {
+        walk.take(entry)?;
+    }
+    let offset = walk.tar.position();
+    walk.tar.drain().map_err(|error| TarError { offset, entry: None, problem: error.into() })?;
+    walk.layer.finish().map_err(|(path, problem)| ImportError::Entry { name: path.to_string(), problem })
+}
+
+struct Walk<'a, R, S> {
+    tar: TarReader<R>,
+    layer: Assembler,
+    options: Options,
+    sink: &'a mut S,
+}
+
+impl<R: Read, S: ObjectSink> Walk<'_, R, S> {
+    fn take(&mut self, entry: TarEntry) -> Result<(), ImportError<S::Error>> {
+        let invalid = |problem| ImportError::Entry { name: printable(&entry.name), problem };
+        let path = match LayerName::parse(&entry.name).map_err(|error| invalid(error.into()))? {
+            LayerName::Entry(path) => path,
+            LayerName::Whiteout(path) => return self.layer.mark(path, false).map_err(invalid),
+            LayerName::Opaque(path) => return self.layer.mark(path, true).map_err(invalid),
+            LayerName::Metadata => return Ok(()),
+        };
+        if self.options.hides_toc_files && entry.kind == TarKind::File && toc::is_toc_file(&path) {
+            return Ok(());
+        }
+        let node = match entry.kind {
+            TarKind::File => Node::File(self.file(entry.size, &entry.name)?),
+            TarKind::Directory => Node::Directory,
+            TarKind::Symlink => Node::Symlink(entry.link.into_boxed_slice()),
+            TarKind::HardLink => {
+                let target = LayerPath::from_tar_name(&entry.link);
+                Node::HardLink(target.map_err(|error| invalid(InvalidEntry::LinkPath(error)))?)
+            }
+            TarKind::CharDevice(device) => Node::CharDevice(device),
+            TarKind::BlockDevice(device) => Node::BlockDevice(device),
+            TarKind::Fifo => Node::Fifo,
+        };
+        self.layer.count_dropped(entry.dropped_xattrs);
+        let invalid = |problem| ImportError::Entry { name: printable(&entry.name), problem };
+        self.layer.insert(Entry { path, node, attributes: entry.attributes }).map_err(invalid)
+    }
+
+    /// Passes one file through: hashes it as a whole and by chunk, and hands it to the sink.
+    fn file(&mut self, size: u64, name: &[u8]) -> Result<FileContent, ImportError<S::Error>> {
+        let invalid = |problem| ImportError::Entry { name: printable(name), problem };
+        let first_chunk = self.layer.next_chunk().map_err(invalid)?;
+        if size == 0 {
+            return Ok(FileContent { size, object: Digest::of(b""), first_chunk, chunk_count: 0 });
+        }
+        self.sink.begin(size).map_err(ImportError::Sink)?;
+        let mut pieces = Pieces::new(self.options.access, size);
+        while let Some(piece) = self.tar.piece()? {
+            match piece {
+                Piece::Data { offset, bytes } => {
+                    self.sink.write(bytes).map_err(ImportError::Sink)?;
+                    pieces.data(offset, bytes, |chunk| self.layer.push_chunk(chunk)).map_err(invalid)?;
+                }
+                Piece::Hole(length) => {
+                    self.sink.hole(length).map_err(ImportError::Sink)?;
+                    pieces.hole(length, |chunk| self.layer.push_chunk(chunk)).map_err(invalid)?;
+                }
+            }
+        }
+        let proof = pieces.finish(|chunk| self.layer.push_chunk(chunk)).map_err(invalid)?;
+        let object = *proof.digest();
+        self.sink.finish(proof).map_err(ImportError::Sink)?;
+        let chunk_count = self.layer.next_chunk().map_err(invalid)? - first_chunk;
+        Ok(FileContent { size, object, first_chunk, chunk_count })
+    }
+}
+
+/// Cuts a file into chunks and hashes both.
+struct Pieces {
+    codec: Codec,
+    limit: u64,
+    whole: Hasher,
+    /// Of the current chunk; `None` as long as the file is one chunk, so that nothing is hashed twice.
+    part: Option<Hasher>,
+    place: u64,
+    /// Where the current chunk started in the file ...
+    start: u64,
+    /// ... and in the layer.
+    offset: u64,
+}
+
+impl Pieces {
+    fn new(access: Access, size: u64) -> Self {
+        let (codec, limit) = match access {
+            Access::Random => (Codec::Raw, RAW_CHUNK_BYTES),
+            Access::Stream => (Codec::Stream, u64::MAX),
+        };
+        let part = (size > limit).then(Hasher::new);
+        Self { codec, limit, whole: Hasher::new(), part, place: 0, start: 0, offset: 0 }
+    }
+
+    fn data(
+        &mut self,
+        mut offset: u64,
+        mut bytes: &[u8],
+        mut push: impl FnMut(Chunk) -> Result<(), InvalidEntry>,
+    ) -> Result<(), InvalidEntry> {
+        self.whole.update(bytes);
+        while !bytes.is_empty() {
+            if self.place == self.start {
+                self.offset = offset;
+            }
+            let room = usize::try_from(self.limit - (self.place - self.start)).unwrap_or(usize::MAX);
+            let (now, rest) = bytes.split_at(room.min(bytes.len()));
+            if let Some(part) = &mut self.part {
+                part.update(now);
+            }
+            self.place += now.len() as u64;
+            offset += now.len() as u64;
+            bytes = rest;
+            if self.place - self.start == self.limit {
+                self.cut(&mut push)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hole(
+        &mut self,
+        length: u64,
+        mut push: impl FnMut(Chunk) -> Result<(), InvalidEntry>,
+    ) -> Result<(), InvalidEntry> {
+        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        // Up to here the file was one run of data (or nothing), so the digest of the chunk is the digest so far.
+        if self.part.is_none() {
+            self.part = Some(self.whole.clone());
+        }
+        self.cut(&mut push)?;
+        let mut left = length;
+        while left > 0 {
+            let count = usize::try_from(left).unwrap_or(usize::MAX).min(ZEROS.len());
+            self.whole.update(&ZEROS[..count]);
+            left -= count as u64;
+        }
+        push(Chunk { object_offset: self.place, size: length, digest: NO_DIGEST, place: Place::Zeros })?;
+        self.place += length;
+        self.start = self.place;
+        Ok(())
+    }
+
+    /// Ends the current chunk, if it holds anything. [`Self::part`] is there: the file has more than this chunk.
+    fn cut(&mut self, push: &mut impl FnMut(Chunk) -> Result<(), InvalidEntry>) -> Result<(), InvalidEntry> {
+        if self.place == self.start {
+            return Ok(());
+        }
+        let digest = match self.part.replace(Hasher::new()) {
+            Some(part) => part.finish(),
+            None => self.whole.clone().finish(),
+        };
+        push(self.chunk(digest))?;
+        self.start = self.place;
+        Ok(())
+    }
+
+    fn chunk(&self, digest: Digest) -> Chunk {
+        let size = self.place - self.start;
+        let place = Place::Blob { codec: self.codec, offset: self.offset, length: size, skip: 0 };
+        Chunk { object_offset: self.start, size, digest, place }
+    }
+
+    fn finish(mut self, mut push: impl FnMut(Chunk) -> Result<(), InvalidEntry>) -> Result<Verified<()>, InvalidEntry> {
+        if self.part.is_some() {
+            self.cut(&mut push)?;
+        }
+        let proof = Verified::seal_stream(std::mem::take(&mut self.whole));
+        if self.place > self.start {
+            push(self.chunk(*proof.digest()))?;
+        }
+        Ok(proof)
+    }
+}

@@ -1,0 +1,23 @@
+//! What a tar stream says, entry by entry, and not one byte more.
+//!
+//! Reads V7, ustar, star, GNU and PAX archives front to back. The dialects' extensions (long names, sparse files, extended
+//! headers) are applied to the one entry that they precede and to nothing else (CVE-2025-62518); whatever is malformed, or
+//! would be read differently by the tools that unpack images, is an error that names the entry.
+//!
+//! Does not judge names (see [`LayerName`](crate::LayerName)), nor relate entries to each other: that is
+//! [`plain`](crate::plain)'s part.
+
+mod error;
+mod header;
+mod input;
+mod number;
+mod pax;
+mod reader;
+mod sparse;
+
+pub(crate) use error::printable;
+pub use error::{TarError, TarProblem};
+pub use reader::{Piece, TarEntry, TarKind, TarReader};
+
+/// Unit of a tar: headers are one block, data is padded to a multiple.
+pub(crate) const BLOCK: usize = 512;

@@ -1,0 +1,191 @@
+//! What a layer's descriptor says about its format.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use tarpon_oci::Digest;
+
+const ESTARGZ_DIGEST: &str = "containerd.io/snapshot/stargz/toc.digest";
+/// The spellings of containers/storage since 1.44, and of older ones and stargz-snapshotter.
+const ZSTD_PREFIXES: [&str; 2] = ["io.github.containers.zstd-chunked.", "io.containers.zstd-chunked."];
+const CHECKSUM: &str = "manifest-checksum";
+const POSITION: &str = "manifest-position";
+
+/// A format with a table of contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// gzip members, and a footer that says where the TOC is.
+    Estargz,
+    /// zstd frames; annotations say where the TOC is.
+    ZstdChunked,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Estargz => "eStargz",
+            Self::ZstdChunked => "zstd:chunked",
+        })
+    }
+}
+
+/// How a layer is to be read, as far as its descriptor says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// As a stream, from its beginning: there is no TOC that anybody vouches for.
+    Plain,
+    /// Through its TOC.
+    Toc(TocClaim),
+}
+
+/// A claim that the blob has a TOC, with the digest that it must have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TocClaim {
+    pub(super) format: Format,
+    pub(super) digest: Digest,
+    pub(super) blob_size: u64,
+    /// For zstd:chunked.
+    pub(super) position: Position,
+}
+
+/// `manifest-position`: where the compressed TOC is, and how long it is decompressed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) offset: u64,
+    pub(super) compressed: u64,
+    pub(super) decoded: u64,
+}
+
+/// A descriptor that contradicts itself or that this program does not read. The message names the field.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// Layers that registries need not hold.
+    #[error("non-distributable layers (media type {0}) are not supported")]
+    Foreign(String),
+    /// Not a layer, or encrypted, or of a later kind.
+    #[error("unsupported media type {0:?}")]
+    MediaType(String),
+    /// An annotation that does not say what it must.
+    #[error("annotation {name}: malformed value {value:?}")]
+    Annotation {
+        /// Which.
+        name: String,
+        /// What it says.
+        value: String,
+    },
+    /// One annotation asks for another one.
+    #[error("annotation {0} is missing")]
+    Missing(String),
+    /// One blob cannot be two formats; which one counts would be anybody's choice.
+    #[error("annotations {0} and {1} claim two different things")]
+    TwoClaims(String, String),
+    /// eStargz is gzip, zstd:chunked is zstd.
+    #[error("annotation {annotation} does not go with media type {media_type}")]
+    WrongMediaType {
+        /// Which annotation.
+        annotation: String,
+        /// The layer's media type.
+        media_type: String,
+    },
+}
+
+impl Claim {
+    /// Reads media type, annotations and size of a layer's descriptor.
+    ///
+    /// # Errors
+    /// [`ClaimError`]: the layer is refused, not read in another way.
+    pub fn of(media_type: &str, annotations: &BTreeMap<String, String>, blob_size: u64) -> Result<Self, ClaimError> {
+        let expected = format_of(media_type)?;
+        let mut found: Option<(String, TocClaim)> = None;
+        for (name, claim) in estargz(annotations, blob_size).into_iter().chain(zstd_chunked(annotations, blob_size)) {
+            let claim = claim?;
+            match &found {
+                Some((_, first)) if *first == claim => {}
+                Some((first, _)) => return Err(ClaimError::TwoClaims(first.clone(), name)),
+                None => found = Some((name, claim)),
+            }
+        }
+        match found {
+            None => Ok(Self::Plain),
+            Some((_, claim)) if expected == Some(claim.format) => Ok(Self::Toc(claim)),
+            Some((annotation, _)) => Err(ClaimError::WrongMediaType { annotation, media_type: media_type.to_owned() }),
+        }
+    }
+}
+
+/// The format that a layer of this media type may have, if any.
+fn format_of(media_type: &str) -> Result<Option<Format>, ClaimError> {
+    match media_type {
+        "application/vnd.oci.image.layer.v1.tar" | "application/vnd.docker.image.rootfs.diff.tar" => Ok(None),
+        "application/vnd.oci.image.layer.v1.tar+gzip" | "application/vnd.docker.image.rootfs.diff.tar.gzip" => {
+            Ok(Some(Format::Estargz))
+        }
+        "application/vnd.oci.image.layer.v1.tar+zstd" | "application/vnd.docker.image.rootfs.diff.tar.zstd" => {
+            Ok(Some(Format::ZstdChunked))
+        }
+        _ if media_type.starts_with("application/vnd.oci.image.layer.nondistributable.")
+            || media_type.starts_with("application/vnd.docker.image.rootfs.foreign.") =>
+        {
+            Err(ClaimError::Foreign(media_type.to_owned()))
+        }
+        _ => Err(ClaimError::MediaType(crate::tar::printable(media_type.as_bytes()))),
+    }
+}
+
+type Named = (String, Result<TocClaim, ClaimError>);
+
+fn estargz(annotations: &BTreeMap<String, String>, blob_size: u64) -> Option<Named> {
+    let value = annotations.get(ESTARGZ_DIGEST)?;
+    let claim = digest(ESTARGZ_DIGEST, value).map(|digest| TocClaim {
+        format: Format::Estargz,
+        digest,
+        blob_size,
+        position: Position::default(),
+    });
+    Some((ESTARGZ_DIGEST.to_owned(), claim))
+}
+
+fn zstd_chunked(annotations: &BTreeMap<String, String>, blob_size: u64) -> impl Iterator<Item = Named> {
+    ZSTD_PREFIXES.into_iter().filter_map(move |prefix| {
+        let [checksum, position] = [CHECKSUM, POSITION].map(|name| format!("{prefix}{name}"));
+        let claim = match (annotations.get(&checksum), annotations.get(&position)) {
+            (None, None) => return None,
+            (None, Some(_)) => Err(ClaimError::Missing(checksum.clone())),
+            (Some(_), None) => Err(ClaimError::Missing(position)),
+            (Some(digest_value), Some(position_value)) => digest(&checksum, digest_value).and_then(|digest| {
+                let place = parse_position(position_value, blob_size);
+                let place = place.ok_or_else(|| malformed(&position, position_value))?;
+                Ok(TocClaim { format: Format::ZstdChunked, digest, blob_size, position: place })
+            }),
+        };
+        Some((checksum, claim))
+    })
+}
+
+fn digest(name: &str, value: &str) -> Result<Digest, ClaimError> {
+    Digest::from_str(value).map_err(|_| malformed(name, value))
+}
+
+fn malformed(name: &str, value: &str) -> ClaimError {
+    ClaimError::Annotation { name: name.to_owned(), value: value.chars().take(160).collect() }
+}
+
+/// `OFFSET:COMPRESSED:DECODED:1`; the TOC lies in the blob, behind the header of its skippable frame.
+fn parse_position(text: &str, blob_size: u64) -> Option<Position> {
+    let mut fields = text.split(':').map(|field| {
+        let is_number = !field.is_empty() && field.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| field.parse::<u64>().ok()).flatten()
+    });
+    let mut next = || fields.next().flatten();
+    let position = Position { offset: next()?, compressed: next()?, decoded: next()? };
+    let kind = next()?;
+    let end = position.offset.checked_add(position.compressed)?;
+    let is_valid = kind == 1
+        && fields.next().is_none()
+        && position.offset >= super::footer::SKIPPABLE_HEADER
+        && position.compressed > 0
+        && end <= blob_size;
+    is_valid.then_some(position)
+}

@@ -1,0 +1,36 @@
+//! Layers that carry a table of contents: eStargz and zstd:chunked.
+//!
+//! The order of steps is the order of trust. [`Claim::of`] reads the descriptor (whose manifest was verified) and says which
+//! digest the TOC must have. [`TocClaim::locate`] finds the TOC in the blob, [`TocClaim::open`] checks the digest, and only
+//! what passed can be parsed: [`Toc::index`].
+//!
+//! A TOC that disagrees with itself is refused. One that is fine but does not suffice to read the layer piece by piece is
+//! [`TocError::NotLazy`]: the caller streams the layer instead ([`plain`](crate::plain)). An eStargz blob whose descriptor
+//! does not name its TOC is a plain layer: nobody vouches for the TOC.
+
+mod build;
+mod claim;
+mod error;
+mod footer;
+mod json;
+mod open;
+mod time;
+
+pub use claim::{Claim, ClaimError, Format, TocClaim};
+pub use error::{EntryProblem, NotLazy, TocError};
+pub use open::{Toc, TocPlace};
+
+use crate::index::LayerPath;
+
+/// Tag suffix of the image that holds the TOCs of an image whose layers end in an external-TOC footer.
+pub const EXTERNAL_TOC_TAG_SUFFIX: &str = "-esgztoc";
+/// Annotation on the layers of that image: the digest of the layer that the TOC describes.
+pub const EXTERNAL_TOC_LAYER_ANNOTATION: &str = "containerd.io/snapshot/stargz/layer.digest";
+
+/// Name of the TOC in an eStargz tar.
+const TOC_NAME: &[u8] = b"stargz.index.json";
+
+/// Whether a regular file at this path belongs to the format and not to the image: the TOC and the landmarks.
+pub(crate) fn is_toc_file(path: &LayerPath) -> bool {
+    path.as_bytes() == TOC_NAME || matches!(path.as_bytes(), b".prefetch.landmark" | b".no.prefetch.landmark")
+}

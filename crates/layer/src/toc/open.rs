@@ -1,0 +1,180 @@
+//! From a claim to the verified bytes of a TOC.
+
+use std::io::Read;
+use std::ops::Range;
+
+use tarpon_oci::{Digest, Verified, limits};
+
+use super::claim::{Format, TocClaim};
+use super::error::{NotLazy, TocError};
+use super::footer::{self, Footer, SKIPPABLE_HEADER};
+use super::{TOC_NAME, build};
+use crate::decode::{Compression, DecodeError, LayerReader};
+use crate::index::LayerIndex;
+use crate::tar::{TarKind, TarReader};
+
+/// Bounds of the first guess at how long an eStargz TOC and footer are.
+const TAIL: Range<u64> = 64 << 10..4 << 20;
+
+/// Where a TOC is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TocPlace {
+    /// In these bytes of the layer's blob.
+    InBlob(Range<u64>),
+    /// Not in the blob but in an image of its own: see [`EXTERNAL_TOC_TAG_SUFFIX`](super::EXTERNAL_TOC_TAG_SUFFIX).
+    External {
+        /// Where the data of the layer's blob ends.
+        data_end: u64,
+    },
+}
+
+/// A TOC whose digest was checked.
+#[derive(Debug, Clone)]
+pub struct Toc {
+    json: Vec<u8>,
+    format: Format,
+    data_end: u64,
+}
+
+impl TocClaim {
+    /// The format that is claimed.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The digest that the TOC must have: of its JSON for eStargz, of its compressed bytes for zstd:chunked.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// The bytes of the blob to fetch first. They surely tell where the TOC is, and mostly hold it. Empty for an empty blob.
+    pub fn first_range(&self) -> Range<u64> {
+        match self.format {
+            Format::ZstdChunked => self.position.offset..self.position.offset + self.position.compressed,
+            // TOCs are about one percent of the blob.
+            Format::Estargz => {
+                self.blob_size.saturating_sub((self.blob_size / 64).clamp(TAIL.start, TAIL.end))..self.blob_size
+            }
+        }
+    }
+
+    /// Where the TOC is, given the bytes of [`TocClaim::first_range`].
+    ///
+    /// # Errors
+    /// [`TocError::Footer`], or [`TocError::NotLazy`] if it is too long.
+    pub fn locate(&self, first: &[u8]) -> Result<TocPlace, TocError> {
+        let place = match self.format {
+            Format::ZstdChunked => {
+                if self.position.decoded > limits::TOC_BYTES {
+                    return Err(TocError::NotLazy(NotLazy::TocTooLarge(self.position.decoded)));
+                }
+                self.first_range()
+            }
+            Format::Estargz => match footer::parse(first) {
+                None => return Err(TocError::Footer("there is none")),
+                Some(Footer::External { length }) => {
+                    return Ok(TocPlace::External { data_end: self.blob_size.saturating_sub(length) });
+                }
+                Some(Footer::At { toc, length }) => {
+                    let end = self.blob_size.saturating_sub(length);
+                    if toc >= end {
+                        return Err(TocError::Footer("it points outside the blob"));
+                    }
+                    toc..end
+                }
+            },
+        };
+        let length = place.end - place.start;
+        if length > limits::TOC_COMPRESSED_BYTES {
+            return Err(TocError::NotLazy(NotLazy::TocTooLarge(length)));
+        }
+        Ok(TocPlace::InBlob(place))
+    }
+
+    /// The part of `first` (the bytes of [`TocClaim::first_range`]) that is the TOC, if all of it is there.
+    pub fn within<'a>(&self, place: &TocPlace, first: &'a [u8]) -> Option<&'a [u8]> {
+        let TocPlace::InBlob(range) = place else { return None };
+        let start = usize::try_from(range.start.checked_sub(self.first_range().start)?).ok()?;
+        let length = usize::try_from(range.end - range.start).ok()?;
+        first.get(start..)?.get(..length)
+    }
+
+    /// Decodes and checks the TOC from its bytes in the blob, or from the blob of the external TOC's layer.
+    ///
+    /// # Errors
+    /// [`TocError`]; above all when the digest is not the claimed one.
+    pub fn open(&self, place: &TocPlace, encoded: &[u8]) -> Result<Toc, TocError> {
+        let (data_end, needed) = match place {
+            TocPlace::External { data_end } => (*data_end, None),
+            TocPlace::InBlob(range) => match self.format {
+                Format::Estargz => (range.start, Some(range)),
+                Format::ZstdChunked => (range.start.saturating_sub(SKIPPABLE_HEADER), Some(range)),
+            },
+        };
+        if let Some(range) = needed {
+            if range.end - range.start != encoded.len() as u64 {
+                let (needed_from, needed_to) = (range.start, range.end);
+                return Err(TocError::Incomplete { needed_from, needed_to, got: encoded.len() });
+            }
+        }
+        let json = match self.format {
+            Format::Estargz => Verified::check(&self.digest, estargz_json(encoded)?)?.into_inner(),
+            Format::ZstdChunked => {
+                let encoded = Verified::check(&self.digest, encoded)?;
+                zstd_json(&encoded, self.position.decoded)?
+            }
+        };
+        Ok(Toc { json, format: self.format, data_end })
+    }
+}
+
+impl Toc {
+    /// Parses the TOC.
+    ///
+    /// # Errors
+    /// [`TocError::NotLazy`] if the layer must be streamed, any other if it must be refused.
+    pub fn index(&self) -> Result<LayerIndex, TocError> {
+        build::index(&self.json, self.format, self.data_end)
+    }
+
+    /// The JSON, for those who want to look at it.
+    pub fn json(&self) -> &[u8] {
+        &self.json
+    }
+}
+
+/// The payload of the tar in the TOC's gzip member.
+fn estargz_json(encoded: &[u8]) -> Result<Vec<u8>, TocError> {
+    // Room for the TOC, its tar headers and the trailer.
+    let limit = limits::TOC_BYTES + limits::TAR_EXTENSION_BYTES;
+    let decoder = LayerReader::new(encoded, Compression::Gzip).map_err(|error| gzip_error(&error))?;
+    let mut tar = TarReader::new(decoder.take(limit));
+    let entry = tar.next_entry()?.ok_or(TocError::Container("the archive is empty"))?;
+    if entry.kind != TarKind::File || entry.name != TOC_NAME || entry.is_sparse {
+        return Err(TocError::Container("the archive holds something else"));
+    }
+    if entry.size > limits::TOC_BYTES {
+        return Err(TocError::NotLazy(NotLazy::TocTooLarge(entry.size)));
+    }
+    let mut json = Vec::new();
+    tar.read_to_end(&mut json).map_err(|error| gzip_error(&error))?;
+    if tar.next_entry()?.is_some() {
+        return Err(TocError::Container("the TOC is not the last entry of the archive"));
+    }
+    Ok(json)
+}
+
+fn gzip_error(error: &std::io::Error) -> TocError {
+    DecodeError::Malformed { codec: "gzip", problem: error.to_string() }.into()
+}
+
+fn zstd_json(encoded: &[u8], decoded: u64) -> Result<Vec<u8>, TocError> {
+    let error = |error: std::io::Error| DecodeError::Malformed { codec: "zstd", problem: error.to_string() };
+    let decoder = LayerReader::new(encoded, Compression::Zstd).map_err(error)?;
+    let mut json = Vec::new();
+    decoder.take(decoded + 1).read_to_end(&mut json).map_err(error)?;
+    if json.len() as u64 != decoded {
+        return Err(TocError::Container("its decoded length is not what the annotation says"));
+    }
+    Ok(json)
+}
