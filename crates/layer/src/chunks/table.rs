@@ -92,7 +92,7 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
     pub fn object(&self, number: u32) -> Option<(ObjectId, ObjectEntry)> {
         let (ids, _) = self.part(&self.layout.ids).as_chunks::<ID>();
         let id = Digest::from_bytes(*ids.get(number as usize)?);
-        let record = record::<OBJECT>(self.part(&self.layout.objects), number)?;
+        let record = nth::<OBJECT>(self.part(&self.layout.objects), number)?;
         let (first, count) = (number_at(record, 8), number_at(record, 12));
         let entry = ObjectEntry { number, size: long_at(record, 0), chunks: first..first.saturating_add(count) };
         Some((id, entry))
@@ -112,8 +112,8 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
 
     /// The chunk with this number.
     pub fn chunk(&self, number: u32) -> Option<ChunkEntry> {
-        let record = record::<CHUNK>(self.part(&self.layout.chunks), number)?;
-        let digest = Digest::from_bytes(*record::<ID>(self.part(&self.layout.digests), number)?);
+        let record = nth::<CHUNK>(self.part(&self.layout.chunks), number)?;
+        let digest = Digest::from_bytes(*nth::<ID>(self.part(&self.layout.digests), number)?);
         let place = match format::codec_from_byte(record[46]) {
             None => Place::Zeros,
             Some(codec) => Place::Blob {
@@ -150,7 +150,7 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
 
     /// The layer with this number.
     pub fn layer(&self, number: u16) -> Option<LayerEntry> {
-        let record = record::<LAYER>(self.part(&self.layout.layers), u32::from(number))?;
+        let record = nth::<LAYER>(self.part(&self.layout.layers), u32::from(number))?;
         let digest = Digest::from_bytes(*record.first_chunk()?);
         let blob = Blob { digest, size: long_at(record, 32) };
         Some(LayerEntry { blob, compression: format::compression_from_byte(record[40])? })
@@ -162,7 +162,7 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
     }
 
     fn place_key(&self, number: &[u8; PLACE]) -> (u16, u64) {
-        let record = record::<CHUNK>(self.part(&self.layout.chunks), u32::from_le_bytes(*number));
+        let record = nth::<CHUNK>(self.part(&self.layout.chunks), u32::from_le_bytes(*number));
         record.map_or((u16::MAX, u64::MAX), |record| (short_at(record, 44), long_at(record, 16)))
     }
 
@@ -258,7 +258,7 @@ fn count(part: &Range<usize>, size: usize) -> u32 {
     u32::try_from(part.len() / size).unwrap_or(u32::MAX)
 }
 
-fn record<const N: usize>(part: &[u8], number: u32) -> Option<&[u8; N]> {
+fn nth<const N: usize>(part: &[u8], number: u32) -> Option<&[u8; N]> {
     part.as_chunks::<N>().0.get(number as usize)
 }
 

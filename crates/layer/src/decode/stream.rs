@@ -34,7 +34,7 @@ impl<R: BufRead> LayerReader<R> {
                 format!("the blob begins with a piece of only {} bytes", start.len()),
             ));
         }
-        let compression = Compression::sniff(start);
+        let compression = Compression::detect(start);
         Self::new(reader, compression)
     }
 

@@ -163,10 +163,8 @@ impl Assembler {
             },
         }
         let number = u32::try_from(self.entries.len()).map_err(|_| InvalidEntry::TooManyEntries)?;
-        if let Node::HardLink(target) = &mut entry.node {
-            if self.duplicates == Duplicates::LastWins {
-                self.link(number, &entry.path, target)?;
-            }
+        if let (Node::HardLink(target), Duplicates::LastWins) = (&mut entry.node, self.duplicates) {
+            self.link(number, &entry.path, target)?;
         }
         self.known.insert(entry.path.clone(), Known::Entry(number));
         self.push(entry)

@@ -236,7 +236,7 @@ impl Pieces {
         length: u64,
         mut push: impl FnMut(Chunk) -> Result<(), InvalidEntry>,
     ) -> Result<(), InvalidEntry> {
-        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         // Up to here the file was one run of data (or nothing), so the digest of the chunk is the digest so far.
         if self.part.is_none() {
             self.part = Some(self.whole.clone());

@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn records_are_measured_by_their_own_length() {
-        let records = parse(b"11 path=ab\n12 uid=70000\n24 SCHILY.xattr.user.a=\n\0\n").unwrap();
+        let records = parse(b"11 path=ab\n13 uid=70000\n26 SCHILY.xattr.user.a=\n\0\n").unwrap();
         assert_eq!(records.path.as_deref(), Some(&b"ab"[..]));
         assert_eq!(records.uid, Some(70000));
         for data in [

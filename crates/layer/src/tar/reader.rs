@@ -288,7 +288,7 @@ impl<R: Read> TarReader<R> {
         // GNU tar puts a made-up name into a sparse file's header, and into `path` where it is long.
         let name = match records.sparse.name.take() {
             Some(name) => Some(name),
-            None => one_of("two different names", [extensions.long_name, records.path])?,
+            None => one_of("two different names", [extensions.long_name, records.path.take()])?,
         };
         match name {
             Some(name) => self.entry_name.extend_from_slice(&name),
@@ -297,7 +297,7 @@ impl<R: Read> TarReader<R> {
         let has_slash = self.entry_name.ends_with(b"/");
         let kind = kind(header, has_slash)?;
         let is_link = matches!(kind, TarKind::HardLink | TarKind::Symlink);
-        let link = one_of("two different link names", [extensions.long_link, records.link])?;
+        let link = one_of("two different link names", [extensions.long_link, records.link.take()])?;
         let link =
             link.filter(|_| is_link).unwrap_or_else(|| if is_link { header.link().to_vec() } else { Vec::new() });
         let stored = match kind {

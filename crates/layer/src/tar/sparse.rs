@@ -188,8 +188,8 @@ impl PaxSparse {
             b"size" => self.size = Some(number()?),
             b"realsize" => self.real_size = Some(number()?),
             b"numblocks" => self.count = Some(number()?),
-            b"offset" if self.map.len() % 2 == 0 => self.push(number()?)?,
-            b"numbytes" if self.map.len() % 2 == 1 => self.push(number()?)?,
+            b"offset" if self.map.len().is_multiple_of(2) => self.push(number()?)?,
+            b"numbytes" if !self.map.len().is_multiple_of(2) => self.push(number()?)?,
             b"offset" | b"numbytes" => return Err(TarProblem::Sparse("offsets and lengths do not alternate")),
             b"map" => {
                 self.map.clear();
@@ -213,7 +213,7 @@ impl PaxSparse {
     /// All records are here: they must make sense together.
     pub(super) fn finish(&self) -> Result<(), TarProblem> {
         let pairs = self.map.len() / 2;
-        if self.map.len() % 2 == 1 || self.count.is_some_and(|count| count != pairs as u64) {
+        if !self.map.len().is_multiple_of(2) || self.count.is_some_and(|count| count != pairs as u64) {
             return Err(TarProblem::Sparse("the number of segments is wrong"));
         }
         Ok(())

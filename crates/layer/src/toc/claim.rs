@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use tarpon_oci::Digest;
+use tarpon_oci::{Compression, Digest, MediaType};
 
 const ESTARGZ_DIGEST: &str = "containerd.io/snapshot/stargz/toc.digest";
 /// The spellings of containers/storage since 1.44, and of older ones and stargz-snapshotter.
@@ -62,11 +62,11 @@ pub(super) struct Position {
 #[non_exhaustive]
 pub enum ClaimError {
     /// Layers that registries need not hold.
-    #[error("non-distributable layers (media type {0}) are not supported")]
-    Foreign(String),
+    #[error("foreign (non-distributable) layers are not supported")]
+    Foreign,
     /// Not a layer, or encrypted, or of a later kind.
-    #[error("unsupported media type {0:?}")]
-    MediaType(String),
+    #[error("unsupported media type of a layer: {0:?}")]
+    MediaType(MediaType),
     /// An annotation that does not say what it must.
     #[error("annotation {name}: malformed value {value:?}")]
     Annotation {
@@ -82,12 +82,12 @@ pub enum ClaimError {
     #[error("annotations {0} and {1} claim two different things")]
     TwoClaims(String, String),
     /// eStargz is gzip, zstd:chunked is zstd.
-    #[error("annotation {annotation} does not go with media type {media_type}")]
+    #[error("annotation {annotation} claims {format}, which the media type is not of")]
     WrongMediaType {
         /// Which annotation.
         annotation: String,
-        /// The layer's media type.
-        media_type: String,
+        /// What it claims.
+        format: Format,
     },
 }
 
@@ -96,7 +96,11 @@ impl Claim {
     ///
     /// # Errors
     /// [`ClaimError`]: the layer is refused, not read in another way.
-    pub fn of(media_type: &str, annotations: &BTreeMap<String, String>, blob_size: u64) -> Result<Self, ClaimError> {
+    pub fn of(
+        media_type: &MediaType,
+        annotations: &BTreeMap<String, String>,
+        blob_size: u64,
+    ) -> Result<Self, ClaimError> {
         let expected = format_of(media_type)?;
         let mut found: Option<(String, TocClaim)> = None;
         for (name, claim) in estargz(annotations, blob_size).into_iter().chain(zstd_chunked(annotations, blob_size)) {
@@ -110,27 +114,19 @@ impl Claim {
         match found {
             None => Ok(Self::Plain),
             Some((_, claim)) if expected == Some(claim.format) => Ok(Self::Toc(claim)),
-            Some((annotation, _)) => Err(ClaimError::WrongMediaType { annotation, media_type: media_type.to_owned() }),
+            Some((annotation, claim)) => Err(ClaimError::WrongMediaType { annotation, format: claim.format }),
         }
     }
 }
 
 /// The format that a layer of this media type may have, if any.
-fn format_of(media_type: &str) -> Result<Option<Format>, ClaimError> {
+fn format_of(media_type: &MediaType) -> Result<Option<Format>, ClaimError> {
     match media_type {
-        "application/vnd.oci.image.layer.v1.tar" | "application/vnd.docker.image.rootfs.diff.tar" => Ok(None),
-        "application/vnd.oci.image.layer.v1.tar+gzip" | "application/vnd.docker.image.rootfs.diff.tar.gzip" => {
-            Ok(Some(Format::Estargz))
-        }
-        "application/vnd.oci.image.layer.v1.tar+zstd" | "application/vnd.docker.image.rootfs.diff.tar.zstd" => {
-            Ok(Some(Format::ZstdChunked))
-        }
-        _ if media_type.starts_with("application/vnd.oci.image.layer.nondistributable.")
-            || media_type.starts_with("application/vnd.docker.image.rootfs.foreign.") =>
-        {
-            Err(ClaimError::Foreign(media_type.to_owned()))
-        }
-        _ => Err(ClaimError::MediaType(crate::tar::printable(media_type.as_bytes()))),
+        MediaType::Layer(Compression::None) => Ok(None),
+        MediaType::Layer(Compression::Gzip) => Ok(Some(Format::Estargz)),
+        MediaType::Layer(Compression::Zstd) => Ok(Some(Format::ZstdChunked)),
+        MediaType::ForeignLayer => Err(ClaimError::Foreign),
+        other => Err(ClaimError::MediaType(other.clone())),
     }
 }
 
@@ -188,4 +184,98 @@ fn parse_position(text: &str, blob_size: u64) -> Option<Position> {
         && position.compressed > 0
         && end <= blob_size;
     is_valid.then_some(position)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "io.containers.zstd-chunked.";
+    const NEW: &str = "io.github.containers.zstd-chunked.";
+
+    fn claim(compression: Compression, annotations: &[(&str, &str)]) -> Result<Claim, String> {
+        let annotations = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Claim::of(&MediaType::Layer(compression), &annotations, 1000).map_err(|error| error.to_string())
+    }
+
+    fn format(claim: Claim) -> Option<Format> {
+        match claim {
+            Claim::Plain => None,
+            Claim::Toc(claim) => Some(claim.format()),
+        }
+    }
+
+    fn digest() -> String {
+        Digest::of(b"toc").to_string()
+    }
+
+    #[test]
+    fn without_annotations_every_layer_is_plain() {
+        for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
+            assert_eq!(claim(compression, &[("other", "1")]), Ok(Claim::Plain));
+        }
+        let none = BTreeMap::new();
+        assert_eq!(Claim::of(&MediaType::ForeignLayer, &none, 1), Err(ClaimError::Foreign));
+        assert!(Claim::of(&MediaType::parse("application/x+encrypted"), &none, 1).is_err());
+    }
+
+    #[test]
+    fn both_spellings_of_zstd_chunked_and_estargz_are_known() {
+        let digest = digest();
+        for prefix in [OLD, NEW] {
+            let [checksum, position] = [CHECKSUM, POSITION].map(|name| format!("{prefix}{name}"));
+            let annotations = [(&*checksum, &*digest), (&*position, "100:50:400:1")];
+            assert_eq!(claim(Compression::Zstd, &annotations).map(format), Ok(Some(Format::ZstdChunked)));
+        }
+        let annotations = [(ESTARGZ_DIGEST, &*digest)];
+        assert_eq!(claim(Compression::Gzip, &annotations).map(format), Ok(Some(Format::Estargz)));
+    }
+
+    #[test]
+    fn contradictory_claims_are_refused() {
+        let digest = digest();
+        let other = Digest::of(b"other").to_string();
+        let names = [OLD, NEW].map(|prefix| [CHECKSUM, POSITION].map(|name| format!("{prefix}{name}")));
+        let [[old_sum, old_at], [new_sum, new_at]] = &names;
+        let at = "100:50:400:1";
+        let cases: [(Compression, &[(&str, &str)]); 9] = [
+            (Compression::Zstd, &[(old_sum, &digest), (old_at, at), (ESTARGZ_DIGEST, &digest)]),
+            (Compression::Zstd, &[(old_sum, &digest), (old_at, at), (new_sum, &other), (new_at, at)]),
+            (Compression::Zstd, &[(old_sum, &digest), (old_at, at), (new_sum, &digest), (new_at, "101:50:400:1")]),
+            (Compression::Zstd, &[(new_sum, &digest)]),
+            (Compression::Zstd, &[(new_at, at)]),
+            (Compression::Zstd, &[(ESTARGZ_DIGEST, &digest)]),
+            (Compression::Gzip, &[(new_sum, &digest), (new_at, at)]),
+            (Compression::None, &[(ESTARGZ_DIGEST, &digest)]),
+            (Compression::Gzip, &[(ESTARGZ_DIGEST, "sha256:1234")]),
+        ];
+        for (compression, annotations) in cases {
+            assert!(claim(compression, annotations).is_err(), "{annotations:?}");
+        }
+        let same: &[(&str, &str)] = &[(old_sum, &digest), (old_at, at), (new_sum, &digest), (new_at, at)];
+        assert_eq!(claim(Compression::Zstd, same).map(format), Ok(Some(Format::ZstdChunked)));
+    }
+
+    #[test]
+    fn positions_outside_the_blob_are_refused() {
+        for text in ["100:50:400:1", "8:992:1:1"] {
+            assert!(parse_position(text, 1000).is_some(), "{text}");
+        }
+        for text in [
+            "",
+            "100",
+            "100:50:400",
+            "100:50:400:2",
+            "100:50:400:1:1",
+            "0:50:400:1",
+            "100:0:400:1",
+            "100:901:400:1",
+            "-1:50:400:1",
+            "+100:50:400:1",
+            "18446744073709551615:50:400:1",
+            "100:50:400:",
+        ] {
+            assert!(parse_position(text, 1000).is_none(), "{text}");
+        }
+    }
 }

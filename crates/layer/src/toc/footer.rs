@@ -2,9 +2,8 @@
 
 /// Bytes before the body of a skippable zstd frame: magic and length.
 pub(super) const SKIPPABLE_HEADER: u64 = 8;
-/// Longest eStargz footer.
-pub(super) const LONGEST: u64 = 51;
 
+const CURRENT: usize = 51;
 const LEGACY: usize = 47;
 const EXTERNAL: usize = 46;
 
@@ -20,10 +19,9 @@ pub(super) enum Footer {
 /// Reads the eStargz footer that ends where `tail`, and the blob, ends. It is an empty gzip member whose extra field holds the
 /// offset; the legacy form lacks the subfield's header.
 pub(super) fn parse(tail: &[u8]) -> Option<Footer> {
-    if let Some(extra) = extra(tail, 51, 26) {
-        if let Some(toc) = extra.strip_prefix(b"SG\x16\0").and_then(offset) {
-            return Some(Footer::At { toc, length: 51 });
-        }
+    let current = extra(tail, CURRENT, 26).and_then(|extra| extra.strip_prefix(b"SG\x16\0"));
+    if let Some(toc) = current.and_then(offset) {
+        return Some(Footer::At { toc, length: CURRENT as u64 });
     }
     if let Some(toc) = extra(tail, LEGACY, 22).and_then(offset) {
         return Some(Footer::At { toc, length: LEGACY as u64 });

@@ -111,11 +111,8 @@ impl TocClaim {
                 Format::ZstdChunked => (range.start.saturating_sub(SKIPPABLE_HEADER), Some(range)),
             },
         };
-        if let Some(range) = needed {
-            if range.end - range.start != encoded.len() as u64 {
-                let (needed_from, needed_to) = (range.start, range.end);
-                return Err(TocError::Incomplete { needed_from, needed_to, got: encoded.len() });
-            }
+        if let Some(Range { start, end }) = needed.filter(|range| range.end - range.start != encoded.len() as u64) {
+            return Err(TocError::Incomplete { needed_from: *start, needed_to: *end, got: encoded.len() });
         }
         let json = match self.format {
             Format::Estargz => Verified::check(&self.digest, estargz_json(encoded)?)?.into_inner(),
