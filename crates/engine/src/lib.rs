@@ -3,25 +3,44 @@
 //! The API in the order of that life:
 //!
 //! ```text
-//! let engine = Engine::open(EngineOptions { store, store_size })?;          // cheap: no scan, no network
-//! let prepared = engine.prepare(&image, &progress).await?;                  // ImageRequest → Prepared: local record, network only if it must
-//! let entries  = engine.list(&prepared, path)?;                             // `ls` and `inspect` need no mount
-//! let report   = engine.inspect(&image).await?;
+//! let engine = Engine::open(EngineOptions { store, store_size, server_command })?;   // cheap: no scan, no network
+//! let prepared = engine.prepare(&ImageRequest { … }, &progress).await?;             // → a record in the store
 //!
-//! let client = engine.server(Spawn::IfAbsent)?;                             // the store's server process (Unix socket)
-//! let mounted = client.mount(&MountRequest { … })?;                         // blocks until the mount is usable
-//! client.unmount(dir)?;  client.status()?;                                  // → Vec<MountStatus>, serde::Serialize
+//! let client = engine.client();                                                    // the store's server process
+//! let status = client.mount(prepared.mount_on(dir))?;                              // usable when it returns
+//! client.status()?;  client.unmount(&dir)?;  client.recover()?;
 //!
-//! Server::start(engine, …)                                                  // the same in this process (`--foreground`, `serve`, demo)
-//! engine.store()                                                            // cache ls/usage/gc/verify/clear are the store's own API
+//! let server = Server::start(&engine).await?;                                      // the same in this process
+//! server.mount(prepared.mount_on(dir)).await?;  server.run().await;
+//!
+//! engine.open_tree(&prepared)?;                                                    // `ls`: names and attributes
+//! engine.inspect(&request).await?;                                                 // manifest, config, layer formats
+//! engine.store()                                                                   // cache: list, check, empty
 //! ```
 
+mod access;
+mod engine;
 mod error;
+mod image;
+mod inspect;
+mod prepare;
 mod progress;
 mod protocol;
+mod serve;
+mod server;
+mod tree;
 
+pub use engine::{Engine, EngineOptions};
 pub use error::{Error, ErrorKind, Result};
+pub use image::{ImageRequest, Prepared, Pull};
+pub use inspect::{Inspection, LayerInspection};
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
     Access, LayerVerification, ModeChoice, MountRequest, MountStatus, Request, Response, Unmounted, Writable,
 };
+pub use serve::serve;
+pub use server::{Client, Server};
+pub use tarpon_mount::{Capability, probe};
+pub use tarpon_oci as oci;
+pub use tarpon_store as store;
+pub use tree::{Item, TreeView};

@@ -4,7 +4,7 @@ use tarpon_oci::Digest;
 
 /// Told what is going on while an image is prepared. Called from several threads at once; must not block.
 pub trait Progress: Send + Sync {
-    /// The image was resolved. `layers` are in manifest order, bottom first.
+    /// The image was resolved. `layers` are in manifest order, bottom first, each blob once.
     fn resolved(&self, manifest: &Digest, layers: &[LayerPlan]) {
         let _ = (manifest, layers);
     }
@@ -34,6 +34,8 @@ impl Progress for Silent {}
 /// How one layer will be made ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerPlan {
+    /// Its place in the manifest, from 0.
+    pub number: usize,
     /// The layer's blob.
     pub digest: Digest,
     /// Compressed bytes of the blob.

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use tarpon_layer::LayerIndex;
 use tarpon_layer::chunks::ChunkTableBuilder;
-use tarpon_registry::Resolved;
+use tarpon_oci::ImageConfig;
+use tarpon_registry::ResolvedImage;
 use tarpon_store::{ImageRecord, LayerRecord, Part, Store, StoreError};
 use tarpon_tree::{Tree, erofs, merge};
 
@@ -15,13 +16,14 @@ use crate::{Error, ErrorKind, Result};
 /// Everything that a record is made of.
 pub(super) struct Image {
     pub(super) request: ImageRequest,
-    pub(super) resolved: Resolved,
+    pub(super) resolved: ResolvedImage,
+    pub(super) config: ImageConfig,
     pub(super) layers: Vec<Layer>,
 }
 
 /// Merges and installs. Blocks on the processor and the disk.
 pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
-    let Image { request, resolved, layers } = image;
+    let Image { request, resolved, config, layers } = image;
     let (indexes, layers): (Vec<LayerIndex>, Vec<Layer>) =
         layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer)).unzip();
     let tree = merge(&indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
@@ -33,7 +35,7 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
         digest: layer.blob.digest,
         size: layer.blob.size,
         format: layer.format,
-        verification: layer.verification.to_owned(),
+        verification: layer.verification,
     });
     let manifest = *resolved.manifest.digest();
     let name = request.source.to_string();
@@ -41,7 +43,7 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
     let install = || -> std::result::Result<ImageRecord, StoreError> {
         let mut staging = store.stage_image(record)?;
         staging.put(Part::Manifest, &resolved.manifest.bytes)?;
-        staging.put(Part::Config, &resolved.config.bytes)?;
+        staging.put(Part::Config, &config.bytes)?;
         staging.write(Part::Tree, |file| file.write_all(&erofs))?;
         staging.put(Part::Chunks, &chunks)?;
         staging.put_objects(objects)?;

@@ -11,8 +11,9 @@ mod kept;
 mod layers;
 mod pipe;
 mod stream;
+mod toc;
 
-use tarpon_registry::{Repository, Resolved};
+use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::ImageRecord;
 
 use crate::image::{ImageRequest, Prepared, Pull};
@@ -54,7 +55,7 @@ impl Engine {
     }
 
     async fn prepare_remote(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
-        let repository = access::open(&request.text, &request.access)?;
+        let repository = access::open(&request.text, &request.access).await?;
         let resolved = access::resolve(&repository, &request.platform).await?;
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
         let known = self.store().image(resolved.manifest.digest()).map_err(failed)?;
@@ -73,14 +74,14 @@ impl Engine {
         &self,
         request: &ImageRequest,
         repository: &Repository,
-        resolved: Resolved,
+        resolved: ResolvedImage,
         progress: &dyn Progress,
     ) -> Result<(ImageRecord, Vec<String>)> {
         // Objects of this import are not evicted before the record that needs them is there.
         let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
-        let layers = layers::index_all(self.store(), repository, &resolved, progress).await?;
+        let (config, layers) = layers::index_all(self.store(), repository, &resolved, progress).await?;
         let fallbacks = layers.iter().filter_map(|layer| layer.fallback.clone()).collect();
-        let image = assemble::Image { request: request.clone(), resolved, layers };
+        let image = assemble::Image { request: request.clone(), resolved, config, layers };
         let store = self.store().clone();
         let record = tokio::task::spawn_blocking(move || assemble::assemble(&store, image))
             .await

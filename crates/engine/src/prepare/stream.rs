@@ -3,7 +3,7 @@
 //! The index is believed only when the blob's digest and the tar's diffID have been checked at the end. Objects need
 //! no such proof: each is linked in under the sha256 of its own bytes.
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -14,6 +14,7 @@ use tarpon_layer::LayerIndex;
 use tarpon_oci::{Blob, Digest, Hasher, Verified};
 
 use super::pipe::{self, BlobReader, PIECES};
+use crate::{Error, ErrorKind, access};
 
 /// What streaming a layer gives.
 pub(super) struct Streamed {
@@ -44,6 +45,15 @@ pub(super) enum StreamError {
     /// The store.
     #[error("{0}")]
     Store(#[from] StoreError),
+}
+
+/// The same, for the outside.
+pub(super) fn outward(step: String, error: StreamError) -> Error {
+    match error {
+        StreamError::Source(error) => access::source(step, &error),
+        StreamError::Bad(cause) => Error::new(ErrorKind::Refused, step, cause),
+        StreamError::Store(error) => Error::new(ErrorKind::Store, step, error),
+    }
 }
 
 /// Streams the layer: `received` is told of every piece that arrives.

@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 use tarpon_fetch::{Fetcher, ImageHandle, Stats};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_oci::Digest;
-use tarpon_registry::{Repository, TransferStats};
+use tarpon_registry::Repository;
 use tarpon_store::{ImageRecord, Store};
+use tokio::runtime::Handle;
 
 use crate::protocol::MountRequest;
 use crate::{Error, ErrorKind, Result, access};
@@ -28,7 +29,7 @@ impl Image {
     }
 
     /// What crossed the wire for this image, retries and tokens included.
-    pub(super) fn transfers(&self) -> TransferStats {
+    pub(super) fn transfers(&self) -> tarpon_registry::Stats {
         self.repository.stats()
     }
 }
@@ -38,12 +39,13 @@ impl Image {
 pub(super) struct Images {
     store: Store,
     fetcher: Fetcher,
+    runtime: Handle,
     loaded: Mutex<HashMap<Digest, Arc<Image>>>,
 }
 
 impl Images {
-    pub(super) fn new(store: Store, fetcher: Fetcher) -> Self {
-        Self { store, fetcher, loaded: Mutex::default() }
+    pub(super) fn new(store: Store, fetcher: Fetcher, runtime: Handle) -> Self {
+        Self { store, fetcher, runtime, loaded: Mutex::default() }
     }
 
     /// Loads the image, or takes it as it was loaded for an earlier mount.
@@ -62,7 +64,7 @@ impl Images {
         let found = self.store.load_image(&request.manifest).map_err(|error| failed(error.to_string()))?;
         let found = found.ok_or_else(|| failed("it is not in the store, or damaged".into()))?;
         let table = ChunkTable::open(Arc::new(found.chunks) as _).map_err(|error| failed(error.to_string()))?;
-        let repository = access::open(&request.image, &request.access)?;
+        let repository = self.runtime.block_on(access::open(&request.image, &request.access))?;
         let handle = self.fetcher.add_image(table, repository.blobs(), request.image.as_str());
         Ok(Image { record: found.record, tree: found.tree_path, repository, handle })
     }

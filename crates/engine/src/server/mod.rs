@@ -15,6 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use client::Client;
+pub(crate) use client::READY;
+pub(crate) use wire::connect;
 use mounts::Mounts;
 use tarpon_store::{LockError, ServerLock};
 use tokio::runtime::Handle;

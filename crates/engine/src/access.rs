@@ -1,0 +1,57 @@
+//! From how a user wants an image reached to an opened source, and from a source's errors to ours.
+
+use tarpon_fetch::{Fault, SourceError};
+use tarpon_oci::{ImageConfig, Platform, Source};
+use tarpon_registry::{AccessOptions, Credentials, Repository, ResolvedImage};
+
+use crate::protocol::Access;
+use crate::{Error, ErrorKind, Result};
+
+/// Opens `image`. A registry is not asked anything yet; an archive is walked once.
+pub(crate) async fn open(image: &str, access: &Access) -> Result<Repository> {
+    let source: Source =
+        image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
+    let options = AccessOptions {
+        credentials: access.creds.as_deref().map(Credentials::parse),
+        authfile: access.authfile.clone(),
+        tls_verify: access.tls_verify.unwrap_or(true),
+        cert_dir: access.cert_dir.clone(),
+    };
+    tarpon_registry::open(&source, &options).await.map_err(|error| registry("open the image", error))
+}
+
+/// Pins the image for `platform`.
+pub(crate) async fn resolve(repository: &Repository, platform: &Platform) -> Result<ResolvedImage> {
+    repository.resolve(platform).await.map_err(|error| registry("resolve", error))
+}
+
+/// The image's config.
+pub(crate) async fn config(repository: &Repository, image: &ResolvedImage) -> Result<ImageConfig> {
+    repository.config(image).await.map_err(|error| registry("read the config", error))
+}
+
+/// Reading a blob failed while doing `step`.
+pub(crate) fn source(step: impl Into<String>, error: &SourceError) -> Error {
+    with_hint(Error::new(kind(error.fault), step, error), error.fault)
+}
+
+fn registry(step: &str, error: tarpon_registry::Error) -> Error {
+    let fault = error.fault();
+    with_hint(Error::new(kind(fault), step, error), fault)
+}
+
+fn kind(fault: Fault) -> ErrorKind {
+    match fault {
+        Fault::NotFound => ErrorKind::NotFound,
+        Fault::Denied => ErrorKind::Denied,
+        Fault::Unavailable | Fault::Timeout => ErrorKind::Unavailable,
+        Fault::BadData | Fault::Refused => ErrorKind::Refused,
+    }
+}
+
+fn with_hint(error: Error, fault: Fault) -> Error {
+    match fault {
+        Fault::Denied => error.hint("log in with podman login or docker login, or give --creds or --authfile"),
+        _ => error,
+    }
+}
