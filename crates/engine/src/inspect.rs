@@ -1,0 +1,87 @@
+//! What an image is, without mounting it and without fetching any of its files.
+
+use serde::Serialize;
+use tarpon_layer::toc::Claim;
+use tarpon_oci::Digest;
+
+use crate::image::ImageRequest;
+use crate::{Engine, Error, ErrorKind, Result, access};
+
+/// An image, described.
+#[derive(Debug, Clone, Serialize)]
+pub struct Inspection {
+    /// The image, normalised.
+    pub image: String,
+    /// Digest of the manifest.
+    pub manifest_digest: Digest,
+    /// Digest of the index that the manifest was chosen from.
+    pub index_digest: Option<Digest>,
+    /// The manifest, as it is.
+    pub manifest: Box<serde_json::value::RawValue>,
+    /// The config, as it is.
+    pub config: Box<serde_json::value::RawValue>,
+    /// The layers, lowest first.
+    pub layers: Vec<LayerInspection>,
+    /// Compressed bytes of all layers.
+    pub size: u64,
+    /// Whether the store can mount it without asking anybody.
+    pub in_store: bool,
+}
+
+/// One layer, described.
+#[derive(Debug, Clone, Serialize)]
+pub struct LayerInspection {
+    /// Digest of the blob.
+    pub digest: Digest,
+    /// Compressed bytes.
+    pub size: u64,
+    /// As the descriptor says.
+    pub media_type: String,
+    /// `eStargz`, `zstd:chunked`, or `plain`.
+    pub format: String,
+    /// Whether its files can be fetched one by one. A plain layer is streamed once, when it is first mounted.
+    pub lazy: bool,
+}
+
+impl Engine {
+    /// Describes the image as its source has it now. The source is asked for the manifest and the config only.
+    pub async fn inspect(&self, request: &ImageRequest) -> Result<Inspection> {
+        let repository = access::open(&request.text, &request.access).await?;
+        let image = access::resolve(&repository, &request.platform).await?;
+        let config = access::config(&repository, &image).await?;
+        let layers = image.manifest.layers.iter().map(|layer| {
+            let claim = Claim::of(&layer.media_type, &layer.annotations, layer.size);
+            let claim = claim.map_err(|error| {
+                Error::new(ErrorKind::Refused, format!("read the descriptor of layer {}", layer.digest), error)
+            })?;
+            let (format, lazy) = match claim {
+                Claim::Toc(toc) => (toc.format().to_string(), true),
+                Claim::Plain => ("plain".to_owned(), false),
+            };
+            Ok(LayerInspection {
+                digest: layer.digest,
+                size: layer.size,
+                media_type: layer.media_type.clone(),
+                format,
+                lazy,
+            })
+        });
+        let manifest_digest = *image.manifest.digest();
+        let known = self.store().image(&manifest_digest);
+        let known = known.map_err(|error| Error::new(ErrorKind::Store, "look in the store", error))?;
+        Ok(Inspection {
+            image: image.name.clone(),
+            manifest_digest,
+            index_digest: image.index_digest,
+            manifest: json(&image.manifest.bytes)?,
+            config: json(&config.bytes)?,
+            layers: layers.collect::<Result<_>>()?,
+            size: image.manifest.layers_size(),
+            in_store: known.is_some(),
+        })
+    }
+}
+
+fn json(bytes: &[u8]) -> Result<Box<serde_json::value::RawValue>> {
+    serde_json::from_slice(bytes).map_err(|error| Error::new(ErrorKind::Refused, "read the manifest", error))
+}
