@@ -9,6 +9,7 @@ pub use assembler::InvalidEntry;
 pub(crate) use assembler::{Assembler, Duplicates, NO_DIGEST};
 pub use name::LayerName;
 pub use path::{InvalidPath, LayerPath};
+use serde::{Deserialize, Serialize};
 use tarpon_oci::Digest;
 pub use xattrs::InvalidXattr;
 pub(crate) use xattrs::XattrSet;
@@ -20,7 +21,7 @@ pub type ObjectId = Digest;
 ///
 /// Directories that the layer never mentions are not made up: an entry's parent may be missing. Whoever merges layers takes
 /// it from below, or, where there is none, makes it `0755` root:root. No entry lies below one that is no directory.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerIndex {
     /// Entries in the order of the layer. No path occurs twice, but a whiteout may name the path of an entry.
     pub entries: Vec<Entry>,
@@ -32,7 +33,7 @@ pub struct LayerIndex {
 }
 
 /// One entry of a layer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Where, from the layer's root. The root itself has the empty path.
     pub path: LayerPath,
@@ -43,7 +44,7 @@ pub struct Entry {
 }
 
 /// The kinds of entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Node {
     /// A directory.
     Directory,
@@ -67,7 +68,7 @@ pub enum Node {
 }
 
 /// Content of a regular file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileContent {
     /// Bytes of the file, at most [`tarpon_oci::limits::FILE_BYTES`].
     pub size: u64,
@@ -80,7 +81,7 @@ pub struct FileContent {
 }
 
 /// Attributes of an inode.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
     /// Permission bits with setuid, setgid and sticky: `mode & 0o7777`.
     pub mode: u16,
@@ -95,7 +96,7 @@ pub struct Attributes {
 }
 
 /// One extended attribute.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Xattr {
     /// With its prefix: `user.note`, `security.capability`.
     pub name: Box<[u8]>,
@@ -104,7 +105,7 @@ pub struct Xattr {
 }
 
 /// Seconds since 1970 and nanoseconds below 10⁹.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Timestamp {
     /// May be negative.
     pub seconds: i64,
@@ -113,7 +114,7 @@ pub struct Timestamp {
 }
 
 /// Numbers of a device node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// Below 2¹².
     pub major: u32,
@@ -122,7 +123,7 @@ pub struct Device {
 }
 
 /// A piece of a file with a digest of its own: the unit of fetching and verifying.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
     /// Where it starts in the file.
     pub object_offset: u64,
@@ -136,7 +137,7 @@ pub struct Chunk {
 }
 
 /// Where the bytes of a chunk are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
     /// Nowhere: it is all zeros and never fetched.
     Zeros,
@@ -154,7 +155,7 @@ pub enum Place {
 }
 
 /// How a piece of a blob is encoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Codec {
     /// Not at all: an uncompressed tar.
     Raw,
