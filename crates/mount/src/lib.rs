@@ -1,1 +1,36 @@
-//! See Cargo.toml's description.
+//! Everything kernel: FUSE sessions, EROFS and overlayfs mounts, unmounting, and finding out what this machine can.
+//!
+//! ```text
+//! Host::mount(MountSpec) ──► Maker ──► native: overlayfs ( [upper] : EROFS tree :: objects/ :: ObjectFs over FUSE )
+//!                                  └─► fuse:   ImageFs over FUSE, below overlayfs if it is to be writable
+//! ```
+//!
+//! Invariant: mounts are built detached and attached last, and this process is the only holder of its FUSE
+//! connections. So a kill at any moment leaves no half-made mount and no reader that waits.
+//!
+//! What is served is decided in `tarpon_fs`; `fuser` is known to the adapter and the connection here and to nobody else.
+
+mod adapter;
+mod connection;
+mod error;
+mod host;
+mod kernel;
+mod make;
+mod mounted;
+mod mountpoint;
+mod overlay;
+mod probe;
+mod spec;
+mod table;
+mod upper;
+mod warden;
+
+pub use adapter::Counters;
+pub use error::MountError;
+pub use host::Host;
+pub use kernel::StepError;
+pub use mounted::{Mounted, Unmounted};
+pub use mountpoint::clear_dead;
+pub use probe::{Capability, probe};
+pub use spec::{Mode, ModeChoice, MountSpec, Writable};
+pub use table::{TableEntry, mount_at, mounts};

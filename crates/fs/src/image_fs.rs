@@ -1,0 +1,123 @@
+//! [`ImageFs`]: one image's merged tree, read where it lies: from the EROFS image in memory.
+//!
+//! There is no table of inodes. A node id is the number that the image itself gives the inode, which both mount modes show and
+//! which every process computes alike; only the root is [`NodeId::ROOT`] here, because FUSE insists. (No inode of an image has
+//! that number: its first kilobyte is empty.) So nothing is counted, forgotten or locked.
+
+use tarpon_tree::erofs::{Image, ImageError, Inode, Nid};
+
+use crate::{Attr, Content, DirEntry, Errno, Kind, MappedFile, NodeId, Operations, Take, Totals};
+
+/// The file system of one image. `B` is where its bytes are.
+pub struct ImageFs<B = MappedFile> {
+    image: Image<B>,
+}
+
+impl<B: AsRef<[u8]>> ImageFs<B> {
+    /// Reads the tree in `bytes`; looks at the head of it only.
+    pub fn new(bytes: B) -> Result<Self, ImageError> {
+        Ok(Self { image: Image::open(bytes)? })
+    }
+
+    fn node(&self, nid: Nid) -> NodeId {
+        if nid == self.image.root() { NodeId::ROOT } else { NodeId(nid.0) }
+    }
+
+    fn nid(&self, node: NodeId) -> Nid {
+        if node == NodeId::ROOT { self.image.root() } else { Nid(node.0) }
+    }
+
+    fn attr(&self, inode: &Inode) -> Attr {
+        Attr {
+            node: self.node(inode.nid),
+            kind: kind(inode.kind),
+            mode: inode.mode,
+            links: inode.links,
+            uid: inode.uid,
+            gid: inode.gid,
+            size: inode.size,
+            mtime: inode.mtime,
+            device: (inode.device.major, inode.device.minor),
+        }
+    }
+}
+
+impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for ImageFs<B> {
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr, Errno> {
+        let (nid, _) = self.image.lookup(self.nid(parent), name)?.ok_or(Errno::NotFound)?;
+        Ok(self.attr(&self.image.inode(nid)?))
+    }
+
+    fn attributes(&self, node: NodeId) -> Result<Attr, Errno> {
+        Ok(self.attr(&self.image.inode(self.nid(node))?))
+    }
+
+    fn read_link(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        Ok(self.image.read_link(self.nid(node))?.to_vec())
+    }
+
+    fn read_dir(&self, node: NodeId, position: u64, take: &mut dyn FnMut(DirEntry<'_>) -> Take) -> Result<(), Errno> {
+        for entry in self.image.read_dir(self.nid(node), position)? {
+            let entry = entry?;
+            let listed =
+                DirEntry { name: entry.name, node: self.node(entry.nid), kind: kind(entry.kind), next: entry.next };
+            if take(listed) == Take::Enough {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        for xattr in self.image.xattrs(self.nid(node))? {
+            let xattr = xattr?;
+            if xattr.is(name) {
+                return Ok(xattr.value.to_vec());
+            }
+        }
+        Err(Errno::NoAttribute)
+    }
+
+    fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        let mut names = Vec::new();
+        for xattr in self.image.xattrs(self.nid(node))? {
+            names.extend(xattr?.name());
+            names.push(0);
+        }
+        Ok(names)
+    }
+
+    fn has_xattrs(&self) -> bool {
+        true
+    }
+
+    fn content(&self, node: NodeId) -> Result<Content, Errno> {
+        let inode = self.image.inode(self.nid(node))?;
+        match kind(inode.kind) {
+            Kind::File => Ok(Content { object: self.image.object(inode.nid)?, size: inode.size }),
+            Kind::Directory => Err(Errno::IsADirectory),
+            _ => Err(Errno::Invalid),
+        }
+    }
+
+    fn forget(&self, _: NodeId, _: u64) {}
+
+    fn names_may_appear(&self) -> bool {
+        false
+    }
+
+    fn totals(&self) -> Totals {
+        Totals { bytes: self.image.as_bytes().len() as u64, inodes: self.image.inode_count() }
+    }
+}
+
+fn kind(kind: tarpon_tree::Kind) -> Kind {
+    match kind {
+        tarpon_tree::Kind::Directory => Kind::Directory,
+        tarpon_tree::Kind::File => Kind::File,
+        tarpon_tree::Kind::Symlink => Kind::Symlink,
+        tarpon_tree::Kind::CharDevice => Kind::CharDevice,
+        tarpon_tree::Kind::BlockDevice => Kind::BlockDevice,
+        tarpon_tree::Kind::Fifo => Kind::Fifo,
+    }
+}

@@ -1,0 +1,173 @@
+//! [`ObjectFs`]: all objects of this host as files `ab/cdef…`, for overlayfs to find the bytes in that the local
+//! folder of objects does not hold.
+//!
+//! One instance serves all images. Node ids come from digests: root, one id for each of the 256 directories, and for
+//! an object 63 bits of its digest. Two objects whose 63 bits are equal get neighbouring ids; which digest an id stands
+//! for is remembered for as long as the kernel holds the inode, so the table is bounded by the kernel's own.
+//!
+//! Directories list nothing of what is in them: overlayfs never asks, and nobody else sees this file system.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tarpon_layer::Timestamp;
+use tarpon_oci::Digest;
+
+use crate::{Attr, Content, DirEntry, Errno, Kind, NodeId, Objects, Operations, Take, Totals};
+
+/// Id of directory `00`; `ff` has the last.
+const FIRST_DIRECTORY: u64 = 2;
+const LAST_DIRECTORY: u64 = FIRST_DIRECTORY + 255;
+/// Set in the id of every object, and in no other.
+const OBJECT: u64 = 1 << 63;
+
+/// The flat file system of objects.
+pub struct ObjectFs {
+    objects: Arc<dyn Objects>,
+    known: Mutex<HashMap<NodeId, Known>>,
+}
+
+struct Known {
+    object: Digest,
+    size: u64,
+    references: u64,
+}
+
+impl ObjectFs {
+    /// All objects that `objects` knows of, also those that it will know of later.
+    pub fn new(objects: Arc<dyn Objects>) -> Self {
+        Self { objects, known: Mutex::new(HashMap::new()) }
+    }
+
+    /// How many inodes the kernel holds.
+    pub fn held(&self) -> usize {
+        self.known.lock().len()
+    }
+
+    fn lookup_object(&self, object: Digest) -> Result<Attr, Errno> {
+        let size = self.objects.size(&object).ok_or(Errno::NotFound)?;
+        let mut known = self.known.lock();
+        let mut node = preferred_id(&object);
+        loop {
+            let here = known.entry(node).or_insert(Known { object, size, references: 0 });
+            if here.object == object {
+                here.references += 1;
+                return Ok(file(node, here.size));
+            }
+            node = NodeId(node.0.wrapping_add(1) | OBJECT);
+        }
+    }
+
+    fn with_object<T>(&self, node: NodeId, answer: impl FnOnce(&Known) -> T) -> Result<T, Errno> {
+        self.known.lock().get(&node).map(answer).ok_or(Errno::Stale)
+    }
+}
+
+impl Operations for ObjectFs {
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr, Errno> {
+        match parent.0 {
+            1 => directory_named(name).map(directory).ok_or(Errno::NotFound),
+            FIRST_DIRECTORY..=LAST_DIRECTORY => self.lookup_object(object_named(parent, name).ok_or(Errno::NotFound)?),
+            _ => Err(Errno::NotADirectory),
+        }
+    }
+
+    fn attributes(&self, node: NodeId) -> Result<Attr, Errno> {
+        match node.0 {
+            1..=LAST_DIRECTORY => Ok(directory(node)),
+            _ => self.with_object(node, |known| file(node, known.size)),
+        }
+    }
+
+    fn read_link(&self, _: NodeId) -> Result<Vec<u8>, Errno> {
+        Err(Errno::Invalid)
+    }
+
+    fn read_dir(&self, node: NodeId, position: u64, take: &mut dyn FnMut(DirEntry<'_>) -> Take) -> Result<(), Errno> {
+        if !(1..=LAST_DIRECTORY).contains(&node.0) {
+            return Err(Errno::NotADirectory);
+        }
+        for (index, name) in (0_u64..).zip([&b"."[..], b".."]).skip_while(|(index, _)| *index < position) {
+            let node = if index == 0 { node } else { NodeId::ROOT };
+            if take(DirEntry { name, node, kind: Kind::Directory, next: index + 1 }) == Take::Enough {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn xattr(&self, _: NodeId, _: &[u8]) -> Result<Vec<u8>, Errno> {
+        Err(Errno::NoAttribute)
+    }
+
+    fn xattr_names(&self, _: NodeId) -> Result<Vec<u8>, Errno> {
+        Ok(Vec::new())
+    }
+
+    fn has_xattrs(&self) -> bool {
+        false
+    }
+
+    fn content(&self, node: NodeId) -> Result<Content, Errno> {
+        match node.0 {
+            1..=LAST_DIRECTORY => Err(Errno::IsADirectory),
+            _ => self.with_object(node, |known| Content { object: Some(known.object), size: known.size }),
+        }
+    }
+
+    fn forget(&self, node: NodeId, count: u64) {
+        let mut known = self.known.lock();
+        if let Some(here) = known.get_mut(&node) {
+            here.references = here.references.saturating_sub(count);
+            if here.references == 0 {
+                known.remove(&node);
+            }
+        }
+    }
+
+    fn names_may_appear(&self) -> bool {
+        true
+    }
+
+    fn totals(&self) -> Totals {
+        Totals::default()
+    }
+}
+
+fn preferred_id(object: &Digest) -> NodeId {
+    let bytes = object.as_bytes();
+    let start = [bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]];
+    NodeId(u64::from_be_bytes(start) | OBJECT)
+}
+
+/// The directory that two lower-case hex digits name.
+fn directory_named(name: &[u8]) -> Option<NodeId> {
+    let digits = std::str::from_utf8(name).ok().filter(|name| name.len() == 2)?;
+    let first = u8::from_str_radix(digits, 16).ok()?;
+    (digits == format!("{first:02x}")).then_some(NodeId(FIRST_DIRECTORY + u64::from(first)))
+}
+
+/// The object that 62 lower-case hex digits in `directory` name.
+fn object_named(directory: NodeId, name: &[u8]) -> Option<Digest> {
+    let rest = std::str::from_utf8(name).ok()?;
+    Digest::from_hex(&format!("{:02x}{rest}", directory.0 - FIRST_DIRECTORY)).ok()
+}
+
+fn directory(node: NodeId) -> Attr {
+    Attr { kind: Kind::Directory, mode: 0o555, links: 2, ..file(node, 0) }
+}
+
+fn file(node: NodeId, size: u64) -> Attr {
+    Attr {
+        node,
+        kind: Kind::File,
+        mode: 0o444,
+        links: 1,
+        uid: 0,
+        gid: 0,
+        size,
+        mtime: Timestamp::default(),
+        device: (0, 0),
+    }
+}

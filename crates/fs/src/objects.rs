@@ -1,0 +1,29 @@
+//! [`Objects`]: where the bytes come from, as a file system sees it.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use tarpon_oci::Digest;
+
+use crate::Errno;
+
+/// Serves ranges of objects, of which some are local and others are not yet. The fetcher is the one implementation
+/// outside tests.
+///
+/// Whoever reads asks for a range inside the object and gets exactly that range, checked against a digest, or an error;
+/// never less.
+pub trait Objects: Send + Sync + 'static {
+    /// The size of an object that some image of this host holds; `None` for all others.
+    fn size(&self, object: &Digest) -> Option<u64>;
+
+    /// The range, if it can be had without the network. Blocks on memory and the local disk only.
+    fn read_local(&self, object: &Digest, offset: u64, length: usize) -> Result<Option<Bytes>, Errno>;
+
+    /// The range, wherever it is. Ends within the read deadline.
+    fn read(&self, object: Digest, offset: u64, length: usize) -> BoxFuture<'static, Result<Bytes, Errno>>;
+
+    /// The complete, verified object as a local file, if it is one.
+    fn open_local(&self, object: &Digest) -> Option<Arc<File>>;
+}

@@ -1,0 +1,61 @@
+//! [`Operations`]: the few things that the kernel may ask of a file system here.
+
+use crate::{Attr, Content, DirEntry, Errno, NodeId};
+
+/// A read-only file system, without its bytes (those are read through [`crate::Reads`]). Every call answers from
+/// memory: none may wait for the disk or the network, because a process that waits in a lookup cannot be killed.
+///
+/// Everything that would change something is refused before it gets here.
+pub trait Operations: Send + Sync + 'static {
+    /// The inode that `name` names in the directory `parent`. Each success is one reference that `forget` gives back.
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr, Errno>;
+
+    /// The attributes of an inode.
+    fn attributes(&self, node: NodeId) -> Result<Attr, Errno>;
+
+    /// The target of a symbolic link.
+    fn read_link(&self, node: NodeId) -> Result<Vec<u8>, Errno>;
+
+    /// Hands the entries of a directory to `take`, `.` and `..` included, from `position` on (0 is the start, then what
+    /// [`DirEntry::next`] said) until it returns [`Take::Enough`]; that entry will be handed out again.
+    fn read_dir(&self, node: NodeId, position: u64, take: &mut dyn FnMut(DirEntry<'_>) -> Take) -> Result<(), Errno>;
+
+    /// The value of an extended attribute.
+    fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno>;
+
+    /// The names of all extended attributes, each with a NUL behind it.
+    fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno>;
+
+    /// Whether any inode has extended attributes. If none has, the kernel need not ask again for each.
+    fn has_xattrs(&self) -> bool;
+
+    /// What a regular file holds.
+    fn content(&self, node: NodeId) -> Result<Content, Errno>;
+
+    /// The kernel drops `count` references of those that lookups gave it.
+    fn forget(&self, node: NodeId, count: u64);
+
+    /// Whether a name that is not there may come into being while the file system is mounted.
+    fn names_may_appear(&self) -> bool;
+
+    /// Figures for `statfs`.
+    fn totals(&self) -> Totals;
+}
+
+/// Whether a directory's reader has room for more entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Take {
+    /// The entry was taken; go on.
+    More,
+    /// The entry was not taken; stop.
+    Enough,
+}
+
+/// Size of a whole file system.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Inodes.
+    pub inodes: u64,
+}

@@ -1,0 +1,81 @@
+//! [`Reads`]: the bytes of a file, whole or not at all.
+//!
+//! A read is answered in two steps, so that the caller can choose its thread: [`Reads::now`] never leaves this machine;
+//! [`Reads::later`] may, and ends within its deadline whatever happens below it. Both give exactly the bytes between
+//! `offset` and the smaller of `offset + length` and the end of the file: a shorter answer in mid-file would be taken
+//! for the end of the file by the program that reads (RELIABILITY: promise P2).
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{Content, Errno, Objects};
+
+/// How long a read may take in all. The fetcher gives up after 30 s; this is the net below it.
+const DEADLINE: Duration = Duration::from_secs(35);
+
+/// Reads of files over a source of objects. Cheap to clone.
+#[derive(Clone)]
+pub struct Reads {
+    objects: Arc<dyn Objects>,
+}
+
+/// What a read comes to before any byte is touched.
+enum Plan {
+    Nothing,
+    Range { object: tarpon_oci::Digest, length: usize },
+}
+
+impl Reads {
+    /// Reads that take their bytes from `objects`.
+    pub fn new(objects: Arc<dyn Objects>) -> Self {
+        Self { objects }
+    }
+
+    /// The bytes, if they are here; `None` means: ask [`Reads::later`].
+    pub fn now(&self, content: Content, offset: u64, length: u32) -> Result<Option<Bytes>, Errno> {
+        match plan(content, offset, length)? {
+            Plan::Nothing => Ok(Some(Bytes::new())),
+            Plan::Range { object, length } => {
+                self.objects.read_local(&object, offset, length)?.map(|bytes| whole(bytes, length)).transpose()
+            }
+        }
+    }
+
+    /// The bytes, from wherever they are.
+    pub async fn later(&self, content: Content, offset: u64, length: u32) -> Result<Bytes, Errno> {
+        match plan(content, offset, length)? {
+            Plan::Nothing => Ok(Bytes::new()),
+            Plan::Range { object, length } => {
+                let answer = tokio::time::timeout(DEADLINE, self.objects.read(object, offset, length)).await;
+                whole(answer.map_err(|_late| Errno::Io)??, length)
+            }
+        }
+    }
+
+    /// The file's bytes as one complete local file, if they are all here and verified.
+    pub fn local_file(&self, content: Content) -> Option<Arc<File>> {
+        content.object.and_then(|object| self.objects.open_local(&object))
+    }
+}
+
+fn plan(content: Content, offset: u64, length: u32) -> Result<Plan, Errno> {
+    let left = content.size.saturating_sub(offset);
+    let length = usize::try_from(left.min(u64::from(length))).map_err(|_| Errno::Invalid)?;
+    match content.object {
+        _ if length == 0 => Ok(Plan::Nothing),
+        Some(object) => Ok(Plan::Range { object, length }),
+        // A file with bytes but without an object: the tree is not one of ours.
+        None => Err(Errno::Io),
+    }
+}
+
+fn whole(bytes: Bytes, length: usize) -> Result<Bytes, Errno> {
+    if bytes.len() == length {
+        return Ok(bytes);
+    }
+    tracing::error!(asked = length, got = bytes.len(), "a read of the wrong length was held back");
+    Err(Errno::Io)
+}

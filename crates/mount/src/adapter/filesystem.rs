@@ -1,0 +1,303 @@
+//! [`fuser::Filesystem`] for [`Adapter`]: each operation in its one shape, then refusals of everything that writes.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+use fuser::{
+    BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use tarpon_fs::{Content, DirEntry, Errno, Take};
+
+use super::convert::{self, node};
+use super::{Adapter, FOR_EVER, GENERATION, cached_open};
+
+/// Block size of `statfs`.
+const BLOCK: u32 = 4096;
+const NAME_BYTES: u32 = 255;
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        self.negotiate(config);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = |reply: ReplyEntry, attr| match attr {
+            Some(attr) => reply.entry(&FOR_EVER, &convert::attributes(&attr), GENERATION),
+            None => reply.entry(&self.absence_lasts(), &convert::nothing(), GENERATION),
+        };
+        self.answer(
+            reply,
+            |files| match files.lookup(node(parent), name.as_bytes()) {
+                Ok(attr) => Ok(Some(attr)),
+                Err(Errno::NotFound) => Ok(None),
+                Err(errno) => Err(errno),
+            },
+            found,
+        );
+    }
+
+    fn forget(&self, _: &Request, inode: INodeNo, count: u64) {
+        self.files.forget(node(inode), count);
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.answer(
+            reply,
+            |files| files.attributes(node(inode)),
+            |reply, attr| reply.attr(&FOR_EVER, &convert::attributes(&attr)),
+        );
+    }
+
+    fn readlink(&self, _: &Request, inode: INodeNo, reply: ReplyData) {
+        self.answer(reply, |files| files.read_link(node(inode)), |reply, target| reply.data(&target));
+    }
+
+    fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let Some(opens) = &self.opens else {
+            // Sticky: the kernel never asks again, and keeps the cache over opens.
+            return reply.error(fuser::Errno::ENOSYS);
+        };
+        self.answer(
+            reply,
+            |files| files.content(node(inode)),
+            |reply, content| {
+                let local = || self.reads.local_file(content);
+                match opens.open(node(inode), content.size, local, |file| reply.open_backing(file)) {
+                    Some(backing) => reply.opened_passthrough(FileHandle(0), FopenFlags::FOPEN_NOFLUSH, &backing),
+                    None => reply.opened(FileHandle(0), cached_open()),
+                }
+            },
+        );
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        if let Some(opens) = &self.opens {
+            opens.release(node(inode));
+        }
+        reply.ok();
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.answer(
+            reply,
+            |files| {
+                let content = files.content(node(inode))?;
+                Ok((content, self.reads.now(content, offset, size)?))
+            },
+            |reply, (content, here)| match here {
+                Some(bytes) => {
+                    self.counters.reads_local.fetch_add(1, Ordering::Relaxed);
+                    reply.data(&bytes);
+                }
+                None => self.read_later(content, offset, size, reply),
+            },
+        );
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        // Sticky, and lets the kernel keep the listing.
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn readdir(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let mut take = |entry: DirEntry<'_>| {
+            let name = OsStr::from_bytes(entry.name);
+            full(reply.add(INodeNo(entry.node.0), entry.next, convert::kind(entry.kind), name))
+        };
+        let listed = self.guarded(|files| files.read_dir(node(inode), offset, &mut take));
+        self.answer(reply, |_| listed?, |reply, ()| reply.ok());
+    }
+
+    fn readdirplus(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let listed = self.guarded(|files| {
+            let mut failure = None;
+            files.read_dir(node(inode), offset, &mut |entry| match files.attributes(entry.node) {
+                Ok(attr) => {
+                    let (name, attr) = (OsStr::from_bytes(entry.name), convert::attributes(&attr));
+                    full(reply.add(attr.ino, entry.next, name, &FOR_EVER, &attr, GENERATION))
+                }
+                Err(errno) => {
+                    failure = Some(errno);
+                    Take::Enough
+                }
+            })?;
+            failure.map_or(Ok(()), Err)
+        });
+        self.answer(reply, |_| listed?, |reply, ()| reply.ok());
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        self.answer(
+            reply,
+            |files| Ok(files.totals()),
+            |reply, totals| {
+                let blocks = totals.bytes.div_ceil(BLOCK.into());
+                reply.statfs(blocks, 0, 0, totals.inodes, 0, BLOCK, NAME_BYTES, BLOCK);
+            },
+        );
+    }
+
+    fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if !self.files.has_xattrs() {
+            // Sticky: spares one round trip per file under overlayfs, ls and exec.
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        self.answer(
+            reply,
+            |files| files.xattr(node(inode), name.as_bytes()),
+            |reply, value| give_xattr(reply, &value, size),
+        );
+    }
+
+    fn listxattr(&self, _: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
+        self.answer(reply, |files| files.xattr_names(node(inode)), |reply, names| give_xattr(reply, &names, size));
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // Sticky: there is never anything to flush.
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    // From here on: everything that would change something. The mount is read-only, so the kernel refuses
+    // almost all of it by itself.
+
+    fn setattr(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: Option<u32>,
+        _: Option<u32>,
+        _: Option<u32>,
+        _: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn rename(&self, _: &Request, _: INodeNo, _: &OsStr, _: INodeNo, _: &OsStr, _: RenameFlags, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn fallocate(&self, _: &Request, _: INodeNo, _: FileHandle, _: u64, _: u64, _: i32, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn setxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: &[u8], _: i32, _: u32, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::EROFS);
+    }
+}
+
+impl Adapter {
+    /// Replies from the async runtime, when the bytes are here. A runtime that shuts down drops the reply, which
+    /// answers EIO.
+    fn read_later(&self, content: Content, offset: u64, size: u32, reply: ReplyData) {
+        let (reads, counters, request) = (self.reads.clone(), self.counters.clone(), self.in_flight.begin());
+        self.runtime.spawn(async move {
+            match reads.later(content, offset, size).await {
+                Ok(bytes) => {
+                    counters.reads_fetched.fetch_add(1, Ordering::Relaxed);
+                    reply.data(&bytes);
+                }
+                Err(errno) => {
+                    counters.read_errors.fetch_add(1, Ordering::Relaxed);
+                    reply.error(convert::errno(errno));
+                }
+            }
+            drop(request);
+        });
+    }
+}
+
+fn full(no_room: bool) -> Take {
+    if no_room { Take::Enough } else { Take::More }
+}
+
+/// The two-step protocol of xattrs: size 0 asks for the length, anything else must suffice.
+fn give_xattr(reply: ReplyXattr, value: &[u8], size: u32) {
+    match u32::try_from(value.len()) {
+        Ok(length) if size == 0 => reply.size(length),
+        Ok(length) if length <= size => reply.data(value),
+        _ => reply.error(fuser::Errno::ERANGE),
+    }
+}

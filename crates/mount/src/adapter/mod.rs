@@ -1,0 +1,157 @@
+//! Between fuser and [`Operations`]: the only module that speaks FUSE.
+//!
+//! Every operation has the same shape: count it as in flight, ask the file system, reply. Session threads answer from
+//! memory and local files; a read that needs the network takes its reply along to the async runtime, so no session thread ever
+//! waits for it. A panic in an operation becomes `EIO` for its caller and a line in the log; it does not end the mount.
+
+mod convert;
+mod filesystem;
+mod in_flight;
+mod opens;
+mod reply;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use fuser::{FopenFlags, Generation, InitFlags, KernelConfig};
+use tarpon_fs::{Errno, Operations, Reads};
+use tokio::runtime::Handle;
+
+pub(crate) use self::in_flight::InFlight;
+use self::opens::Opens;
+use self::reply::Refuse;
+
+/// How long the kernel may believe an answer: nothing that is mounted ever changes.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// Largest request. The kernel allows no more without a sysctl.
+const REQUEST_BYTES: u32 = 1 << 20;
+/// Read-ahead requests that the kernel may have waiting.
+const BACKGROUND_REQUESTS: u16 = 64;
+/// Nothing is ever made anew under an old inode number.
+const GENERATION: Generation = Generation(0);
+/// On top of a FUSE file system with this depth, one overlayfs still fits; its backing files must be on a plain disk.
+const STACK_DEPTH: u32 = 1;
+
+/// Figures of one mount, for `status`.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Reads answered from this machine.
+    pub reads_local: AtomicU64,
+    /// Reads that had to wait for a fetch.
+    pub reads_fetched: AtomicU64,
+    /// Reads that ended with an error.
+    pub read_errors: AtomicU64,
+    /// Operations that panicked.
+    pub panics: AtomicU64,
+}
+
+/// How files are opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpenPolicy {
+    /// The kernel does not tell us of opens at all: cheapest.
+    Untold,
+    /// Complete local files are passed through to the kernel where it can.
+    PassThrough,
+}
+
+/// A file system as fuser wants it.
+pub(crate) struct Adapter {
+    files: Arc<dyn Operations>,
+    reads: Reads,
+    runtime: Handle,
+    opens: Option<Opens>,
+    in_flight: InFlight,
+    counters: Arc<Counters>,
+    passes_through: Arc<AtomicBool>,
+}
+
+impl Adapter {
+    pub(crate) fn new(files: Arc<dyn Operations>, reads: Reads, runtime: Handle, policy: OpenPolicy) -> Self {
+        let opens = (policy == OpenPolicy::PassThrough).then(Opens::new);
+        Self {
+            files,
+            reads,
+            runtime,
+            opens,
+            in_flight: InFlight::default(),
+            counters: Arc::default(),
+            passes_through: Arc::default(),
+        }
+    }
+
+    pub(crate) fn in_flight(&self) -> InFlight {
+        self.in_flight.clone()
+    }
+
+    pub(crate) fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+
+    /// Set when the kernel agreed to it.
+    pub(crate) fn passes_through(&self) -> Arc<AtomicBool> {
+        self.passes_through.clone()
+    }
+
+    /// Asks and replies on this thread.
+    fn answer<R: Refuse, T>(
+        &self,
+        reply: R,
+        ask: impl FnOnce(&dyn Operations) -> Result<T, Errno>,
+        give: impl FnOnce(R, T),
+    ) {
+        let _request = self.in_flight.begin();
+        // A panic drops the reply, which answers EIO.
+        let _survived = self.guarded(|files| match ask(files) {
+            Ok(answer) => give(reply, answer),
+            Err(errno) => reply.refuse(convert::errno(errno)),
+        });
+    }
+
+    /// Runs `operation`; a panic in it is an I/O error.
+    fn guarded<T>(&self, operation: impl FnOnce(&dyn Operations) -> T) -> Result<T, Errno> {
+        catch_unwind(AssertUnwindSafe(|| operation(&*self.files))).map_err(|_panic| {
+            self.counters.panics.fetch_add(1, Ordering::Relaxed);
+            tracing::error!("an operation panicked; its caller gets EIO");
+            Errno::Io
+        })
+    }
+
+    /// Whether a name that is not there may be remembered as such, and how long.
+    fn absence_lasts(&self) -> Duration {
+        if self.files.names_may_appear() { Duration::ZERO } else { FOR_EVER }
+    }
+
+    fn wanted_capabilities(&self) -> InitFlags {
+        let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_ALLOW_IDMAP;
+        wanted |= match self.opens {
+            None => InitFlags::FUSE_NO_OPEN_SUPPORT,
+            Some(_) => InitFlags::FUSE_PASSTHROUGH,
+        };
+        wanted
+    }
+
+    /// Asks for what the kernel has of the things that are wanted; all of them only make it faster.
+    fn negotiate(&self, config: &mut KernelConfig) {
+        let available = self.wanted_capabilities() & config.capabilities();
+        let granted = config.add_capabilities(available);
+        debug_assert!(granted.is_ok(), "only offered capabilities were asked for");
+        if available.contains(InitFlags::FUSE_PASSTHROUGH) {
+            let _previous = config.set_max_stack_depth(STACK_DEPTH);
+            self.passes_through.store(true, Ordering::Relaxed);
+        }
+        let _previous = config.set_max_write(REQUEST_BYTES);
+        let _previous = config.set_max_background(BACKGROUND_REQUESTS);
+    }
+}
+
+/// Flags of an open through the page cache: what was read stays, closing is not our business.
+fn cached_open() -> FopenFlags {
+    FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
+}

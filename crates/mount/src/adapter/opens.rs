@@ -1,0 +1,133 @@
+//! [`Opens`]: which inodes are open, and whether through the page cache of FUSE or straight on a local file.
+//!
+//! The kernel's rule for an inode is "all or nothing": while any open of it is cached, none may be passed through, and the other
+//! way round; and all passed-through opens must use one and the same backing id. The mode may change when nothing is
+//! open. A release arrives after the kernel has let go of the mode, so a count of zero here means zero there.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fuser::BackingId;
+use parking_lot::Mutex;
+use tarpon_fs::NodeId;
+
+/// Below this size a backing id costs more than it saves: opening through one takes 17 µs, and such a file is read
+/// with one request.
+const PASS_THROUGH_BYTES: u64 = 128 << 10;
+
+/// The open files of one mount.
+pub(super) struct Opens {
+    inodes: Mutex<HashMap<NodeId, Open>>,
+    refused: AtomicBool,
+}
+
+struct Open {
+    count: u64,
+    backing: Option<Arc<BackingId>>,
+}
+
+impl Opens {
+    pub(super) fn new() -> Self {
+        Self { inodes: Mutex::default(), refused: AtomicBool::new(false) }
+    }
+
+    /// One more open of `node`, a file of `size` bytes. `local` gives the complete local file; `register` makes a backing
+    /// id of it. Returns the id to answer with, or `None` for an open through the page cache.
+    pub(super) fn open(
+        &self,
+        node: NodeId,
+        size: u64,
+        local: impl FnOnce() -> Option<Arc<File>>,
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Option<Arc<BackingId>> {
+        let mut inodes = self.inodes.lock();
+        if let Some(open) = inodes.get_mut(&node) {
+            open.count += 1;
+            return open.backing.clone();
+        }
+        let backing = if size >= PASS_THROUGH_BYTES { self.back(local, register) } else { None };
+        inodes.insert(node, Open { count: 1, backing: backing.clone() });
+        backing
+    }
+
+    /// An open of `node` is gone.
+    pub(super) fn release(&self, node: NodeId) {
+        let mut inodes = self.inodes.lock();
+        if let Some(open) = inodes.get_mut(&node) {
+            open.count -= 1;
+            if open.count == 0 {
+                inodes.remove(&node);
+            }
+        }
+    }
+
+    /// A kernel that refuses one backing file (no capability, a store on a stacked file system) refuses all.
+    fn back(
+        &self,
+        local: impl FnOnce() -> Option<Arc<File>>,
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Option<Arc<BackingId>> {
+        if self.refused.load(Ordering::Relaxed) {
+            return None;
+        }
+        match register(&*local()?) {
+            Ok(backing) => Some(Arc::new(backing)),
+            Err(error) => {
+                self.refused.store(true, Ordering::Relaxed);
+                tracing::info!(%error, "no passthrough on this mount: the kernel refused a backing file");
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BIG: u64 = PASS_THROUGH_BYTES;
+
+    #[test]
+    fn an_inode_that_is_open_through_the_cache_stays_there_until_the_last_release() {
+        let opens = Opens::new();
+        let mut asked = 0;
+        for local in [None, Some(())] {
+            let file = || {
+                asked += 1;
+                local.map(|()| Arc::new(tempfile::tempfile().unwrap()))
+            };
+            assert!(opens.open(NodeId(5), BIG, file, |_| unreachable!("nothing to register")).is_none());
+        }
+        assert_eq!(asked, 1, "the second open does not ask for the file");
+        opens.release(NodeId(5));
+        opens.release(NodeId(5));
+        opens.open(
+            NodeId(5),
+            BIG,
+            || {
+                asked += 1;
+                None
+            },
+            |_| unreachable!(),
+        );
+        assert_eq!(asked, 2);
+    }
+
+    #[test]
+    fn small_files_are_never_passed_through() {
+        let opens = Opens::new();
+        opens.open(NodeId(5), BIG - 1, || panic!("must not be asked for"), |_| unreachable!());
+    }
+
+    #[test]
+    fn after_one_refusal_the_kernel_is_not_asked_again() {
+        let opens = Opens::new();
+        let file = || Some(Arc::new(tempfile::tempfile().unwrap()));
+        let refuse = |_: &File| Err(io::Error::from_raw_os_error(1));
+        assert!(opens.open(NodeId(5), BIG, file, refuse).is_none());
+        assert!(opens.open(NodeId(6), BIG, || panic!("must not be asked for"), refuse).is_none());
+    }
+}

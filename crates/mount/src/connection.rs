@@ -1,0 +1,175 @@
+//! [`Connection`]: one FUSE connection, from `/dev/fuse` to its end.
+//!
+//! This process is the only holder of the file descriptor, on purpose: when it dies, the kernel ends the connection
+//! and every waiting reader gets ENOTCONN at once. A second holder would turn a crash into a hang (RELIABILITY: case B).
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::num::NonZero;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
+use tokio::sync::watch;
+
+use crate::adapter::{Adapter, Counters, InFlight};
+use crate::kernel::{Context, StepError};
+use crate::table::{SOURCE, SUBTYPE};
+
+/// Where the kernel hands out FUSE connections.
+pub(crate) const DEVICE: &str = "/dev/fuse";
+/// More event threads cost latency when little happens, and hits are answered in microseconds.
+const MAX_EVENT_THREADS: usize = 4;
+
+/// A served FUSE connection. It ends when the kernel has no more use for the file system (all mounts and open files
+/// of it are gone), when it is aborted, or when this process dies.
+pub(crate) struct Connection {
+    in_flight: InFlight,
+    counters: Arc<Counters>,
+    ended: watch::Receiver<bool>,
+    number: Option<u32>,
+    passes_through: Arc<AtomicBool>,
+}
+
+/// What the adapter shares with its connection.
+struct Watched {
+    in_flight: InFlight,
+    counters: Arc<Counters>,
+    passes_through: Arc<AtomicBool>,
+}
+
+impl Watched {
+    fn of(adapter: &Adapter) -> Self {
+        Self { in_flight: adapter.in_flight(), counters: adapter.counters(), passes_through: adapter.passes_through() }
+    }
+}
+
+impl Connection {
+    /// Opens a connection with the rights of root, and makes a detached mount of it.
+    pub(crate) fn open(adapter: Adapter, attributes: MountAttrFlags) -> Result<(Self, OwnedFd), StepError> {
+        let device = open_device()?;
+        let context = Context::open("fuse")?;
+        context
+            .text("source", SOURCE)?
+            .text("subtype", SUBTYPE)?
+            // As a number: not every kernel takes a descriptor here.
+            .text("fd", device.as_raw_fd().to_string())?
+            .text("rootmode", "40555")?
+            .text("user_id", "0")?
+            .text("group_id", "0")?
+            .flag("allow_other")?
+            .flag("default_permissions")?
+            .flag("ro")?;
+        let mount = context.mount(attributes | MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+        let watched = Watched::of(&adapter);
+        let session = Session::from_fd(adapter, device.into(), SessionACL::All, session_config())
+            .map_err(|error| io_step("start serving FUSE", &error))?;
+        let mut connection = Self::serve(session, watched)?;
+        connection.number = device_minor(mount.as_fd());
+        Ok((connection, mount))
+    }
+
+    /// Opens a connection without special rights, mounted at `mountpoint` by the `fusermount3` helper.
+    pub(crate) fn open_unprivileged(adapter: Adapter, mountpoint: &Path) -> Result<Self, StepError> {
+        let mut config = session_config();
+        config.acl = SessionACL::Owner;
+        config.mount_options = vec![
+            MountOption::FSName(SOURCE.to_owned()),
+            MountOption::Subtype(SUBTYPE.to_owned()),
+            MountOption::RO,
+            MountOption::NoDev,
+            MountOption::NoSuid,
+            MountOption::DefaultPermissions,
+        ];
+        let watched = Watched::of(&adapter);
+        let session = Session::new(adapter, mountpoint, &config).map_err(|error| io_step("run fusermount3", &error))?;
+        Self::serve(session, watched)
+    }
+
+    fn serve(session: Session<Adapter>, watched: Watched) -> Result<Self, StepError> {
+        let (end, ended) = watch::channel(false);
+        let Watched { in_flight, counters, passes_through } = watched;
+        thread::Builder::new()
+            .name("fuse-session".to_owned())
+            .spawn(move || {
+                if let Err(error) = session.run() {
+                    tracing::warn!(%error, "a FUSE session ended with an error");
+                }
+                end.send_replace(true);
+            })
+            .map_err(|error| io_step("start a thread for FUSE", &error))?;
+        Ok(Self { in_flight, counters, ended, number: None, passes_through })
+    }
+
+    /// Requests that wait for an answer.
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.in_flight
+    }
+
+    /// What was served.
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Becomes true when the kernel is done with it.
+    pub(crate) fn ended(&self) -> watch::Receiver<bool> {
+        self.ended.clone()
+    }
+
+    /// Whether the kernel agreed to pass opens through to local files.
+    pub(crate) fn kernel_passes_through(&self) -> bool {
+        self.passes_through.load(Ordering::Relaxed)
+    }
+
+    /// Breaks the connection off: whoever waits for an answer gets an error now.
+    pub(crate) fn abort(&self) -> io::Result<()> {
+        let number = self.number.ok_or_else(|| io::Error::other("the connection's number is not known"))?;
+        let name = format!("{number}/abort");
+        let file = match Context::open("fusectl").and_then(|control| control.mount(MountAttrFlags::empty())) {
+            Ok(control) => {
+                rustix::fs::openat(control, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from)?
+            }
+            Err(_) => OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{name}"))?,
+        };
+        rustix::io::write(file, b"1")?;
+        Ok(())
+    }
+
+    /// Whether some request has waited for longer than `patience`.
+    pub(crate) fn is_wedged(&self, patience: Duration) -> bool {
+        !*self.ended.borrow() && self.in_flight.oldest().is_some_and(|since| since.elapsed() > patience)
+    }
+}
+
+/// Opens `/dev/fuse`, or says what to do about it.
+pub(crate) fn open_device() -> Result<File, StepError> {
+    let step = "open /dev/fuse (is the fuse module loaded, and the device passed into this container?)";
+    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| io_step(step, &error))
+}
+
+fn session_config() -> Config {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let mut config = Config::default();
+    config.n_threads = Some(cores.min(MAX_EVENT_THREADS));
+    config
+}
+
+/// The number that the kernel's list of connections knows a FUSE file system by. Asks the kernel only, not the server.
+fn device_minor(mount: BorrowedFd<'_>) -> Option<u32> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(mount, "", flags, StatxFlags::INO).ok().map(|stat| stat.stx_dev_minor)
+}
+
+pub(crate) fn io_step(doing: &str, error: &io::Error) -> StepError {
+    match error.raw_os_error() {
+        Some(number) => StepError::new(doing, Errno::from_raw_os_error(number)),
+        None => StepError::new(format!("{doing} ({error})"), Errno::IO),
+    }
+}

@@ -1,0 +1,54 @@
+//! [`MountError`]: why nothing was mounted.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::kernel::StepError;
+use crate::spec::Mode;
+
+/// Why nothing was mounted, or not unmounted. Nothing is left half done.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The mount point does not do.
+    #[error("mount point {}: {problem}", path.display())]
+    Mountpoint {
+        /// As it was given.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The image's tree cannot be read.
+    #[error("tree {}: {problem}", path.display())]
+    Tree {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// This machine, or this user, cannot mount in this mode.
+    #[error("mode {mode} does not work here: {reason}")]
+    Unsupported {
+        /// Which mode.
+        mode: Mode,
+        /// Why, and what to do about it.
+        reason: String,
+    },
+    /// The kernel refused a step that should have worked.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// A directory or file of the mount could not be made.
+    #[error("{doing}: {error}")]
+    Io {
+        /// What was being done.
+        doing: String,
+        /// How it failed.
+        error: io::Error,
+    },
+}
+
+impl MountError {
+    pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let doing = doing.into();
+        move |error| Self::Io { doing, error }
+    }
+}

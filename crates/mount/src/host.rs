@@ -1,0 +1,124 @@
+//! [`Host`]: all mounts that one server process serves.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tarpon_fs::Objects;
+use tokio::runtime::Handle;
+
+use crate::connection::Connection;
+use crate::error::MountError;
+use crate::make::Maker;
+use crate::mounted::{Live, Mounted};
+use crate::overlay::{self, Reach};
+use crate::spec::{Mode, ModeChoice, MountSpec};
+use crate::{mountpoint, upper, warden};
+
+/// Mounts images for one store, and keeps an eye on the mounts. One per process.
+///
+/// All native mounts share one FUSE connection for the objects that are not local; each mount in mode `fuse` has its own.
+pub struct Host {
+    maker: Maker,
+    roll: Arc<Roll>,
+}
+
+/// What exists: the mounts, and the connections that the kernel still uses.
+#[derive(Default)]
+pub(crate) struct Roll {
+    live: Mutex<Vec<Weak<Live>>>,
+    connections: Mutex<Vec<Arc<Connection>>>,
+}
+
+impl Host {
+    /// A host that reads from `objects` and waits for them on `runtime`. `scratch` is a private directory on the
+    /// disk of the store (its `run/`); what a killed predecessor left there is removed.
+    pub fn new(objects: Arc<dyn Objects>, runtime: Handle, scratch: PathBuf) -> Result<Self, MountError> {
+        let doing = format!("create {}", scratch.display());
+        std::fs::create_dir_all(&scratch).map_err(MountError::io(doing.clone()))?;
+        let scratch = scratch.canonicalize().map_err(MountError::io(doing))?;
+        overlay::sweep(&scratch);
+        upper::sweep(&scratch);
+        let roll = Arc::<Roll>::default();
+        warden::start(&roll)?;
+        let maker = Maker::new(objects, runtime, scratch, Reach::of_this_kernel(), roll.clone());
+        Ok(Self { maker, roll })
+    }
+
+    /// Mounts an image. Blocks for some milliseconds; never waits for the network.
+    pub fn mount(&self, spec: &MountSpec) -> Result<Mounted, MountError> {
+        let mountpoint = mountpoint::prepare(&spec.mountpoint)?;
+        match spec.mode {
+            ModeChoice::Only(mode) => self.mount_as(mode, None, spec, mountpoint),
+            ModeChoice::Auto => match self.mount_as(Mode::Native, None, spec, mountpoint.clone()) {
+                Err(MountError::Unsupported { reason, .. }) => {
+                    self.mount_as(Mode::Fuse, Some(reason), spec, mountpoint)
+                }
+                other => other,
+            },
+        }
+    }
+
+    /// Waits until the kernel has no more use for any file system that was mounted, also not for those that
+    /// were unmounted while in use. A server may exit then without failing anybody.
+    pub async fn drained(&self) {
+        while let Some(connection) = self.roll.connections().into_iter().next() {
+            // An error means that its thread is gone, which is an end too.
+            let mut ended = connection.ended();
+            let _ended = ended.wait_for(|ended| *ended).await;
+        }
+    }
+
+    /// Unmounts everything and waits, for at most `patience`, until running requests are answered. For SIGTERM.
+    pub async fn shut_down(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        for live in self.roll.live() {
+            match live.unmount() {
+                Ok(how) => tracing::info!(path = %live.mountpoint().display(), ?how, "unmounted"),
+                Err(error) => tracing::warn!(%error, "not unmounted"),
+            }
+        }
+        let answered = async {
+            while self.roll.connections().iter().any(|connection| connection.in_flight().len() > 0) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let _late = tokio::time::timeout(until.saturating_duration_since(Instant::now()), answered).await;
+    }
+
+    fn mount_as(
+        &self,
+        mode: Mode,
+        fallback_reason: Option<String>,
+        spec: &MountSpec,
+        mountpoint: PathBuf,
+    ) -> Result<Mounted, MountError> {
+        let live = Arc::new(match mode {
+            Mode::Native => self.maker.native(spec, mountpoint)?,
+            Mode::Fuse => self.maker.fuse(spec, mountpoint)?,
+        });
+        self.roll.live.lock().push(Arc::downgrade(&live));
+        Ok(Mounted::new(live, mode, fallback_reason))
+    }
+}
+
+impl Roll {
+    /// The mounts that somebody still holds.
+    pub(crate) fn live(&self) -> Vec<Arc<Live>> {
+        let mut live = self.live.lock();
+        live.retain(|live| live.strong_count() > 0);
+        live.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The connections that have not ended.
+    pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
+        let mut connections = self.connections.lock();
+        connections.retain(|connection| !*connection.ended().borrow());
+        connections.clone()
+    }
+
+    pub(crate) fn add_connection(&self, connection: Arc<Connection>) {
+        self.connections.lock().push(connection);
+    }
+}

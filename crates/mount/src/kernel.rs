@@ -1,0 +1,120 @@
+//! The kernel's mount interface, wrapped so that every failure says what was being done and what the kernel said.
+//!
+//! Mounts are made detached: they hang on a file descriptor and not on a path, so nothing stays behind if this process
+//! is killed between two steps. [`attach`] is what makes one visible.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
+
+/// A failed step of making or attaching a mount.
+#[derive(Debug, Clone, thiserror::Error)]
+pub struct StepError {
+    doing: String,
+    errno: Errno,
+    kernel_says: String,
+}
+
+impl StepError {
+    /// `doing` completes the sentence "… failed".
+    pub(crate) fn new(doing: impl Into<String>, errno: Errno) -> Self {
+        Self { doing: doing.into(), errno, kernel_says: String::new() }
+    }
+
+    /// The kernel's error number.
+    pub(crate) fn errno(&self) -> Errno {
+        self.errno
+    }
+}
+
+impl fmt::Display for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = std::io::Error::from(self.errno);
+        write!(f, "{}: {reason}", self.doing)?;
+        if self.kernel_says.is_empty() { Ok(()) } else { write!(f, " (kernel: {})", self.kernel_says) }
+    }
+}
+
+/// A file system that is being configured: `fsopen`, then options, then [`Context::mount`].
+pub(crate) struct Context {
+    fd: OwnedFd,
+    kind: &'static str,
+}
+
+impl Context {
+    /// Starts on a file system of type `kind`.
+    pub(crate) fn open(kind: &'static str) -> Result<Self, StepError> {
+        rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)
+            .map(|fd| Self { fd, kind })
+            .map_err(|errno| StepError::new(format!("open a {kind} file system"), errno))
+    }
+
+    /// Sets an option that is a switch.
+    pub(crate) fn flag(&self, key: &str) -> Result<&Self, StepError> {
+        self.checked(key, rustix::mount::fsconfig_set_flag(self.fd.as_fd(), key))
+    }
+
+    /// Sets an option to a text or path.
+    pub(crate) fn text(&self, key: &str, value: impl AsRef<OsStr>) -> Result<&Self, StepError> {
+        self.checked(key, rustix::mount::fsconfig_set_string(self.fd.as_fd(), key, value.as_ref()))
+    }
+
+    /// Sets an option to an open file.
+    pub(crate) fn file(&self, key: &str, value: BorrowedFd<'_>) -> Result<&Self, StepError> {
+        self.checked(key, rustix::mount::fsconfig_set_fd(self.fd.as_fd(), key, value))
+    }
+
+    /// Makes the file system, and a mount of it that is nowhere yet.
+    pub(crate) fn mount(&self, attributes: MountAttrFlags) -> Result<OwnedFd, StepError> {
+        let kind = self.kind;
+        rustix::mount::fsconfig_create(self.fd.as_fd())
+            .and_then(|()| rustix::mount::fsmount(self.fd.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes))
+            .map_err(|errno| self.explained(format!("mount {kind}"), errno))
+    }
+
+    fn checked(&self, key: &str, result: Result<(), Errno>) -> Result<&Self, StepError> {
+        let kind = self.kind;
+        result.map(|()| self).map_err(|errno| self.explained(format!("set {key} of {kind}"), errno))
+    }
+
+    fn explained(&self, doing: String, errno: Errno) -> StepError {
+        StepError { kernel_says: self.messages(), ..StepError::new(doing, errno) }
+    }
+
+    /// What the kernel wrote about this context, one message per read, each with a severity letter in front.
+    fn messages(&self) -> String {
+        let mut said = Vec::new();
+        let mut buffer = [0_u8; 1024];
+        while let Ok(length @ 1..) = rustix::io::read(&self.fd, &mut buffer) {
+            let line = String::from_utf8_lossy(&buffer[..length]);
+            said.push(line.trim_start_matches(['e', 'w', 'i', ' ']).trim_end().to_owned());
+        }
+        said.join("; ")
+    }
+}
+
+/// Puts a detached mount at a path.
+pub(crate) fn attach(mount: BorrowedFd<'_>, mountpoint: &Path) -> Result<(), StepError> {
+    rustix::mount::move_mount(mount, "", CWD, mountpoint, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(|errno| StepError::new(format!("attach the mount at {}", mountpoint.display()), errno))
+}
+
+/// Removes the topmost mount at `mountpoint` from the tree of mounts, also while it is in use.
+pub(crate) fn detach(mountpoint: &Path) -> Result<(), StepError> {
+    unmount(mountpoint, rustix::mount::UnmountFlags::DETACH)
+}
+
+/// Removes the topmost mount at `mountpoint`; refused with `EBUSY` while it is in use.
+pub(crate) fn unmount_unused(mountpoint: &Path) -> Result<(), StepError> {
+    unmount(mountpoint, rustix::mount::UnmountFlags::empty())
+}
+
+fn unmount(mountpoint: &Path, flags: rustix::mount::UnmountFlags) -> Result<(), StepError> {
+    rustix::mount::unmount(mountpoint, flags | rustix::mount::UnmountFlags::NOFOLLOW)
+        .map_err(|errno| StepError::new(format!("unmount {}", mountpoint.display()), errno))
+}

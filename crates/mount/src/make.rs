@@ -1,0 +1,216 @@
+//! [`Maker`]: puts the pieces of a mount together and attaches the finished one.
+//!
+//! Everything is made detached first and attached last, so a failed or killed mount leaves nothing behind.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::mount::MountAttrFlags;
+use tarpon_fs::{ImageFs, MappedFile, ObjectFs, Objects, Operations, Reads};
+use tokio::runtime::Handle;
+
+use crate::adapter::{Adapter, OpenPolicy};
+use crate::connection::Connection;
+use crate::error::MountError;
+use crate::host::Roll;
+use crate::kernel::{self, StepError};
+use crate::mounted::{Live, Parts};
+use crate::overlay::{self, ImageLayers, Layer, Reach, Reachable};
+use crate::spec::{Mode, MountSpec, Writable};
+use crate::table;
+use crate::upper::Upper;
+
+/// Makes mounts for one [`crate::Host`].
+pub(crate) struct Maker {
+    objects: Arc<dyn Objects>,
+    runtime: Handle,
+    scratch: PathBuf,
+    reach: Reach,
+    roll: Arc<Roll>,
+    lazy: Mutex<Weak<LazyObjects>>,
+}
+
+/// The connection that all native mounts share, with a mount of it that keeps it alive while new overlays may want
+/// it. When the last native mount is gone, so is this; the connection ends when the kernel has closed the last file.
+pub(crate) struct LazyObjects {
+    connection: Arc<Connection>,
+    root: Reachable,
+}
+
+impl Maker {
+    pub(crate) fn new(
+        objects: Arc<dyn Objects>,
+        runtime: Handle,
+        scratch: PathBuf,
+        reach: Reach,
+        roll: Arc<Roll>,
+    ) -> Self {
+        Self { objects, runtime, scratch, reach, roll, lazy: Mutex::default() }
+    }
+
+    /// Overlayfs over EROFS, local objects and the shared FUSE connection.
+    pub(crate) fn native(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(unsupported(Mode::Native, "it needs root"));
+        }
+        let tree = open_tree(&spec.tree)?;
+        let upper = Upper::prepare(&spec.writable, &self.scratch)?;
+        let made = self.native_image(&tree, spec, upper.as_ref());
+        let (mount, lazy) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                upper.iter().for_each(Upper::clean_up);
+                return Err(unsupported(Mode::Native, error));
+            }
+        };
+        let connection = lazy.connection.clone();
+        attach(&mount, mountpoint, Parts { connection, lazy: Some(lazy), upper })
+    }
+
+    /// Where the upper goes, in the image's overlay or on top of it: see [`Writable`].
+    fn native_image(
+        &self,
+        tree: &File,
+        spec: &MountSpec,
+        upper: Option<&Upper>,
+    ) -> Result<(OwnedFd, Arc<LazyObjects>), StepError> {
+        let attributes = attributes(spec);
+        let lazy = self.lazy_objects()?;
+        let tree = Reachable::new(overlay::erofs(tree)?, self.reach, &self.scratch)?;
+        let objects =
+            rustix::fs::open(&spec.objects, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty())
+                .map_err(|errno| StepError::new(format!("open {}", spec.objects.display()), errno))?;
+        let objects = match self.reach {
+            Reach::Detached => Layer::Open(objects.as_fd()),
+            Reach::ByPath => Layer::Path(&spec.objects),
+        };
+        let layers = ImageLayers { tree: tree.layer(), objects, lazy: lazy.root.layer() };
+        let mount = match (&spec.writable, upper) {
+            (Writable::Directory(_), Some(upper)) => {
+                let image = overlay::image(&layers, None, overlay::INNER)?;
+                let image = Reachable::new(image, self.reach, &self.scratch)?;
+                overlay::writable(image.layer(), upper, attributes)?
+            }
+            (_, upper) => overlay::image(&layers, upper, attributes)?,
+        };
+        Ok((mount, lazy))
+    }
+
+    /// One FUSE file system with the whole tree; for a writable mount, overlayfs on top.
+    pub(crate) fn fuse(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {
+        if rustix::process::geteuid().is_root() {
+            self.fuse_as_root(spec, mountpoint)
+        } else {
+            self.fuse_unprivileged(spec, mountpoint)
+        }
+    }
+
+    fn fuse_as_root(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {
+        let adapter = self.image_adapter(spec, OpenPolicy::PassThrough)?;
+        let upper = Upper::prepare(&spec.writable, &self.scratch)?;
+        let attributes = attributes(spec);
+        let made = Connection::open(adapter, attributes).and_then(|(connection, mount)| match &upper {
+            None => Ok((connection, mount)),
+            Some(upper) => {
+                let image = Reachable::new(mount, self.reach, &self.scratch)?;
+                Ok((connection, overlay::writable(image.layer(), upper, attributes)?))
+            }
+        });
+        let (connection, mount) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                upper.iter().for_each(Upper::clean_up);
+                return Err(unsupported(Mode::Fuse, error));
+            }
+        };
+        let connection = self.enrolled(connection);
+        attach(&mount, mountpoint, Parts { connection, lazy: None, upper })
+    }
+
+    fn fuse_unprivileged(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {
+        if spec.writable != Writable::No {
+            return Err(unsupported(
+                Mode::Fuse,
+                "a writable mount needs root, or a user namespace: try it inside `unshare --user --map-root-user --mount`",
+            ));
+        }
+        crate::connection::open_device().map_err(|error| unsupported(Mode::Fuse, error))?;
+        if !crate::probe::is_in_path("fusermount3") {
+            let reason = "fusermount3 is not installed: it is in the package fuse3 of most distributions";
+            return Err(unsupported(Mode::Fuse, reason));
+        }
+        let adapter = self.image_adapter(spec, OpenPolicy::Untold)?;
+        let connection =
+            Connection::open_unprivileged(adapter, &mountpoint).map_err(|error| unsupported(Mode::Fuse, error))?;
+        let connection = self.enrolled(connection);
+        let entry = table::mount_at(&mountpoint).map_err(MountError::io("read the table of mounts"))?;
+        let id = entry.map(|entry| entry.id).ok_or_else(|| unsupported(Mode::Fuse, "the mount did not appear"))?;
+        Ok(Live::new(mountpoint, id, Parts { connection, lazy: None, upper: None }))
+    }
+
+    fn image_adapter(&self, spec: &MountSpec, policy: OpenPolicy) -> Result<Adapter, MountError> {
+        let problem = |problem: String| MountError::Tree { path: spec.tree.clone(), problem };
+        let tree = MappedFile::map(&open_tree(&spec.tree)?).map_err(|error| problem(error.to_string()))?;
+        let files = ImageFs::new(tree).map_err(|error| problem(error.to_string()))?;
+        Ok(self.adapter(Arc::new(files), policy))
+    }
+
+    fn adapter(&self, files: Arc<dyn Operations>, policy: OpenPolicy) -> Adapter {
+        Adapter::new(files, Reads::new(self.objects.clone()), self.runtime.clone(), policy)
+    }
+
+    /// The shared connection; a new one if there is none or it has broken off.
+    fn lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {
+        let mut shared = self.lazy.lock();
+        if let Some(lazy) = shared.upgrade().filter(|lazy| !*lazy.connection.ended().borrow()) {
+            return Ok(lazy);
+        }
+        let adapter = self.adapter(Arc::new(ObjectFs::new(self.objects.clone())), OpenPolicy::Untold);
+        let (connection, mount) = Connection::open(adapter, overlay::INNER)?;
+        let connection = self.enrolled(connection);
+        let root = Reachable::new(mount, self.reach, &self.scratch)?;
+        let lazy = Arc::new(LazyObjects { connection, root });
+        *shared = Arc::downgrade(&lazy);
+        Ok(lazy)
+    }
+
+    fn enrolled(&self, connection: Connection) -> Arc<Connection> {
+        let connection = Arc::new(connection);
+        self.roll.add_connection(connection.clone());
+        connection
+    }
+}
+
+fn attach(mount: &OwnedFd, mountpoint: PathBuf, parts: Parts) -> Result<Live, MountError> {
+    let id = table::mount_id(mount.as_fd()).map_err(MountError::io("identify the new mount"));
+    let attached = id.and_then(|id| {
+        kernel::attach(mount.as_fd(), &mountpoint)?;
+        Ok(id)
+    });
+    match attached {
+        Ok(id) => Ok(Live::new(mountpoint, id, parts)),
+        Err(error) => {
+            parts.upper.iter().for_each(Upper::clean_up);
+            Err(error)
+        }
+    }
+}
+
+fn open_tree(path: &Path) -> Result<File, MountError> {
+    File::open(path).map_err(|error| MountError::Tree { path: path.to_owned(), problem: error.to_string() })
+}
+
+fn attributes(spec: &MountSpec) -> MountAttrFlags {
+    let mut attributes = MountAttrFlags::empty();
+    attributes.set(MountAttrFlags::MOUNT_ATTR_NODEV, !spec.dev);
+    attributes.set(MountAttrFlags::MOUNT_ATTR_NOSUID, !spec.suid);
+    attributes
+}
+
+fn unsupported(mode: Mode, reason: impl ToString) -> MountError {
+    MountError::Unsupported { mode, reason: reason.to_string() }
+}

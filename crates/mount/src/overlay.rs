@@ -1,0 +1,192 @@
+//! The file systems below and in a native mount: EROFS from a file, overlayfs over it.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::mount::MountAttrFlags;
+
+use crate::connection::io_step;
+use crate::kernel::{Context, StepError};
+use crate::table::SOURCE;
+use crate::upper::Upper;
+
+/// Attributes of mounts that nobody sees but the overlay above them.
+pub(crate) const INNER: MountAttrFlags =
+    MountAttrFlags::MOUNT_ATTR_RDONLY.union(MountAttrFlags::MOUNT_ATTR_NODEV).union(MountAttrFlags::MOUNT_ATTR_NOSUID);
+
+/// A directory that an overlay is made of.
+#[derive(Clone, Copy)]
+pub(crate) enum Layer<'a> {
+    /// The root of a mount that may be detached (kernel 6.15 or newer), or any open directory (6.13).
+    Open(BorrowedFd<'a>),
+    /// A path in this mount namespace.
+    Path(&'a Path),
+}
+
+/// The layers of an image, uppermost first.
+pub(crate) struct ImageLayers<'a> {
+    pub(crate) tree: Layer<'a>,
+    pub(crate) objects: Layer<'a>,
+    pub(crate) lazy: Layer<'a>,
+}
+
+/// Mounts an EROFS image straight from its file: without a loop device, so nothing outlives the mount. Needs kernel 6.12.
+pub(crate) fn erofs(image: &File) -> Result<OwnedFd, StepError> {
+    let context = Context::open("erofs")?;
+    // By descriptor, so that the file that was checked is the file that is mounted.
+    context.text("source", format!("/proc/self/fd/{}", image.as_raw_fd()))?.flag("ro")?;
+    context.mount(INNER)
+}
+
+/// The image: metadata from `tree`, content from the first data layer that has it.
+///
+/// With an upper, changes of mode and owner are kept there without the data (metacopy).
+pub(crate) fn image(
+    layers: &ImageLayers<'_>,
+    upper: Option<&Upper>,
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd, StepError> {
+    let context = Context::open("overlay")?;
+    context.text("source", SOURCE)?.text("metacopy", "on")?.text("redirect_dir", "on")?;
+    add(&context, "lowerdir+", layers.tree)?;
+    add(&context, "datadir+", layers.objects)?;
+    add(&context, "datadir+", layers.lazy)?;
+    finish(&context, upper, attributes)
+}
+
+/// An ordinary overlay: `upper` over one read-only directory, whatever that is made of.
+pub(crate) fn writable(lower: Layer<'_>, upper: &Upper, attributes: MountAttrFlags) -> Result<OwnedFd, StepError> {
+    let context = Context::open("overlay")?;
+    context.text("source", SOURCE)?.text("metacopy", "off")?;
+    if !is_initial_user_namespace() {
+        context.flag("userxattr")?;
+    }
+    add(&context, "lowerdir+", lower)?;
+    finish(&context, Some(upper), attributes)
+}
+
+fn finish(context: &Context, upper: Option<&Upper>, attributes: MountAttrFlags) -> Result<OwnedFd, StepError> {
+    match upper {
+        None => {
+            context.flag("ro")?;
+            context.mount(attributes | MountAttrFlags::MOUNT_ATTR_RDONLY)
+        }
+        Some(upper) => {
+            context.text("upperdir", upper.directory())?.text("workdir", upper.work())?;
+            if upper.is_temporary() {
+                // Nobody will read it after a crash: spare the syncs.
+                context.flag("volatile")?;
+            }
+            context.mount(attributes)
+        }
+    }
+}
+
+fn add(context: &Context, key: &str, layer: Layer<'_>) -> Result<(), StepError> {
+    match layer {
+        Layer::Open(directory) => context.file(key, directory)?,
+        Layer::Path(path) => context.text(key, path)?,
+    };
+    Ok(())
+}
+
+/// In any other, overlayfs may not use `trusted.*` attributes.
+fn is_initial_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// How an overlay is told where its layers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// By open descriptors of mounts that are attached nowhere.
+    Detached,
+    /// By private paths that exist for a moment: for kernels whose overlayfs takes no detached mounts.
+    ByPath,
+}
+
+impl Reach {
+    /// What this kernel can. Since 6.15, a mount may be cloned that is in no namespace.
+    pub(crate) fn of_this_kernel() -> Self {
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        if kernel_version(&release) >= (6, 15) { Self::Detached } else { Self::ByPath }
+    }
+}
+
+/// Major and minor number of a release like `6.18.44-generic`.
+pub(crate) fn kernel_version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// A mount that overlays can be made of; attached nowhere, or at a private path for as long as this lives.
+pub(crate) struct Reachable {
+    mount: OwnedFd,
+    path: Option<PathBuf>,
+}
+
+impl Reachable {
+    /// Makes `mount` reachable; a private path is made in `scratch`.
+    pub(crate) fn new(mount: OwnedFd, reach: Reach, scratch: &Path) -> Result<Self, StepError> {
+        match reach {
+            Reach::Detached => Ok(Self { mount, path: None }),
+            Reach::ByPath => {
+                let path = tempfile::Builder::new()
+                    .prefix(PRIVATE)
+                    .tempdir_in(scratch)
+                    .map_err(|error| io_step(&format!("make a directory in {}", scratch.display()), &error))?
+                    .keep();
+                crate::kernel::attach(mount.as_fd(), &path)?;
+                Ok(Self { mount, path: Some(path) })
+            }
+        }
+    }
+
+    pub(crate) fn layer(&self) -> Layer<'_> {
+        match &self.path {
+            None => Layer::Open(self.mount.as_fd()),
+            Some(path) => Layer::Path(path),
+        }
+    }
+}
+
+impl Drop for Reachable {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            remove_private(path);
+        }
+    }
+}
+
+/// Begins the names of private mount points.
+const PRIVATE: &str = "layer-";
+
+fn remove_private(path: &Path) {
+    if let Err(error) = crate::kernel::detach(path) {
+        tracing::warn!(%error, "a private mount stays behind");
+    }
+    let _busy = std::fs::remove_dir(path);
+}
+
+/// Removes the private mounts that a killed process left in `scratch`.
+pub(crate) fn sweep(scratch: &Path) {
+    for mount in crate::table::mounts().unwrap_or_default() {
+        let is_private = mount.mountpoint.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PRIVATE));
+        if is_private && mount.mountpoint.parent() == Some(scratch) {
+            remove_private(&mount.mountpoint);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_versions_compare_as_numbers() {
+        assert_eq!(kernel_version("6.18.44-fc-v509"), (6, 18));
+        assert!(kernel_version("6.9.0") < kernel_version("6.12.0-rc1"));
+        assert_eq!(kernel_version("odd"), (0, 0));
+    }
+}

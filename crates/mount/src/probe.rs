@@ -1,0 +1,149 @@
+//! What this machine and this user can do, found out by trying: for `tarpon doctor`.
+//!
+//! Mounting does not ask here. It tries the wanted mode and falls back, which is both cheaper and never out of date.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use tarpon_fs::{Errno, ImageFs, MappedFile, Objects, Reads};
+use tarpon_oci::Digest;
+use tokio::runtime::Handle;
+
+use crate::adapter::{Adapter, OpenPolicy};
+use crate::connection::{self, Connection};
+use crate::overlay::{self, ImageLayers, Reach, Reachable};
+
+/// One thing that mounting may need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capability {
+    /// What it is.
+    pub name: &'static str,
+    /// What it is good for.
+    pub needed_for: &'static str,
+    /// What was found, or in one line why it is missing and what to do.
+    pub found: Result<String, String>,
+}
+
+/// Tries everything; takes some milliseconds. `scratch` is a directory on the disk of the store.
+pub fn probe(scratch: &Path, runtime: Handle) -> Vec<Capability> {
+    let capability = |name, needed_for, found| Capability { name, needed_for, found };
+    vec![
+        capability("kernel", "mode native needs 6.12", kernel()),
+        capability("root", "mode native", root()),
+        capability("/dev/fuse", "both modes", fuse_device()),
+        capability("EROFS from a file", "mode native", erofs(scratch).map(|_| "works".to_owned())),
+        capability("overlayfs with data-only layers", "mode native", data_only(scratch)),
+        capability("FUSE passthrough", "speed of large files in mode fuse", passthrough(scratch, runtime)),
+        capability("fusermount3", "mounting without root", fusermount()),
+        capability("user namespaces", "writable mounts without root", user_namespaces()),
+    ]
+}
+
+/// Whether a program of this name can be started.
+pub(crate) fn is_in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+fn kernel() -> Result<String, String> {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    if overlay::kernel_version(&release) >= (6, 12) {
+        Ok(release)
+    } else {
+        Err(format!("{release}: mode native mounts EROFS images from files, which needs Linux 6.12"))
+    }
+}
+
+fn root() -> Result<String, String> {
+    if rustix::process::geteuid().is_root() { Ok("yes".to_owned()) } else { Err("not root".to_owned()) }
+}
+
+fn fuse_device() -> Result<String, String> {
+    connection::open_device().map(|_| "can be opened".to_owned()).map_err(|error| error.to_string())
+}
+
+fn erofs(scratch: &Path) -> Result<Reachable, String> {
+    let image = tiny_image(scratch).map_err(|error| format!("no image to try it with: {error}"))?;
+    let mount = overlay::erofs(&image).map_err(|error| error.to_string())?;
+    Reachable::new(mount, Reach::of_this_kernel(), scratch).map_err(|error| error.to_string())
+}
+
+fn data_only(scratch: &Path) -> Result<String, String> {
+    let tree = erofs(scratch).map_err(|error| format!("not tried without EROFS ({error})"))?;
+    let directory = || tempfile::tempdir_in(scratch).map_err(|error| error.to_string());
+    let (objects, lazy) = (directory()?, directory()?);
+    let layers = ImageLayers {
+        tree: tree.layer(),
+        objects: overlay::Layer::Path(objects.path()),
+        lazy: overlay::Layer::Path(lazy.path()),
+    };
+    overlay::image(&layers, None, overlay::INNER).map(|_| "works".to_owned()).map_err(|error| error.to_string())
+}
+
+/// The kernel says at the start of a connection what it can.
+fn passthrough(scratch: &Path, runtime: Handle) -> Result<String, String> {
+    let image = tiny_image(scratch).map_err(|error| error.to_string())?;
+    let mapped = MappedFile::map(&image).map_err(|error| error.to_string())?;
+    let files = ImageFs::new(mapped).map_err(|error| error.to_string())?;
+    let adapter = Adapter::new(Arc::new(files), Reads::new(Arc::new(Nothing)), runtime, OpenPolicy::PassThrough);
+    let (connection, _mount) = Connection::open(adapter, overlay::INNER).map_err(|error| error.to_string())?;
+    if connection.kernel_passes_through() {
+        Ok("offered by the kernel".to_owned())
+    } else {
+        Err("this kernel does not offer it (6.9 and newer do)".to_owned())
+    }
+}
+
+/// No objects at all.
+struct Nothing;
+
+impl Objects for Nothing {
+    fn size(&self, _: &Digest) -> Option<u64> {
+        None
+    }
+
+    fn read_local(&self, _: &Digest, _: u64, _: usize) -> Result<Option<Bytes>, Errno> {
+        Err(Errno::Io)
+    }
+
+    fn read(&self, _: Digest, _: u64, _: usize) -> BoxFuture<'static, Result<Bytes, Errno>> {
+        Box::pin(std::future::ready(Err(Errno::Io)))
+    }
+
+    fn open_local(&self, _: &Digest) -> Option<Arc<File>> {
+        None
+    }
+}
+
+fn fusermount() -> Result<String, String> {
+    if is_in_path("fusermount3") {
+        Ok("installed".to_owned())
+    } else {
+        Err("not installed: it is in the package fuse3 of most distributions".to_owned())
+    }
+}
+
+fn user_namespaces() -> Result<String, String> {
+    let setting = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let switches = [
+        ("/proc/sys/user/max_user_namespaces", "0"),
+        ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
+        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+    ];
+    match switches.into_iter().find(|(path, off)| setting(path).as_deref() == Some(off)) {
+        Some((path, off)) => Err(format!("switched off: {path} is {off}")),
+        None => Ok("allowed".to_owned()),
+    }
+}
+
+/// An image with nothing in it but the root directory.
+fn tiny_image(scratch: &Path) -> std::io::Result<File> {
+    let tree = tarpon_tree::merge(&[]).map_err(std::io::Error::other)?;
+    let mut file = tempfile::tempfile_in(scratch)?;
+    file.write_all(&tarpon_tree::erofs::write(&tree))?;
+    Ok(file)
+}

@@ -1,0 +1,99 @@
+//! [`MountSpec`]: what a caller wants mounted, and how.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// How an image is put into the kernel's hands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Overlayfs over an EROFS image, the local objects and one FUSE connection for the others.
+    Native,
+    /// One FUSE file system that serves the merged tree.
+    Fuse,
+}
+
+impl Mode {
+    /// The word for it on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Fuse => "fuse",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which mode the caller asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum ModeChoice {
+    /// `native` where it works, else `fuse`.
+    #[default]
+    Auto,
+    /// This one or an error.
+    Only(Mode),
+}
+
+impl FromStr for ModeChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "native" => Ok(Self::Only(Mode::Native)),
+            "fuse" => Ok(Self::Only(Mode::Fuse)),
+            other => Err(format!("unknown mount mode {other:?}: use auto, native or fuse")),
+        }
+    }
+}
+
+impl fmt::Display for ModeChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Only(mode) => mode.fmt(f),
+        }
+    }
+}
+
+/// Whether and where writes go.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Writable {
+    /// Nowhere: the mount is read-only.
+    #[default]
+    No,
+    /// To a directory in the store that is removed at unmount.
+    ///
+    /// In mode `native` it is the upper of the very overlay that has the image's lowers: changing the mode or owner of a file
+    /// fetches and copies no data. The price are overlayfs' own marks in it, which nobody will read.
+    Temporary,
+    /// To this directory, which is kept. Its work directory lies beside it.
+    ///
+    /// It belongs to a plain overlay on top of the read-only image, so that it holds whole files only and any tool
+    /// that knows overlayfs can read it. The price: changing the mode of a file copies the file.
+    Directory(PathBuf),
+}
+
+/// One image to be mounted.
+#[derive(Debug, Clone)]
+pub struct MountSpec {
+    /// The image's tree: a finished EROFS file of the store, verified, never to be written again.
+    pub tree: PathBuf,
+    /// The store's directory of complete objects, `ab/cdef…`.
+    pub objects: PathBuf,
+    /// An existing directory.
+    pub mountpoint: PathBuf,
+    /// How.
+    pub mode: ModeChoice,
+    /// Whether and where writes go.
+    pub writable: Writable,
+    /// Let setuid bits and file capabilities of the image work.
+    pub suid: bool,
+    /// Let device nodes of the image work.
+    pub dev: bool,
+}

@@ -1,0 +1,62 @@
+//! The warden: one thread that notices mounts which disappear behind our back, and ends connections that no longer
+//! answer.
+//!
+//! It uses nothing that it watches: no async runtime, no session thread.
+
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use crate::connection::{Connection, io_step};
+use crate::host::Roll;
+use crate::kernel::StepError;
+use crate::table::Changes;
+
+/// How often to look when nothing happens. Changes of the table of mounts wake it at once.
+const ROUND: Duration = Duration::from_secs(2);
+/// A request that is unanswered for this long means that this server is broken: reads give up after 35 s.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Starts the thread; it ends when the host is gone.
+pub(crate) fn start(roll: &Arc<Roll>) -> Result<(), StepError> {
+    let mut changes = Changes::watch().map_err(|error| io_step("watch the table of mounts", &error))?;
+    let roll = Arc::downgrade(roll);
+    thread::Builder::new()
+        .name("mount-warden".to_owned())
+        .spawn(move || {
+            while let Some(()) = make_round(&roll, &mut changes) {
+                if let Err(error) = changes.wait(ROUND) {
+                    tracing::warn!(%error, "cannot wait for changes of the table of mounts");
+                    thread::sleep(ROUND);
+                }
+            }
+        })
+        .map(drop)
+        .map_err(|error| io_step("start a thread", &error))
+}
+
+fn make_round(roll: &Weak<Roll>, changes: &mut Changes) -> Option<()> {
+    let roll = roll.upgrade()?;
+    // Before the table is read: what is mounted after that would be taken for gone.
+    let live = roll.live();
+    match changes.read() {
+        Ok(table) => live.iter().filter(|live| live.look(&table)).for_each(|live| live.was_removed()),
+        Err(error) => tracing::warn!(%error, "cannot read the table of mounts"),
+    }
+    for connection in roll.connections() {
+        if connection.is_wedged(PATIENCE) {
+            break_off(&connection);
+        }
+    }
+    Some(())
+}
+
+/// The last resort against processes that wait for ever. Where the kernel's abort file is out of reach, only the end
+/// of this process, the one holder of the connection, is left.
+fn break_off(connection: &Connection) {
+    tracing::error!(?PATIENCE, "a request was never answered: breaking off the FUSE connection");
+    if let Err(error) = connection.abort() {
+        tracing::error!(%error, "the connection cannot be broken off: ending the server");
+        std::process::abort();
+    }
+}
