@@ -1,10 +1,37 @@
 //! From "these bytes of that object" to verified bytes: local store, read plan, singleflight, request, check, decode.
 //!
 //! This crate owns the two traits at its edges: [`BlobSource`] (where blobs come from) and [`ObjectStore`] (where
-//! objects stay). What leaves it is [`tarpon_oci::Verified`].
+//! objects stay). [`Fetcher`] is the door; what leaves it is [`ObjectBytes`], which only verified bytes become. Start
+//! reading at `read.rs`: it is the whole way of a read, step by step.
 
+mod body;
+mod config;
+mod content;
+mod decode;
+mod error;
+mod fetcher;
+mod flight;
+mod host;
+mod image;
+mod keep;
+mod lanes;
+mod local;
+mod lru;
+mod object;
 mod object_store;
+mod pieces;
+mod plan;
+mod read;
+mod readahead;
+mod request;
 mod source;
+mod stats;
 
+pub use config::{Config, READ_BYTES};
+pub use content::ObjectBytes;
+pub use error::{PieceError, ReadError};
+pub use fetcher::{Fetcher, ImageHandle};
+pub use local::LocalObject;
 pub use object_store::{ObjectStore, ObjectWriter, PartialObject, StoreError};
 pub use source::{BlobSource, BlobStream, Fault, SourceError};
+pub use stats::Stats;

@@ -58,6 +58,11 @@ impl<T> Verified<T> {
         &self.digest
     }
 
+    /// The proof alone: bytes of this digest were seen.
+    pub fn proof(&self) -> Verified<()> {
+        Verified { value: (), digest: self.digest }
+    }
+
     /// Gives up the proof and keeps the value.
     pub fn into_inner(self) -> T {
         self.value

@@ -1,0 +1,80 @@
+//! The bytes of one answer, cut into pieces as they arrive.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use tarpon_oci::Blob;
+
+use crate::error::PieceError;
+use crate::image::Image;
+use crate::stats::InFlight;
+use crate::{BlobStream, Fault, SourceError};
+
+/// An answer that is being read.
+pub(crate) struct Body {
+    stream: BlobStream,
+    image: Arc<Image>,
+    /// Place in the blob of the first byte of `pending`, or of the next byte of the stream.
+    at: u64,
+    pending: Bytes,
+    stall_limit: Duration,
+    _gauge: InFlight,
+}
+
+impl Body {
+    /// Asks the image's source.
+    pub(crate) async fn open(
+        image: &Arc<Image>,
+        blob: Blob,
+        range: Range<u64>,
+        stall_limit: Duration,
+    ) -> Result<Self, PieceError> {
+        let gauge = image.tally.in_flight(range.end - range.start);
+        image.tally.add(|counters| &counters.requests, 1);
+        let at = range.start;
+        let answer = tokio::time::timeout(stall_limit, image.source.read(blob, range)).await;
+        let stream = answer.map_err(|_elapsed| PieceError::Stalled(stall_limit))??;
+        Ok(Self { stream, image: image.clone(), at, pending: Bytes::new(), stall_limit, _gauge: gauge })
+    }
+
+    /// The bytes of a range that starts at or behind the last one; what lies between is dropped.
+    pub(crate) async fn take(&mut self, range: Range<u64>) -> Result<Bytes, PieceError> {
+        self.skip_to(range.start).await?;
+        let wanted = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let first = self.next(wanted).await?;
+        if first.len() == wanted {
+            return Ok(first);
+        }
+        let mut whole = BytesMut::from(first);
+        while whole.len() < wanted {
+            let part = self.next(wanted - whole.len()).await?;
+            whole.extend_from_slice(&part);
+        }
+        Ok(whole.freeze())
+    }
+
+    async fn skip_to(&mut self, offset: u64) -> Result<(), PieceError> {
+        while self.at < offset {
+            self.next(usize::try_from(offset - self.at).unwrap_or(usize::MAX)).await?;
+        }
+        Ok(())
+    }
+
+    /// The next bytes, at least one and at most `limit`.
+    pub(crate) async fn next(&mut self, limit: usize) -> Result<Bytes, PieceError> {
+        loop {
+            if !self.pending.is_empty() {
+                let bytes = self.pending.split_to(limit.min(self.pending.len()));
+                self.at += bytes.len() as u64;
+                return Ok(bytes);
+            }
+            let next = tokio::time::timeout(self.stall_limit, self.stream.next()).await;
+            let part = next.map_err(|_elapsed| PieceError::Stalled(self.stall_limit))?;
+            self.pending = part.unwrap_or_else(|| Err(SourceError::new(Fault::BadData, "the answer ended early")))?;
+            self.image.tally.add(|counters| &counters.bytes_fetched, self.pending.len() as u64);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The numbers that shape fetching, each with its reason. What input from outside must meet is in
+//! [`tarpon_oci::limits`]; here is what this host chooses for itself.
+
+use std::time::Duration;
+
+/// How a [`crate::Fetcher`] behaves. [`Config::default`] is right for a host; tests vary single numbers.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// A read ends within this time, all retries included (promise P7: no process waits longer because of us).
+    pub read_deadline: Duration,
+    /// A source that sends nothing for so long has failed. As long as the deadline: by then no reader waits.
+    pub stall_limit: Duration,
+    /// After a final failure, reads of the same piece fail at once for so long. The kernel asks again after one
+    /// EIO; without a memory the user would wait for the deadline twice.
+    pub failure_memo: Duration,
+    /// After the store refused bytes, nothing is fetched ahead for so long: what nobody can keep must not be fetched
+    /// on suspicion.
+    pub bypass_pause: Duration,
+    /// Chunks of one layer whose gap is at most this go into one request. Fetching a gap costs transfer, a second
+    /// request costs a round trip: on a link of 100 Mbit/s and 10 ms a round trip is worth 122 KiB. A quarter of
+    /// it, because requests may run side by side and bytes nobody reads count against us.
+    pub coalesce_gap: u64,
+    /// Longest range of one request, unless a single piece is longer. At 100 Mbit/s it lasts 0.7 s: round trips no
+    /// longer count, and a failed request loses little.
+    pub range_bytes: u64,
+    /// An object whose encoded chunks come to at most this is fetched whole at first touch: one round trip's worth
+    /// of bytes.
+    pub whole_object_bytes: u64,
+    /// Bytes of demand in flight on this host: eight of the largest pieces.
+    pub host_bytes: u64,
+    /// Bytes of demand in flight for one image, so that one image cannot take the whole host.
+    pub image_bytes: u64,
+    /// Bytes of read-ahead and prefetch in flight on this host, beside the demand.
+    pub ahead_bytes: u64,
+    /// First window of read-ahead: what the kernel reads ahead by itself.
+    pub ahead_min: u64,
+    /// Largest window of read-ahead: two of the largest customary chunks (4 MiB), so that one is always on its way.
+    pub ahead_max: u64,
+    /// Decoded chunks that the store did not take, kept in memory so that a 4 MiB chunk is not fetched again for
+    /// each 128 KiB of it.
+    pub bypass_bytes: u64,
+    /// Complete objects that are held open. With [`Config::live_objects`] well under the promised 1,024 files.
+    pub open_files: u64,
+    /// Partly local objects whose state is kept in memory; each may hold one open file.
+    pub live_objects: u64,
+    /// Pieces that decode to at most this are decoded and kept on the async thread: hashing, inflating and writing
+    /// 32 KiB takes about as long as handing them to another thread and back.
+    pub inline_bytes: u64,
+    /// A stream through a whole layer waits so long for the next reader before it ends: the next read is likely to
+    /// want an object a little further on, and starting again would fetch everything before it once more.
+    pub stream_linger: Duration,
+    /// An object is not made into a plain local file when it has more zeros than this: a sparse file of 8 TiB would
+    /// have to be hashed whole for nothing.
+    pub publish_zeros: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            read_deadline: Duration::from_secs(30),
+            stall_limit: Duration::from_secs(30),
+            failure_memo: Duration::from_secs(5),
+            bypass_pause: Duration::from_secs(30),
+            coalesce_gap: 32 << 10,
+            range_bytes: 8 << 20,
+            whole_object_bytes: 128 << 10,
+            host_bytes: 136 << 20,
+            image_bytes: 68 << 20,
+            ahead_bytes: 32 << 20,
+            ahead_min: 128 << 10,
+            ahead_max: 8 << 20,
+            bypass_bytes: 32 << 20,
+            open_files: 384,
+            live_objects: 384,
+            inline_bytes: 32 << 10,
+            stream_linger: Duration::from_secs(5),
+            publish_zeros: 64 << 20,
+        }
+    }
+}
+
+/// Bytes of one read. The kernel asks for at most 1 MiB at a time; the rest is room for other callers.
+pub const READ_BYTES: u64 = 16 << 20;
+/// Chunks that one encoded piece is split into; further ones are fetched when they are read. A hostile table can
+/// name one place a million times, and each name costs a hash.
+pub(crate) const PIECE_CHUNKS: usize = 4096;
+/// How often a read plans anew when what it waited for was cancelled or evicted under it.
+pub(crate) const READ_ROUNDS: u32 = 8;
+/// Failures that are remembered.
+pub(crate) const MEMO_ENTRIES: u64 = 16_384;
+/// Pieces of one request that are decoded while the next bytes arrive.
+pub(crate) const DECODING: usize = 2;
+/// Bytes that a piece too large for memory is written to disk in.
+pub(crate) const SPOOL_BYTES: usize = 1 << 20;

@@ -1,0 +1,97 @@
+//! [`ObjectBytes`]: what a read hands out, and the few ways there are to make one.
+//!
+//! Invariant: every byte in it was hashed against a digest of a chunk or an object, or comes from a local object that
+//! was hashed before the store linked it in, or belongs to a run of zeros that the table names. The constructors are
+//! private to the crate, so nobody outside can pass anything else for the content of an object.
+
+use std::ops::Deref;
+
+use bytes::Bytes;
+use tarpon_oci::Verified;
+
+/// Verified bytes of an object, exactly as many as were asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ObjectBytes(Bytes);
+
+impl ObjectBytes {
+    /// A part of one chunk, without a copy.
+    pub(crate) fn of_chunk(chunk: &Verified<Bytes>, start: usize, length: usize) -> Option<Self> {
+        let end = start.checked_add(length)?;
+        (end <= chunk.len()).then(|| Self(chunk.slice(start..end)))
+    }
+
+    /// From a file of the store whose bytes at this place are known to be verified.
+    pub(crate) fn of_store(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// The bytes.
+    pub fn into_bytes(self) -> Bytes {
+        self.0
+    }
+}
+
+impl Deref for ObjectBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Puts the bytes of several chunks together. What nobody filled is zeros that the table names.
+pub(crate) struct Assembly {
+    buffer: Vec<u8>,
+    offset: u64,
+}
+
+impl Assembly {
+    /// For the bytes `offset..offset + length` of an object.
+    pub(crate) fn new(offset: u64, length: usize) -> Self {
+        Self { buffer: vec![0; length], offset }
+    }
+
+    /// The part of the buffer that belongs to `size` bytes at `at`, and where in those bytes it starts.
+    pub(crate) fn window(&mut self, at: u64, size: u64) -> (&mut [u8], u64) {
+        let end = self.offset + self.buffer.len() as u64;
+        let from = at.clamp(self.offset, end);
+        let to = at.saturating_add(size).clamp(self.offset, end);
+        let index = |place: u64| usize::try_from(place - self.offset).unwrap_or(self.buffer.len());
+        let (first, last) = (index(from), index(to));
+        (&mut self.buffer[first..last], from.saturating_sub(at))
+    }
+
+    /// Copies what this read needs of a chunk that starts at `at`.
+    pub(crate) fn fill(&mut self, at: u64, chunk: &Verified<Bytes>) {
+        let (window, skip) = self.window(at, chunk.len() as u64);
+        if let Ok(skip) = usize::try_from(skip) {
+            window.copy_from_slice(&chunk[skip..skip + window.len()]);
+        }
+    }
+
+    /// All chunks are in.
+    pub(crate) fn finish(self) -> ObjectBytes {
+        ObjectBytes(self.buffer.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_assembly_takes_of_each_chunk_what_the_read_covers() {
+        let mut assembly = Assembly::new(3, 6);
+        assembly.fill(0, &Verified::seal(Bytes::from_static(b"abcde")));
+        assembly.fill(7, &Verified::seal(Bytes::from_static(b"xyz")));
+        assert_eq!(&*assembly.finish(), b"de\0\0xy");
+    }
+
+    #[test]
+    fn a_chunk_beside_the_read_changes_nothing() {
+        let mut assembly = Assembly::new(10, 2);
+        assembly.fill(0, &Verified::seal(Bytes::from_static(b"abc")));
+        assembly.fill(12, &Verified::seal(Bytes::from_static(b"abc")));
+        assert_eq!(&*assembly.finish(), b"\0\0");
+    }
+}

@@ -1,0 +1,90 @@
+//! Why a read gave no bytes, in the words that reach a log line.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tarpon_layer::ObjectId;
+
+use crate::SourceError;
+use crate::plan::PieceKey;
+
+/// A failed read. Cheap to clone: all waiters of one request get the same one.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ReadError {
+    /// No image that is registered has the object.
+    #[error("object {0} belongs to no image that is mounted")]
+    UnknownObject(ObjectId),
+    /// Nobody could deliver the bytes.
+    #[error("fetching object {object} of {image}: {cause}")]
+    Fetch {
+        /// What was read.
+        object: ObjectId,
+        /// The image that it was fetched for.
+        image: Arc<str>,
+        /// What failed.
+        cause: PieceError,
+    },
+    /// All chunks have the digests they should have, the whole object has not: its index lies.
+    #[error("object {0} is not what its index promises: every chunk matches, the whole does not")]
+    Poisoned(ObjectId),
+    /// More bytes were asked for at once than a read may have.
+    #[error("a read of {length} bytes is over the limit of {limit}")]
+    TooLong {
+        /// What was asked for.
+        length: u64,
+        /// What is allowed.
+        limit: u64,
+    },
+    /// The object is here, but its file cannot be read.
+    #[error("reading object {object} from the store: {reason}")]
+    Local {
+        /// What was read.
+        object: ObjectId,
+        /// What the disk said.
+        reason: Arc<str>,
+    },
+}
+
+/// Why one piece of a layer gave no bytes.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum PieceError {
+    /// The source gave up; it has retried already.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The bytes that came are not the ones that the digest names, twice.
+    #[error("layer {layer}, byte {offset}: {reason}")]
+    Corrupt {
+        /// Digest of the layer.
+        layer: tarpon_oci::Digest,
+        /// Where in its blob.
+        offset: u64,
+        /// What did not match.
+        reason: Arc<str>,
+    },
+    /// The source accepted the request and then went silent.
+    #[error("no byte from the source for {} s", .0.as_secs())]
+    Stalled(Duration),
+    /// The bytes did not arrive within the deadline of a read. The request may go on in the background.
+    #[error("not here after {} s", .0.as_secs())]
+    Late(Duration),
+    /// The piece is too large to be checked in memory and the store has no room for it.
+    #[error("a piece of {0} bytes can only be checked on disk, and the store takes nothing")]
+    NoRoom(u64),
+    /// The table describes something that no decoder of this version may touch.
+    #[error("the chunk table asks for the impossible: {0}")]
+    BadTable(Arc<str>),
+    /// Everybody who wanted the piece has gone, or read-ahead found no room. A reader asks again.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl PieceError {
+    pub(crate) fn corrupt(piece: &PieceKey, reason: &str) -> Self {
+        Self::Corrupt { layer: piece.layer, offset: piece.offset, reason: reason.into() }
+    }
+
+    /// Whether another place that has the same content may do better.
+    pub(crate) fn another_image_may_help(&self) -> bool {
+        !matches!(self, Self::NoRoom(_) | Self::Cancelled)
+    }
+}

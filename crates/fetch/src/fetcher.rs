@@ -1,0 +1,111 @@
+//! [`Fetcher`]: the one door to the contents of all images of this host.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tarpon_layer::ObjectId;
+use tarpon_layer::chunks::ChunkTable;
+use tokio::runtime::Handle;
+
+use crate::config::Config;
+use crate::content::ObjectBytes;
+use crate::error::ReadError;
+use crate::host::Host;
+use crate::image::Image;
+use crate::lanes::Budget;
+use crate::local::LocalObject;
+use crate::stats::{Stats, Tally};
+use crate::{BlobSource, ObjectStore};
+
+/// Reads objects for all images of a host: from the store while they are there, through the images' sources
+/// otherwise. Cheap to clone; all clones are the same fetcher.
+#[derive(Clone)]
+pub struct Fetcher {
+    host: Arc<Host>,
+}
+
+impl Fetcher {
+    /// A fetcher without images, whose requests run on `runtime`.
+    pub fn new(store: Arc<dyn ObjectStore>, runtime: Handle, config: Config) -> Self {
+        Self { host: Arc::new(Host::new(store, runtime, config)) }
+    }
+
+    /// Registers an image: its objects can be read until the handle is dropped. `name` is the image in a user's words.
+    pub fn add_image(&self, table: ChunkTable, source: Arc<dyn BlobSource>, name: impl Into<Arc<str>>) -> ImageHandle {
+        let tally = Tally { image: Arc::default(), host: self.host.counters.clone() };
+        let budget = Budget::new(self.host.config.image_bytes);
+        let name = name.into();
+        let image = self.host.images.add(|id| Image { id, name, table, source, budget, tally });
+        self.host.flights.forget_failures();
+        ImageHandle { host: self.host.clone(), image }
+    }
+
+    /// The bytes `offset..offset + length` of the object, if nobody need be asked for them: exactly as many, fewer
+    /// only at the end of the object. `None` means [`Fetcher::read`]. Blocks on the local disk alone, so that a thread
+    /// that serves the kernel may call it.
+    pub fn read_local(&self, object: &ObjectId, offset: u64, length: u64) -> Option<Result<ObjectBytes, ReadError>> {
+        self.host.read_local(object, offset, length)
+    }
+
+    /// The bytes `offset..offset + length` of the object, from wherever they are: exactly as many, fewer only at the end
+    /// of the object, or an error within [`Config::read_deadline`]. Dropping the future ends the request if nobody else
+    /// waits for it. `length` is at most [`crate::READ_BYTES`].
+    pub async fn read(&self, object: &ObjectId, offset: u64, length: u64) -> Result<ObjectBytes, ReadError> {
+        self.host.read(object, offset, length).await
+    }
+
+    /// The object as a plain local file, if it is complete.
+    pub fn open_local(&self, object: &ObjectId) -> Option<LocalObject> {
+        self.host.open.open(&*self.host.store, object).ok().flatten()
+    }
+
+    /// Closes the object's file, if it is held open, so that the store can free its room after evicting it.
+    pub fn close_local(&self, object: &ObjectId) {
+        self.host.open.forget(object);
+    }
+
+    /// Fetches a part of an object that is likely to be read soon, behind all demand. Does not wait, and does nothing
+    /// while there is no room for it.
+    pub fn prefetch(&self, object: &ObjectId, range: Range<u64>) {
+        self.host.prefetch(object, range);
+    }
+
+    /// Counters of all images, also of those that are gone.
+    pub fn stats(&self) -> Stats {
+        self.host.counters.snapshot()
+    }
+
+    /// Pieces that are on their way: zero when nothing is going on.
+    pub fn pieces_in_flight(&self) -> usize {
+        self.host.flights.count()
+    }
+}
+
+/// An image that is registered with a [`Fetcher`], until dropped. Reads under way end as they would have.
+pub struct ImageHandle {
+    host: Arc<Host>,
+    image: Arc<Image>,
+}
+
+impl ImageHandle {
+    /// Counters of this image.
+    pub fn stats(&self) -> Stats {
+        self.image.tally.image.snapshot()
+    }
+
+    /// The image in a user's words.
+    pub fn name(&self) -> &str {
+        &self.image.name
+    }
+
+    /// Size of the object in bytes, if this image has it.
+    pub fn object_size(&self, object: &ObjectId) -> Option<u64> {
+        self.image.table.object(object).map(|record| record.size)
+    }
+}
+
+impl Drop for ImageHandle {
+    fn drop(&mut self) {
+        self.host.forget_image(self.image.id);
+    }
+}

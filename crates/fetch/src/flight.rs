@@ -1,0 +1,323 @@
+//! Singleflight: whoever wants a piece that is on its way waits for the request that brings it.
+//!
+//! Invariant: a piece is in [`Flights`] from the moment it is asked for until its bytes are kept, so at no moment do two
+//! requests bring it. A waiter that goes away takes nothing from the others; when the last one has gone, the request
+//! ends, unless it was asked to go on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tarpon_oci::Verified;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::config::{Config, MEMO_ENTRIES};
+use crate::error::PieceError;
+use crate::lanes::Priority;
+use crate::lru::Lru;
+use crate::plan::{Piece, PieceChunk, PieceKey};
+
+/// What became of a piece.
+#[derive(Clone)]
+pub(crate) enum Outcome {
+    /// Its chunks, in the order of [`Piece::chunks`]; one whose digest did not match is `None`.
+    Chunks(Arc<[Option<Verified<Bytes>>]>),
+    /// It was too large for memory and is in the store now.
+    Kept,
+}
+
+/// A piece on its way.
+pub(crate) struct Flight {
+    pub(crate) piece: Piece,
+    request: Arc<Request>,
+    outcome: watch::Sender<Option<Result<Outcome, PieceError>>>,
+}
+
+/// What the flights of one request have in common.
+pub(crate) struct Request {
+    pub(crate) priority: Priority,
+    /// Changed under the lock of [`Flights`] alone.
+    tickets: AtomicUsize,
+    detached: AtomicBool,
+    abort: Mutex<Option<AbortHandle>>,
+    keys: Vec<PieceKey>,
+}
+
+impl Request {
+    /// A request for `run`, whose task is not running yet. A detached one goes on without waiters.
+    pub(crate) fn new(run: &[Piece], priority: Priority, detached: bool) -> Arc<Self> {
+        Arc::new(Self {
+            priority,
+            tickets: AtomicUsize::new(0),
+            detached: AtomicBool::new(detached),
+            abort: Mutex::new(None),
+            keys: run.iter().map(|piece| piece.key).collect(),
+        })
+    }
+
+    /// The task that works on it.
+    pub(crate) fn started(&self, abort: AbortHandle) {
+        *self.abort.lock() = Some(abort);
+    }
+}
+
+/// A remembered failure and until when it counts.
+type Memo = (Instant, PieceError);
+
+/// All pieces on their way, and the failures that are remembered.
+pub(crate) struct Flights {
+    flying: Mutex<HashMap<PieceKey, Arc<Flight>>>,
+    failures: Mutex<Lru<PieceKey, Memo>>,
+    memo: std::time::Duration,
+}
+
+impl Flights {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            flying: Mutex::default(),
+            failures: Mutex::new(Lru::new(MEMO_ENTRIES)),
+            memo: config.failure_memo,
+        }
+    }
+
+    /// Joins the flights of those pieces that have one, hands the others to `plan`, which makes requests of them, and
+    /// returns a ticket for each piece. The caller starts the requests: starting a task may run foreign code, and
+    /// the flights are locked here.
+    pub(crate) fn join_or_plan(
+        self: &Arc<Self>,
+        pieces: Vec<Piece>,
+        plan: impl FnOnce(Vec<Piece>) -> Vec<Boarded>,
+    ) -> (Vec<Ticket>, Vec<Boarded>) {
+        let mut tickets = Vec::with_capacity(pieces.len());
+        let mut missing = Vec::new();
+        let mut flying = self.flying.lock();
+        for piece in pieces {
+            if let Some(error) = self.remembered(&piece.key) {
+                tickets.push(Ticket::Failed(error));
+            } else if let Some(flight) = flying.get(&piece.key) {
+                flight.request.priority.raise();
+                tickets.push(Ticket::board(self, flight));
+            } else {
+                missing.push(piece);
+            }
+        }
+        let planned = if missing.is_empty() { Vec::new() } else { plan(missing) };
+        for flight in planned.iter().flat_map(|boarded| &boarded.flights) {
+            flying.insert(flight.piece.key, flight.clone());
+            tickets.push(Ticket::board(self, flight));
+        }
+        (tickets, planned)
+    }
+
+    /// As [`Flights::join_or_plan`] for pieces that nobody waits for: leaves out what is on its way or failed just now.
+    pub(crate) fn plan_missing(
+        &self,
+        pieces: Vec<Piece>,
+        plan: impl FnOnce(Vec<Piece>) -> Vec<Boarded>,
+    ) -> Vec<Boarded> {
+        let mut flying = self.flying.lock();
+        let wanted = |piece: &Piece| !flying.contains_key(&piece.key) && self.remembered(&piece.key).is_none();
+        let missing: Vec<Piece> = pieces.into_iter().filter(wanted).collect();
+        let planned = if missing.is_empty() { Vec::new() } else { plan(missing) };
+        for flight in planned.iter().flat_map(|boarded| &boarded.flights) {
+            flying.insert(flight.piece.key, flight.clone());
+        }
+        planned
+    }
+
+    /// Hands the result to everybody who waits; for bytes, [`Flights::land`] follows once they are kept.
+    pub(crate) fn deliver(&self, flight: &Flight, outcome: Outcome) {
+        self.failures.lock().remove(&flight.piece.key);
+        flight.outcome.send_replace(Some(Ok(outcome)));
+    }
+
+    /// The piece is where the next reader finds it: no more joining.
+    pub(crate) fn land(&self, flight: &Flight) {
+        let mut flying = self.flying.lock();
+        if flying.get(&flight.piece.key).is_some_and(|known| std::ptr::eq(&**known, flight)) {
+            flying.remove(&flight.piece.key);
+        }
+    }
+
+    /// No bytes will come. Final failures are remembered.
+    pub(crate) fn fail(&self, flight: &Flight, error: PieceError) {
+        if !matches!(error, PieceError::Cancelled) {
+            self.remember(flight.piece.key, error.clone());
+        }
+        self.land(flight);
+        flight.outcome.send_if_modified(|outcome| {
+            let first = outcome.is_none();
+            if first {
+                *outcome = Some(Err(error));
+            }
+            first
+        });
+    }
+
+    /// Reads of the piece fail at once for a while.
+    pub(crate) fn remember(&self, key: PieceKey, error: PieceError) {
+        self.failures.lock().insert(key, (Instant::now() + self.memo, error), 1);
+    }
+
+    fn remembered(&self, key: &PieceKey) -> Option<PieceError> {
+        let mut failures = self.failures.lock();
+        let (until, error) = failures.get(key)?;
+        if Instant::now() < *until {
+            return Some(error.clone());
+        }
+        failures.remove(key);
+        None
+    }
+
+    /// A new source has come: what failed before may work now.
+    pub(crate) fn forget_failures(&self) {
+        self.failures.lock().retain(|_, _| false);
+    }
+
+    /// Pieces on their way.
+    pub(crate) fn count(&self) -> usize {
+        self.flying.lock().len()
+    }
+
+    /// A waiter has gone. The last one ends the request, and nobody can join it from this moment on.
+    fn leave(&self, flight: &Flight) {
+        let mut flying = self.flying.lock();
+        let request = &flight.request;
+        if request.tickets.fetch_sub(1, Relaxed) != 1 || request.detached.load(Relaxed) {
+            return;
+        }
+        for key in &request.keys {
+            if flying.get(key).is_some_and(|known| Arc::ptr_eq(&known.request, request)) {
+                flying.remove(key);
+            }
+        }
+        let abort = request.abort.lock().take();
+        drop(flying);
+        if let Some(abort) = abort {
+            abort.abort();
+        }
+    }
+}
+
+impl Flight {
+    pub(crate) fn new(piece: Piece, request: &Arc<Request>) -> Arc<Self> {
+        Arc::new(Self { piece, request: request.clone(), outcome: watch::Sender::new(None) })
+    }
+
+    /// Whether everybody who waits has the answer.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.outcome.borrow().is_some()
+    }
+}
+
+/// A waiter's claim on a flight.
+pub(crate) enum Ticket {
+    /// On its way.
+    Flying(Claim),
+    /// It failed a moment ago.
+    Failed(PieceError),
+}
+
+/// Counts as interest in a flight until it is dropped.
+pub(crate) struct Claim {
+    flights: Arc<Flights>,
+    flight: Arc<Flight>,
+}
+
+impl Ticket {
+    fn board(flights: &Arc<Flights>, flight: &Arc<Flight>) -> Self {
+        flight.request.tickets.fetch_add(1, Relaxed);
+        Self::Flying(Claim { flights: flights.clone(), flight: flight.clone() })
+    }
+
+    /// Waits until the piece is here or `deadline` has passed. In the latter case the request goes on for later
+    /// readers, and the piece counts as failed for a while.
+    pub(crate) async fn wait(&self, deadline: Instant, limit: std::time::Duration) -> Result<Arrival, PieceError> {
+        let claim = match self {
+            Self::Failed(error) => return Err(error.clone()),
+            Self::Flying(claim) => claim,
+        };
+        let mut outcome = claim.flight.outcome.subscribe();
+        let settled = outcome.wait_for(Option::is_some);
+        match tokio::time::timeout_at(deadline, settled).await {
+            Ok(Ok(settled)) => match &*settled {
+                Some(Ok(outcome)) => Ok(Arrival { flight: claim.flight.clone(), outcome: outcome.clone() }),
+                Some(Err(error)) => Err(error.clone()),
+                None => Err(PieceError::Cancelled),
+            },
+            Ok(Err(_closed)) => Err(PieceError::Cancelled),
+            Err(_elapsed) => {
+                claim.flight.request.detached.store(true, Relaxed);
+                claim.flights.remember(claim.flight.piece.key, PieceError::Late(limit));
+                Err(PieceError::Late(limit))
+            }
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.flights.leave(&self.flight);
+    }
+}
+
+/// A piece that is here.
+pub(crate) struct Arrival {
+    flight: Arc<Flight>,
+    outcome: Outcome,
+}
+
+/// What an arrival means for one chunk.
+pub(crate) enum Found {
+    /// Its bytes.
+    Bytes(Verified<Bytes>),
+    /// The store has it.
+    InStore,
+    /// The piece came, but these bytes did not match.
+    Corrupt,
+    /// The piece was split by another image's table, which does not know this chunk.
+    Unknown,
+}
+
+impl Arrival {
+    /// Looks for the bytes of `chunk`.
+    pub(crate) fn find(&self, chunk: &PieceChunk) -> Found {
+        let Outcome::Chunks(chunks) = &self.outcome else { return Found::InStore };
+        let mut known = self.flight.piece.chunks.iter().zip(chunks.iter()).filter(|(c, _)| c.same_bytes(chunk));
+        match known.find_map(|(_, bytes)| bytes.clone()) {
+            Some(bytes) => Found::Bytes(bytes),
+            None if self.flight.piece.chunks.iter().any(|known| known.same_bytes(chunk)) => Found::Corrupt,
+            None => Found::Unknown,
+        }
+    }
+}
+
+impl Arrival {
+    /// Why a chunk of it cannot be used.
+    pub(crate) fn corrupt(&self) -> PieceError {
+        PieceError::corrupt(&self.flight.piece.key, "a chunk does not match its digest")
+    }
+}
+
+/// The flights of a request while its task works on them. Whatever ends the task, nobody waits for ever: what has no
+/// outcome by then is cancelled.
+pub(crate) struct Boarded {
+    pub(crate) flights: Vec<Arc<Flight>>,
+    pub(crate) registry: Arc<Flights>,
+    pub(crate) request: Arc<Request>,
+}
+
+impl Drop for Boarded {
+    fn drop(&mut self) {
+        for flight in &self.flights {
+            if !flight.is_settled() {
+                self.registry.fail(flight, PieceError::Cancelled);
+            }
+        }
+        self.request.priority.settle();
+    }
+}

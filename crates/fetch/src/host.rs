@@ -1,0 +1,81 @@
+//! What all images of this host share, and where its parts are put together.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tarpon_layer::ObjectId;
+use tokio::runtime::Handle;
+
+use crate::ObjectStore;
+use crate::config::Config;
+use crate::flight::Flights;
+use crate::image::{Image, ImageId, Images};
+use crate::keep::Bypass;
+use crate::lanes::Lanes;
+use crate::local::OpenObjects;
+use crate::lru::Lru;
+use crate::object::Object;
+use crate::stats::Counters;
+
+/// The state behind a [`crate::Fetcher`].
+pub(crate) struct Host {
+    pub(crate) config: Config,
+    pub(crate) runtime: Handle,
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) images: Images,
+    pub(crate) flights: Arc<Flights>,
+    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) open: OpenObjects,
+    pub(crate) bypass: Bypass,
+    pub(crate) counters: Arc<Counters>,
+    /// Objects whose index lies; bounded by what the tables name.
+    pub(crate) poisoned: Mutex<HashSet<ObjectId>>,
+    objects: Mutex<Lru<(ObjectId, ImageId), Arc<Object>>>,
+}
+
+impl Host {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, runtime: Handle, config: Config) -> Self {
+        Self {
+            runtime,
+            store,
+            images: Images::default(),
+            flights: Arc::new(Flights::new(&config)),
+            lanes: Arc::new(Lanes::new(&config)),
+            open: OpenObjects::new(config.open_files),
+            bypass: Bypass::new(config.bypass_bytes),
+            counters: Arc::default(),
+            poisoned: Mutex::default(),
+            objects: Mutex::new(Lru::new(config.live_objects)),
+            config,
+        }
+    }
+
+    /// The object as this image's table splits it.
+    pub(crate) fn object_in(&self, image: &Arc<Image>, id: &ObjectId) -> Option<Arc<Object>> {
+        let key = (*id, image.id);
+        let mut objects = self.objects.lock();
+        if let Some(object) = objects.get(&key) {
+            return Some(object.clone());
+        }
+        let object = Arc::new(Object::new(*id, image.clone(), image.table.object(id)?));
+        objects.insert(key, object.clone(), 1);
+        Some(object)
+    }
+
+    /// As [`Host::object_in`], if something is known about the object already.
+    pub(crate) fn live_object(&self, image: &Arc<Image>, id: &ObjectId) -> Option<Arc<Object>> {
+        self.objects.lock().get(&(*id, image.id)).cloned()
+    }
+
+    /// The object is a local file now, or worthless.
+    pub(crate) fn forget_object(&self, object: &Object) {
+        self.objects.lock().remove(&(object.id, object.image.id));
+    }
+
+    /// The image is gone: so is what was known about its objects.
+    pub(crate) fn forget_image(&self, image: ImageId) {
+        self.images.remove(image);
+        self.objects.lock().retain(|(_, of), _| *of != image);
+    }
+}

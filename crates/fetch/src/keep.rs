@@ -1,0 +1,118 @@
+//! Keeping verified chunks: in the store while it takes them, in a little memory while it does not.
+//!
+//! Readers do not wait for this. A store that refuses (no room, disk failing) costs nobody an error: reads go on, from
+//! the source and from memory (bypass).
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tarpon_oci::{Digest, Verified};
+use tokio::time::Instant;
+
+use crate::StoreError;
+use crate::host::Host;
+use crate::image::Image;
+use crate::lru::Lru;
+use crate::object::Object;
+use crate::plan::PieceChunk;
+
+/// What the store did not take.
+pub(crate) struct Bypass {
+    until: Mutex<Option<Instant>>,
+    chunks: Mutex<Lru<Digest, Verified<Bytes>>>,
+}
+
+impl Bypass {
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self { until: Mutex::new(None), chunks: Mutex::new(Lru::new(bytes)) }
+    }
+
+    /// Whether the store refused something a moment ago: no time to fetch ahead.
+    pub(crate) fn is_active(&self) -> bool {
+        self.until.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// A chunk that was not kept, if it is still in memory.
+    pub(crate) fn chunk(&self, digest: &Digest) -> Option<Verified<Bytes>> {
+        let mut chunks = self.chunks.lock();
+        if chunks.weight() == 0 { None } else { chunks.get(digest).cloned() }
+    }
+
+    fn remember(&self, bytes: &Verified<Bytes>) {
+        // A copy, because a slice would keep the whole decoded piece in memory without counting it.
+        let weight = bytes.len() as u64;
+        let mut chunks = self.chunks.lock();
+        chunks.insert(*bytes.digest(), bytes.clone(), weight);
+    }
+}
+
+impl Host {
+    /// Keeps a chunk for the next reader, and the whole object once this was the last chunk of it.
+    pub(crate) fn keep(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk, bytes: &Verified<Bytes>) {
+        let kept = if chunk.is_whole_object() {
+            self.keep_whole(bytes)
+        } else {
+            self.keep_part(image, chunk, bytes)
+        };
+        if let Err(error) = kept {
+            self.store_refused(&error);
+            self.keep_in_memory(image, bytes);
+        }
+    }
+
+    /// The store refused: nothing is fetched ahead for a while. What readers want is offered to it all the same, since the
+    /// store itself knows when to try the disk again.
+    pub(crate) fn store_refused(&self, error: &StoreError) {
+        tracing::debug!(%error, "the store took nothing; reads go on without it");
+        *self.bypass.until.lock() = Some(Instant::now() + self.config.bypass_pause);
+    }
+
+    fn keep_in_memory(&self, image: &Arc<Image>, bytes: &Verified<Bytes>) {
+        image.tally.add(|counters| &counters.bypassed_chunks, 1);
+        self.bypass.remember(bytes);
+    }
+
+    /// A chunk that is an object needs no partial file, and its digest is the proof.
+    fn keep_whole(&self, bytes: &Verified<Bytes>) -> Result<(), StoreError> {
+        let mut writer = self.store.writer(bytes.len() as u64)?;
+        writer.write_all(bytes).map_err(|error| StoreError::Io { doing: format!("keeping {}", bytes.digest()), error })?;
+        writer.publish(bytes.proof())
+    }
+
+    fn keep_part(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk, bytes: &Verified<Bytes>) -> Result<(), StoreError> {
+        let Some(object) = self.object_in(image, &chunk.object) else { return Ok(()) };
+        object.partial(&*self.store)?.write_at(bytes, chunk.object_offset)?;
+        object.mark_present(chunk.object_offset);
+        self.publish_if_complete(&object);
+        Ok(())
+    }
+
+    /// Makes a plain local file of an object whose chunks are all here, in the background: it is hashed whole.
+    pub(crate) fn publish_if_complete(self: &Arc<Self>, object: &Arc<Object>) {
+        if !object.claim_publishing(self.config.publish_zeros) {
+            return;
+        }
+        let (host, object) = (self.clone(), object.clone());
+        self.runtime.spawn_blocking(move || host.publish(&object));
+    }
+
+    fn publish(&self, object: &Object) {
+        match object.partial(&*self.store).and_then(|partial| partial.publish()) {
+            Ok(()) => self.forget_object(object),
+            Err(StoreError::Corrupt(_)) => {
+                let text = format!("object {} of {} is not what its index promises", object.id, object.image.name);
+                tracing::error!("{text}");
+                object.image.tally.failed(&text);
+                object.image.tally.add(|counters| &counters.poisoned_objects, 1);
+                self.poisoned.lock().insert(object.id);
+                self.forget_object(object);
+            }
+            Err(error) => {
+                object.release_publishing();
+                self.store_refused(&error);
+            }
+        }
+    }
+}

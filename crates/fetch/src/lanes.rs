@@ -1,0 +1,174 @@
+//! Who may put bytes on the wire: demand before read-ahead, and never more than fits.
+//!
+//! Demand waits for room in its image's share and then in the host's. Read-ahead has a small share of its own, does
+//! not wait for it (no room means no read-ahead), and pauses between pieces while any demand is on the wire. So it
+//! delays demand by at most the piece that it is receiving (promise P12).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::config::Config;
+
+/// Why bytes are fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// A reader waits.
+    Demand,
+    /// A reader may come.
+    Ahead,
+}
+
+/// Bytes are counted in units of this size, so that any budget fits a semaphore's `u32`.
+const UNIT: u64 = 1 << 10;
+
+/// A bounded number of bytes.
+#[derive(Clone)]
+pub(crate) struct Budget {
+    room: Arc<Semaphore>,
+    units: u32,
+}
+
+impl Budget {
+    pub(crate) fn new(bytes: u64) -> Self {
+        let units = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX).max(1);
+        Self { room: Arc::new(Semaphore::new(units as usize)), units }
+    }
+
+    /// What is larger than the whole budget takes all of it, and goes alone.
+    fn units(&self, bytes: u64) -> u32 {
+        u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.units)
+    }
+
+    async fn take(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        self.room.clone().acquire_many_owned(self.units(bytes)).await.ok()
+    }
+
+    fn try_take(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        self.room.clone().try_acquire_many_owned(self.units(bytes)).ok()
+    }
+}
+
+/// The lanes of this host.
+pub(crate) struct Lanes {
+    host: Budget,
+    ahead: Budget,
+    demand: watch::Sender<usize>,
+}
+
+impl Lanes {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            host: Budget::new(config.host_bytes),
+            ahead: Budget::new(config.ahead_bytes),
+            demand: watch::Sender::new(0),
+        }
+    }
+
+    /// Room for `bytes`; `None` when there is none for read-ahead.
+    pub(crate) async fn admit(self: &Arc<Self>, image: &Budget, lane: Lane, bytes: u64) -> Option<Admission> {
+        let permits = match lane {
+            Lane::Demand => vec![image.take(bytes).await?, self.host.take(bytes).await?],
+            Lane::Ahead => vec![self.ahead.try_take(bytes)?],
+        };
+        Some(Admission { _permits: permits })
+    }
+
+    /// Called by a request between two pieces: returns at once for demand; read-ahead waits until no demand is on
+    /// the wire or a reader has joined it.
+    pub(crate) async fn give_way(&self, priority: &Priority) {
+        let mut demand = self.demand.subscribe();
+        // The sender lives as long as `self`: this cannot fail.
+        let _ = demand.wait_for(|requests| *requests == 0 || priority.is_demand()).await;
+    }
+}
+
+/// Room that was granted, until it is dropped.
+pub(crate) struct Admission {
+    _permits: Vec<OwnedSemaphorePermit>,
+}
+
+/// The lane of one request: it can rise from read-ahead to demand, and counts as demand on the wire until dropped.
+pub(crate) struct Priority {
+    lanes: Arc<Lanes>,
+    demand: AtomicBool,
+}
+
+impl Priority {
+    pub(crate) fn new(lanes: &Arc<Lanes>, lane: Lane) -> Self {
+        let priority = Self { lanes: lanes.clone(), demand: AtomicBool::new(false) };
+        if lane == Lane::Demand {
+            priority.raise();
+        }
+        priority
+    }
+
+    /// A reader waits for this request now.
+    pub(crate) fn raise(&self) {
+        if !self.demand.swap(true, AcqRel) {
+            self.lanes.demand.send_modify(|requests| *requests += 1);
+        }
+    }
+
+    pub(crate) fn is_demand(&self) -> bool {
+        self.demand.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// The request is over.
+    pub(crate) fn settle(&self) {
+        if self.demand.swap(false, AcqRel) {
+            self.lanes.demand.send_modify(|requests| *requests -= 1);
+        }
+    }
+}
+
+impl Drop for Priority {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn lanes() -> Arc<Lanes> {
+        Arc::new(Lanes::new(&Config { ahead_bytes: 4096, host_bytes: 8192, ..Config::default() }))
+    }
+
+    #[tokio::test]
+    async fn read_ahead_without_room_is_refused_and_demand_waits() {
+        let (lanes, image) = (lanes(), Budget::new(1 << 20));
+        let ahead = lanes.admit(&image, Lane::Ahead, 4096).await;
+        assert!(ahead.is_some() && lanes.admit(&image, Lane::Ahead, 1).await.is_none());
+        let first = lanes.admit(&image, Lane::Demand, 8192).await;
+        let second = lanes.admit(&image, Lane::Demand, 1);
+        tokio::pin!(second);
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(first);
+        assert!(second.await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_piece_larger_than_the_budget_goes_alone() {
+        let (lanes, image) = (lanes(), Budget::new(1 << 20));
+        let huge = lanes.admit(&image, Lane::Demand, 1 << 40).await;
+        assert!(huge.is_some() && lanes.admit(&image, Lane::Demand, 1).now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn read_ahead_gives_way_until_demand_is_over_or_joins_it() {
+        let lanes = lanes();
+        let ahead = Priority::new(&lanes, Lane::Ahead);
+        let demand = Priority::new(&lanes, Lane::Demand);
+        assert!(lanes.give_way(&ahead).now_or_never().is_none());
+        ahead.raise();
+        assert!(lanes.give_way(&ahead).now_or_never().is_some());
+        let second = Priority::new(&lanes, Lane::Ahead);
+        drop((ahead, demand));
+        assert!(lanes.give_way(&second).now_or_never().is_some());
+    }
+}

@@ -1,0 +1,244 @@
+//! What is known here and now about an object that is partly local: which of its chunks are verified.
+//!
+//! Invariant: a presence bit is set only after the chunk's digest matched in this process. The store's partial file may
+//! hold more (from an earlier process); that is believed chunk by chunk, after hashing.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tarpon_layer::{Codec, ObjectId, Place};
+use tarpon_layer::chunks::{ChunkRecord, ObjectRecord};
+use tarpon_oci::{Verified, limits};
+
+use crate::content::{Assembly, ObjectBytes};
+use crate::image::Image;
+use crate::plan::PieceChunk;
+use crate::readahead::{Ahead, Sequence, Window};
+use crate::{ObjectStore, PartialObject, StoreError};
+
+/// An object, split into chunks as one image's table says.
+pub(crate) struct Object {
+    pub(crate) id: ObjectId,
+    pub(crate) image: Arc<Image>,
+    record: ObjectRecord,
+    needed: OnceLock<Needed>,
+    state: Mutex<State>,
+}
+
+/// What it takes to have the whole object.
+struct Needed {
+    /// Chunks that are not zeros.
+    chunks: u32,
+    /// Bytes of those that are.
+    zeros: u64,
+}
+
+impl Needed {
+    fn count(object: &Object) -> Self {
+        object.chunks().fold(Self { chunks: 0, zeros: 0 }, |needed, (_, chunk)| match chunk.place {
+            Place::Zeros => Self { zeros: needed.zeros.saturating_add(chunk.size), ..needed },
+            Place::Blob { .. } => Self { chunks: needed.chunks + 1, ..needed },
+        })
+    }
+}
+
+#[derive(Default)]
+struct State {
+    present: Bits,
+    /// Chunks that the partial file was searched for.
+    searched: Bits,
+    partial: Option<Arc<dyn PartialObject>>,
+    sequence: Sequence,
+    publishing: bool,
+}
+
+/// A set of small numbers.
+#[derive(Default)]
+struct Bits {
+    words: Vec<u64>,
+    count: u32,
+}
+
+impl Bits {
+    fn has(&self, index: u32) -> bool {
+        self.words.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
+    }
+
+    /// Whether it was not in the set.
+    fn insert(&mut self, index: u32) -> bool {
+        let at = index as usize / 64;
+        if self.words.len() <= at {
+            self.words.resize(at + 1, 0);
+        }
+        let new = !self.has(index);
+        self.words[at] |= 1 << (index % 64);
+        self.count += u32::from(new);
+        new
+    }
+
+    fn remove(&mut self, index: u32) {
+        if self.has(index) {
+            self.words[index as usize / 64] &= !(1 << (index % 64));
+            self.count -= 1;
+        }
+    }
+}
+
+/// A chunk of an object: its number in the object, and what the table says.
+pub(crate) type Numbered = (u32, ChunkRecord);
+
+impl Object {
+    pub(crate) fn new(id: ObjectId, image: Arc<Image>, record: ObjectRecord) -> Self {
+        Self { id, image, record, needed: OnceLock::new(), state: Mutex::default() }
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.record.size
+    }
+
+    fn chunk(&self, number: u32) -> Option<ChunkRecord> {
+        (number < self.record.chunk_count).then(|| self.image.table.chunk(self.record.first_chunk + number))
+    }
+
+    /// The chunks that hold any of these bytes, ascending.
+    pub(crate) fn chunks_of(&self, range: Range<u64>) -> impl Iterator<Item = Numbered> + '_ {
+        // Chunks ascend without a gap: find the first that ends behind the start of the range.
+        let (mut low, mut high) = (0, self.record.chunk_count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let ends = self.chunk(middle).map_or(u64::MAX, |chunk| chunk.object_offset.saturating_add(chunk.size));
+            if ends <= range.start { low = middle + 1 } else { high = middle }
+        }
+        (low..self.record.chunk_count)
+            .map_while(|number| Some((number, self.chunk(number)?)))
+            .take_while(move |(_, chunk)| chunk.object_offset < range.end)
+    }
+
+    /// All its chunks.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = Numbered> + '_ {
+        self.chunks_of(0..u64::MAX)
+    }
+
+    /// The chunk as a part of a piece.
+    pub(crate) fn piece_chunk(&self, chunk: &ChunkRecord) -> PieceChunk {
+        PieceChunk::new(self.id, &self.record, chunk)
+    }
+
+    /// Whether all its encoded chunks come to at most `limit` bytes.
+    pub(crate) fn encoded_bytes_within(&self, limit: u64) -> bool {
+        let mut total = 0_u64;
+        self.chunks().all(|(_, chunk)| {
+            if let Place::Blob { length, codec, .. } = chunk.place {
+                total = total.saturating_add(if codec == Codec::Stream { u64::MAX } else { length });
+            }
+            total <= limit
+        })
+    }
+
+    /// Whether the partial file was not searched for this chunk yet.
+    pub(crate) fn unsearched(&self, (number, _): &Numbered) -> bool {
+        !self.state.lock().searched.has(*number)
+    }
+
+    /// Whether the chunk's bytes can be had without asking anybody.
+    pub(crate) fn has(&self, (number, chunk): &Numbered) -> bool {
+        chunk.place == Place::Zeros || self.state.lock().present.has(*number)
+    }
+
+    /// The bytes, if all of their chunks are known to be here.
+    pub(crate) fn load(&self, range: Range<u64>) -> Option<ObjectBytes> {
+        let partial = {
+            let state = self.state.lock();
+            let here = |(n, c): Numbered| c.place == Place::Zeros || state.present.has(n);
+            if !self.chunks_of(range.clone()).all(here) {
+                return None;
+            }
+            state.partial.clone()
+        };
+        let mut assembly = Assembly::new(range.start, usize::try_from(range.end - range.start).ok()?);
+        for numbered in self.chunks_of(range) {
+            if !self.load_into(&mut assembly, &numbered, partial.as_deref()) {
+                return None;
+            }
+        }
+        Some(assembly.finish())
+    }
+
+    /// Puts a chunk that is here into the assembly. `false` if it is not here after all.
+    pub(crate) fn fill(&self, assembly: &mut Assembly, numbered: &Numbered) -> bool {
+        let partial = self.state.lock().partial.clone();
+        self.has(numbered) && self.load_into(assembly, numbered, partial.as_deref())
+    }
+
+    fn load_into(&self, assembly: &mut Assembly, (number, chunk): &Numbered, file: Option<&dyn PartialObject>) -> bool {
+        if chunk.place == Place::Zeros {
+            return true;
+        }
+        let (window, skip) = assembly.window(chunk.object_offset, chunk.size);
+        let loaded = file.map(|file| file.read_at(window, chunk.object_offset + skip));
+        match loaded {
+            Some(Ok(())) => true,
+            Some(Err(error)) => {
+                tracing::warn!(object = %self.id, %error, "a chunk that was kept cannot be read; fetching it again");
+                self.state.lock().present.remove(*number);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Looks for the chunk in what an earlier process left in the partial file. Hashes at most one chunk; each
+    /// chunk is looked for once.
+    pub(crate) fn search(&self, store: &dyn ObjectStore, (number, chunk): &Numbered) -> Option<Verified<Bytes>> {
+        let place_on_disk = chunk.place != Place::Zeros && chunk.size <= limits::CHUNK_BYTES;
+        if !place_on_disk || !self.state.lock().searched.insert(*number) {
+            return None;
+        }
+        let partial = self.partial(store).ok()?;
+        if !partial.may_hold(chunk.object_offset, chunk.size) {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(chunk.size).ok()?];
+        partial.read_at(&mut bytes, chunk.object_offset).ok()?;
+        let bytes = Verified::check(&chunk.digest, Bytes::from(bytes)).ok()?;
+        self.state.lock().present.insert(*number);
+        Some(bytes)
+    }
+
+    /// The object's partial file, opened at the first call.
+    pub(crate) fn partial(&self, store: &dyn ObjectStore) -> Result<Arc<dyn PartialObject>, StoreError> {
+        if let Some(partial) = &self.state.lock().partial {
+            return Ok(partial.clone());
+        }
+        let opened = store.partial(&self.id, self.record.size)?;
+        Ok(self.state.lock().partial.get_or_insert(opened).clone())
+    }
+
+    /// The chunk that starts at `offset` is verified and in the partial file.
+    pub(crate) fn mark_present(&self, offset: u64) {
+        let found = self.chunks_of(offset..offset.saturating_add(1)).next();
+        if let Some((number, _)) = found {
+            self.state.lock().present.insert(number);
+        }
+    }
+
+    /// Whether all chunks are here and nobody is making a local file of it yet; the caller does so now.
+    pub(crate) fn claim_publishing(&self, most_zeros: u64) -> bool {
+        let needed = self.needed.get_or_init(|| Needed::count(self));
+        let mut state = self.state.lock();
+        let ready = needed.zeros <= most_zeros && state.partial.is_some() && state.present.count == needed.chunks;
+        ready && !std::mem::replace(&mut state.publishing, true)
+    }
+
+    /// It could not be made a local file; another chunk or a later read may try again.
+    pub(crate) fn release_publishing(&self) {
+        self.state.lock().publishing = false;
+    }
+
+    /// Takes note of a read and says what to fetch ahead.
+    pub(crate) fn note_read(&self, read: Range<u64>, window: Window) -> Option<Ahead> {
+        self.state.lock().sequence.note(read, self.record.size, window)
+    }
+}

@@ -1,0 +1,115 @@
+//! Which bytes to ask for: from the chunks that a read misses to pieces, from pieces to requests. Pure.
+//!
+//! A **piece** is what is decoded at once: one gzip member, one zstd frame or one run of raw bytes, with all the chunks
+//! that lie in it (eStargz puts several small files into one member). A **run** is what is asked for at once:
+//! neighbouring pieces of one layer.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tarpon_layer::chunks::{ChunkRecord, ObjectRecord};
+use tarpon_layer::{Codec, ObjectId, Place};
+use tarpon_oci::{Blob, Digest, limits};
+
+use crate::config::Config;
+use crate::image::Image;
+
+/// Names a piece across all images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct PieceKey {
+    pub(crate) layer: Digest,
+    pub(crate) codec: Codec,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
+/// A part of a layer that is fetched and decoded as a whole.
+#[derive(Clone)]
+pub(crate) struct Piece {
+    pub(crate) key: PieceKey,
+    pub(crate) blob: Blob,
+    pub(crate) image: Arc<Image>,
+    /// The chunks in it, the one that was asked for first.
+    pub(crate) chunks: Vec<PieceChunk>,
+}
+
+/// A chunk as part of a piece and of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PieceChunk {
+    pub(crate) object: ObjectId,
+    pub(crate) object_size: u64,
+    pub(crate) object_offset: u64,
+    pub(crate) size: u64,
+    pub(crate) digest: Digest,
+    /// Where it starts in the decoded piece.
+    pub(crate) skip: u64,
+}
+
+impl PieceChunk {
+    /// What the table says about one chunk of an object.
+    pub(crate) fn new(object: ObjectId, record: &ObjectRecord, chunk: &ChunkRecord) -> Self {
+        let skip = match chunk.place {
+            Place::Blob { skip, .. } => skip,
+            Place::Zeros => 0,
+        };
+        Self {
+            object,
+            object_size: record.size,
+            object_offset: chunk.object_offset,
+            size: chunk.size,
+            digest: chunk.digest,
+            skip,
+        }
+    }
+
+    /// Whether it is its object: the same bytes under the same digest.
+    pub(crate) fn is_whole_object(&self) -> bool {
+        self.object_offset == 0 && self.size == self.object_size && self.digest == self.object
+    }
+
+    /// Whether the bytes of `other` are the bytes of this.
+    pub(crate) fn same_bytes(&self, other: &Self) -> bool {
+        self.digest == other.digest && self.size == other.size
+    }
+}
+
+impl Piece {
+    /// Its place in the blob.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.key.offset..self.key.offset.saturating_add(self.key.length).min(self.blob.size)
+    }
+
+    /// Decoded bytes from its beginning to the end of its last chunk.
+    pub(crate) fn decoded_bytes(&self) -> u64 {
+        self.chunks.iter().map(|chunk| chunk.skip.saturating_add(chunk.size)).max().unwrap_or(0)
+    }
+
+    /// Whether it must be checked on disk, because memory for it is not given.
+    pub(crate) fn is_large(&self) -> bool {
+        self.chunks.iter().any(|chunk| chunk.size > limits::CHUNK_BYTES)
+    }
+}
+
+/// Joins pieces that are neighbours in the same layer. Each run is ascending and free of overlap.
+pub(crate) fn runs(mut pieces: Vec<Piece>, config: &Config) -> Vec<Vec<Piece>> {
+    pieces.sort_by_key(|piece| (piece.key.layer, piece.key.offset));
+    let mut runs: Vec<Vec<Piece>> = Vec::new();
+    for piece in pieces {
+        match runs.last_mut() {
+            Some(run) if joins(run, &piece, config) => run.push(piece),
+            _ => runs.push(vec![piece]),
+        }
+    }
+    runs
+}
+
+fn joins(run: &[Piece], piece: &Piece, config: &Config) -> bool {
+    let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
+    let end = last.range().end;
+    last.key.layer == piece.key.layer
+        && !last.is_large()
+        && !piece.is_large()
+        && piece.key.offset >= end
+        && piece.key.offset - end <= config.coalesce_gap
+        && piece.range().end - first.key.offset <= config.range_bytes
+}

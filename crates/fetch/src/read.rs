@@ -1,0 +1,249 @@
+//! The way of a read, from the object to the wire and back. Each step is one call; what it does is in the file that
+//! the step names.
+//!
+//! ```text
+//! read_local   complete object in the store? verified chunks here?      local.rs, object.rs
+//! read         images that have the object, one after the other         image.rs
+//!   search     what an earlier process left: hash it, believe it        object.rs
+//!   pieces     missing chunks → pieces to decode                        pieces.rs
+//!   request    on its way already? join. Else pieces → requests         flight.rs, plan.rs, request.rs
+//!     fly      room → ask the source → cut → decode → verify → deliver → keep
+//!   wait       until here, or the deadline                              flight.rs
+//!   assemble   exactly the bytes that were asked for                    content.rs
+//! ```
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tarpon_layer::ObjectId;
+use tarpon_oci::Verified;
+use tokio::time::Instant;
+
+use crate::config::{READ_BYTES, READ_ROUNDS};
+use crate::content::{Assembly, ObjectBytes};
+use crate::error::{PieceError, ReadError};
+use crate::flight::{Found, Ticket};
+use crate::host::Host;
+use crate::lanes::Lane;
+use crate::object::{Numbered, Object};
+use crate::readahead::Window;
+
+/// Chunks of a read that arrived for it: by number, because the store may not have taken them.
+type Arrived = HashMap<u32, Verified<Bytes>>;
+
+impl Host {
+    /// The bytes, if nobody need be asked for them. Blocks on the local disk alone.
+    pub(crate) fn read_local(self: &Arc<Self>, id: &ObjectId, offset: u64, length: u64) -> Option<Result<ObjectBytes, ReadError>> {
+        if let Err(refused) = self.admissible(id, length) {
+            return Some(Err(refused));
+        }
+        let known = self.images.first_holding(id);
+        if let Some(object) = known.as_ref().and_then(|(image, _)| self.live_object(image, id)) {
+            let range = clip(offset, length, object.size());
+            if let Some(bytes) = object.load(range.clone()) {
+                self.look_ahead(&object, range);
+                object.image.tally.served(bytes.len());
+                return Some(Ok(bytes));
+            }
+        }
+        match self.open.open(&*self.store, id) {
+            Ok(Some(local)) => {
+                let answer = local.read(id, offset, length);
+                if let (Ok(bytes), Some((image, _))) = (&answer, known) {
+                    image.tally.served(bytes.len());
+                }
+                Some(answer)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                self.store_refused(&error);
+                None
+            }
+        }
+    }
+
+    /// The bytes, from wherever they are, within the deadline.
+    pub(crate) async fn read(self: &Arc<Self>, id: &ObjectId, offset: u64, length: u64) -> Result<ObjectBytes, ReadError> {
+        if let Some(answer) = self.read_local(id, offset, length) {
+            return answer;
+        }
+        let deadline = Instant::now() + self.config.read_deadline;
+        let mut failure = ReadError::UnknownObject(*id);
+        for (image, _) in self.images.holding(id) {
+            let Some(object) = self.object_in(&image, id) else { continue };
+            let range = clip(offset, length, object.size());
+            let began = Instant::now();
+            let answer = self.read_through(&object, range, deadline).await;
+            match answer {
+                Ok(bytes) => {
+                    image.tally.served_late(bytes.len(), began.elapsed());
+                    return Ok(bytes);
+                }
+                Err(cause) => {
+                    let elsewhere = cause.another_image_may_help();
+                    failure = ReadError::Fetch { object: *id, image: image.name.clone(), cause };
+                    image.tally.read_failed(&failure, began.elapsed());
+                    if !elsewhere || Instant::now() >= deadline {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    /// Reads the object as one image's table splits it: asks for what is missing until nothing is.
+    async fn read_through(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        range: Range<u64>,
+        deadline: Instant,
+    ) -> Result<ObjectBytes, PieceError> {
+        let mut arrived = Arrived::new();
+        for _round in 0..READ_ROUNDS {
+            self.search(object, &range, &mut arrived).await;
+            if let Some(bytes) = assemble(object, &range, &arrived) {
+                return Ok(bytes);
+            }
+            let missing = missing(object, &range, &arrived);
+            let tickets = self.request(object, &missing);
+            self.look_ahead(object, range.clone());
+            for ticket in &tickets {
+                self.wait(object, &missing, ticket, deadline, &mut arrived).await?;
+            }
+        }
+        Err(PieceError::Cancelled)
+    }
+
+    /// Takes what an earlier process or the bypass left. Only missing chunks are looked for, each once.
+    async fn search(self: &Arc<Self>, object: &Arc<Object>, range: &Range<u64>, arrived: &mut Arrived) {
+        for numbered in missing(object, range, arrived) {
+            let found = match self.bypass.chunk(&numbered.1.digest) {
+                Some(bytes) => Some(bytes),
+                None => self.search_store(object, numbered).await,
+            };
+            arrived.extend(found.map(|bytes| (numbered.0, bytes)));
+        }
+    }
+
+    async fn search_store(self: &Arc<Self>, object: &Arc<Object>, numbered: Numbered) -> Option<Verified<Bytes>> {
+        if object.piece_chunk(&numbered.1).is_whole_object() || !object.unsearched(&numbered) {
+            return None;
+        }
+        let (host, object) = (self.clone(), object.clone());
+        let search = move || {
+            let found = object.search(&*host.store, &numbered);
+            host.publish_if_complete(&object);
+            found
+        };
+        self.runtime.spawn_blocking(search).await.ok().flatten()
+    }
+
+    /// Makes sure that somebody brings these chunks.
+    fn request(self: &Arc<Self>, object: &Arc<Object>, missing: &[Numbered]) -> Vec<Ticket> {
+        let pieces = self.pieces(object, missing);
+        let (tickets, planned) = self.flights.join_or_plan(pieces, |new| self.plan_requests(new, Lane::Demand));
+        self.start(planned, Lane::Demand);
+        tickets
+    }
+
+    /// Waits for one piece and takes the chunks that it brought.
+    async fn wait(
+        &self,
+        object: &Object,
+        missing: &[Numbered],
+        ticket: &Ticket,
+        deadline: Instant,
+        arrived: &mut Arrived,
+    ) -> Result<(), PieceError> {
+        let arrival = match ticket.wait(deadline, self.config.read_deadline).await {
+            Err(PieceError::Cancelled) => return Ok(()), // the next round asks again
+            arrival => arrival?,
+        };
+        for (number, chunk) in missing {
+            match arrival.find(&object.piece_chunk(chunk)) {
+                Found::Bytes(bytes) => drop(arrived.insert(*number, bytes)),
+                Found::Corrupt => return Err(arrival.corrupt()),
+                Found::InStore | Found::Unknown => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches ahead of a sequential reader, as far as there is room.
+    fn look_ahead(self: &Arc<Self>, object: &Arc<Object>, read: Range<u64>) {
+        let window = Window { min: self.config.ahead_min, max: self.config.ahead_max };
+        let Some(ahead) = object.note_read(read, window) else { return };
+        if self.bypass.is_active() {
+            return;
+        }
+        let chunks: Vec<Numbered> = object
+            .chunks_of(ahead.range.clone())
+            .filter(|(_, chunk)| chunk.object_offset >= ahead.range.start && chunk.size <= ahead.largest_chunk)
+            .filter(|numbered| !object.has(numbered))
+            .collect();
+        self.request_ahead(object, &chunks);
+    }
+
+    fn request_ahead(self: &Arc<Self>, object: &Arc<Object>, chunks: &[Numbered]) {
+        let pieces = self.pieces(object, chunks);
+        let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Ahead));
+        self.start(planned, Lane::Ahead);
+    }
+
+    /// Fetches what is missing of a range, behind all demand and as far as there is room.
+    pub(crate) fn prefetch(self: &Arc<Self>, id: &ObjectId, range: Range<u64>) {
+        let Some((image, _)) = self.images.first_holding(id) else { return };
+        let local = matches!(self.open.open(&*self.store, id), Ok(Some(_)));
+        if local || self.bypass.is_active() {
+            return;
+        }
+        let Some(object) = self.object_in(&image, id) else { return };
+        self.request_ahead(&object, &missing(&object, &range, &Arrived::new()));
+    }
+
+    /// Whether the read may be tried at all.
+    fn admissible(&self, id: &ObjectId, length: u64) -> Result<(), ReadError> {
+        if length > READ_BYTES {
+            return Err(ReadError::TooLong { length, limit: READ_BYTES });
+        }
+        if self.poisoned.lock().contains(id) {
+            return Err(ReadError::Poisoned(*id));
+        }
+        Ok(())
+    }
+}
+
+/// The part of a read that lies in the object.
+fn clip(offset: u64, length: u64, size: u64) -> Range<u64> {
+    let start = offset.min(size);
+    start..start.saturating_add(length).min(size)
+}
+
+fn missing(object: &Object, range: &Range<u64>, arrived: &Arrived) -> Vec<Numbered> {
+    let wanted = |numbered: &Numbered| !arrived.contains_key(&numbered.0) && !object.has(numbered);
+    object.chunks_of(range.clone()).filter(wanted).collect()
+}
+
+/// The bytes of the read, if all of its chunks are here.
+fn assemble(object: &Object, range: &Range<u64>, arrived: &Arrived) -> Option<ObjectBytes> {
+    let length = usize::try_from(range.end - range.start).ok()?;
+    let mut chunks = object.chunks_of(range.clone()).peekable();
+    // Most reads lie in one chunk: no copy then.
+    if let Some((number, chunk)) = chunks.peek()
+        && let Some(bytes) = arrived.get(number)
+        && range.end <= chunk.object_offset.saturating_add(chunk.size)
+    {
+        return ObjectBytes::of_chunk(bytes, usize::try_from(range.start - chunk.object_offset).ok()?, length);
+    }
+    let mut assembly = Assembly::new(range.start, length);
+    for numbered in chunks {
+        match arrived.get(&numbered.0) {
+            Some(bytes) => assembly.fill(numbered.1.object_offset, bytes),
+            None => object.fill(&mut assembly, &numbered).then_some(())?,
+        }
+    }
+    Some(assembly.finish())
+}

@@ -1,0 +1,125 @@
+//! Noticing that an object is read from front to back, and how far ahead to fetch then.
+//!
+//! Invariant: what is fetched ahead never exceeds half of what was read in sequence. A reader that stops anywhere has
+//! cost at most half as much again, which is what keeps short and jumping reads (a Python import, a page fault in
+//! a library) close to the bytes that they use.
+
+use std::ops::Range;
+
+/// The position of one reader in an object, as far as its reads tell.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Sequence {
+    /// First byte of the run of reads that follow each other.
+    start: u64,
+    /// Where the next read of the run would begin.
+    next: u64,
+    /// Up to where has been asked for ahead.
+    ahead: u64,
+}
+
+/// How far a [`Sequence`] may look ahead.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    /// Nothing is asked for ahead while the window is smaller.
+    pub(crate) min: u64,
+    /// It never becomes larger.
+    pub(crate) max: u64,
+}
+
+/// What to fetch ahead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    /// Chunks that begin in this range of the object.
+    pub(crate) range: Range<u64>,
+    /// Chunks larger than this are left alone: no more than what was read.
+    pub(crate) largest_chunk: u64,
+}
+
+impl Sequence {
+    /// Takes note of a read and says what to fetch ahead, if anything.
+    pub(crate) fn note(&mut self, read: Range<u64>, size: u64, window: Window) -> Option<Ahead> {
+        // The kernel's own readahead sends neighbouring requests at once, so they arrive in any order: a read that
+        // begins a little before or after the expected place goes on with the run.
+        let slack = window.min;
+        let follows = read.start <= self.next.saturating_add(slack) && read.end.saturating_add(slack) >= self.next;
+        if !follows || read.start < self.start {
+            *self = Self { start: read.start, next: read.end, ahead: read.end };
+            return None;
+        }
+        self.next = self.next.max(read.end);
+        self.ahead = self.ahead.max(self.next);
+        let run = self.next - self.start;
+        let wide = (run / 2).min(window.max);
+        let until = self.next.saturating_add(wide).min(size);
+        // Ask again only when half of the window is used up: fewer and longer requests.
+        let used_up = self.ahead - self.next <= wide / 2;
+        if wide < window.min || until <= self.ahead || !used_up {
+            return None;
+        }
+        let range = self.ahead..until;
+        self.ahead = until;
+        Some(Ahead { range, largest_chunk: run })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+    const WINDOW: Window = Window { min: 128 * KIB, max: 8 << 20 };
+
+    fn reads(offsets: impl IntoIterator<Item = u64>, length: u64) -> Vec<Range<u64>> {
+        let mut sequence = Sequence::default();
+        offsets
+            .into_iter()
+            .filter_map(|at| sequence.note(at..at + length, 1 << 30, WINDOW))
+            .map(|ahead| ahead.range)
+            .collect()
+    }
+
+    #[test]
+    fn reads_far_apart_ask_for_nothing_ahead() {
+        assert!(reads((0..50).map(|i| (i * 7919 % 50) * 4 * 1024 * KIB), 128 * KIB).is_empty());
+    }
+
+    #[test]
+    fn one_read_asks_for_nothing_ahead() {
+        assert!(reads([0], 128 * KIB).is_empty());
+    }
+
+    #[test]
+    fn a_sequential_reader_gets_ranges_that_follow_each_other_and_grow_to_the_maximum() {
+        let ranges = reads((0..1024).map(|i| i * 128 * KIB), 128 * KIB);
+        assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
+        assert!(ranges.last().is_some_and(|range| range.end - range.start >= 4 << 20), "{ranges:?}");
+    }
+
+    #[test]
+    fn what_is_fetched_ahead_is_at_most_half_of_what_was_read() {
+        let mut sequence = Sequence::default();
+        for i in 0..4096 {
+            let end = (i + 1) * 32 * KIB;
+            if let Some(ahead) = sequence.note(i * 32 * KIB..end, 1 << 30, WINDOW) {
+                assert!(ahead.range.end - end <= end / 2);
+            }
+        }
+    }
+
+    #[test]
+    fn neighbouring_reads_in_the_wrong_order_are_still_a_sequence() {
+        let swapped = (0..64).map(|i| (i ^ 1) * 128 * KIB);
+        assert!(!reads(swapped, 128 * KIB).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_asked_for_past_the_end() {
+        let mut sequence = Sequence::default();
+        let size = 1024 * KIB;
+        for i in 0..8 {
+            if let Some(ahead) = sequence.note(i * 128 * KIB..(i + 1) * 128 * KIB, size, WINDOW) {
+                assert!(ahead.range.end <= size);
+            }
+        }
+    }
+}

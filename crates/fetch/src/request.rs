@@ -1,0 +1,191 @@
+//! One request: from a run of pieces to verified chunks.
+//!
+//! The answer is taken apart while it arrives: as soon as a piece's last byte is in, the piece is decoded, each of its
+//! chunks is checked against its digest, handed to whoever waits, and kept. Wrong bytes are thrown away and asked for
+//! once more; a source that gives up is followed by the next image that has the layer.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tarpon_oci::Verified;
+
+use crate::body::Body;
+use crate::config::DECODING;
+use crate::decode;
+use crate::error::PieceError;
+use crate::flight::{Boarded, Flight, Outcome, Request};
+use crate::host::Host;
+use crate::image::Image;
+use crate::lanes::{Lane, Priority};
+use crate::plan::{self, Piece, PieceKey};
+
+/// The pieces that one pass over a source's answer left over.
+#[derive(Default)]
+struct Leftover {
+    /// Their bytes did not match.
+    corrupt: Vec<Arc<Flight>>,
+    /// They were not reached, and why.
+    unread: Vec<Arc<Flight>>,
+    error: Option<PieceError>,
+}
+
+impl Host {
+    /// Makes requests of pieces; their tasks do not run yet.
+    pub(crate) fn plan_requests(self: &Arc<Self>, pieces: Vec<Piece>, lane: Lane) -> Vec<Boarded> {
+        let runs = plan::runs(pieces, &self.config);
+        runs.into_iter().map(|run| self.board(run, Priority::new(&self.lanes, lane), lane == Lane::Ahead)).collect()
+    }
+
+    fn board(self: &Arc<Self>, run: Vec<Piece>, priority: Priority, detached: bool) -> Boarded {
+        let request = Request::new(&run, priority, detached);
+        let flights = run.into_iter().map(|piece| Flight::new(piece, &request)).collect();
+        Boarded { flights, registry: self.flights.clone(), request }
+    }
+
+    /// Sets the planned requests going.
+    pub(crate) fn start(self: &Arc<Self>, planned: Vec<Boarded>, lane: Lane) {
+        for boarded in planned {
+            let request = boarded.request.clone();
+            let task = self.runtime.spawn(self.clone().fly(boarded, lane));
+            request.started(task.abort_handle());
+        }
+    }
+
+    /// Brings all flights of one request home.
+    async fn fly(self: Arc<Self>, boarded: Boarded, lane: Lane) {
+        let Some(first) = boarded.flights.first() else { return };
+        let (layer, image) = (first.piece.key.layer, first.piece.image.clone());
+        let room = boarded.flights.iter().map(|flight| flight.piece.key.length.max(flight.piece.decoded_bytes())).sum();
+        let Some(_admission) = self.lanes.admit(&image.budget, lane, room).await else { return };
+
+        let sources = self.images.serving(&layer, &image);
+        let mut suspects: HashSet<PieceKey> = HashSet::new();
+        let mut pending = boarded.flights.clone();
+        // Wrong bytes are worth a second fetch even if there is only one source.
+        for attempt in 0..sources.len().max(2) {
+            if pending.is_empty() {
+                return;
+            }
+            let source = &sources[attempt % sources.len()];
+            let left = self.pass(&boarded.request, &pending, source, &suspects).await;
+            pending = self.second_chances(left, &mut suspects, attempt + 1 < sources.len());
+        }
+        for flight in pending {
+            let error = PieceError::corrupt(&flight.piece.key, "wrong bytes from every source");
+            self.give_up(&flight, error);
+        }
+    }
+
+    /// Decides what of the leftover is asked for again: wrong bytes once, unread bytes while there is another source.
+    fn second_chances(&self, left: Leftover, suspects: &mut HashSet<PieceKey>, more: bool) -> Vec<Arc<Flight>> {
+        let mut again = Vec::new();
+        for flight in left.corrupt {
+            if suspects.insert(flight.piece.key) {
+                again.push(flight);
+            } else if !flight.is_settled() {
+                self.give_up(&flight, PieceError::corrupt(&flight.piece.key, "wrong bytes, twice"));
+            }
+        }
+        let error = left.error.unwrap_or(PieceError::Cancelled);
+        for flight in left.unread {
+            if more { again.push(flight) } else { self.give_up(&flight, error.clone()) }
+        }
+        again.sort_by_key(|flight| flight.piece.key.offset);
+        again
+    }
+
+    fn give_up(&self, flight: &Arc<Flight>, error: PieceError) {
+        flight.piece.image.tally.failed(&error);
+        self.flights.fail(flight, error);
+    }
+
+    /// Asks one source for everything from the first to the last flight, and settles each as its bytes come in.
+    async fn pass(
+        self: &Arc<Self>,
+        request: &Request,
+        flights: &[Arc<Flight>],
+        image: &Arc<Image>,
+        suspects: &HashSet<PieceKey>,
+    ) -> Leftover {
+        let mut left = Leftover::default();
+        let (Some(first), Some(last)) = (flights.first(), flights.last()) else { return left };
+        let range = first.piece.range().start..last.piece.range().end;
+        let mut body = match Body::open(image, first.piece.blob, range, self.config.stall_limit).await {
+            Ok(body) => body,
+            Err(error) => return Leftover { unread: flights.to_vec(), error: Some(error), ..left },
+        };
+        let mut decoding = FuturesUnordered::new();
+        for (index, flight) in flights.iter().enumerate() {
+            self.lanes.give_way(&request.priority).await;
+            let bytes = match body.take(flight.piece.range()).await {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    left.unread = flights[index..].to_vec();
+                    left.error = Some(error);
+                    break;
+                }
+            };
+            let last_chance = suspects.contains(&flight.piece.key);
+            decoding.push(self.clone().settle(flight.clone(), bytes, last_chance));
+            while decoding.len() >= DECODING {
+                left.corrupt.extend(decoding.next().await.flatten());
+            }
+        }
+        while let Some(corrupt) = decoding.next().await {
+            left.corrupt.extend(corrupt);
+        }
+        left
+    }
+
+    /// Decodes and checks a piece, hands it over and keeps it. Gives the flight back if its bytes were wrong.
+    async fn settle(self: Arc<Self>, flight: Arc<Flight>, encoded: Bytes, last_chance: bool) -> Option<Arc<Flight>> {
+        if flight.piece.decoded_bytes() <= self.config.inline_bytes {
+            return self.settle_now(flight, &encoded, last_chance);
+        }
+        let (host, same) = (self.clone(), flight.clone());
+        let done = self.runtime.spawn_blocking(move || host.settle_now(same, &encoded, last_chance)).await;
+        // The runtime is going down, or decoding panicked: not bytes that may be used.
+        done.unwrap_or(Some(flight))
+    }
+
+    fn settle_now(self: &Arc<Self>, flight: Arc<Flight>, encoded: &Bytes, last_chance: bool) -> Option<Arc<Flight>> {
+        let piece = &flight.piece;
+        let chunks = match decode::piece(piece, encoded) {
+            Ok(chunks) => chunks,
+            Err(reason) => {
+                self.alarm(piece, &reason);
+                return Some(flight);
+            }
+        };
+        if chunks.iter().any(Option::is_none) {
+            self.alarm(piece, "a chunk does not match its digest");
+            // The second time, those chunks that do match are not to suffer for the others.
+            if !last_chance || chunks.iter().all(Option::is_none) {
+                return Some(flight);
+            }
+        }
+        self.hand_over(&flight, chunks);
+        None
+    }
+
+    fn hand_over(self: &Arc<Self>, flight: &Arc<Flight>, chunks: Vec<Option<Verified<Bytes>>>) {
+        let chunks: Arc<[_]> = chunks.into();
+        self.flights.deliver(flight, Outcome::Chunks(chunks.clone()));
+        for (chunk, bytes) in flight.piece.chunks.iter().zip(chunks.iter()) {
+            if let Some(bytes) = bytes {
+                self.keep(&flight.piece.image, chunk, bytes);
+            }
+        }
+        self.flights.land(flight);
+    }
+
+    fn alarm(&self, piece: &Piece, reason: &str) {
+        let error = PieceError::corrupt(&piece.key, reason);
+        tracing::error!(image = %piece.image.name, "{error}");
+        piece.image.tally.add(|counters| &counters.digest_failures, 1);
+        piece.image.tally.failed(&error);
+    }
+}

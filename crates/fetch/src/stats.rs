@@ -1,0 +1,191 @@
+//! What was asked, fetched and served, per image and for the host: counters that only grow, and gauges that are zero
+//! when nothing is going on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+
+/// Counters of one image or of the host, as they were at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Reads that were answered with bytes.
+    pub reads: u64,
+    /// Reads of these that needed nothing from a source.
+    pub hits: u64,
+    /// Bytes that were answered.
+    pub bytes_served: u64,
+    /// Requests to the source.
+    pub requests: u64,
+    /// Bytes that the source sent.
+    pub bytes_fetched: u64,
+    /// Reads that had to wait for a source.
+    pub stalls: u64,
+    /// Milliseconds that reads waited for a source, summed over all reads.
+    pub stall_millis: u64,
+    /// Reads that failed.
+    pub failed_reads: u64,
+    /// Pieces whose bytes did not match their digest.
+    pub digest_failures: u64,
+    /// Objects of which every chunk matched and the whole did not.
+    pub poisoned_objects: u64,
+    /// Chunks that the store did not take.
+    pub bypassed_chunks: u64,
+    /// Requests under way. Zero when nothing is going on.
+    pub requests_in_flight: u64,
+    /// Encoded bytes that requests under way will bring.
+    pub bytes_in_flight: u64,
+    /// The last failure, in one line.
+    pub last_error: Option<String>,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) reads: Counter,
+    pub(crate) hits: Counter,
+    pub(crate) bytes_served: Counter,
+    pub(crate) requests: Counter,
+    pub(crate) bytes_fetched: Counter,
+    pub(crate) stalls: Counter,
+    pub(crate) stall_millis: Counter,
+    pub(crate) failed_reads: Counter,
+    pub(crate) digest_failures: Counter,
+    pub(crate) poisoned_objects: Counter,
+    pub(crate) bypassed_chunks: Counter,
+    requests_in_flight: Counter,
+    bytes_in_flight: Counter,
+    last_error: Mutex<Option<String>>,
+}
+
+/// A number that several threads count on.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Relaxed);
+    }
+
+    fn take(&self, amount: u64) {
+        self.0.fetch_sub(amount, Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+impl Counters {
+    pub(crate) fn failed(&self, error: &dyn std::fmt::Display) {
+        *self.last_error.lock() = Some(error.to_string());
+    }
+
+    pub(crate) fn snapshot(&self) -> Stats {
+        Stats {
+            reads: self.reads.get(),
+            hits: self.hits.get(),
+            bytes_served: self.bytes_served.get(),
+            requests: self.requests.get(),
+            bytes_fetched: self.bytes_fetched.get(),
+            stalls: self.stalls.get(),
+            stall_millis: self.stall_millis.get(),
+            failed_reads: self.failed_reads.get(),
+            digest_failures: self.digest_failures.get(),
+            poisoned_objects: self.poisoned_objects.get(),
+            bypassed_chunks: self.bypassed_chunks.get(),
+            requests_in_flight: self.requests_in_flight.get(),
+            bytes_in_flight: self.bytes_in_flight.get(),
+            last_error: self.last_error.lock().clone(),
+        }
+    }
+}
+
+/// The counters that one event concerns: those of the image and those of the host.
+#[derive(Clone)]
+pub(crate) struct Tally {
+    pub(crate) image: Arc<Counters>,
+    pub(crate) host: Arc<Counters>,
+}
+
+impl Tally {
+    /// Counts for the image and the host.
+    pub(crate) fn add(&self, counter: impl Fn(&Counters) -> &Counter, amount: u64) {
+        counter(&self.image).add(amount);
+        counter(&self.host).add(amount);
+    }
+
+    /// Remembers the failure for `status`.
+    pub(crate) fn failed(&self, error: &dyn std::fmt::Display) {
+        self.image.failed(error);
+        self.host.failed(error);
+    }
+
+    /// A read was answered without waiting.
+    pub(crate) fn served(&self, bytes: usize) {
+        self.add(|counters| &counters.hits, 1);
+        self.answered(bytes);
+    }
+
+    /// A read was answered after waiting for a source.
+    pub(crate) fn served_late(&self, bytes: usize, waited: Duration) {
+        self.stalled(waited);
+        self.answered(bytes);
+    }
+
+    fn answered(&self, bytes: usize) {
+        self.add(|counters| &counters.reads, 1);
+        self.add(|counters| &counters.bytes_served, bytes as u64);
+    }
+
+    /// A read waited for a source in vain.
+    pub(crate) fn read_failed(&self, error: &dyn std::fmt::Display, waited: Duration) {
+        self.stalled(waited);
+        self.add(|counters| &counters.failed_reads, 1);
+        self.failed(error);
+    }
+
+    fn stalled(&self, waited: Duration) {
+        self.add(|counters| &counters.stalls, 1);
+        self.add(|counters| &counters.stall_millis, u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+    }
+
+    /// Counts a request that is under way until the guard is dropped.
+    pub(crate) fn in_flight(&self, bytes: u64) -> InFlight {
+        self.add(|counters| &counters.requests_in_flight, 1);
+        self.add(|counters| &counters.bytes_in_flight, bytes);
+        InFlight { tally: self.clone(), bytes }
+    }
+}
+
+/// A request under way, as the gauges see it.
+pub(crate) struct InFlight {
+    tally: Tally,
+    bytes: u64,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        for counters in [&self.tally.image, &self.tally.host] {
+            counters.requests_in_flight.take(1);
+            counters.bytes_in_flight.take(self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gauges_return_to_zero_when_the_guard_goes() {
+        let tally = Tally { image: Arc::default(), host: Arc::default() };
+        let first = tally.in_flight(10);
+        let second = tally.in_flight(5);
+        let now = tally.host.snapshot();
+        assert_eq!((now.requests_in_flight, now.bytes_in_flight), (2, 15));
+        drop((first, second));
+        assert_eq!(tally.image.snapshot(), Stats::default());
+    }
+}
