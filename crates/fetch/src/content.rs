@@ -64,8 +64,9 @@ impl Assembly {
     /// Copies what this read needs of a chunk that starts at `at`.
     pub(crate) fn fill(&mut self, at: u64, chunk: &Verified<Bytes>) {
         let (window, skip) = self.window(at, chunk.len() as u64);
-        if let Ok(skip) = usize::try_from(skip) {
-            window.copy_from_slice(&chunk[skip..skip + window.len()]);
+        let part = usize::try_from(skip).ok().and_then(|skip| chunk.get(skip..)?.get(..window.len()));
+        if let Some(part) = part {
+            window.copy_from_slice(part);
         }
     }
 

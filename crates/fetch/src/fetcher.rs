@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tarpon_layer::ObjectId;
 use tarpon_layer::chunks::ChunkTable;
 use tokio::runtime::Handle;
@@ -31,7 +32,12 @@ impl Fetcher {
     }
 
     /// Registers an image: its objects can be read until the handle is dropped. `name` is the image in a user's words.
-    pub fn add_image(&self, table: ChunkTable, source: Arc<dyn BlobSource>, name: impl Into<Arc<str>>) -> ImageHandle {
+    pub fn add_image(
+        &self,
+        table: ChunkTable<Bytes>,
+        source: Arc<dyn BlobSource>,
+        name: impl Into<Arc<str>>,
+    ) -> ImageHandle {
         let tally = Tally { image: Arc::default(), host: self.host.counters.clone() };
         let budget = Budget::new(self.host.config.image_bytes);
         let name = name.into();
@@ -56,7 +62,7 @@ impl Fetcher {
 
     /// The object as a plain local file, if it is complete.
     pub fn open_local(&self, object: &ObjectId) -> Option<LocalObject> {
-        self.host.open.open(&*self.host.store, object).ok().flatten()
+        self.host.complete(object)
     }
 
     /// Closes the object's file, if it is held open, so that the store can free its room after evicting it.
@@ -100,7 +106,7 @@ impl ImageHandle {
 
     /// Size of the object in bytes, if this image has it.
     pub fn object_size(&self, object: &ObjectId) -> Option<u64> {
-        self.image.table.object(object).map(|record| record.size)
+        self.image.table.find(object).map(|record| record.size)
     }
 }
 

@@ -77,19 +77,17 @@ pub(crate) struct Flights {
 
 impl Flights {
     pub(crate) fn new(config: &Config) -> Self {
-        Self {
-            flying: Mutex::default(),
-            failures: Mutex::new(Lru::new(MEMO_ENTRIES)),
-            memo: config.failure_memo,
-        }
+        Self { flying: Mutex::default(), failures: Mutex::new(Lru::new(MEMO_ENTRIES)), memo: config.failure_memo }
     }
 
     /// Joins the flights of those pieces that have one, hands the others to `plan`, which makes requests of them, and
-    /// returns a ticket for each piece. The caller starts the requests: starting a task may run foreign code, and
+    /// returns a ticket for each piece. `is_missing` is asked once more under the lock: a piece that was on its way when
+    /// the reader looked for it may have landed since. The caller starts the requests: starting a task may run foreign code, and
     /// the flights are locked here.
     pub(crate) fn join_or_plan(
         self: &Arc<Self>,
         pieces: Vec<Piece>,
+        is_missing: impl Fn(&Piece) -> bool,
         plan: impl FnOnce(Vec<Piece>) -> Vec<Boarded>,
     ) -> (Vec<Ticket>, Vec<Boarded>) {
         let mut tickets = Vec::with_capacity(pieces.len());
@@ -101,7 +99,7 @@ impl Flights {
             } else if let Some(flight) = flying.get(&piece.key) {
                 flight.request.priority.raise();
                 tickets.push(Ticket::board(self, flight));
-            } else {
+            } else if is_missing(&piece) {
                 missing.push(piece);
             }
         }
@@ -117,10 +115,12 @@ impl Flights {
     pub(crate) fn plan_missing(
         &self,
         pieces: Vec<Piece>,
+        is_missing: impl Fn(&Piece) -> bool,
         plan: impl FnOnce(Vec<Piece>) -> Vec<Boarded>,
     ) -> Vec<Boarded> {
         let mut flying = self.flying.lock();
-        let wanted = |piece: &Piece| !flying.contains_key(&piece.key) && self.remembered(&piece.key).is_none();
+        let idle = |piece: &Piece| !flying.contains_key(&piece.key) && self.remembered(&piece.key).is_none();
+        let wanted = |piece: &Piece| idle(piece) && is_missing(piece);
         let missing: Vec<Piece> = pieces.into_iter().filter(wanted).collect();
         let planned = if missing.is_empty() { Vec::new() } else { plan(missing) };
         for flight in planned.iter().flat_map(|boarded| &boarded.flights) {
@@ -190,10 +190,15 @@ impl Flights {
         if request.tickets.fetch_sub(1, Relaxed) != 1 || request.detached.load(Relaxed) {
             return;
         }
-        for key in &request.keys {
-            if flying.get(key).is_some_and(|known| Arc::ptr_eq(&known.request, request)) {
-                flying.remove(key);
-            }
+        // What has arrived is being kept, and stays joinable until it is.
+        let unsettled = |known: &Arc<Flight>| Arc::ptr_eq(&known.request, request) && !known.is_settled();
+        let given_up = request.keys.iter().filter(|key| flying.get(key).is_some_and(unsettled));
+        let given_up: Vec<PieceKey> = given_up.copied().collect();
+        if given_up.is_empty() {
+            return;
+        }
+        for key in &given_up {
+            flying.remove(key);
         }
         let abort = request.abort.lock().take();
         drop(flying);

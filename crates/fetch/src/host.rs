@@ -58,7 +58,7 @@ impl Host {
         if let Some(object) = objects.get(&key) {
             return Some(object.clone());
         }
-        let object = Arc::new(Object::new(*id, image.clone(), image.table.object(id)?));
+        let object = Arc::new(Object::new(*id, image.clone(), image.table.find(id)?));
         objects.insert(key, object.clone(), 1);
         Some(object)
     }

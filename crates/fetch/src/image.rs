@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::RwLock;
 use tarpon_layer::ObjectId;
-use tarpon_layer::chunks::{ChunkTable, ObjectRecord};
+use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
 use tarpon_oci::Digest;
 
 use crate::BlobSource;
@@ -19,7 +20,7 @@ pub(crate) struct ImageId(u64);
 pub(crate) struct Image {
     pub(crate) id: ImageId,
     pub(crate) name: Arc<str>,
-    pub(crate) table: ChunkTable,
+    pub(crate) table: ChunkTable<Bytes>,
     pub(crate) source: Arc<dyn BlobSource>,
     pub(crate) budget: Budget,
     pub(crate) tally: Tally,
@@ -50,15 +51,15 @@ impl Images {
 
     /// The images that have the object. The order is always the same, so that readers of different images ask for
     /// the same bytes of the same image and share one request.
-    pub(crate) fn holding(&self, object: &ObjectId) -> Vec<(Arc<Image>, ObjectRecord)> {
+    pub(crate) fn holding(&self, object: &ObjectId) -> Vec<(Arc<Image>, ObjectEntry)> {
         let list = self.list.read();
-        list.1.iter().filter_map(|image| Some((image.clone(), image.table.object(object)?))).take(SOURCES).collect()
+        list.1.iter().filter_map(|image| Some((image.clone(), image.table.find(object)?))).take(SOURCES).collect()
     }
 
     /// The first of [`Images::holding`].
-    pub(crate) fn first_holding(&self, object: &ObjectId) -> Option<(Arc<Image>, ObjectRecord)> {
+    pub(crate) fn first_holding(&self, object: &ObjectId) -> Option<(Arc<Image>, ObjectEntry)> {
         let list = self.list.read();
-        list.1.iter().find_map(|image| Some((image.clone(), image.table.object(object)?)))
+        list.1.iter().find_map(|image| Some((image.clone(), image.table.find(object)?)))
     }
 
     /// The images whose sources have the layer: `first`, then the others.
@@ -71,6 +72,7 @@ impl Images {
 
 impl Image {
     fn has_layer(&self, layer: &Digest) -> bool {
-        self.table.layers().iter().any(|record| record.blob.digest == *layer)
+        (0..self.table.layer_count())
+            .any(|number| self.table.layer(number).is_some_and(|known| known.blob.digest == *layer))
     }
 }

@@ -51,11 +51,7 @@ impl Bypass {
 impl Host {
     /// Keeps a chunk for the next reader, and the whole object once this was the last chunk of it.
     pub(crate) fn keep(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk, bytes: &Verified<Bytes>) {
-        let kept = if chunk.is_whole_object() {
-            self.keep_whole(bytes)
-        } else {
-            self.keep_part(image, chunk, bytes)
-        };
+        let kept = if chunk.is_whole_object() { self.keep_whole(bytes) } else { self.keep_part(image, chunk, bytes) };
         if let Err(error) = kept {
             self.store_refused(&error);
             self.keep_in_memory(image, bytes);
@@ -77,11 +73,18 @@ impl Host {
     /// A chunk that is an object needs no partial file, and its digest is the proof.
     fn keep_whole(&self, bytes: &Verified<Bytes>) -> Result<(), StoreError> {
         let mut writer = self.store.writer(bytes.len() as u64)?;
-        writer.write_all(bytes).map_err(|error| StoreError::Io { doing: format!("keeping {}", bytes.digest()), error })?;
+        writer
+            .write_all(bytes)
+            .map_err(|error| StoreError::Io { doing: format!("keeping {}", bytes.digest()), error })?;
         writer.publish(bytes.proof())
     }
 
-    fn keep_part(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk, bytes: &Verified<Bytes>) -> Result<(), StoreError> {
+    fn keep_part(
+        self: &Arc<Self>,
+        image: &Arc<Image>,
+        chunk: &PieceChunk,
+        bytes: &Verified<Bytes>,
+    ) -> Result<(), StoreError> {
         let Some(object) = self.object_in(image, &chunk.object) else { return Ok(()) };
         object.partial(&*self.store)?.write_at(bytes, chunk.object_offset)?;
         object.mark_present(chunk.object_offset);

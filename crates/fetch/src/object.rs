@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tarpon_layer::{Codec, ObjectId, Place};
-use tarpon_layer::chunks::{ChunkRecord, ObjectRecord};
+use tarpon_layer::chunks::{ChunkEntry, ObjectEntry};
+use tarpon_layer::{Chunk, Codec, ObjectId, Place};
 use tarpon_oci::{Verified, limits};
 
 use crate::content::{Assembly, ObjectBytes};
@@ -22,7 +22,7 @@ use crate::{ObjectStore, PartialObject, StoreError};
 pub(crate) struct Object {
     pub(crate) id: ObjectId,
     pub(crate) image: Arc<Image>,
-    record: ObjectRecord,
+    record: ObjectEntry,
     needed: OnceLock<Needed>,
     state: Mutex<State>,
 }
@@ -87,10 +87,10 @@ impl Bits {
 }
 
 /// A chunk of an object: its number in the object, and what the table says.
-pub(crate) type Numbered = (u32, ChunkRecord);
+pub(crate) type Numbered = (u32, Chunk);
 
 impl Object {
-    pub(crate) fn new(id: ObjectId, image: Arc<Image>, record: ObjectRecord) -> Self {
+    pub(crate) fn new(id: ObjectId, image: Arc<Image>, record: ObjectEntry) -> Self {
         Self { id, image, record, needed: OnceLock::new(), state: Mutex::default() }
     }
 
@@ -98,22 +98,19 @@ impl Object {
         self.record.size
     }
 
-    fn chunk(&self, number: u32) -> Option<ChunkRecord> {
-        (number < self.record.chunk_count).then(|| self.image.table.chunk(self.record.first_chunk + number))
-    }
-
     /// The chunks that hold any of these bytes, ascending.
     pub(crate) fn chunks_of(&self, range: Range<u64>) -> impl Iterator<Item = Numbered> + '_ {
-        // Chunks ascend without a gap: find the first that ends behind the start of the range.
-        let (mut low, mut high) = (0, self.record.chunk_count);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let ends = self.chunk(middle).map_or(u64::MAX, |chunk| chunk.object_offset.saturating_add(chunk.size));
-            if ends <= range.start { low = middle + 1 } else { high = middle }
-        }
-        (low..self.record.chunk_count)
-            .map_while(|number| Some((number, self.chunk(number)?)))
+        let table = &self.image.table;
+        let first = if range.is_empty() { None } else { table.chunk_at(&self.record, range.start) };
+        let numbers = first.map_or(0..0, |first| first..self.record.chunks.end);
+        numbers
+            .map_while(|number| Some((number - self.record.chunks.start, table.chunk(number)?.chunk)))
             .take_while(move |(_, chunk)| chunk.object_offset < range.end)
+    }
+
+    /// What the table says about the chunk with this number.
+    pub(crate) fn entry(&self, number: u32) -> Option<ChunkEntry> {
+        self.image.table.chunk(self.record.chunks.start.checked_add(number)?)
     }
 
     /// All its chunks.
@@ -122,7 +119,7 @@ impl Object {
     }
 
     /// The chunk as a part of a piece.
-    pub(crate) fn piece_chunk(&self, chunk: &ChunkRecord) -> PieceChunk {
+    pub(crate) fn piece_chunk(&self, chunk: &Chunk) -> PieceChunk {
         PieceChunk::new(self.id, &self.record, chunk)
     }
 
@@ -135,11 +132,6 @@ impl Object {
             }
             total <= limit
         })
-    }
-
-    /// Whether the partial file was not searched for this chunk yet.
-    pub(crate) fn unsearched(&self, (number, _): &Numbered) -> bool {
-        !self.state.lock().searched.has(*number)
     }
 
     /// Whether the chunk's bytes can be had without asking anybody.
@@ -189,22 +181,33 @@ impl Object {
         }
     }
 
-    /// Looks for the chunk in what an earlier process left in the partial file. Hashes at most one chunk; each
-    /// chunk is looked for once.
-    pub(crate) fn search(&self, store: &dyn ObjectStore, (number, chunk): &Numbered) -> Option<Verified<Bytes>> {
-        let place_on_disk = chunk.place != Place::Zeros && chunk.size <= limits::CHUNK_BYTES;
-        if !place_on_disk || !self.state.lock().searched.insert(*number) {
-            return None;
+    /// Of these chunks, those that an earlier process may have left in the partial file. Each chunk is looked for once.
+    pub(crate) fn candidates(&self, store: &dyn ObjectStore, mut chunks: Vec<Numbered>) -> Vec<Numbered> {
+        chunks.retain(|(number, chunk)| {
+            let by_partial = chunk.place != Place::Zeros && !self.piece_chunk(chunk).is_whole_object();
+            by_partial && chunk.size <= limits::CHUNK_BYTES && self.state.lock().searched.insert(*number)
+        });
+        if chunks.is_empty() {
+            return chunks;
         }
-        let partial = self.partial(store).ok()?;
-        if !partial.may_hold(chunk.object_offset, chunk.size) {
-            return None;
+        match self.partial(store) {
+            Ok(partial) => chunks.retain(|(_, chunk)| partial.may_hold(chunk.object_offset, chunk.size)),
+            Err(_) => chunks.clear(),
         }
-        let mut bytes = vec![0; usize::try_from(chunk.size).ok()?];
-        partial.read_at(&mut bytes, chunk.object_offset).ok()?;
-        let bytes = Verified::check(&chunk.digest, Bytes::from(bytes)).ok()?;
-        self.state.lock().present.insert(*number);
-        Some(bytes)
+        chunks
+    }
+
+    /// Hashes what the partial file holds of these chunks, and returns those that match.
+    pub(crate) fn check(&self, store: &dyn ObjectStore, chunks: Vec<Numbered>) -> Vec<(u32, Verified<Bytes>)> {
+        let Ok(partial) = self.partial(store) else { return Vec::new() };
+        let checked = chunks.into_iter().filter_map(|(number, chunk)| {
+            let mut bytes = vec![0; usize::try_from(chunk.size).ok()?];
+            partial.read_at(&mut bytes, chunk.object_offset).ok()?;
+            let bytes = Verified::check(&chunk.digest, Bytes::from(bytes)).ok()?;
+            self.state.lock().present.insert(number);
+            Some((number, bytes))
+        });
+        checked.collect()
     }
 
     /// The object's partial file, opened at the first call.

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use tarpon_layer::chunks::ChunkRecord;
+use tarpon_layer::chunks::ChunkEntry;
 use tarpon_layer::{Codec, Place};
 use tarpon_oci::limits;
 
 use crate::config::PIECE_CHUNKS;
 use crate::host::Host;
+use crate::image::Image;
 use crate::object::{Numbered, Object};
 use crate::plan::{Piece, PieceChunk, PieceKey};
 
@@ -27,36 +28,35 @@ impl Host {
             wanted
         };
         let mut seen = HashSet::new();
-        let pieces = wanted.iter().filter_map(|(_, chunk)| piece(object, chunk));
+        let pieces = wanted.iter().filter_map(|(number, _)| piece(object, *number));
         pieces.filter(|piece| seen.insert(piece.key)).collect()
     }
 }
 
-/// The piece that holds `chunk`, which is the first of its chunks; after it those of other objects in the same place.
-fn piece(object: &Arc<Object>, chunk: &ChunkRecord) -> Option<Piece> {
+/// The piece that holds the chunk, which is the first of its chunks; after it what else lies in the same place.
+fn piece(object: &Object, number: u32) -> Option<Piece> {
     let image = &object.image;
-    let Place::Blob { codec, offset, length, .. } = chunk.place else { return None };
-    let blob = image.table.layers().get(usize::try_from(chunk.layer).ok()?)?.blob;
-    let key = PieceKey { layer: blob.digest, codec, offset, length };
-    let first = object.piece_chunk(chunk);
+    let entry = object.entry(number)?;
+    let Place::Blob { codec, offset, length, .. } = entry.chunk.place else { return None };
+    let blob = image.table.layer(entry.layer)?.blob;
+    let first = object.piece_chunk(&entry.chunk);
     let mut chunks = vec![first];
-    if matches!(codec, Codec::Gzip | Codec::Zstd) {
-        chunks.extend(companions(object, chunk, codec, offset).filter(|other| *other != first).take(PIECE_CHUNKS));
+    if matches!(codec, Codec::Gzip | Codec::Zstd) && first.skip.saturating_add(first.size) <= limits::CHUNK_BYTES {
+        chunks.extend(companions(image, &entry, offset).filter(|other| *other != first).take(PIECE_CHUNKS));
     }
-    Some(Piece { key, blob, image: image.clone(), chunks })
+    Some(Piece { key: PieceKey { layer: blob.digest, codec, offset, length }, blob, image: image.clone(), chunks })
 }
 
-/// Everything that the table places where `chunk` is, itself included.
-fn companions<'a>(
-    object: &'a Object,
-    chunk: &'a ChunkRecord,
-    codec: Codec,
-    offset: u64,
-) -> impl Iterator<Item = PieceChunk> + 'a {
-    let here = move |place: &Place| matches!(place, Place::Blob { codec: c, offset: o, .. } if (*c, *o) == (codec, offset));
-    let there = object.image.table.from_place(chunk.layer, offset);
+/// Everything that the table places where `entry` is, as far as it can be decoded in one go; `entry` included.
+fn companions(image: &Image, entry: &ChunkEntry, offset: u64) -> impl Iterator<Item = PieceChunk> {
+    let same_codec = |other: &Place| matches!((other, entry.chunk.place), (Place::Blob { codec: one, .. }, Place::Blob { codec, .. }) if *one == codec);
+    let there = image.table.by_place(entry.layer, offset..offset.saturating_add(1));
     there
-        .take_while(move |(_, _, other)| other.layer == chunk.layer && here(&other.place))
-        .filter(|(_, _, other)| other.size <= limits::CHUNK_BYTES)
-        .map(|(id, record, other)| PieceChunk::new(id, &record, &other))
+        .filter_map(|number| image.table.chunk(number))
+        .filter(move |other| same_codec(&other.chunk.place))
+        .filter_map(|other| {
+            let (id, object) = image.table.object(other.object)?;
+            Some(PieceChunk::new(id, &object, &other.chunk))
+        })
+        .filter(|chunk| chunk.skip.saturating_add(chunk.size) <= limits::CHUNK_BYTES)
 }

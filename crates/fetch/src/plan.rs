@@ -7,8 +7,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tarpon_layer::chunks::{ChunkRecord, ObjectRecord};
-use tarpon_layer::{Codec, ObjectId, Place};
+use tarpon_layer::chunks::ObjectEntry;
+use tarpon_layer::{Chunk, Codec, ObjectId, Place};
 use tarpon_oci::{Blob, Digest, limits};
 
 use crate::config::Config;
@@ -47,14 +47,14 @@ pub(crate) struct PieceChunk {
 
 impl PieceChunk {
     /// What the table says about one chunk of an object.
-    pub(crate) fn new(object: ObjectId, record: &ObjectRecord, chunk: &ChunkRecord) -> Self {
+    pub(crate) fn new(object: ObjectId, entry: &ObjectEntry, chunk: &Chunk) -> Self {
         let skip = match chunk.place {
             Place::Blob { skip, .. } => skip,
             Place::Zeros => 0,
         };
         Self {
             object,
-            object_size: record.size,
+            object_size: entry.size,
             object_offset: chunk.object_offset,
             size: chunk.size,
             digest: chunk.digest,

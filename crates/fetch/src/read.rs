@@ -27,7 +27,9 @@ use crate::error::{PieceError, ReadError};
 use crate::flight::{Found, Ticket};
 use crate::host::Host;
 use crate::lanes::Lane;
+use crate::local::LocalObject;
 use crate::object::{Numbered, Object};
+use crate::plan::Piece;
 use crate::readahead::Window;
 
 /// Chunks of a read that arrived for it: by number, because the store may not have taken them.
@@ -35,7 +37,12 @@ type Arrived = HashMap<u32, Verified<Bytes>>;
 
 impl Host {
     /// The bytes, if nobody need be asked for them. Blocks on the local disk alone.
-    pub(crate) fn read_local(self: &Arc<Self>, id: &ObjectId, offset: u64, length: u64) -> Option<Result<ObjectBytes, ReadError>> {
+    pub(crate) fn read_local(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        offset: u64,
+        length: u64,
+    ) -> Option<Result<ObjectBytes, ReadError>> {
         if let Err(refused) = self.admissible(id, length) {
             return Some(Err(refused));
         }
@@ -48,24 +55,35 @@ impl Host {
                 return Some(Ok(bytes));
             }
         }
-        match self.open.open(&*self.store, id) {
-            Ok(Some(local)) => {
-                let answer = local.read(id, offset, length);
-                if let (Ok(bytes), Some((image, _))) = (&answer, known) {
-                    image.tally.served(bytes.len());
-                }
-                Some(answer)
-            }
-            Ok(None) => None,
-            Err(error) => {
-                self.store_refused(&error);
-                None
-            }
+        let answer = self.load_complete(id, offset, length)?;
+        if let (Ok(bytes), Some((image, _))) = (&answer, known) {
+            image.tally.served(bytes.len());
         }
+        Some(answer)
+    }
+
+    /// Reads a complete object. One that cannot be read is closed, so that the store is asked for it again.
+    fn load_complete(&self, id: &ObjectId, offset: u64, length: u64) -> Option<Result<ObjectBytes, ReadError>> {
+        let answer = self.complete(id)?.read(id, offset, length);
+        if answer.is_err() {
+            self.open.forget(id);
+        }
+        Some(answer)
+    }
+
+    /// The object as a local file, if the store has it whole. A store that cannot say has not.
+    pub(crate) fn complete(&self, id: &ObjectId) -> Option<LocalObject> {
+        let opened = self.open.open(&*self.store, id);
+        opened.inspect_err(|error| self.store_refused(error)).ok().flatten()
     }
 
     /// The bytes, from wherever they are, within the deadline.
-    pub(crate) async fn read(self: &Arc<Self>, id: &ObjectId, offset: u64, length: u64) -> Result<ObjectBytes, ReadError> {
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        offset: u64,
+        length: u64,
+    ) -> Result<ObjectBytes, ReadError> {
         if let Some(answer) = self.read_local(id, offset, length) {
             return answer;
         }
@@ -103,6 +121,9 @@ impl Host {
     ) -> Result<ObjectBytes, PieceError> {
         let mut arrived = Arrived::new();
         for _round in 0..READ_ROUNDS {
+            if let Some(Ok(bytes)) = self.load_complete(&object.id, range.start, range.end - range.start) {
+                return Ok(bytes);
+            }
             self.search(object, &range, &mut arrived).await;
             if let Some(bytes) = assemble(object, &range, &arrived) {
                 return Ok(bytes);
@@ -117,36 +138,49 @@ impl Host {
         Err(PieceError::Cancelled)
     }
 
-    /// Takes what an earlier process or the bypass left. Only missing chunks are looked for, each once.
+    /// Takes what the bypass or an earlier process left.
     async fn search(self: &Arc<Self>, object: &Arc<Object>, range: &Range<u64>, arrived: &mut Arrived) {
-        for numbered in missing(object, range, arrived) {
-            let found = match self.bypass.chunk(&numbered.1.digest) {
-                Some(bytes) => Some(bytes),
-                None => self.search_store(object, numbered).await,
-            };
-            arrived.extend(found.map(|bytes| (numbered.0, bytes)));
+        let mut missing = missing(object, range, arrived);
+        missing.retain(|(number, chunk)| match self.bypass.chunk(&chunk.digest) {
+            Some(bytes) => arrived.insert(*number, bytes).is_some(),
+            None => true,
+        });
+        let candidates = object.candidates(&*self.store, missing);
+        if candidates.is_empty() {
+            return;
         }
-    }
-
-    async fn search_store(self: &Arc<Self>, object: &Arc<Object>, numbered: Numbered) -> Option<Verified<Bytes>> {
-        if object.piece_chunk(&numbered.1).is_whole_object() || !object.unsearched(&numbered) {
-            return None;
-        }
+        // Hashing: not on a thread that others wait for.
         let (host, object) = (self.clone(), object.clone());
-        let search = move || {
-            let found = object.search(&*host.store, &numbered);
+        let check = move || {
+            let found = object.check(&*host.store, candidates);
             host.publish_if_complete(&object);
             found
         };
-        self.runtime.spawn_blocking(search).await.ok().flatten()
+        arrived.extend(self.runtime.spawn_blocking(check).await.unwrap_or_default());
     }
 
     /// Makes sure that somebody brings these chunks.
     fn request(self: &Arc<Self>, object: &Arc<Object>, missing: &[Numbered]) -> Vec<Ticket> {
         let pieces = self.pieces(object, missing);
-        let (tickets, planned) = self.flights.join_or_plan(pieces, |new| self.plan_requests(new, Lane::Demand));
+        let (tickets, planned) = self.flights.join_or_plan(
+            pieces,
+            |piece| self.is_missing(object, piece),
+            |new| self.plan_requests(new, Lane::Demand),
+        );
         self.start(planned, Lane::Demand);
         tickets
+    }
+
+    /// Whether the piece's first chunk, which `object` needs, is not here.
+    fn is_missing(&self, object: &Object, piece: &Piece) -> bool {
+        let Some(chunk) = piece.chunks.first() else { return false };
+        if self.bypass.chunk(&chunk.digest).is_some() {
+            return false;
+        }
+        if chunk.is_whole_object() {
+            return self.complete(&chunk.object).is_none();
+        }
+        !object.chunks_of(chunk.object_offset..chunk.object_offset + 1).any(|numbered| object.has(&numbered))
     }
 
     /// Waits for one piece and takes the chunks that it brought.
@@ -189,15 +223,18 @@ impl Host {
 
     fn request_ahead(self: &Arc<Self>, object: &Arc<Object>, chunks: &[Numbered]) {
         let pieces = self.pieces(object, chunks);
-        let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Ahead));
+        let planned = self.flights.plan_missing(
+            pieces,
+            |piece| self.is_missing(object, piece),
+            |new| self.plan_requests(new, Lane::Ahead),
+        );
         self.start(planned, Lane::Ahead);
     }
 
     /// Fetches what is missing of a range, behind all demand and as far as there is room.
     pub(crate) fn prefetch(self: &Arc<Self>, id: &ObjectId, range: Range<u64>) {
         let Some((image, _)) = self.images.first_holding(id) else { return };
-        let local = matches!(self.open.open(&*self.store, id), Ok(Some(_)));
-        if local || self.bypass.is_active() {
+        if self.complete(id).is_some() || self.bypass.is_active() {
             return;
         }
         let Some(object) = self.object_in(&image, id) else { return };

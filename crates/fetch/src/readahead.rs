@@ -15,6 +15,8 @@ pub(crate) struct Sequence {
     next: u64,
     /// Up to where has been asked for ahead.
     ahead: u64,
+    /// Reads of the run.
+    reads: u32,
 }
 
 /// How far a [`Sequence`] may look ahead.
@@ -35,6 +37,9 @@ pub(crate) struct Ahead {
     pub(crate) largest_chunk: u64,
 }
 
+/// Reads that follow each other before they count as a sequence.
+const SEQUENTIAL: u32 = 3;
+
 impl Sequence {
     /// Takes note of a read and says what to fetch ahead, if anything.
     pub(crate) fn note(&mut self, read: Range<u64>, size: u64, window: Window) -> Option<Ahead> {
@@ -42,10 +47,12 @@ impl Sequence {
         // begins a little before or after the expected place goes on with the run.
         let slack = window.min;
         let follows = read.start <= self.next.saturating_add(slack) && read.end.saturating_add(slack) >= self.next;
-        if !follows || read.start < self.start {
-            *self = Self { start: read.start, next: read.end, ahead: read.end };
+        if self.reads == 0 || !follows {
+            *self = Self { start: read.start, next: read.end, ahead: read.end, reads: 1 };
             return None;
         }
+        self.reads = self.reads.saturating_add(1);
+        self.start = self.start.min(read.start);
         self.next = self.next.max(read.end);
         self.ahead = self.ahead.max(self.next);
         let run = self.next - self.start;
@@ -53,7 +60,7 @@ impl Sequence {
         let until = self.next.saturating_add(wide).min(size);
         // Ask again only when half of the window is used up: fewer and longer requests.
         let used_up = self.ahead - self.next <= wide / 2;
-        if wide < window.min || until <= self.ahead || !used_up {
+        if self.reads < SEQUENTIAL || wide < window.min || until <= self.ahead || !used_up {
             return None;
         }
         let range = self.ahead..until;

@@ -1,3 +1,4 @@
 //! For tests only: what stands in for the world outside, builders of inputs, and naive models to compare with.
 
 pub mod entries;
+pub mod source;

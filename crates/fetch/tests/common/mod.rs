@@ -1,0 +1,88 @@
+//! A fetcher over a store and a source in memory.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tarpon_fetch::{Config, Fetcher, ImageHandle};
+use tarpon_oci::Digest;
+use tarpon_testkit::source::{MemorySource, MemoryStore, PackedLayer, table_of};
+use tokio::runtime::Handle;
+
+/// Everything a test touches.
+pub struct World {
+    pub fetcher: Fetcher,
+    pub store: MemoryStore,
+    pub source: Arc<MemorySource>,
+    pub image: ImageHandle,
+}
+
+impl World {
+    /// One image of these layers, nothing local.
+    pub fn new(layers: &[&PackedLayer]) -> Self {
+        Self::with(layers, MemoryStore::default(), Config::default())
+    }
+
+    pub fn with(layers: &[&PackedLayer], store: MemoryStore, config: Config) -> Self {
+        let source = Arc::new(MemorySource::new(layers.iter().map(|layer| layer.bytes.clone())));
+        let fetcher = Fetcher::new(Arc::new(store.clone()), Handle::current(), config);
+        let image = fetcher.add_image(table_of(layers), source.clone(), "test:latest");
+        Self { fetcher, store, source, image }
+    }
+
+    pub async fn read(&self, object: &Digest, offset: u64, length: u64) -> Result<Bytes, String> {
+        self.fetcher.read(object, offset, length).await.map(|bytes| bytes.into_bytes()).map_err(|e| e.to_string())
+    }
+
+    /// Bytes that were asked of the source.
+    pub fn asked(&self) -> u64 {
+        self.source.requests().iter().map(|(_, range)| range.end - range.start).sum()
+    }
+
+    /// Waits until nothing is going on, and checks that the gauges say so.
+    pub async fn quiet(&self) {
+        let mut rounds = 0;
+        while self.fetcher.pieces_in_flight() > 0 || self.fetcher.stats().requests_in_flight > 0 {
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            rounds += 1;
+            assert!(rounds < 1000, "something never ends");
+        }
+        let stats = self.fetcher.stats();
+        assert_eq!((stats.requests_in_flight, stats.bytes_in_flight), (0, 0));
+    }
+
+    /// Waits until the object is a complete local one: publishing goes on behind the readers.
+    pub async fn until_complete(&self, object: &Digest) {
+        for _ in 0..10_000 {
+            if self.store.object(object).is_some() {
+                return;
+            }
+            tokio::task::yield_now().await;
+            std::thread::yield_now();
+        }
+        panic!("never published");
+    }
+}
+
+/// Bytes that look random, that compress little and are the same each time.
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut random = Random(seed);
+    (0..length).map(|_| random.next().to_le_bytes()[0]).collect()
+}
+
+/// A small generator (splitmix64), so that a seed says everything about a run.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+}

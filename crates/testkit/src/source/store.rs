@@ -1,0 +1,169 @@
+//! [`MemoryStore`]: a store in memory that can be full, fail, forget and rot.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use tarpon_fetch::{ObjectStore, ObjectWriter, PartialObject, StoreError};
+use tarpon_oci::{Digest, Hasher, Verified};
+
+use super::blobs::lock;
+
+/// How the store refuses to take bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// No room.
+    Full,
+    /// The disk fails.
+    Io,
+}
+
+/// Objects in memory. Clones are the same store.
+#[derive(Clone, Default)]
+pub struct MemoryStore {
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    objects: Mutex<HashMap<Digest, Bytes>>,
+    partials: Mutex<HashMap<Digest, Arc<Partial>>>,
+    refusal: Mutex<Option<Refusal>>,
+}
+
+impl MemoryStore {
+    /// From now on every write ends so.
+    pub fn refuse(&self, refusal: Option<Refusal>) {
+        *lock(&self.inner.refusal) = refusal;
+    }
+
+    /// The complete object.
+    pub fn object(&self, object: &Digest) -> Option<Bytes> {
+        lock(&self.inner.objects).get(object).cloned()
+    }
+
+    /// Number of complete objects.
+    pub fn complete(&self) -> usize {
+        lock(&self.inner.objects).len()
+    }
+
+    /// Takes the object and what is partly there of it out, as if there had been no room for it.
+    pub fn evict(&self, object: &Digest) {
+        lock(&self.inner.objects).remove(object);
+        lock(&self.inner.partials).remove(object);
+    }
+
+    /// Inverts every byte that partial objects hold, as a disk that rots.
+    pub fn rot(&self) {
+        for partial in lock(&self.inner.partials).values() {
+            lock(&partial.bytes).iter_mut().for_each(|byte| *byte = !*byte);
+        }
+    }
+}
+
+impl Inner {
+    fn accept(&self) -> Result<(), StoreError> {
+        match *lock(&self.refusal) {
+            None => Ok(()),
+            Some(Refusal::Full) => Err(StoreError::Full),
+            Some(Refusal::Io) => Err(StoreError::Io { doing: "writing".into(), error: io::ErrorKind::Other.into() }),
+        }
+    }
+}
+
+impl ObjectStore for MemoryStore {
+    fn open(&self, object: &Digest) -> Result<Option<File>, StoreError> {
+        let Some(bytes) = self.object(object) else { return Ok(None) };
+        let failed = |error| StoreError::Io { doing: "opening".into(), error };
+        let mut file = tempfile::tempfile().map_err(failed)?;
+        file.write_all(&bytes).map_err(failed)?;
+        Ok(Some(file))
+    }
+
+    fn partial(&self, object: &Digest, size: u64) -> Result<Arc<dyn PartialObject>, StoreError> {
+        self.inner.accept()?;
+        let mut partials = lock(&self.inner.partials);
+        let new = || {
+            let size = usize::try_from(size).unwrap_or(usize::MAX);
+            let inner = self.inner.clone();
+            Arc::new(Partial { inner, object: *object, bytes: vec![0; size].into(), written: vec![false; size].into() })
+        };
+        Ok(partials.entry(*object).or_insert_with(new).clone())
+    }
+
+    fn writer(&self, _size_hint: u64) -> Result<Box<dyn ObjectWriter>, StoreError> {
+        self.inner.accept()?;
+        Ok(Box::new(Writer { inner: self.inner.clone(), bytes: Vec::new() }))
+    }
+}
+
+struct Partial {
+    inner: Arc<Inner>,
+    object: Digest,
+    bytes: Mutex<Vec<u8>>,
+    written: Mutex<Vec<bool>>,
+}
+
+impl PartialObject for Partial {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), StoreError> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        buffer.copy_from_slice(&lock(&self.bytes)[start..start + buffer.len()]);
+        Ok(())
+    }
+
+    fn may_hold(&self, offset: u64, length: u64) -> bool {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let written = lock(&self.written);
+        written[start..].iter().take(usize::try_from(length).unwrap_or(usize::MAX)).any(|written| *written)
+    }
+
+    fn write_at(&self, bytes: &Verified<Bytes>, offset: u64) -> Result<(), StoreError> {
+        self.inner.accept()?;
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        lock(&self.bytes)[start..start + bytes.len()].copy_from_slice(bytes);
+        lock(&self.written)[start..start + bytes.len()].fill(true);
+        Ok(())
+    }
+
+    fn publish(&self) -> Result<(), StoreError> {
+        self.inner.accept()?;
+        let bytes = Bytes::from(lock(&self.bytes).clone());
+        if Digest::of(&bytes) != self.object {
+            lock(&self.written).fill(false);
+            return Err(StoreError::Corrupt(self.object));
+        }
+        lock(&self.inner.objects).insert(self.object, bytes);
+        lock(&self.inner.partials).remove(&self.object);
+        Ok(())
+    }
+}
+
+struct Writer {
+    inner: Arc<Inner>,
+    bytes: Vec<u8>,
+}
+
+impl Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.inner.accept().map_err(io::Error::other)?;
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl ObjectWriter for Writer {
+    fn publish(self: Box<Self>, proof: Verified<()>) -> Result<(), StoreError> {
+        self.inner.accept()?;
+        let mut hasher = Hasher::new();
+        hasher.update(&self.bytes);
+        assert!(Verified::check_stream(proof.digest(), hasher).is_ok(), "published under the name of other bytes");
+        lock(&self.inner.objects).insert(*proof.digest(), self.bytes.into());
+        Ok(())
+    }
+}
