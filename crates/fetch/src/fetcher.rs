@@ -60,6 +60,12 @@ impl Fetcher {
         self.host.read(object, offset, length).await
     }
 
+    /// Size of the object in bytes, if some image has it or the store has it whole.
+    pub fn object_size(&self, object: &ObjectId) -> Option<u64> {
+        let known = self.host.images.first_holding(object).map(|(_, entry)| entry.size);
+        known.or_else(|| self.host.complete(object).map(|local| local.size))
+    }
+
     /// The object as a plain local file, if it is complete.
     pub fn open_local(&self, object: &ObjectId) -> Option<LocalObject> {
         self.host.complete(object)

@@ -1,6 +1,6 @@
 //! [`Errno`]: the answers "no" that a file system here can give, and the only place where errors become one.
 
-use tarpon_fetch::{Fault, StoreError};
+use tarpon_fetch::ReadError;
 use tarpon_tree::erofs::ImageError;
 
 /// Why an operation was refused. The kernel's numbers are the adapter's business.
@@ -33,20 +33,16 @@ pub enum Errno {
 }
 
 /// Every failure to get bytes is `EIO` to the program that reads: none of the finer numbers would tell it anything
-/// that it could act on, and some (`ENOENT`, `EACCES`) would tell it lies about the file.
-impl From<Fault> for Errno {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::NotFound | Fault::Denied | Fault::Unavailable | Fault::Timeout | Fault::BadData | Fault::Refused => {
-                Self::Io
-            }
+/// that it could act on, and some (`ENOENT`, `EACCES`) would tell it lies about the file. What failed is in the log.
+impl From<&ReadError> for Errno {
+    fn from(error: &ReadError) -> Self {
+        match error {
+            ReadError::UnknownObject(_)
+            | ReadError::Fetch { .. }
+            | ReadError::Poisoned(_)
+            | ReadError::TooLong { .. }
+            | ReadError::Local { .. } => Self::Io,
         }
-    }
-}
-
-impl From<&StoreError> for Errno {
-    fn from(_: &StoreError) -> Self {
-        Self::Io
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod attr;
 mod errno;
+mod fetched;
 mod image_fs;
 mod map;
 mod object_fs;

@@ -1,0 +1,38 @@
+//! [`Objects`] by way of the fetcher.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use tarpon_fetch::{Fetcher, ObjectBytes, ReadError};
+use tarpon_oci::Digest;
+
+use crate::{Errno, Objects};
+
+impl Objects for Fetcher {
+    fn size(&self, object: &Digest) -> Option<u64> {
+        self.object_size(object)
+    }
+
+    fn read_local(&self, object: &Digest, offset: u64, length: usize) -> Result<Option<Bytes>, Errno> {
+        Fetcher::read_local(self, object, offset, length as u64).map(answer).transpose()
+    }
+
+    fn read(&self, object: Digest, offset: u64, length: usize) -> BoxFuture<'static, Result<Bytes, Errno>> {
+        let fetcher = self.clone();
+        Box::pin(async move { answer(Fetcher::read(&fetcher, &object, offset, length as u64).await) })
+    }
+
+    fn open_local(&self, object: &Digest) -> Option<Arc<File>> {
+        Fetcher::open_local(self, object).map(|local| local.file)
+    }
+}
+
+/// The reader learns the number, the log the reason.
+fn answer(read: Result<ObjectBytes, ReadError>) -> Result<Bytes, Errno> {
+    read.map(ObjectBytes::into_bytes).map_err(|error| {
+        tracing::debug!(%error, "a read failed");
+        Errno::from(&error)
+    })
+}
