@@ -69,7 +69,8 @@ impl Reader {
         if line.starts_with("test result: ") {
             self.place = Place::Shown;
             self.result(line);
-            return Some(line.to_owned());
+            let nothing = line.contains(" 0 passed; 0 failed; 0 ignored;");
+            return (!nothing).then(|| line.to_owned());
         }
         match (line, &mut self.place) {
             ("successes:", _) => {
