@@ -11,8 +11,15 @@ use crate::{Error, ErrorKind, Result};
 pub(crate) async fn open(image: &str, access: &Access) -> Result<Repository> {
     let source: Source =
         image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
+    let credentials = match access.creds.as_deref() {
+        None => None,
+        Some(text) => Some(
+            Credentials::parse(text)
+                .ok_or_else(|| Error::new(ErrorKind::Denied, "read the credentials", "--creds is not USER:PASSWORD"))?,
+        ),
+    };
     let options = AccessOptions {
-        credentials: access.creds.as_deref().map(Credentials::parse),
+        credentials,
         authfile: access.authfile.clone(),
         tls_verify: access.tls_verify.unwrap_or(true),
         cert_dir: access.cert_dir.clone(),

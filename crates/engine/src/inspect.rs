@@ -35,8 +35,6 @@ pub struct LayerInspection {
     pub digest: Digest,
     /// Compressed bytes.
     pub size: u64,
-    /// As the descriptor says.
-    pub media_type: String,
     /// `eStargz`, `zstd:chunked`, or `plain`.
     pub format: String,
     /// Whether its files can be fetched one by one. A plain layer is streamed once, when it is first mounted.
@@ -58,13 +56,7 @@ impl Engine {
                 Claim::Toc(toc) => (toc.format().to_string(), true),
                 Claim::Plain => ("plain".to_owned(), false),
             };
-            Ok(LayerInspection {
-                digest: layer.digest,
-                size: layer.size,
-                media_type: layer.media_type.clone(),
-                format,
-                lazy,
-            })
+            Ok(LayerInspection { digest: layer.digest, size: layer.size, format, lazy })
         });
         let manifest_digest = *image.manifest.digest();
         let known = self.store().image(&manifest_digest);

@@ -30,7 +30,7 @@ pub use error::MountError;
 pub use host::Host;
 pub use kernel::StepError;
 pub use mounted::{Mounted, Unmounted};
-pub use mountpoint::clear_dead;
+pub use mountpoint::{clear, clear_dead};
 pub use probe::{Capability, probe};
 pub use spec::{Mode, ModeChoice, MountSpec, Writable};
 pub use table::{TableEntry, mount_at, mounts};

@@ -39,6 +39,20 @@ pub fn clear_dead(path: &Path) -> Result<bool, MountError> {
     }
 }
 
+/// Removes the mount of ours at `path`, dead or alive, for whoever knows that its server is gone; says whether there
+/// was one. Users of it keep what they have open.
+pub fn clear(path: &Path) -> Result<bool, MountError> {
+    let absolute = std::path::absolute(path).map_err(MountError::io("find the mount point"))?;
+    match table::mount_at(&absolute).map_err(MountError::io("read the table of mounts"))? {
+        Some(mount) if mount.is_ours() => {
+            remove(&absolute, true)?;
+            tracing::info!(path = %absolute.display(), "removed a mount whose server is gone");
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}
+
 /// Unmounts `path` with whatever right this process has: the system call, or `fusermount3` for those who may not.
 pub(crate) fn remove(path: &Path, lazily: bool) -> Result<(), kernel::StepError> {
     let removed = if lazily { kernel::detach(path) } else { kernel::unmount_unused(path) };

@@ -1,7 +1,5 @@
 //! Indexed layers become one tree, one chunk table, and a record in the store.
 
-use std::io::Write;
-
 use tarpon_layer::LayerIndex;
 use tarpon_layer::chunks::ChunkTableBuilder;
 use tarpon_oci::ImageConfig;
@@ -27,9 +25,9 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
     let (indexes, layers): (Vec<LayerIndex>, Vec<Layer>) =
         layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer)).unzip();
     let tree = merge(&indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
-    let refused = |error: String| Error::new(ErrorKind::Refused, "write the tree", error);
-    let erofs = erofs::write(&tree).map_err(|error| refused(error.to_string()))?;
-    let chunks = chunk_table(&tree, &indexes, &layers).map_err(refused)?;
+    let erofs = erofs::write(&tree);
+    let chunks = chunk_table(&tree, &indexes, &layers)
+        .map_err(|error| Error::new(ErrorKind::Refused, "list the chunks", error))?;
     let objects = tree.objects().map(|object| object.id).collect();
     let records = layers.into_iter().map(|layer| LayerRecord {
         digest: layer.blob.digest,
@@ -44,7 +42,7 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
         let mut staging = store.stage_image(record)?;
         staging.put(Part::Manifest, &resolved.manifest.bytes)?;
         staging.put(Part::Config, &config.bytes)?;
-        staging.write(Part::Tree, |file| file.write_all(&erofs))?;
+        staging.put(Part::Tree, &erofs)?;
         staging.put(Part::Chunks, &chunks)?;
         staging.put_objects(objects)?;
         staging.install()

@@ -73,9 +73,9 @@ pub(super) async fn index_all(
             ByToc::MustStream { fallback } => to_stream.push((layer, fallback)),
         }
     }
-    let streams = to_stream.into_iter().map(|(layer, fallback)| {
-        streamed(layer, fallback, &config, blobs.clone(), Arc::new(store.clone()), progress)
-    });
+    let streams = to_stream
+        .into_iter()
+        .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), Arc::new(store.clone()), progress));
     let mut streams = stream::iter(streams).buffer_unordered(STREAMS);
     while let Some(layer) = streams.try_next().await? {
         keep(store, &mut found, layer);

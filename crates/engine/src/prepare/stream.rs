@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use tarpon_fetch::{BlobSource, ObjectStore, ObjectWriter, SourceError, StoreError};
+use tarpon_layer::LayerIndex;
 use tarpon_layer::decode::{Compression, LayerReader};
 use tarpon_layer::plain::{self, ObjectSink, Options};
-use tarpon_layer::LayerIndex;
 use tarpon_oci::{Blob, Digest, Hasher, Verified};
 
 use super::pipe::{self, BlobReader, PIECES};
@@ -60,7 +60,8 @@ pub(super) fn outward(step: String, error: StreamError) -> Error {
 pub(super) async fn stream(job: StreamJob, received: impl Fn(u64) + Send) -> Result<Streamed, StreamError> {
     let (pieces, reader) = tokio::sync::mpsc::channel(PIECES);
     let StreamJob { blob, diff_id, hides_toc_files, source, store } = job;
-    let importing = tokio::task::spawn_blocking(move || import(BlobReader::new(reader), diff_id, hides_toc_files, store));
+    let importing =
+        tokio::task::spawn_blocking(move || import(BlobReader::new(reader), diff_id, hides_toc_files, store));
     let downloaded = download(&*source, blob, pieces, received).await;
     let imported = importing.await.map_err(|error| StreamError::Bad(error.to_string()))?;
     // A failed download is the cause of whatever the importer said about its broken input; a wrong digest is not.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_fetch::{Fetcher, ImageHandle, Stats};
 use tarpon_layer::chunks::ChunkTable;
@@ -63,7 +64,7 @@ impl Images {
         let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
         let found = self.store.load_image(&request.manifest).map_err(|error| failed(error.to_string()))?;
         let found = found.ok_or_else(|| failed("it is not in the store, or damaged".into()))?;
-        let table = ChunkTable::open(Arc::new(found.chunks) as _).map_err(|error| failed(error.to_string()))?;
+        let table = ChunkTable::open(Bytes::from_owner(found.chunks)).map_err(|error| failed(error.to_string()))?;
         let repository = self.runtime.block_on(access::open(&request.image, &request.access))?;
         let handle = self.fetcher.add_image(table, repository.blobs(), request.image.as_str());
         Ok(Image { record: found.record, tree: found.tree_path, repository, handle })

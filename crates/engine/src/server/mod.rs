@@ -16,10 +16,10 @@ use std::time::Duration;
 
 pub use client::Client;
 pub(crate) use client::READY;
-pub(crate) use wire::connect;
 use mounts::Mounts;
 use tarpon_store::{LockError, ServerLock};
 use tokio::runtime::Handle;
+pub(crate) use wire::connect;
 
 use crate::protocol::{MountRequest, MountStatus, Request, Response, Unmounted};
 use crate::{Engine, Error, ErrorKind, Result};
