@@ -1,4 +1,7 @@
 //! For tests only: what stands in for the world outside, builders of inputs, and naive models to compare with.
 
 pub mod entries;
+pub mod fuzz;
 pub mod source;
+pub mod stacks;
+pub mod tree_model;

@@ -4,10 +4,12 @@
 //! [`Node::HardLink`] is left. Every link of every layer is followed, also where it is hidden, so that whether an image is
 //! refused does not depend on what lies above.
 
+use std::collections::HashMap;
+
 use tarpon_layer::{LayerPath, Node};
 
-use super::order::{Ordered, Placed};
-use super::visible::{Name, decide, problem_at};
+use super::order::{Ordered, Placed, is_below};
+use super::visible::{Name, decide, is_entry, problem_at};
 use super::{MergeError, Problem};
 use crate::tree::{Dentry, Inode};
 
@@ -16,7 +18,7 @@ pub(super) fn number<'a>(
     ordered: &Ordered<'a>,
     names: Vec<Name<'a>>,
 ) -> Result<(Vec<Dentry<'a>>, Vec<Inode<'a>>), MergeError> {
-    let mut resolver = Resolver { ordered, states: vec![State::Unknown; ordered.all().len()] };
+    let mut resolver = Resolver { ordered, states: vec![State::Unknown; ordered.all().len()], covers: HashMap::new() };
     for (position, placed) in ordered.all().iter().enumerate() {
         if matches!(placed.entry.node, Node::HardLink(_)) {
             resolver.resolve(position)?;
@@ -56,6 +58,8 @@ enum State {
 struct Resolver<'o, 'a> {
     ordered: &'o Ordered<'a>,
     states: Vec<State>,
+    /// For targets that were looked at, by position: [`covering_layer`].
+    covers: HashMap<usize, Option<u32>>,
 }
 
 impl<'a> Resolver<'_, 'a> {
@@ -72,9 +76,7 @@ impl<'a> Resolver<'_, 'a> {
                 State::Unknown => self.states[position] = State::InChain,
             }
             chain.push(position);
-            position = self
-                .target(&placed, target)
-                .ok_or_else(|| problem_at(&placed, Problem::DanglingLink(target.clone())))?;
+            position = self.target(&placed, target).map_err(|problem| problem_at(&placed, problem))?;
         };
         for link in chain {
             self.states[link] = State::Resolved(origin);
@@ -89,16 +91,29 @@ impl<'a> Resolver<'_, 'a> {
     }
 
     /// The entry that a link's target path names for the link's layer: one of that layer, or what shows of those below.
-    fn target(&self, link: &Placed<'a>, target: &LayerPath) -> Option<usize> {
+    fn target(&mut self, link: &Placed<'a>, target: &LayerPath) -> Result<usize, Problem> {
+        let dangling = || Problem::DanglingLink(target.clone());
         let path = target.as_bytes();
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(slash, _)| slash);
         let above = std::iter::once(0).chain(ends);
+        let all = self.ordered.all();
         let floor = above.fold(0, |floor, end| {
             let group = self.ordered.of_path(&path[..end]);
-            decide(&self.ordered.all()[group], floor, link.layer).floor_below
+            decide(&all[group], floor, link.layer).floor_below
         });
         let group = self.ordered.of_path(path);
-        let verdict = decide(&self.ordered.all()[group.clone()], floor, link.layer);
-        Some(group.start + verdict.shown?)
+        let shown = decide(&all[group.clone()], floor, link.layer).shown.ok_or_else(dangling)?;
+        let position = group.start + shown;
+        // A layer between that has entries below the file made a directory of it.
+        let covered_by = *self.covers.entry(position).or_insert_with(|| covering_layer(all, position, group.end));
+        let is_covered = covered_by.is_some_and(|layer| layer <= link.layer);
+        if is_covered { Err(Problem::LinkToDirectory(target.clone())) } else { Ok(position) }
     }
+}
+
+/// The lowest layer above that of the entry at `position` that has an entry below its path.
+fn covering_layer(all: &[Placed<'_>], position: usize, group_end: usize) -> Option<u32> {
+    let placed = &all[position];
+    let below = all[group_end..].iter().take_while(|other| is_below(other.path(), placed.path()));
+    below.filter(|other| other.layer > placed.layer && is_entry(&other.entry.node)).map(|other| other.layer).min()
 }

@@ -6,12 +6,13 @@
 //! - A whiteout or opaque marker acts on the layers *below* its own, never on its own. So the order of entries inside a
 //!   layer does not matter, and a layer may remove and make anew what it names.
 //! - What is not a directory hides the children that layers below gave to its path.
-//! - A directory that no visible entry stands for is implied by what is in it: root's, 0755, at the epoch. One that a
-//!   layer below lists keeps those attributes. An implied directory replaces what is not a directory in a layer below:
-//!   paths are never followed through symbolic links. That is what an overlay of unpacked layers gives (Docker, Podman);
-//!   runtimes that unpack into one directory (umoci) follow the link.
-//! - A hard link stands for its target in its own layer or, failing that, for what the layers below show there under the
-//!   whiteouts of the link's layer. Then it lives on when the target's name is hidden. Link counts count visible names.
+//! - A directory that no layer lists but that one has entries in is implied: root's, 0755, at the epoch. Where a layer
+//!   below lists it, it keeps those attributes. It stays when its entries are removed by a layer above, and replaces what
+//!   is not a directory in a layer below: paths are never followed through symbolic links. That is what an overlay of
+//!   unpacked layers gives (Docker, Podman); runtimes that unpack into one directory (umoci, containerd) follow the link.
+//!   Whiteouts imply nothing.
+//! - A hard link stands for its target in its own layer or, failing that, for what the layers below show there under what
+//!   the link's layer says. Then it lives on when the target's name is hidden. Link counts count visible names.
 //!
 //! Refused with the layer and path: an entry below a non-directory of the same layer, two entries of one name in a
 //! layer, hard links that lead nowhere, to a directory or in a circle, a root that is no directory, and values that no

@@ -14,6 +14,8 @@ use super::{MergeError, Problem};
 pub(super) struct Verdict {
     /// Position in the group of the entry that shows; none if nothing does.
     pub(super) shown: Option<usize>,
+    /// The lowest layer that can be seen at the path.
+    pub(super) floor: u32,
     /// The lowest layer that can be seen below the path.
     pub(super) floor_below: u32,
 }
@@ -27,10 +29,11 @@ pub(super) fn decide(group: &[Placed<'_>], floor: u32, ceiling: u32) -> Verdict 
     let opaque = topmost(|node| matches!(node, Node::Opaque)).unwrap_or(0);
     let above_leaf = topmost(is_leaf).map_or(0, |layer| layer + 1);
     let shows = |placed: &Placed<'_>| (floor..=ceiling).contains(&placed.layer) && is_entry(&placed.entry.node);
-    Verdict { shown: group.iter().position(shows), floor_below: floor.max(opaque).max(above_leaf) }
+    Verdict { shown: group.iter().position(shows), floor, floor_below: floor.max(opaque).max(above_leaf) }
 }
 
-fn is_entry(node: &Node) -> bool {
+/// Whether the node is something, rather than the absence of something below.
+pub(super) fn is_entry(node: &Node) -> bool {
     !matches!(node, Node::Whiteout | Node::Opaque)
 }
 
@@ -51,8 +54,8 @@ pub(super) struct Name<'a> {
 /// The visible names in pre-order, the root first.
 pub(super) fn walk<'a>(ordered: &Ordered<'a>) -> Result<Vec<Name<'a>>, MergeError> {
     let mut walk = Walk { names: Vec::with_capacity(ordered.all().len() + 1), open: Vec::new() };
-    walk.open.push(Frame { path: b"", name: None, is_leaf: false, floor: 0, leaves: LayerSet::default() });
-    walk.show(None)?;
+    walk.open.push(Frame { path: b"", name: None, leaf: None, floor: 0, floor_below: 0, leaves: LayerSet::default() });
+    walk.show_innermost(None)?;
     for (first, group) in ordered.groups() {
         walk.visit(first, group)?;
     }
@@ -65,10 +68,12 @@ struct Frame<'a> {
     path: &'a [u8],
     /// Its number, once it is known to be visible.
     name: Option<u32>,
-    /// Whether what shows there is not a directory.
-    is_leaf: bool,
-    /// The lowest layer that can be seen below it.
+    /// The layer of what shows there, if that is not a directory.
+    leaf: Option<u32>,
+    /// The lowest layer that can be seen at it.
     floor: u32,
+    /// The lowest layer that can be seen below it.
+    floor_below: u32,
     /// Layers that list it or a parent as something else than a directory.
     leaves: LayerSet,
 }
@@ -87,15 +92,18 @@ impl<'a> Walk<'a> {
             self.open_down_to(path);
         }
         self.check(group)?;
+        if let Some(topmost) = group.iter().find(|placed| is_entry(&placed.entry.node)) {
+            self.imply_parents(topmost.layer)?;
+        }
         let frame = self.open.last_mut().expect("the root, or what open_down_to opened");
         let verdict = decide(group, frame.floor, u32::MAX);
-        frame.floor = verdict.floor_below;
+        (frame.floor, frame.floor_below) = (verdict.floor, verdict.floor_below);
         for placed in group.iter().filter(|placed| is_leaf(&placed.entry.node)) {
             frame.leaves.insert(placed.layer);
         }
         let Some(position) = verdict.shown else { return Ok(()) };
-        frame.is_leaf = is_leaf(&group[position].entry.node);
-        self.show(Some(first + position))
+        frame.leaf = Some(group[position].layer).filter(|_| is_leaf(&group[position].entry.node));
+        self.show_innermost(Some(first + position))
     }
 
     /// Refuses what no single layer may say.
@@ -114,53 +122,65 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Makes the innermost open path visible, and its parents where they are not yet.
-    fn show(&mut self, source: Option<usize>) -> Result<(), MergeError> {
-        let innermost = self.open.len() - 1;
-        let mut parent = 0;
-        for (depth, frame) in self.open.iter_mut().enumerate() {
-            let source = source.filter(|_| depth == innermost);
-            match frame.name {
-                // Something visible lies below what shows as a leaf: a directory takes the leaf's place.
-                Some(name) if depth < innermost && frame.is_leaf => {
-                    self.names[name as usize].source = None;
-                    frame.is_leaf = false;
-                }
-                // The root is visible before its entry is seen.
-                Some(name) if source.is_some() => self.names[name as usize].source = source,
-                Some(_) => {}
-                None => {
-                    let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
-                    if self.names.len() >= limits::IMAGE_ENTRIES {
-                        return Err(MergeError::TooManyEntries);
-                    }
-                    self.names.push(Name { name: last_component(frame.path), parent, end: number, source });
-                    frame.name = Some(number);
-                }
+    /// `layer` has an entry at the innermost path, so what is above it were directories when that layer was applied, and
+    /// still are where the layer can be seen. They stay when the entry itself is removed by a layer above.
+    fn imply_parents(&mut self, layer: u32) -> Result<(), MergeError> {
+        for depth in 0..self.open.len() - 1 {
+            let frame = &mut self.open[depth];
+            if frame.floor > layer {
+                break;
             }
-            parent = frame.name.unwrap_or(0);
+            match (frame.name, frame.leaf) {
+                (Some(name), Some(leaf)) if leaf < layer => {
+                    self.names[name as usize].source = None;
+                    frame.leaf = None;
+                }
+                (Some(_), _) => {}
+                (None, _) => self.show(depth, None)?,
+            }
         }
+        Ok(())
+    }
+
+    fn show_innermost(&mut self, source: Option<usize>) -> Result<(), MergeError> {
+        self.show(self.open.len() - 1, source)
+    }
+
+    /// Makes the open path at `depth` visible; all above it are. The root is so before its entry is seen.
+    fn show(&mut self, depth: usize, source: Option<usize>) -> Result<(), MergeError> {
+        if let Some(name) = self.open[depth].name {
+            self.names[name as usize].source = source;
+            return Ok(());
+        }
+        if self.names.len() >= limits::IMAGE_ENTRIES {
+            return Err(MergeError::TooManyEntries);
+        }
+        let number = u32::try_from(self.names.len()).map_err(|_| MergeError::TooManyEntries)?;
+        let parent = depth.checked_sub(1).and_then(|above| self.open[above].name).unwrap_or(0);
+        self.names.push(Name { name: last_component(self.open[depth].path), parent, end: number, source });
+        self.open[depth].name = Some(number);
         Ok(())
     }
 
     /// Opens the paths between the innermost open one and `path`, and `path` itself, not visible yet.
     fn open_down_to(&mut self, path: &'a [u8]) {
-        let Some(Frame { path: above, floor, leaves, .. }) = self.open.last() else { return };
-        let (floor, leaves) = (*floor, *leaves);
+        let Some(&Frame { path: above, floor_below, leaves, .. }) = self.open.last() else { return };
         let mut end = above.len();
         while end < path.len() {
             let name_start = if end == 0 { 0 } else { end + 1 };
             let name_length = path[name_start..].iter().take_while(|byte| **byte != b'/').count();
             end = name_start + name_length;
-            self.open.push(Frame { path: &path[..end], name: None, is_leaf: false, floor, leaves });
+            let (path, floor) = (&path[..end], floor_below);
+            self.open.push(Frame { path, name: None, leaf: None, floor, floor_below, leaves });
         }
     }
 
     /// Closes open paths from the innermost up, as far as `keep` says no.
     fn close_until(&mut self, keep: impl Fn(&[u8]) -> bool) {
+        let names = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         while let Some(frame) = self.open.pop_if(|frame| !keep(frame.path)) {
             if let Some(name) = frame.name {
-                self.names[name as usize].end = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+                self.names[name as usize].end = names;
             }
         }
     }

@@ -1,0 +1,125 @@
+//! Stacks of layers from arbitrary bytes: what property tests and fuzzers feed to the merge.
+//!
+//! Few names, so that entries meet; mostly layers that can be, because refusals are the easy half; every kind of entry,
+//! and attributes at the edges of what the EROFS inode holds.
+
+use tarpon_layer::{LayerIndex, Node, ObjectId};
+
+use crate::entries::{Made, block_device, char_device, dir, fifo, layer, link, opaque, sized_file, symlink, whiteout};
+
+const NAMES: [&[u8]; 5] = [b"a", b"b", b"a-b", b"\xff\n", &[b'n'; 255]];
+const LAYERS: usize = 6;
+const ENTRIES: usize = 100;
+
+/// A stack of at most 6 layers and 100 entries. The same bytes give the same stack.
+pub fn from_bytes(bytes: &[u8]) -> Vec<LayerIndex> {
+    let mut source = Source { bytes, linkable: Vec::new(), linkable_below: Vec::new() };
+    let mut layers = Vec::new();
+    let mut current = Layer::default();
+    for _ in 0..ENTRIES {
+        let Some(step) = source.byte() else { break };
+        if step < 24 && layers.len() + 1 < LAYERS {
+            layers.push(layer(std::mem::take(&mut current).entries));
+            source.linkable_below.append(&mut source.linkable);
+        }
+        let made = source.entry(step);
+        if step == 255 || current.admits(&made) {
+            source.linkable.extend(can_be_linked(&made).then(|| made.entry.path.as_bytes().to_vec()));
+            current.entries.push(made);
+        }
+    }
+    layers.push(layer(current.entries));
+    layers
+}
+
+fn can_be_linked(made: &Made) -> bool {
+    !matches!(made.entry.node, Node::Directory | Node::Whiteout | Node::Opaque)
+}
+
+#[derive(Default)]
+struct Layer {
+    entries: Vec<Made>,
+}
+
+impl Layer {
+    /// Whether one layer can hold this entry beside those that it has.
+    fn admits(&self, made: &Made) -> bool {
+        let path = &made.entry.path;
+        if path.is_root() {
+            return matches!(made.entry.node, Node::Directory | Node::Opaque)
+                && !self.entries.iter().any(|other| other.entry.path.is_root());
+        }
+        let below = |lower: &[u8], upper: &[u8]| lower.starts_with(upper) && lower.get(upper.len()) == Some(&b'/');
+        let marker = |made: &Made| matches!(made.entry.node, Node::Whiteout | Node::Opaque);
+        marker(made)
+            || self.entries.iter().filter(|other| !marker(other)).all(|other| {
+                let (mine, theirs) = (path.as_bytes(), other.entry.path.as_bytes());
+                mine != theirs
+                    && !(can_be_linked(other) && below(mine, theirs))
+                    && !(can_be_linked(made) && below(theirs, mine))
+            })
+    }
+}
+
+struct Source<'b> {
+    bytes: &'b [u8],
+    /// Paths that are something else than directories in this layer.
+    linkable: Vec<Vec<u8>>,
+    /// And in some layer below; they may be hidden by now.
+    linkable_below: Vec<Vec<u8>>,
+}
+
+impl Source<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        Some(*first)
+    }
+
+    fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[usize::from(self.byte().unwrap_or(0)) % choices.len()].clone()
+    }
+
+    fn path(&mut self) -> Vec<u8> {
+        let depth = self.pick(&[1, 2, 2, 3, 3, 4]);
+        let names: Vec<&[u8]> = (0..depth).map(|_| self.pick(&NAMES)).collect();
+        names.join(&b'/')
+    }
+
+    fn entry(&mut self, step: u8) -> Made {
+        let path = self.path();
+        let made = match step % 16 {
+            0..=3 => dir(path),
+            4..=6 => self.file(path),
+            7 => symlink(path, vec![b't'; self.pick(&[1, 40, 4000, 4095])]),
+            8 => self.pick(&[fifo(&path), char_device(&path, 4095, 0xf_ffff), block_device(&path, 8, 256)]),
+            9 | 10 => return self.link(path),
+            11 | 12 => return whiteout(path),
+            13 | 14 => return opaque(path),
+            _ => dir(self.pick(&[b"".to_vec(), path])),
+        };
+        self.attributes(made)
+    }
+
+    fn file(&mut self, path: Vec<u8>) -> Made {
+        let size: u64 = self.pick(&[0, 1, 1, 4096, (1 << 32) - 1, 1 << 32, tarpon_oci::limits::FILE_BYTES]);
+        sized_file(path, ObjectId::of(&size.to_le_bytes()), size)
+    }
+
+    fn link(&mut self, path: Vec<u8>) -> Made {
+        let below = self.pick(&[false, false, false, false, false, false, false, true]);
+        let known = if below { &self.linkable_below } else { &self.linkable };
+        let known: Vec<Vec<u8>> = known.iter().filter(|known| **known != path).cloned().collect();
+        if known.is_empty() { fifo(path) } else { link(path, self.pick(&known)) }
+    }
+
+    fn attributes(&mut self, made: Made) -> Made {
+        let Some(choice) = self.byte() else { return made };
+        let id = |bit: u8| if choice & bit == 0 { 0 } else { [65_535, 65_536, u32::MAX - 1][usize::from(choice) % 3] };
+        let made = made.mode(u16::from(choice) << 4 | 0o5).owner(id(1), id(2));
+        let made = if choice & 4 == 0 { made } else { made.mtime(-i64::from(choice), 999_999_999) };
+        let made = if choice & 8 == 0 { made } else { made.xattr("user.same", "the same everywhere") };
+        let made = if choice & 16 == 0 { made } else { made.xattr(b"user.\xff", vec![choice; 2000]) };
+        if choice & 48 == 48 { made.xattr("security.capability", [choice; 20]) } else { made }
+    }
+}
