@@ -13,13 +13,15 @@ use anyhow::{Context, Result};
 use super::count::Count;
 use crate::paths;
 
-/// Runs the tests of the workspace, shows what is of interest and counts.
-pub(crate) fn test(root: &Path) -> Result<Count> {
+/// Runs the tests of the workspace, the end-to-end ones only if wanted, shows what is of interest and counts.
+pub(crate) fn test(root: &Path, end_to_end: bool) -> Result<Count> {
     let log = paths::target().join("test.log");
     fs::create_dir_all(paths::target())?;
     let mut copy = File::create(&log)?;
     let mut child = Command::new("cargo")
-        .args(["test", "--workspace", "--no-fail-fast", "--", "--show-output"])
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .args(if end_to_end { &[][..] } else { &["--exclude", "tarpon-tests"] })
+        .args(["--", "--show-output"])
         .current_dir(root)
         .stdout(Stdio::piped())
         .spawn()

@@ -18,7 +18,7 @@ use count::Count;
 /// The options of `cargo xtask test`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only what needs no system packages and no images
+    /// Only what needs no system packages and no images: no end-to-end tests, no replay of fuzz seeds
     #[arg(long)]
     quick: bool,
 }
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     all += check("rules", tidy::run);
     all += dependencies();
     let guard = if args.quick { None } else { prepare_images() };
-    all += tests()?;
+    all += tests(!args.quick)?;
     if !args.quick {
         all += seeds();
     }
@@ -106,11 +106,15 @@ fn prepare_images() -> Option<images::Running> {
 }
 
 /// All the tests that cargo knows of.
-fn tests() -> Result<Count> {
+fn tests(end_to_end: bool) -> Result<Count> {
+    let mut all = Count::default();
+    if end_to_end {
+        // They run the binary, which cargo builds for tests of its own package only.
+        all += check("the binary", cargo(&["build", "--package", "tarpon"]));
+    }
     println!("== tests");
-    // The end-to-end tests run the binary; cargo builds it for tests of its own package only.
-    let built = check("the binary", cargo(&["build", "--package", "tarpon"]));
-    Ok(built + cargo::test(&paths::root())?)
+    all += cargo::test(&paths::root(), end_to_end)?;
+    Ok(all)
 }
 
 /// What fuzzing once found must stay found.
