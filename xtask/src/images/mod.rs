@@ -12,10 +12,9 @@ mod corpus;
 mod http;
 mod registry;
 
-pub(crate) use registry::Registry;
-
 use build::Workshop;
 use corpus::Step;
+use registry::Registry;
 
 /// The options of `cargo xtask images`.
 #[derive(clap::Args)]
@@ -39,39 +38,59 @@ pub(crate) struct Args {
 /// The registry that images are pushed to: `$REGISTRY`, or this one.
 const DEFAULT_REGISTRY: &str = "127.0.0.1:5000";
 
-/// The registry that the tasks use.
-pub(crate) fn registry() -> Registry {
-    Registry::new(&env::var("REGISTRY").unwrap_or_else(|_| DEFAULT_REGISTRY.to_owned()))
+/// The registry that images are kept in.
+fn registry() -> Registry {
+    Registry::new(&env::var("REGISTRY").unwrap_or_else(|_| DEFAULT_REGISTRY.to_owned()), "registry")
+}
+
+/// The registry for tests: `$REGISTRY`, or one with the quick images and nothing else, wherever else one may listen.
+fn test_registry() -> Result<Registry> {
+    env::var("REGISTRY").map_or_else(|_| Registry::private("test-registry"), |r| Ok(Registry::new(&r, "registry")))
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let registry = registry();
     if args.stop {
-        return registry.stop();
+        match registry.stop()? {
+            Some(pid) => println!("stopped the registry, process {pid}"),
+            None => println!("no registry was started from here"),
+        }
+        return Ok(());
     }
     let steps = corpus::steps(&args.names, args.quick)?;
     let steps: Vec<Step> = steps.into_iter().filter(|s| wanted(s, &args.tag)).collect();
-    build(&registry, &steps, args.force)
+    registry.start()?;
+    build(&registry, &steps, args.force)?;
+    println!(
+        "the images are at {} (plain HTTP); `cargo xtask images --stop` stops a registry it started",
+        registry.address()
+    );
+    Ok(())
 }
 
-/// A registry for as long as a task needs one: stopped at the end if it was not there before.
-pub(crate) struct Running {
+/// The images that the quick tests use, in a registry that runs as long as this is kept.
+pub(crate) struct TestImages {
     registry: Registry,
     started: bool,
 }
 
-impl Running {
-    pub(crate) fn start(registry: Registry) -> Result<Self> {
+impl TestImages {
+    /// Builds what is not there yet.
+    pub(crate) fn prepare() -> Result<Self> {
+        let registry = test_registry()?;
         let started = registry.start()?;
-        Ok(Self { registry, started })
+        let images = Self { registry, started };
+        build(&images.registry, &corpus::steps(&[], true)?, false)?;
+        Ok(images)
     }
 
-    pub(crate) fn registry(&self) -> &Registry {
-        &self.registry
+    /// HOST:PORT of the registry.
+    pub(crate) fn registry(&self) -> &str {
+        self.registry.address()
     }
 }
 
-impl Drop for Running {
+impl Drop for TestImages {
     fn drop(&mut self) {
         if self.started {
             self.registry.stop().ok();
@@ -79,17 +98,11 @@ impl Drop for Running {
     }
 }
 
-/// Builds what the quick tests use, for `cargo xtask test`.
-pub(crate) fn build_quick(registry: &Registry) -> Result<()> {
-    build(registry, &corpus::steps(&[], true)?, false)
-}
-
 fn wanted(step: &Step, tags: &[String]) -> bool {
     tags.is_empty() || tags.iter().any(|t| t == step.tag)
 }
 
 fn build(registry: &Registry, steps: &[Step], force: bool) -> Result<()> {
-    registry.start()?;
     let mut workshop = Workshop::new(registry);
     let width = steps.len().to_string().len();
     for (number, step) in steps.iter().enumerate() {
@@ -103,9 +116,5 @@ fn build(registry: &Registry, steps: &[Step], force: bool) -> Result<()> {
         workshop.build(step).with_context(|| format!("cannot build {step}"))?;
         println!("{label}: built in {:.1} s", start.elapsed().as_secs_f64());
     }
-    println!(
-        "the images are at {} (plain HTTP); `cargo xtask images --stop` stops a registry it started",
-        registry.address()
-    );
     Ok(())
 }

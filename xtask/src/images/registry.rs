@@ -1,6 +1,7 @@
 //! The local registry: one that listens already, or one that we start and leave running.
 
 use std::fs::{self, File};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -15,14 +16,25 @@ use crate::{paths, process};
 /// A registry that speaks plain HTTP and asks for no credentials.
 pub(crate) struct Registry {
     address: String,
+    /// Where a registry that we start keeps its data.
+    folder: PathBuf,
 }
 
 const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
                          application/vnd.docker.distribution.manifest.v2+json";
 
 impl Registry {
-    pub(crate) fn new(address: &str) -> Self {
-        Self { address: address.to_owned() }
+    pub(crate) fn new(address: &str, folder: &str) -> Self {
+        Self { address: address.to_owned(), folder: paths::target().join(folder) }
+    }
+
+    /// A registry at a port that nobody uses, with data of its own.
+    pub(crate) fn private(folder: &str) -> Result<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let registry = Self::new(&format!("127.0.0.1:{port}"), folder);
+        // One that a run left behind, because it was killed.
+        registry.stop()?;
+        Ok(registry)
     }
 
     /// HOST:PORT
@@ -44,25 +56,22 @@ impl Registry {
         packages::ensure(&[tool("docker-registry", "docker-registry")])?;
         let child = self.spawn()?;
         self.wait_until_it_answers(child)?;
-        println!("started a registry at {}, data in {}", self.address, folder().display());
+        println!("started a registry at {}, data in {}", self.address, self.folder.display());
         Ok(true)
     }
 
-    /// Stops the registry that an earlier `start` left running.
-    pub(crate) fn stop(&self) -> Result<()> {
-        let file = pid_file();
-        let Ok(text) = fs::read_to_string(&file) else {
-            println!("no registry was started from here");
-            return Ok(());
-        };
+    /// Stops the registry that an earlier `start` left running; its process id.
+    pub(crate) fn stop(&self) -> Result<Option<i32>> {
+        let file = self.pid_file();
+        let Ok(text) = fs::read_to_string(&file) else { return Ok(None) };
         let pid = text.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
         let pid = pid.with_context(|| format!("{} holds no process id", file.display()))?;
-        if is_registry(pid) {
+        let running = is_registry(pid);
+        if running {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
-            println!("stopped the registry, process {}", pid.as_raw_nonzero());
         }
         fs::remove_file(file)?;
-        Ok(())
+        Ok(running.then(|| pid.as_raw_nonzero().get()))
     }
 
     /// Whether the registry has this tag.
@@ -100,11 +109,10 @@ impl Registry {
 
     /// Starts the registry in a session of its own, so that it outlives this command.
     fn spawn(&self) -> Result<Child> {
-        let folder = folder();
-        fs::create_dir_all(folder.join("data"))?;
-        let config = folder.join("config.yml");
+        fs::create_dir_all(self.folder.join("data"))?;
+        let config = self.folder.join("config.yml");
         fs::write(&config, self.config())?;
-        let log = File::create(folder.join("log"))?;
+        let log = File::create(self.folder.join("log"))?;
         let child = Command::new("setsid")
             .arg("docker-registry")
             .arg("serve")
@@ -115,18 +123,22 @@ impl Registry {
             .stderr(log)
             .spawn()
             .context("cannot start docker-registry")?;
-        fs::write(pid_file(), child.id().to_string())?;
+        fs::write(self.pid_file(), child.id().to_string())?;
         Ok(child)
     }
 
     fn config(&self) -> String {
-        let (data, address) = (folder().join("data").display().to_string(), &self.address);
+        let (data, address) = (self.folder.join("data").display().to_string(), &self.address);
         format!(
             "version: 0.1\n\
              log: {{level: warn, accesslog: {{disabled: true}}}}\n\
              storage:\n  filesystem: {{rootdirectory: {data:?}}}\n  delete: {{enabled: true}}\n\
              http: {{addr: {address:?}}}\n"
         )
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.folder.join("pid")
     }
 
     fn wait_until_it_answers(&self, mut child: Child) -> Result<()> {
@@ -136,21 +148,13 @@ impl Registry {
                 return Ok(());
             }
             if let Some(status) = child.try_wait()? {
-                bail!("docker-registry ended with {status}; see {}", folder().join("log").display());
+                bail!("docker-registry ended with {status}; see {}", self.folder.join("log").display());
             }
             thread::sleep(Duration::from_millis(50));
         }
         child.kill()?;
-        bail!("docker-registry does not answer at {}; see {}", self.address, folder().join("log").display())
+        bail!("docker-registry does not answer at {}; see {}", self.address, self.folder.join("log").display())
     }
-}
-
-fn folder() -> PathBuf {
-    paths::target().join("registry")
-}
-
-fn pid_file() -> PathBuf {
-    folder().join("pid")
 }
 
 /// Whether the process is still the registry that was started; its number may have passed on to another.

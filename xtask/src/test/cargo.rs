@@ -13,14 +13,27 @@ use anyhow::{Context, Result};
 use super::count::Count;
 use crate::paths;
 
-/// Runs the tests of the workspace, the end-to-end ones only if wanted, shows what is of interest and counts.
-pub(crate) fn test(root: &Path, end_to_end: bool) -> Result<Count> {
+/// Which tests to run.
+pub(crate) enum Which<'a> {
+    AllButEndToEnd,
+    /// The end-to-end tests find their images in the registry.
+    All {
+        registry: Option<&'a str>,
+    },
+}
+
+/// Runs the tests of the workspace, shows what is of interest and counts.
+pub(crate) fn test(root: &Path, which: Which<'_>) -> Result<Count> {
     let log = paths::target().join("test.log");
     fs::create_dir_all(paths::target())?;
     let mut copy = File::create(&log)?;
-    let mut child = Command::new("cargo")
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .args(if end_to_end { &[][..] } else { &["--exclude", "tarpon-tests"] })
+    let mut command = Command::new("cargo");
+    command.args(["test", "--workspace", "--no-fail-fast"]);
+    match which {
+        Which::AllButEndToEnd => command.args(["--exclude", "tarpon-tests"]),
+        Which::All { registry } => command.envs(registry.map(|r| ("REGISTRY", r))),
+    };
+    let mut child = command
         .args(["--", "--show-output"])
         .current_dir(root)
         .stdout(Stdio::piped())

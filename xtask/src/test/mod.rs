@@ -50,12 +50,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     all += check("lints", cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]));
     all += check("rules", tidy::run);
     all += dependencies();
-    let guard = if args.quick { None } else { prepare_images() };
-    all += tests(!args.quick)?;
-    if !args.quick {
+    if args.quick {
+        println!("== tests");
+        all += cargo::test(&paths::root(), cargo::Which::AllButEndToEnd)?;
+    } else {
+        all += end_to_end()?;
         all += seeds();
     }
-    drop(guard);
     println!("took {} s", start.elapsed().as_secs());
     println!("{all}");
     if all.failed > 0 {
@@ -89,32 +90,28 @@ fn dependencies() -> Count {
     check("dependencies", cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"]))
 }
 
+/// All the tests that cargo knows of.
+fn end_to_end() -> Result<Count> {
+    let images = prepare_images();
+    // The end-to-end tests run the binary, which cargo builds for tests of its own package only.
+    let built = check("the binary", cargo(&["build", "--package", "tarpon"]));
+    println!("== tests");
+    let registry = images.as_ref().map(images::TestImages::registry);
+    Ok(built + cargo::test(&paths::root(), cargo::Which::All { registry })?)
+}
+
 /// Installs the tools and builds the images of the end-to-end tests. What is missing skips the tests that need it.
-fn prepare_images() -> Option<images::Running> {
+fn prepare_images() -> Option<images::TestImages> {
     println!("== images");
     let prepared = packages::ensure(TOOLS).and_then(|()| {
         if !packages::is_root() {
             bail!("not root");
         }
-        let running = images::Running::start(images::registry())?;
-        images::build_quick(running.registry())?;
-        Ok(running)
+        images::TestImages::prepare()
     });
     prepared
         .inspect_err(|error| println!("the tests that need root, system packages or images are skipped: {error:#}"))
         .ok()
-}
-
-/// All the tests that cargo knows of.
-fn tests(end_to_end: bool) -> Result<Count> {
-    let mut all = Count::default();
-    if end_to_end {
-        // They run the binary, which cargo builds for tests of its own package only.
-        all += check("the binary", cargo(&["build", "--package", "tarpon"]));
-    }
-    println!("== tests");
-    all += cargo::test(&paths::root(), end_to_end)?;
-    Ok(all)
 }
 
 /// What fuzzing once found must stay found.
