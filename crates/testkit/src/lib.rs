@@ -5,3 +5,6 @@ pub mod fuzz;
 pub mod source;
 pub mod stacks;
 pub mod tree_model;
+pub mod registry;
+pub mod server;
+pub mod transport;

@@ -1,0 +1,182 @@
+//! What can go wrong with one request.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt as _, stream};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE, RETRY_AFTER};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use tarpon_registry::serve::Body;
+use tokio::time::sleep;
+
+use super::{FakeRegistry, Role};
+
+/// A fault of one request, or none.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    /// All is well.
+    Pass,
+    /// Nobody listens.
+    Connect,
+    /// The other side speaks no TLS.
+    NotTls,
+    /// The certificate is not trusted.
+    Certificate,
+    /// The connection breaks before an answer.
+    Broken,
+    /// No answer ever.
+    Never,
+    /// The good answer, after so long.
+    Late(Duration),
+    /// This status, with a short text.
+    Status(u16),
+    /// This status, and when to come back.
+    RetryAfter(u16, &'static str),
+    /// A redirect to there.
+    Redirect(u16, String),
+    /// The good answer with this header set, or without it if the value is empty.
+    Header(&'static str, &'static str),
+    /// 200 and the whole blob, whatever range was asked for.
+    IgnoreRange,
+    /// 416 that announces a long body and sends a short one.
+    Unsatisfiable,
+    /// The good head; the body breaks after so many bytes.
+    BreakAfter(usize),
+    /// As [`Fault::BreakAfter`], but the body seems to end there in good order.
+    EndAfter(usize),
+    /// The good head; the body stops after so many bytes and the connection stays.
+    StallAfter(usize),
+    /// The good answer, so many bytes a second.
+    Trickle(usize),
+    /// The good answer with one bit flipped.
+    FlipBit,
+    /// The good answer and some bytes more.
+    Overlong,
+    /// 200 and a page of HTML.
+    Html,
+    /// 200 and this text.
+    Text(&'static str),
+    /// 206 in several parts.
+    Multipart,
+}
+
+/// No answer came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// Nobody listens.
+    Connect,
+    /// The other side speaks no TLS.
+    NotTls,
+    /// The certificate is not trusted.
+    Certificate,
+    /// The connection broke.
+    Broken,
+}
+
+/// What `registry` answers to `request` under `fault`.
+pub async fn answer(
+    registry: &FakeRegistry,
+    role: Role,
+    mut request: Request<Bytes>,
+    fault: Fault,
+) -> Result<Response<Body>, NoAnswer> {
+    match &fault {
+        Fault::Connect => return Err(NoAnswer::Connect),
+        Fault::NotTls => return Err(NoAnswer::NotTls),
+        Fault::Certificate => return Err(NoAnswer::Certificate),
+        Fault::Broken => return Err(NoAnswer::Broken),
+        Fault::Never => std::future::pending().await,
+        Fault::Late(pause) => sleep(*pause).await,
+        Fault::Status(status) => return Ok(super::text(*status, "no")),
+        Fault::RetryAfter(status, when) => {
+            let mut answer = super::text(*status, "later");
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(when));
+            return Ok(answer);
+        }
+        Fault::Redirect(status, location) => return Ok(super::redirect(*status, location)),
+        Fault::Html => {
+            let mut answer = super::text(200, "<html>Please log in to the hotel's network</html>");
+            answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html"));
+            return Ok(answer);
+        }
+        Fault::Text(text) => return Ok(super::text(200, text)),
+        Fault::Unsatisfiable => {
+            let body = stream::iter([Ok(Bytes::from_static(b"no such range"))]).chain(stream::pending());
+            let mut answer = Response::new(body.boxed());
+            *answer.status_mut() = StatusCode::RANGE_NOT_SATISFIABLE;
+            answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("100000"));
+            return Ok(answer);
+        }
+        Fault::IgnoreRange => drop(request.headers_mut().remove(RANGE)),
+        _ => {}
+    }
+    Ok(spoil(registry.answer(role, &request).await, fault).await)
+}
+
+/// Spoils a good answer.
+async fn spoil(mut answer: Response<Body>, fault: Fault) -> Response<Body> {
+    match fault {
+        Fault::Header(name, "") => drop(answer.headers_mut().remove(name)),
+        Fault::Header(name, value) => {
+            answer.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        Fault::Multipart => {
+            let multipart = HeaderValue::from_static("multipart/byteranges; boundary=x");
+            answer.headers_mut().insert(CONTENT_TYPE, multipart);
+            answer.headers_mut().remove(CONTENT_RANGE);
+            answer.headers_mut().remove(CONTENT_LENGTH);
+        }
+        Fault::EndAfter(_) | Fault::Overlong => drop(answer.headers_mut().remove(CONTENT_LENGTH)),
+        _ => {}
+    }
+    if answer.headers().contains_key(CONTENT_ENCODING) {
+        return answer;
+    }
+    let (head, body) = answer.into_parts();
+    let body = match fault {
+        Fault::BreakAfter(at) => first(body, at).await.chain(stream::iter([Err(reset())])).boxed(),
+        Fault::EndAfter(at) => first(body, at).await,
+        Fault::StallAfter(at) => first(body, at).await.chain(stream::pending()).boxed(),
+        Fault::Trickle(rate) => {
+            let pieces: Vec<Bytes> = whole(body).await.chunks(rate).map(Bytes::copy_from_slice).collect();
+            stream::iter(pieces)
+                .then(|piece| async {
+                    sleep(Duration::from_secs(1)).await;
+                    Ok(piece)
+                })
+                .boxed()
+        }
+        Fault::FlipBit => {
+            let mut bytes = BytesMut::from(&whole(body).await[..]);
+            if let Some(byte) = bytes.last_mut() {
+                *byte ^= 1;
+            }
+            stream::iter([Ok(bytes.freeze())]).boxed()
+        }
+        Fault::Overlong => body.chain(stream::iter([Ok(Bytes::from_static(b"and more"))])).boxed(),
+        _ => body,
+    };
+    Response::from_parts(head, body)
+}
+
+async fn whole(body: Body) -> Bytes {
+    let pieces = body.filter_map(|piece| async { piece.ok() });
+    pieces
+        .fold(BytesMut::new(), |mut all, piece| async move {
+            all.extend_from_slice(&piece);
+            all
+        })
+        .await
+        .freeze()
+}
+
+async fn first(body: Body, bytes: usize) -> Body {
+    let mut whole = whole(body).await;
+    whole.truncate(bytes);
+    stream::iter((!whole.is_empty()).then_some(Ok(whole))).boxed()
+}
+
+fn reset() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, "connection reset by peer")
+}

@@ -1,0 +1,248 @@
+//! A registry as a model: the v2 API, a token service and a host for blobs behind presigned addresses, all in memory.
+//!
+//! It answers single requests and knows nothing of sockets: [`crate::transport`] puts it behind the `Transport` seam,
+//! [`crate::server`] behind loopback ports.
+
+mod faults;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, LOCATION, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use tarpon_registry::serve::{Body, Contents};
+use tokio::time::Instant;
+
+pub use faults::{Fault, NoAnswer, answer};
+
+/// Who a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The registry itself.
+    Registry,
+    /// Its token service.
+    Tokens,
+    /// Where its blobs are.
+    Blobs,
+}
+
+/// What the registry asks of those who ask.
+#[derive(Debug, Clone, Default)]
+pub enum Auth {
+    /// Nothing.
+    #[default]
+    Anonymous,
+    /// A user and password in every request.
+    Basic,
+    /// A token. `anonymous`: anybody gets one.
+    Bearer {
+        /// Whether tokens are given without a password.
+        anonymous: bool,
+        /// Seconds that a token is good for, if it says so.
+        expires_in: Option<u64>,
+    },
+}
+
+/// The user that the registry knows.
+pub const USER: &str = "alice";
+/// Her password.
+pub const PASSWORD: &str = "s3cret-passw0rd";
+/// Her identity token.
+pub const IDENTITY: &str = "identity-t0ken";
+
+/// Base addresses of the three hosts, without a slash at the end.
+#[derive(Debug, Clone)]
+pub struct Hosts {
+    /// Of the registry.
+    pub registry: String,
+    /// Of the token service.
+    pub tokens: String,
+    /// Of the blobs.
+    pub blobs: String,
+}
+
+/// The model.
+pub struct FakeRegistry {
+    contents: Contents,
+    auth: Auth,
+    presigned: Option<Duration>,
+    hosts: RwLock<Hosts>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    issued: u64,
+    tokens: HashMap<String, Instant>,
+    signatures: HashMap<String, Instant>,
+    password: Option<String>,
+    redirect_to: Option<(u16, String)>,
+}
+
+impl FakeRegistry {
+    /// Serves `contents`. `presigned`: blobs are at another host, behind addresses good for so long.
+    pub fn new(contents: Contents, auth: Auth, presigned: Option<Duration>) -> Self {
+        let hosts = Hosts {
+            registry: "https://registry.test".to_owned(),
+            tokens: "https://auth.test".to_owned(),
+            blobs: "https://cdn.test".to_owned(),
+        };
+        Self { contents, auth, presigned, hosts: RwLock::new(hosts), state: Mutex::default() }
+    }
+
+    /// Says where the three hosts are.
+    pub fn set_hosts(&self, hosts: Hosts) {
+        *self.hosts.write().unwrap_or_else(PoisonError::into_inner) = hosts;
+    }
+
+    /// Where the three hosts are.
+    pub fn hosts(&self) -> Hosts {
+        self.hosts.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Refuses all tokens that were issued so far.
+    pub fn revoke_tokens(&self) {
+        self.state().tokens.clear();
+    }
+
+    /// Refuses all presigned addresses that were issued so far.
+    pub fn expire_signatures(&self) {
+        self.state().signatures.clear();
+    }
+
+    /// Changes the password of [`USER`].
+    pub fn change_password(&self, password: &str) {
+        self.state().password = Some(password.to_owned());
+    }
+
+    /// Redirects requests for blobs to `location`, whatever it is.
+    pub fn redirect_blobs(&self, status: u16, location: &str) {
+        self.state().redirect_to = Some((status, location.to_owned()));
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer to `request`, in good health.
+    pub async fn answer(&self, role: Role, request: &Request<Bytes>) -> Response<Body> {
+        match role {
+            Role::Registry => self.registry(request).await,
+            Role::Tokens => self.token(request),
+            Role::Blobs => self.presigned_blob(request).await,
+        }
+    }
+
+    async fn registry(&self, request: &Request<Bytes>) -> Response<Body> {
+        if let Some(refusal) = self.unauthorized(request) {
+            return refusal;
+        }
+        let Some((_, digest)) = request.uri().path().split_once("/blobs/") else {
+            return self.contents.answer(request).await;
+        };
+        let target = {
+            let hosts = self.hosts();
+            let mut state = self.state();
+            match (&state.redirect_to, self.presigned) {
+                (Some((status, location)), _) => Some((*status, location.clone())),
+                (None, Some(lifetime)) => {
+                    state.issued += 1;
+                    let signature = format!("signature-{}", state.issued);
+                    state.signatures.insert(signature.clone(), Instant::now() + lifetime);
+                    Some((307, format!("{}/blobs/{digest}?sig={signature}", hosts.blobs)))
+                }
+                (None, None) => None,
+            }
+        };
+        match target {
+            Some((status, location)) => redirect(status, &location),
+            None => self.contents.answer(request).await,
+        }
+    }
+
+    fn unauthorized(&self, request: &Request<Bytes>) -> Option<Response<Body>> {
+        let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let (good, challenge) = match &self.auth {
+            Auth::Anonymous => (true, String::new()),
+            Auth::Basic => (given == Some(&self.basic()), "Basic realm=\"test\"".to_owned()),
+            Auth::Bearer { .. } => {
+                let token = given.and_then(|given| given.strip_prefix("Bearer "));
+                let expiry = token.and_then(|token| self.state().tokens.get(token).copied());
+                let tokens = self.hosts().tokens;
+                let challenge =
+                    format!(r#"Bearer realm="{tokens}/token",service="registry.test",scope="repository:app:pull""#);
+                (expiry.is_some_and(|expiry| Instant::now() < expiry), challenge)
+            }
+        };
+        if good {
+            return None;
+        }
+        let mut answer = text(401, r#"{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}"#);
+        answer.headers_mut().insert(WWW_AUTHENTICATE, header(&challenge));
+        Some(answer)
+    }
+
+    fn basic(&self) -> String {
+        let password = self.state().password.clone().unwrap_or_else(|| PASSWORD.to_owned());
+        format!("Basic {}", STANDARD.encode(format!("{USER}:{password}")))
+    }
+
+    fn token(&self, request: &Request<Bytes>) -> Response<Body> {
+        let Auth::Bearer { anonymous, expires_in } = self.auth else { return text(404, "") };
+        let by_password = request.headers().get(AUTHORIZATION).is_some_and(|value| *value == *self.basic());
+        let form = String::from_utf8_lossy(request.body()).into_owned();
+        let by_identity = *request.method() == Method::POST
+            && form.contains("grant_type=refresh_token")
+            && form.contains(&format!("refresh_token={IDENTITY}"));
+        if !(by_password || by_identity || anonymous) {
+            return text(401, r#"{"errors":[{"code":"UNAUTHORIZED"}]}"#);
+        }
+        let mut state = self.state();
+        state.issued += 1;
+        let token = format!("token-{}", state.issued);
+        state.tokens.insert(token.clone(), Instant::now() + Duration::from_secs(expires_in.unwrap_or(60)));
+        let expires = expires_in.map(|seconds| format!(r#","expires_in":{seconds}"#)).unwrap_or_default();
+        let field = if by_identity { "access_token" } else { "token" };
+        text(200, &format!(r#"{{"{field}":"{token}"{expires}}}"#))
+    }
+
+    async fn presigned_blob(&self, request: &Request<Bytes>) -> Response<Body> {
+        // As S3 does: a signature and an Authorization header are one too many.
+        if request.headers().contains_key(AUTHORIZATION) {
+            return text(400, "<Error><Code>InvalidArgument</Code></Error>");
+        }
+        let signature = request.uri().query().and_then(|query| query.strip_prefix("sig=")).unwrap_or_default();
+        let expiry = self.state().signatures.get(signature).copied();
+        if expiry.is_none_or(|expiry| Instant::now() >= expiry) {
+            return text(403, "<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>");
+        }
+        let mut inner = request.clone();
+        let path = format!("/v2/app{}", request.uri().path());
+        *inner.uri_mut() = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+        self.contents.answer(&inner).await
+    }
+}
+
+fn redirect(status: u16, location: &str) -> Response<Body> {
+    let mut answer = text(status, "moved");
+    answer.headers_mut().insert(LOCATION, header(location));
+    answer
+}
+
+fn text(status: u16, body: &str) -> Response<Body> {
+    let bytes = Bytes::from(body.to_owned());
+    let length = bytes.len();
+    let mut answer = Response::new(stream::iter([Ok(bytes)]).boxed());
+    *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    answer.headers_mut().insert(CONTENT_LENGTH, length.into());
+    answer
+}
+
+fn header(value: &str) -> HeaderValue {
+    HeaderValue::from_str(value).unwrap_or_else(|_| HeaderValue::from_static(""))
+}

@@ -1,0 +1,69 @@
+//! A [`FakeRegistry`] on real loopback ports: one for the registry and its token service, one for its blobs.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use tarpon_registry::Stats;
+use tarpon_registry::serve::{Body, Handler, Server};
+
+use crate::registry::{FakeRegistry, Fault, Hosts, Role, answer};
+
+/// The running ports. They close when this is dropped.
+pub struct TestServer {
+    registry: Server,
+    blobs: Server,
+    script: Arc<Mutex<VecDeque<Fault>>>,
+}
+
+struct Port {
+    role: Role,
+    model: Arc<FakeRegistry>,
+    script: Arc<Mutex<VecDeque<Fault>>>,
+}
+
+impl TestServer {
+    /// Starts serving `model`, which from now on names these ports in challenges and redirects.
+    pub async fn start(model: Arc<FakeRegistry>) -> io::Result<Self> {
+        let script = Arc::<Mutex<VecDeque<Fault>>>::default();
+        let port = |role| Arc::new(Port { role, model: model.clone(), script: script.clone() });
+        let registry = Server::start(port(Role::Registry)).await?;
+        let blobs = Server::start(port(Role::Blobs)).await?;
+        let at = |server: &Server| format!("http://{}", server.host());
+        model.set_hosts(Hosts { registry: at(&registry), tokens: at(&registry), blobs: at(&blobs) });
+        Ok(Self { registry, blobs, script })
+    }
+
+    /// `127.0.0.1:PORT` of the registry.
+    pub fn host(&self) -> String {
+        self.registry.host()
+    }
+
+    /// What happens to the next requests, of either port.
+    pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.script.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
+    }
+
+    /// Requests answered and bytes sent, by both ports.
+    pub fn stats(&self) -> Stats {
+        let (registry, blobs) = (self.registry.stats(), self.blobs.stats());
+        Stats { requests: registry.requests + blobs.requests, bytes: registry.bytes + blobs.bytes }
+    }
+}
+
+impl Handler for Port {
+    fn handle(&self, request: Request<Bytes>) -> BoxFuture<'_, io::Result<Response<Body>>> {
+        let role = match request.uri().path() {
+            "/token" => Role::Tokens,
+            _ => self.role,
+        };
+        let fault = self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(Fault::Pass);
+        Box::pin(async move {
+            let answer = answer(&self.model, role, request, fault).await;
+            answer.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))
+        })
+    }
+}

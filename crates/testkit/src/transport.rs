@@ -1,0 +1,93 @@
+//! A network that does what a script says, one step per request, and remembers every request.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
+use http::{HeaderMap, Method};
+use tarpon_registry::transport::{Request, Response, Transport, TransportError, TransportFault};
+use url::Url;
+
+use crate::registry::{FakeRegistry, Fault, NoAnswer, Role, answer};
+
+/// A [`Transport`] to a [`FakeRegistry`]. When the script is at its end, all is well.
+pub struct ScriptedTransport {
+    registry: Arc<FakeRegistry>,
+    script: Mutex<VecDeque<Fault>>,
+    seen: Mutex<Vec<Seen>>,
+}
+
+/// A request that was sent.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// Method.
+    pub method: Method,
+    /// Whole address.
+    pub url: Url,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// Body.
+    pub body: Bytes,
+}
+
+impl ScriptedTransport {
+    /// A network with `registry` on it.
+    pub fn new(registry: Arc<FakeRegistry>) -> Self {
+        Self { registry, script: Mutex::default(), seen: Mutex::default() }
+    }
+
+    /// What happens to the next requests.
+    pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.script.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
+    }
+
+    /// All requests so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn role(&self, url: &Url) -> Option<Role> {
+        let hosts = self.registry.hosts();
+        let at = |base: &str| Url::parse(base).is_ok_and(|base| base.origin() == url.origin());
+        [(hosts.registry, Role::Registry), (hosts.tokens, Role::Tokens), (hosts.blobs, Role::Blobs)]
+            .into_iter()
+            .find(|(base, _)| at(base))
+            .map(|(_, role)| role)
+    }
+
+    async fn respond(&self, request: Request) -> Result<Response, TransportError> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(Seen {
+            method: request.method.clone(),
+            url: request.url.clone(),
+            headers: request.headers.clone(),
+            body: request.body.clone(),
+        });
+        let fault = self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(Fault::Pass);
+        let Some(role) = self.role(&request.url) else {
+            return Err(TransportError::new(TransportFault::Connect, "no such host"));
+        };
+        let mut inner = http::Request::new(request.body);
+        *inner.method_mut() = request.method;
+        *inner.headers_mut() = request.headers;
+        let target = request.url[url::Position::BeforePath..].parse();
+        *inner.uri_mut() = target.map_err(|_| TransportError::new(TransportFault::Broken, "odd address"))?;
+        let answer = answer(&self.registry, role, inner, fault).await.map_err(|error| match error {
+            NoAnswer::Connect => TransportError::new(TransportFault::Connect, "connection refused"),
+            NoAnswer::NotTls => TransportError::new(TransportFault::NotTls, "corrupt message"),
+            NoAnswer::Certificate => TransportError::new(TransportFault::Certificate, "unknown issuer"),
+            NoAnswer::Broken => TransportError::new(TransportFault::Broken, "connection reset by peer"),
+        })?;
+        let (head, body) = answer.into_parts();
+        let body =
+            body.map(|piece| piece.map_err(|error| TransportError::new(TransportFault::Broken, error.to_string())));
+        Ok(Response { status: head.status, headers: head.headers, body: body.boxed() })
+    }
+}
+
+impl Transport for ScriptedTransport {
+    fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>> {
+        self.respond(request).boxed()
+    }
+}
