@@ -65,6 +65,8 @@ impl ScriptedTransport {
             body: request.body.clone(),
         });
         let fault = self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(Fault::Pass);
+        // A network takes time: others get their turn before the answer.
+        tokio::task::yield_now().await;
         let Some(role) = self.role(&request.url) else {
             return Err(TransportError::new(TransportFault::Connect, "no such host"));
         };

@@ -1,0 +1,159 @@
+//! Secrets go to the registry and its token service, and to nobody else; what was refused is not asked again.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use common::{World, assert_no_secret, given};
+use tarpon_fetch::Fault as Class;
+use tarpon_registry::{CredentialSource, Credentials, Secret};
+use tarpon_testkit::registry::{Auth, Fault, IDENTITY, PASSWORD, USER};
+use tarpon_testkit::transport::Seen;
+
+const STATUSES: [u16; 5] = [301, 302, 303, 307, 308];
+
+/// Where a registry may send a client, from near to far.
+const TARGETS: [&str; 7] = [
+    "https://cdn.test/elsewhere",
+    "https://registry.test:8443/other-port",
+    "https://blobs.registry.test/subdomain",
+    "https://registry.test.evil.test/suffix",
+    "http://registry.test/downgrade",
+    "https://registry.test@evil.test/user-part",
+    "//evil.test/scheme-relative",
+];
+
+fn worlds() -> Vec<(&'static str, World)> {
+    let bearer = |anonymous| Auth::Bearer { anonymous, expires_in: Some(60) };
+    vec![
+        ("anonymous", World::new(Auth::Anonymous, None, Some(given(PASSWORD)))),
+        ("basic", World::new(Auth::Basic, None, Some(given(PASSWORD)))),
+        ("bearer", World::new(bearer(false), None, Some(given(PASSWORD)))),
+        ("identity", World::new(bearer(false), None, Some(Credentials::IdentityToken(Secret::new(IDENTITY))))),
+        ("public token", World::new(bearer(true), None, None)),
+    ]
+}
+
+/// Fails if `seen` carried a secret to a host that must not have it.
+fn assert_well_kept(seen: &Seen) {
+    let pair = STANDARD.encode(format!("{USER}:{PASSWORD}"));
+    let text = format!("{} {:?} {}", seen.url, headers(seen), String::from_utf8_lossy(&seen.body));
+    let origin = seen.url.origin().ascii_serialization();
+    for (secret, may_have) in [
+        (PASSWORD, &[][..]),
+        (&pair, &["https://registry.test", "https://auth.test"][..]),
+        (IDENTITY, &["https://auth.test"][..]),
+        ("token-", &["https://registry.test"][..]),
+    ] {
+        let own_field = secret == "token-" && origin == "https://auth.test";
+        assert!(own_field || may_have.contains(&&*origin) || !text.contains(secret), "{secret} sent to {origin}");
+    }
+    if !["https://registry.test", "https://auth.test"].contains(&&*origin) {
+        assert!(!seen.headers.contains_key("authorization"), "an Authorization header sent to {origin}");
+    }
+}
+
+fn headers(seen: &Seen) -> Vec<String> {
+    seen.headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap_or_default())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_redirect_carries_a_secret_to_another_host() {
+    let mut checked = 0;
+    for status in STATUSES {
+        for target in TARGETS {
+            for (kind, world) in worlds() {
+                world.tag().await.unwrap_or_else(|error| panic!("{kind}: {error}"));
+                world.registry.redirect_blobs(status, target);
+                let error = world.read(0..100).await.unwrap_err();
+                assert_no_secret(&format!("{error} {error:?}"));
+                world.transport.seen().iter().for_each(assert_well_kept);
+                checked += 1;
+            }
+        }
+    }
+    assert_eq!(checked, 175);
+}
+
+#[tokio::test(start_paused = true)]
+async fn presigned_addresses_work_beside_every_kind_of_credentials() {
+    let presigned = Some(Duration::from_secs(600));
+    for (auth, credentials) in [
+        (Auth::Basic, Some(given(PASSWORD))),
+        (Auth::Bearer { anonymous: false, expires_in: Some(60) }, Some(given(PASSWORD))),
+        (Auth::Bearer { anonymous: true, expires_in: None }, None),
+    ] {
+        // The blob host refuses requests that carry an Authorization header.
+        let world = World::new(auth, presigned, credentials);
+        world.tag().await.unwrap();
+        world.read(10..100).await.unwrap();
+        world.transport.seen().iter().for_each(assert_well_kept);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redirect_within_the_registry_keeps_the_authorization() {
+    let world = World::basic(Some(PASSWORD));
+    world.tag().await.unwrap();
+    world.transport.script([Fault::Redirect(307, format!("/v2/app/blobs/{}?here=1", common::blob().digest))]);
+    world.read(0..10).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_refused_is_not_asked_again_until_the_credentials_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("auth.json");
+    let write = |password: &str| {
+        let pair = STANDARD.encode(format!("{USER}:{password}"));
+        std::fs::write(&file, format!(r#"{{"auths":{{"registry.test":{{"auth":"{pair}"}}}}}}"#)).unwrap();
+    };
+    write("wrong");
+    for auth in [Auth::Basic, Auth::Bearer { anonymous: false, expires_in: Some(60) }] {
+        write("wrong");
+        let world = World::with_source(auth, None, CredentialSource::new(None, vec![file.clone()]));
+        assert_eq!(world.tag().await.unwrap_err().fault, Class::Denied);
+        let sent = world.transport.seen().len();
+        for _ in 0..10 {
+            assert_eq!(world.read(0..10).await.unwrap_err().fault, Class::Denied);
+        }
+        assert_eq!(world.transport.seen().len(), sent, "nothing is sent while nothing has changed");
+        write(PASSWORD);
+        world.read(0..10).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_password_is_read_again_when_the_old_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("auth.json");
+    let write = |password: &str| {
+        let text = format!(r#"{{"auths":{{"registry.test/app":{{"username":"{USER}","password":"{password}"}}}}}}"#);
+        std::fs::write(&file, text).unwrap();
+    };
+    write(PASSWORD);
+    let world = World::with_source(Auth::Basic, None, CredentialSource::new(None, vec![file.clone()]));
+    world.read(0..10).await.unwrap();
+    world.registry.change_password("new");
+    write("new");
+    world.read(0..10).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn anonymous_users_are_told_to_log_in() {
+    let error = World::basic(None).tag().await.unwrap_err();
+    assert_eq!(error.fault, Class::Denied);
+    assert!(error.to_string().contains("--creds"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_service_on_plain_http_gets_no_password() {
+    let world = World::token(Some(PASSWORD));
+    let mut hosts = world.registry.hosts();
+    hosts.tokens = "http://auth.test".to_owned();
+    world.registry.set_hosts(hosts);
+    assert_eq!(world.tag().await.unwrap_err().fault, Class::Refused);
+    assert_eq!(world.transport.seen().len(), 1);
+}
