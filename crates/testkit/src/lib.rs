@@ -2,9 +2,9 @@
 
 pub mod entries;
 pub mod fuzz;
-pub mod source;
-pub mod stacks;
-pub mod tree_model;
 pub mod registry;
 pub mod server;
+pub mod source;
+pub mod stacks;
 pub mod transport;
+pub mod tree_model;
