@@ -123,3 +123,40 @@ impl Source<'_> {
         if choice & 48 == 48 { made.xattr("security.capability", [choice; 20]) } else { made }
     }
 }
+
+/// A large image: `files` files in `layers` layers, twenty to a directory, eight directories to a package, with the
+/// directories above them listed again in every layer, as builders do. Each layer above the first also replaces a file,
+/// removes one and links one of its own.
+pub fn large(files: usize, layers: usize) -> Vec<LayerIndex> {
+    let per_layer = files.div_ceil(layers);
+    let path = |number: usize| {
+        let (directory, package) = (number / 20, number / 160);
+        format!("usr/lib/python3.12/site-packages/package_{package}/part_{directory}/module_{number}.py")
+    };
+    let one = |at: usize| {
+        let mut entries: Vec<Made> = ["", "usr", "usr/lib", "usr/lib/python3.12", "usr/lib/python3.12/site-packages"]
+            .map(|path| dir(path).mtime(1_700_000_000, 0))
+            .into();
+        let first = at * per_layer;
+        for number in first..files.min(first + per_layer) {
+            let path = path(number);
+            let mut above = path.rmatch_indices('/').map(|(slash, _)| &path[..slash]);
+            let (directory, package) = (above.next().unwrap_or(""), above.next().unwrap_or(""));
+            if number == first || number % 160 == 0 {
+                entries.push(dir(package));
+            }
+            if number == first || number % 20 == 0 {
+                entries.push(dir(directory));
+            }
+            let seconds = 1_600_000_000 + i64::try_from(number % 5000).unwrap_or(0);
+            entries.push(sized_file(&path, ObjectId::of(path.as_bytes()), 1 + number as u64 % 9000).mtime(seconds, 0));
+        }
+        if at > 0 {
+            entries.push(sized_file(path(first - 1), ObjectId::of(&at.to_le_bytes()), 7));
+            entries.push(whiteout(path(first - 2)));
+            entries.push(link(format!("{}.link", path(first)), path(first)));
+        }
+        layer(entries)
+    };
+    (0..layers).map(one).collect()
+}
