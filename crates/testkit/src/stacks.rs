@@ -120,7 +120,9 @@ impl Source<'_> {
         let made = if choice & 4 == 0 { made } else { made.mtime(-i64::from(choice), 999_999_999) };
         let made = if choice & 8 == 0 { made } else { made.xattr("user.same", "the same everywhere") };
         let made = if choice & 16 == 0 { made } else { made.xattr(b"user.\xff", vec![choice; 2000]) };
-        if choice & 48 == 48 { made.xattr("security.capability", [choice; 20]) } else { made }
+        // Version 2, not effective: the kernel refuses to show what is no capability set.
+        let capability = [&[0, 0, 0, 2][..], &[choice; 16]].concat();
+        if choice & 48 == 48 { made.xattr("security.capability", capability) } else { made }
     }
 }
 

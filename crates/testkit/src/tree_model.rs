@@ -145,7 +145,12 @@ impl Model {
                 target,
                 device,
                 object,
-                xattrs: attributes.xattrs.iter().map(|xattr| (xattr.name.to_vec(), &*xattr.value)).collect(),
+                xattrs: attributes
+                    .xattrs
+                    .iter()
+                    .filter(|xattr| matches!(kind, Kind::File | Kind::Directory) || !xattr.name.starts_with(b"user."))
+                    .map(|xattr| (xattr.name.to_vec(), &*xattr.value))
+                    .collect(),
                 same_as: same_as.map(|first| &**first),
             };
             text += &format!("{line}\n");

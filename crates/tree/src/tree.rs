@@ -63,7 +63,7 @@ impl<'a> Inode<'a> {
 
     /// The xattrs that images may set, sorted by name.
     pub fn xattrs(&self) -> impl Iterator<Item = &'a Xattr> + Clone + use<'a> {
-        xattr::kept(&self.attributes().xattrs)
+        xattr::kept(&self.attributes().xattrs, self.kind())
     }
 
     /// How many names lead here; for directories as file systems count: two and the number of subdirectories.

@@ -22,19 +22,28 @@ pub(super) const HIDDEN: &[u8] = b"trusted.overlay.";
 
 /// Prefixes that an image has a table of: both names that every file carries, whole. That makes an inode with data 32
 /// bytes smaller, a fifth.
-pub(super) const LONG_PREFIXES: &[&[u8]] = &[METACOPY, REDIRECT];
+const LONG_PREFIXES: [(u8, &[u8]); 2] = [(LONG, METACOPY), (LONG + 1, REDIRECT)];
+/// How many those are.
+pub(super) const LONG_PREFIX_COUNT: u8 = 2;
 
 /// The number and the rest of a name; none in a namespace that images cannot set.
-pub(super) fn split<'n>(name: &'n [u8], long_prefixes: &[&[u8]]) -> Option<(u8, &'n [u8])> {
-    let long = (LONG..).zip(long_prefixes).map(|(number, prefix)| (number, *prefix));
-    long.chain(NAMESPACES).find_map(|(number, prefix)| Some((number, name.strip_prefix(prefix)?)))
+pub(super) fn split(name: &[u8]) -> Option<(u8, &[u8])> {
+    LONG_PREFIXES.into_iter().find_map(|prefix| after(name, prefix)).or_else(|| split_namespace(name))
+}
+
+fn split_namespace(name: &[u8]) -> Option<(u8, &[u8])> {
+    NAMESPACES.into_iter().find_map(|prefix| after(name, prefix))
+}
+
+fn after<'n>(name: &'n [u8], (number, prefix): (u8, &[u8])) -> Option<(u8, &'n [u8])> {
+    Some((number, name.strip_prefix(prefix)?))
 }
 
 /// The table of long prefixes as it is on disk, each with its length before it and padded to four bytes.
-pub(super) fn encode_table(long_prefixes: &[&[u8]]) -> Vec<u8> {
+pub(super) fn encode_table() -> Vec<u8> {
     let mut table = Vec::new();
-    for prefix in long_prefixes {
-        let (namespace, infix) = split(prefix, &[]).expect("long prefixes begin with a namespace");
+    for (_, prefix) in LONG_PREFIXES {
+        let (namespace, infix) = split_namespace(prefix).expect("long prefixes begin with a namespace");
         let length = u16::try_from(1 + infix.len()).expect("long prefixes are short");
         table.extend(length.to_le_bytes());
         table.push(namespace);
@@ -55,16 +64,16 @@ mod tests {
 
     #[test]
     fn names_are_split_at_the_longest_known_prefix() {
-        assert_eq!(split(b"user.note", LONG_PREFIXES), Some((1, &b"note"[..])));
-        assert_eq!(split(b"system.posix_acl_default", LONG_PREFIXES), Some((3, &b""[..])));
-        assert_eq!(split(REDIRECT, LONG_PREFIXES), Some((LONG + 1, &b""[..])));
-        assert_eq!(split(REDIRECT, &[]), Some((4, &b"overlay.redirect"[..])));
-        assert_eq!(split(b"system.nfs4_acl", LONG_PREFIXES), None);
+        assert_eq!(split(b"user.note"), Some((1, &b"note"[..])));
+        assert_eq!(split(b"system.posix_acl_default"), Some((3, &b""[..])));
+        assert_eq!(split(REDIRECT), Some((LONG + 1, &b""[..])));
+        assert_eq!(split(b"trusted.overlay.opaque"), Some((4, &b"overlay.opaque"[..])));
+        assert_eq!(split(b"system.nfs4_acl"), None);
     }
 
     #[test]
     fn the_table_holds_length_namespace_and_infix() {
-        assert_eq!(encode_table(&[b"user.ab"]), [3, 0, 1, b'a', b'b', 0, 0, 0]);
-        assert!(encode_table(&[]).is_empty());
+        assert_eq!(encode_table(), b"\x11\0\x04overlay.metacopy\0\x11\0\x04overlay.redirect\0");
+        assert_eq!(LONG_PREFIXES.len(), usize::from(LONG_PREFIX_COUNT));
     }
 }

@@ -26,15 +26,10 @@ const _: () = assert!(PREFIXES_OFFSET as u64 == SUPERBLOCK_OFFSET + SUPERBLOCK_B
 
 /// The tree as an EROFS image. The same tree gives the same bytes.
 pub fn write(tree: &Tree<'_>) -> Vec<u8> {
-    write_with_prefixes(tree, prefixes::LONG_PREFIXES)
-}
-
-/// As [`write`], with another table of long prefixes: erofs-utils before 1.7 know none.
-pub(super) fn write_with_prefixes(tree: &Tree<'_>, long_prefixes: &'static [&'static [u8]]) -> Vec<u8> {
-    let xattrs = XattrWriter::new(tree, long_prefixes);
+    let xattrs = XattrWriter::new(tree);
     let common_mtime = most_common_mtime(tree);
     let plan = |dentry| Plan::new(tree, dentry, &xattrs, common_mtime);
-    let table = prefixes::encode_table(long_prefixes);
+    let table = prefixes::encode_table();
     let layout = Layout::new(tree, u64::from(PREFIXES_OFFSET) + table.len() as u64, plan);
     let area_start = layout.bytes;
     let total = (area_start + xattrs.area().len() as u64).next_multiple_of(BLOCK);
@@ -47,17 +42,16 @@ pub(super) fn write_with_prefixes(tree: &Tree<'_>, long_prefixes: &'static [&'st
         image.put_inode(tree, &layout, dentry, plan(dentry), common_mtime, &mut scratch);
     }
     let in_blocks = |bytes: u64| u32::try_from(bytes / BLOCK).expect("an image that fits in memory is below 16 TiB");
-    let with_table = if long_prefixes.is_empty() { 0 } else { INCOMPAT_XATTR_PREFIXES };
     image.put_superblock(&Superblock {
-        incompat: INCOMPAT_CHUNKED_FILE | with_table,
+        incompat: INCOMPAT_CHUNKED_FILE | INCOMPAT_XATTR_PREFIXES,
         root: u16::try_from(layout.nid(0).0).expect("the root's inode is in the first block"),
         inodes: tree.inodes().len() as u64,
         seconds: common_mtime.seconds.cast_unsigned(),
         nanoseconds: common_mtime.nanoseconds,
         blocks: in_blocks(total),
         xattr_block: if xattrs.area().is_empty() { 0 } else { in_blocks(area_start) },
-        prefix_count: u8::try_from(long_prefixes.len()).expect("there are two long prefixes"),
-        prefix_start: if table.is_empty() { 0 } else { PREFIXES_OFFSET / 4 },
+        prefix_count: prefixes::LONG_PREFIX_COUNT,
+        prefix_start: PREFIXES_OFFSET / 4,
     });
     image.0
 }
