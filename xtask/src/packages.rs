@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::process;
+use crate::{paths, process};
 
 /// A program and the Debian package that brings it.
 pub(crate) struct Tool {
@@ -31,8 +31,9 @@ pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
         bail!("please install {}", wanted.join(" "));
     }
     println!("installing {}", wanted.join(" "));
-    process::check(apt().arg("update"))?;
-    process::check(apt().args(["install", "-y", "--no-install-recommends"]).args(&wanted))?;
+    let log = paths::target().join("apt.log");
+    process::check_logged(apt().arg("update"), &log)?;
+    process::check_logged(apt().args(["install", "-y", "--no-install-recommends"]).args(&wanted), &log)?;
     let still = missing(tools);
     if !still.is_empty() {
         bail!("still missing after the installation: {}", still.join(" "));
