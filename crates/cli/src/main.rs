@@ -1,2 +1,29 @@
-//! The `tarpon` command.
-fn main() {}
+//! The `tarpon` command: what the user typed, handed to the engine, and the answer written down.
+//!
+//! One file per subcommand under `commands/` holds its arguments, its help and what it does. Everything printed goes
+//! through `output/`. There is no logic about images here: that is the engine's.
+
+mod cli;
+mod commands;
+mod exit;
+mod failure;
+mod image_path;
+mod logging;
+mod output;
+mod size;
+mod store_dir;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    match commands::run(cli) {
+        Ok(()) => exit::Exit::Ok.into(),
+        Err(failure) => {
+            output::error(&failure);
+            failure.exit.into()
+        }
+    }
+}

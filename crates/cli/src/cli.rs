@@ -1,0 +1,77 @@
+//! The command line as a whole: subcommands and the options that all of them take.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands::{cache, completions, ls, man, mount, recover, serve, status, umount};
+use crate::exit;
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon demo                                     see it work, with nothing installed
+  tarpon mount docker.io/library/alpine /mnt      mount an image from a registry
+  ls /mnt && tarpon status && tarpon umount /mnt  use it, look at it, let it go
+  tarpon ls -l debian:12:/etc                     look into an image without mounting it
+  tarpon doctor                                   see what works on this machine
+
+IMAGE is [docker://]NAME[:TAG|@DIGEST], oci:DIR[:TAG], oci-archive:FILE or docker-archive:FILE.";
+
+/// Mount container images lazily, straight from the registry
+#[derive(Debug, Parser)]
+#[command(name = "tarpon", version, max_term_width = 100, after_help = EXAMPLES)]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{}", exit::HELP))]
+#[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every subcommand.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// Where fetched content is kept [default: /var/lib/tarpon as root, else $XDG_DATA_HOME/tarpon]
+    #[arg(long, global = true, value_name = "DIR", env = "TARPON_STORE", hide_env_values = true)]
+    pub(crate) store: Option<PathBuf>,
+    /// Say nothing but errors and what was asked for
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Mount(mount::Mount),
+    #[command(visible_alias = "unmount")]
+    Umount(umount::Umount),
+    Ls(ls::Ls),
+    Status(status::Status),
+    Cache(cache::Cache),
+    Recover(recover::Recover),
+    Completions(completions::Completions),
+    Man(man::Man),
+    #[command(hide = true)]
+    Serve(serve::Serve),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_shows_an_example() {
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:\n  tarpon "), "{} has no example", command.get_name());
+        }
+    }
+}

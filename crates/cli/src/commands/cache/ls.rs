@@ -1,0 +1,98 @@
+//! `tarpon cache ls`.
+
+use clap::Args;
+use serde::Serialize;
+use tarpon_oci::Digest;
+use tarpon_store::{ImageRecord, LayerRecord, Store};
+
+use crate::failure::Result;
+use crate::output::{self, Table, escape};
+use crate::size;
+
+/// List the images that are kept
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tarpon cache ls\n  tarpon cache ls --json | jq -r '.[].digest'")]
+pub(super) struct Ls {
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Image<'a> {
+    digest: Digest,
+    references: &'a [String],
+    platform: &'a str,
+    layers: &'a [LayerRecord],
+    image_bytes: u64,
+    record_bytes: u64,
+    last_used: u64,
+}
+
+impl Ls {
+    pub(super) fn run(&self, store: &Store) -> Result {
+        let images = store.images().map_err(super::failed("cannot list the images"))?;
+        if self.json {
+            return output::json(&images.iter().map(describe).collect::<Vec<_>>());
+        }
+        output::text(&table(&images))
+    }
+}
+
+fn describe(record: &ImageRecord) -> Image<'_> {
+    Image {
+        digest: record.manifest,
+        references: &record.references,
+        platform: &record.platform,
+        layers: &record.layers,
+        image_bytes: record.compressed_size(),
+        record_bytes: record.record_size(),
+        last_used: record.last_used,
+    }
+}
+
+fn table(images: &[ImageRecord]) -> String {
+    if images.is_empty() {
+        return "no image is kept\n".to_owned();
+    }
+    let mut table = Table::new(&["IMAGE", "DIGEST", "PLATFORM", ">LAYERS", ">SIZE", "LAST USED"]);
+    for image in images {
+        table.row([
+            escape(image.references.last().map_or("-", String::as_str).as_bytes()),
+            output::short_digest(&image.manifest),
+            escape(image.platform.as_bytes()),
+            image.layers.len().to_string(),
+            size::human(image.compressed_size()),
+            output::listing::time(i64::try_from(image.last_used).unwrap_or(i64::MAX)),
+        ]);
+    }
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> ImageRecord {
+        let layer = LayerRecord {
+            digest: Digest::of(b"layer"),
+            size: 3 << 20,
+            format: "estargz".into(),
+            verification: "toc-verified".into(),
+        };
+        let mut record = ImageRecord::new(Digest::of(b"m"), "docker://host/app:v1", "linux/amd64", vec![layer]);
+        record.last_used = 1_767_225_600;
+        record
+    }
+
+    #[test]
+    fn images_are_listed_one_a_line() {
+        insta::assert_snapshot!(table(&[record()]));
+        assert_eq!(table(&[]), "no image is kept\n");
+    }
+
+    #[test]
+    fn the_json_of_an_image_has_a_stable_shape() {
+        insta::assert_snapshot!(serde_json::to_string_pretty(&[describe(&record())]).expect("serialisable"));
+    }
+}

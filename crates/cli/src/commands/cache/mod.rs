@@ -1,0 +1,69 @@
+//! `tarpon cache`: looks after the store. Works on the store itself, whether a server runs or not.
+
+mod ls;
+mod remove;
+mod usage;
+mod verify;
+
+use clap::{Args, Subcommand};
+use tarpon_store::{Store, StoreConfig, StoreError};
+
+use crate::cli::Global;
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::store_dir;
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon cache usage                            how much is kept, and how much may be
+  tarpon cache ls                               the images that can be mounted without a registry
+  tarpon cache verify                           check the digest of everything that is kept
+  tarpon cache rm docker.io/library/alpine      remove an image and what only it needs
+  tarpon cache clear                            remove everything that is not mounted
+
+What a live mount needs is never removed.";
+
+/// Look after what is kept in the store
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+#[command(disable_help_subcommand = true)]
+pub(crate) struct Cache {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Ls(ls::Ls),
+    Usage(usage::Usage),
+    Gc(remove::Gc),
+    Verify(verify::Verify),
+    Rm(remove::Rm),
+    Clear(remove::Clear),
+}
+
+impl Cache {
+    pub(crate) fn run(self, global: &Global) -> Result {
+        let folder = store_dir::resolve(global.store.clone())?;
+        let store = Store::open(&folder, StoreConfig::default())
+            .map_err(|error| failure(format_args!("cannot open the store {}", folder.display()), error))?;
+        match self.command {
+            Command::Ls(command) => command.run(&store),
+            Command::Usage(command) => command.run(&store),
+            Command::Gc(command) => command.run(&store),
+            Command::Verify(command) => command.run(&store, global.quiet),
+            Command::Rm(command) => command.run(&store),
+            Command::Clear(command) => command.run(&store),
+        }
+    }
+}
+
+/// A failure of the store while `doing`.
+fn failure(doing: impl std::fmt::Display, error: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Store, format_args!("{doing}: {error}"))
+}
+
+/// For `map_err`: a failure of the store while `doing`.
+fn failed(doing: &str) -> impl FnOnce(StoreError) -> Failure {
+    move |error| failure(doing, error)
+}

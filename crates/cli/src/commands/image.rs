@@ -1,0 +1,145 @@
+//! Which image, and how to get at it: the arguments that `mount`, `ls` and `inspect` share.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use tarpon_engine::{Access, ImageRequest, Pull};
+use tarpon_oci::{InvalidSource, Platform, Source};
+
+/// An image and everything that is said about it.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ImageArgs {
+    #[command(flatten)]
+    options: ImageOptions,
+    /// The image, for example docker.io/library/alpine:3.20
+    #[arg(value_name = "IMAGE", value_parser = image_name)]
+    image: ImageName,
+}
+
+impl ImageArgs {
+    /// The image, as the user wrote it.
+    pub(crate) fn text(&self) -> &str {
+        &self.image.text
+    }
+
+    pub(crate) fn request(&self) -> ImageRequest {
+        self.options.request(self.image.clone())
+    }
+}
+
+/// An image as it was written, and what that means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ImageName {
+    pub(crate) text: String,
+    pub(crate) source: Source,
+}
+
+/// An image name from the command line.
+pub(crate) fn image_name(argument: &str) -> Result<ImageName, InvalidSource> {
+    Ok(ImageName { text: argument.to_owned(), source: argument.parse()? })
+}
+
+/// Options that choose among an image's variants and sources.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ImageOptions {
+    /// Choose this platform from an image index, as OS/ARCH[/VARIANT] [default: this machine's]
+    #[arg(long, value_name = "PLATFORM")]
+    platform: Option<Platform>,
+    /// When to ask the registry what a tag means
+    #[arg(long, value_name = "WHEN", default_value = "missing")]
+    pull: PullWhen,
+    #[command(flatten)]
+    registry: RegistryOptions,
+}
+
+impl ImageOptions {
+    /// What these options ask for.
+    pub(crate) fn request(&self, image: ImageName) -> ImageRequest {
+        let registry = self.registry.clone();
+        ImageRequest {
+            text: image.text,
+            source: image.source,
+            platform: self.platform.clone().unwrap_or_else(Platform::host),
+            pull: self.pull.into(),
+            access: Access {
+                creds: registry.creds.map(|creds| creds.0),
+                authfile: registry.authfile,
+                cert_dir: registry.cert_dir,
+                tls_verify: registry.tls_verify,
+            },
+        }
+    }
+}
+
+/// When to ask the registry what a tag means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PullWhen {
+    /// Only if the image is not in the store
+    Missing,
+    /// Always; if the registry does not answer, use what is in the store
+    Newer,
+    /// Always; fail if the registry does not answer
+    Always,
+    /// Never; fail if the image is not in the store
+    Never,
+}
+
+impl From<PullWhen> for Pull {
+    fn from(when: PullWhen) -> Self {
+        match when {
+            PullWhen::Missing => Self::Missing,
+            PullWhen::Newer => Self::Newer,
+            PullWhen::Always => Self::Always,
+            PullWhen::Never => Self::Never,
+        }
+    }
+}
+
+/// How to talk to the registry.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Registry options")]
+struct RegistryOptions {
+    /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
+    #[arg(long, value_name = "FILE")]
+    authfile: Option<PathBuf>,
+    /// Credentials for this registry; other users can see arguments, so prefer --authfile
+    #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, hide_env_values = true)]
+    creds: Option<Creds>,
+    /// Check certificates and insist on HTTPS [default: true, but false for loopback addresses]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    tls_verify: Option<bool>,
+    /// Folder with the registry's CA certificates (*.crt) and client certificates (*.cert, *.key)
+    #[arg(long, value_name = "DIR")]
+    cert_dir: Option<PathBuf>,
+}
+
+/// `USER:PASSWORD`, which never shows in a debug print.
+#[derive(Clone)]
+struct Creds(String);
+
+impl std::fmt::Debug for Creds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Creds(…)")
+    }
+}
+
+fn creds(argument: &str) -> Result<Creds, String> {
+    match argument.split_once(':') {
+        Some((user, _)) if !user.is_empty() => Ok(Creds(argument.to_owned())),
+        _ => Err("expected USER:PASSWORD".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_may_be_empty_or_hold_colons_and_never_prints() {
+        assert_eq!(creds("a:b:c").expect("valid").0, "a:b:c");
+        assert!(creds("a:").is_ok());
+        assert!(creds("secret").is_err());
+        assert!(creds(":secret").is_err());
+        assert_eq!(format!("{:?}", Creds("a:secret".into())), "Creds(…)");
+    }
+}

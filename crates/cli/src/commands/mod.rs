@@ -1,0 +1,33 @@
+//! The subcommands, and what they share: the options that name an image, and the runtime they run on.
+
+pub(crate) mod cache;
+pub(crate) mod completions;
+pub(crate) mod image;
+pub(crate) mod ls;
+pub(crate) mod man;
+pub(crate) mod mount;
+mod mountpoint;
+pub(crate) mod recover;
+pub(crate) mod serve;
+mod session;
+pub(crate) mod status;
+pub(crate) mod umount;
+
+use crate::cli::{Cli, Command};
+use crate::failure::Result;
+
+/// Runs what was asked for.
+pub(crate) fn run(cli: Cli) -> Result {
+    let global = &cli.global;
+    match cli.command {
+        Command::Mount(command) => command.run(global),
+        Command::Umount(command) => command.run(global),
+        Command::Ls(command) => command.run(global),
+        Command::Status(command) => command.run(global),
+        Command::Cache(command) => command.run(global),
+        Command::Recover(command) => command.run(global),
+        Command::Completions(command) => command.run(),
+        Command::Man(command) => command.run(),
+        Command::Serve(command) => command.run(global),
+    }
+}

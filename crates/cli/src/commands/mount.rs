@@ -1,0 +1,169 @@
+//! `tarpon mount`: prepares the image in this process, with its progress on this terminal, and hands the mount to the
+//! store's server; with `--foreground` this process is that server.
+
+use std::io;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use tarpon_engine::{ModeChoice, MountRequest, MountStatus, Server, Writable};
+
+use super::image::ImageArgs;
+use super::mountpoint;
+use super::session::{Session, runtime};
+use crate::cli::Global;
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
+use crate::output::{self, escape};
+use crate::{logging, size};
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon mount docker.io/library/alpine:3.20 /mnt
+  tarpon mount --rw localhost:5000/app:v1 /mnt          writes go to a temporary layer
+  tarpon mount --rw=/srv/changes debian:12 /mnt         writes are kept in /srv/changes
+  tarpon mount --mode fuse --platform linux/arm64 registry.example/app@sha256:… ~/app
+  tarpon mount oci:/srv/layout:v1 /mnt                  from an OCI layout on disk
+
+The command returns when the mount is usable; a server in the background fetches what is read. Its log
+is STORE/run/server.log; $RUST_LOG says how much it writes (RUST_LOG=debug).";
+
+/// Mount an image
+///
+/// Mounts IMAGE on the existing directory DIR. File data is fetched when it is read, and each byte is checked against
+/// the image's digest before anybody sees it. What was fetched stays in the store and is not fetched again.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Mount {
+    /// How to mount
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    mode: Mode,
+    /// Make the mount writable; changes are kept in UPPERDIR, or thrown away at unmount without one
+    #[arg(long, value_name = "UPPERDIR", num_args = 0..=1, require_equals = true)]
+    #[expect(clippy::option_option, reason = "clap's way to tell --rw from --rw=UPPERDIR")]
+    rw: Option<Option<PathBuf>>,
+    /// Let setuid and setgid bits of the image take effect
+    #[arg(long)]
+    suid: bool,
+    /// Let device nodes of the image work
+    #[arg(long)]
+    dev: bool,
+    /// Serve the mount in this process, until it is unmounted or interrupted
+    #[arg(long)]
+    foreground: bool,
+    /// Keep the store below this size [default: 20 GiB or 80 % of the disk, whichever is less]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    store_size: Option<u64>,
+    /// Print the mount as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    image: ImageArgs,
+    /// An existing directory
+    dir: PathBuf,
+}
+
+/// How to mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// native where it works, else fuse
+    Auto,
+    /// The kernel serves everything that is local; needs root and Linux 6.12 with EROFS and overlayfs
+    Native,
+    /// FUSE serves everything; works wherever FUSE works, without root too
+    Fuse,
+}
+
+impl From<Mode> for ModeChoice {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Auto => Self::Auto,
+            Mode::Native => Self::Native,
+            Mode::Fuse => Self::Fuse,
+        }
+    }
+}
+
+impl Mount {
+    pub(crate) fn run(self, global: &Global) -> Result {
+        let session = Session::open_with_size(global, self.store_size)?;
+        let mountpoint = self.mountpoint()?;
+        let doing = || format!("cannot mount {} on {}", self.image.text(), self.dir.display());
+        let runtime = runtime()?;
+        let progress = output::progress(global.quiet);
+        let prepared = runtime.block_on(session.engine().prepare(&self.image.request(), &*progress)).doing(doing)?;
+        drop(progress);
+        let known = prepared.fallbacks.clone();
+        let request = MountRequest {
+            mode: self.mode.into(),
+            writable: self.writable()?,
+            suid: self.suid,
+            dev: self.dev,
+            ..prepared.mount_on(mountpoint)
+        };
+        if self.foreground {
+            logging::start("warn");
+            return runtime.block_on(async {
+                let server = Server::start(session.engine()).await.doing(doing)?;
+                let mount = match server.mount(request).await.doing(doing) {
+                    Ok(mount) => mount,
+                    Err(failure) => {
+                        server.stop(true).await;
+                        return Err(failure);
+                    }
+                };
+                self.report(global, &mount, &known)?;
+                server.run().await;
+                Ok(())
+            });
+        }
+        let mount = session.client().mount(request).doing(doing)?;
+        self.report(global, &mount, &known)
+    }
+
+    /// The mount point as the kernel will list it.
+    fn mountpoint(&self) -> Result<PathBuf> {
+        let doing = || format!("cannot mount {} on {}", self.image.text(), self.dir.display());
+        let path = mountpoint::resolve(&self.dir).map_err(|error| {
+            let failure = Failure::new(Exit::NotFound, format_args!("{}: {error}", doing()));
+            match error.kind() {
+                io::ErrorKind::NotFound => failure.hint(format!("make it: mkdir -p {}", self.dir.display())),
+                _ => failure,
+            }
+        })?;
+        match std::fs::metadata(&path) {
+            Ok(found) if !found.is_dir() => {
+                Err(Failure::new(Exit::CannotMount, format_args!("{}: {} is not a directory", doing(), path.display())))
+            }
+            // A dead mount cannot be looked at. The server knows what to do with it.
+            _ => Ok(path),
+        }
+    }
+
+    fn writable(&self) -> Result<Writable> {
+        match &self.rw {
+            None => Ok(Writable::No),
+            Some(None) => Ok(Writable::Temporary),
+            Some(Some(upper)) => {
+                let path =
+                    std::path::absolute(upper).doing(|| format!("cannot keep changes in {}", upper.display()))?;
+                Ok(Writable::Upper(path))
+            }
+        }
+    }
+
+    /// Says what came of it; fallbacks in `known` were said before.
+    fn report(&self, global: &Global, mount: &MountStatus, known: &[String]) -> Result {
+        if !global.quiet {
+            for fallback in mount.fallbacks.iter().filter(|line| !known.contains(line)) {
+                output::note(&escape(fallback.as_bytes()));
+            }
+        }
+        if self.json {
+            output::json(mount)?;
+        } else if !global.quiet {
+            let (image, dir) = (escape(mount.image.as_bytes()), self.dir.display());
+            output::note(&format!("mounted {image} ({}) on {dir}, mode {}", mount.manifest, mount.mode));
+        }
+        Ok(())
+    }
+}

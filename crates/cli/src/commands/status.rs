@@ -1,0 +1,174 @@
+//! `tarpon status`: what is mounted, and what was fetched for it.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use tarpon_engine::{MountStatus, Writable};
+
+use super::{mountpoint, session::Session};
+use crate::cli::Global;
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
+use crate::output::{self, Table, escape};
+use crate::size;
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon status                              one line for each mount
+  tarpon status /mnt                         everything about one
+  tarpon status --json | jq '.[].fetched_bytes'";
+
+/// Show what is mounted and what was fetched for it
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Status {
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    /// One mount point
+    #[arg(value_name = "MOUNT")]
+    mount: Option<PathBuf>,
+}
+
+impl Status {
+    pub(crate) fn run(self, global: &Global) -> Result {
+        let session = Session::open(global)?;
+        let mounts = session.mounts().doing(|| "cannot list the mounts")?;
+        match &self.mount {
+            None if self.json => output::json(&mounts),
+            None => output::text(&overview(&mounts)),
+            Some(dir) => {
+                let mount = find(mounts, dir)?;
+                if self.json { output::json(&mount) } else { output::text(&details(&mount)) }
+            }
+        }
+    }
+}
+
+fn find(mounts: Vec<MountStatus>, dir: &Path) -> Result<MountStatus> {
+    let missing = |why: &str| Failure::new(Exit::NotFound, format_args!("cannot describe {}: {why}", dir.display()));
+    let path = mountpoint::resolve(dir).map_err(|error| missing(&error.to_string()))?;
+    mounts.into_iter().find(|mount| mount.mountpoint == path).ok_or_else(|| missing("this store has no mount there"))
+}
+
+/// One line for each mount.
+pub(crate) fn overview(mounts: &[MountStatus]) -> String {
+    if mounts.is_empty() {
+        return "nothing is mounted\n".to_owned();
+    }
+    let mut table = Table::new(&["MOUNT", "IMAGE", "DIGEST", "MODE", ">FETCHED", ">OF", ">REQUESTS", "STATE"]);
+    for mount in mounts {
+        table.row([
+            escape(mount.mountpoint.as_os_str().as_bytes()),
+            escape(mount.image.as_bytes()),
+            output::short_digest(&mount.manifest),
+            mount.mode.clone(),
+            size::human(mount.fetched_bytes),
+            size::human(mount.image_bytes),
+            mount.requests.to_string(),
+            state(mount).to_owned(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn state(mount: &MountStatus) -> &'static str {
+    match (mount.alive, mount.fallbacks.is_empty()) {
+        (false, _) => "dead: run `tarpon recover`",
+        (true, true) => "ok",
+        (true, false) => "ok, with fallbacks",
+    }
+}
+
+/// Everything about one mount.
+pub(crate) fn details(mount: &MountStatus) -> String {
+    let mut table = Table::new(&["", ""]);
+    let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
+    row("mount", escape(mount.mountpoint.as_os_str().as_bytes()));
+    row("image", escape(mount.image.as_bytes()));
+    row("digest", mount.manifest.to_string());
+    row("mode", mount.mode.clone());
+    row(
+        "writable",
+        match &mount.writable {
+            Writable::No => "no".to_owned(),
+            Writable::Temporary => "yes, changes are thrown away at unmount".to_owned(),
+            Writable::Upper(dir) => format!("yes, changes are kept in {}", escape(dir.as_os_str().as_bytes())),
+        },
+    );
+    row("state", state(mount).to_owned());
+    if mount.alive {
+        row("server", format!("process {}", mount.server));
+    }
+    row("fetched", fetched(mount));
+    for (number, layer) in mount.verification.iter().enumerate() {
+        row(
+            &format!("layer {}", number + 1),
+            format!("{}  {}, {}", output::short_digest(&layer.digest), layer.format, layer.state),
+        );
+    }
+    for fallback in &mount.fallbacks {
+        row("fell back", escape(fallback.as_bytes()));
+    }
+    table.to_string()
+}
+
+/// `41 KiB of 2.9 MiB (1.4 %) in 9 requests`.
+pub(crate) fn fetched(mount: &MountStatus) -> String {
+    format!(
+        "{} of {} ({}) in {} request{}",
+        size::human(mount.fetched_bytes),
+        size::human(mount.image_bytes),
+        size::percent(mount.fetched_bytes, mount.image_bytes),
+        mount.requests,
+        if mount.requests == 1 { "" } else { "s" },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_engine::LayerVerification;
+    use tarpon_oci::Digest;
+
+    use super::*;
+
+    fn mount() -> MountStatus {
+        MountStatus {
+            image: "localhost:5000/app:v1".into(),
+            manifest: Digest::of(b"manifest"),
+            mountpoint: "/mnt/app".into(),
+            mode: "native".into(),
+            writable: Writable::Upper("/srv/changes".into()),
+            verification: vec![LayerVerification {
+                digest: Digest::of(b"layer"),
+                format: "zstd:chunked".into(),
+                state: "toc-verified".into(),
+            }],
+            fallbacks: vec!["layer 2 has no table of contents: streamed once".into()],
+            alive: true,
+            server: 4711,
+            image_bytes: 3_040_870,
+            fetched_bytes: 42_343,
+            requests: 9,
+            counters: serde_json::json!({}),
+        }
+    }
+
+    #[test]
+    fn the_overview_has_a_line_for_each_mount() {
+        let dead = MountStatus { alive: false, mode: "fuse".into(), mountpoint: "/m".into(), ..mount() };
+        insta::assert_snapshot!(overview(&[mount(), dead]));
+        assert_eq!(overview(&[]), "nothing is mounted\n");
+    }
+
+    #[test]
+    fn the_details_say_what_fell_back_and_how_far_layers_are_verified() {
+        insta::assert_snapshot!(details(&mount()));
+    }
+
+    #[test]
+    fn the_json_of_a_mount_has_a_stable_shape() {
+        insta::assert_snapshot!(serde_json::to_string_pretty(&mount()).expect("serialisable"));
+    }
+}

@@ -1,0 +1,88 @@
+//! Exit codes: the part of the interface that scripts read. A number here never changes its meaning.
+
+use std::process::ExitCode;
+
+use tarpon_engine::ErrorKind;
+
+/// How the command ended. [`HELP`] says the same to the user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// It did what was asked.
+    Ok = 0,
+    /// Anything that has no code of its own.
+    Failure = 1,
+    /// The command line makes no sense; clap exits with the same code.
+    Usage = 2,
+    /// No such image, tag, platform, path or mount.
+    NotFound = 3,
+    /// 401 or 403.
+    Denied = 4,
+    /// The registry or the network failed.
+    Unavailable = 5,
+    /// The image is malformed, unsupported or not what its digest says.
+    Refused = 6,
+    /// This machine or user cannot mount this way.
+    CannotMount = 7,
+    /// The local store failed, or what it keeps is damaged.
+    Store = 8,
+    /// Stopped by Ctrl-C: 128 plus the number of SIGINT.
+    Interrupted = 130,
+}
+
+/// The table of `tarpon --help`; README.md repeats it.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0    success
+  1    failure without a code of its own
+  2    the command line is wrong
+  3    not found: no such image, tag, platform, path or mount
+  4    access denied by the registry
+  5    the registry cannot be used: unreachable, failing, too slow, or its certificate is not trusted
+  6    the image is refused: malformed, unsupported, or not what its digest says
+  7    this machine or this user cannot mount it this way (see `tarpon doctor`)
+  8    the local store failed, or something in it is damaged
+  130  interrupted";
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit as u8)
+    }
+}
+
+impl From<ErrorKind> for Exit {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::NotFound => Self::NotFound,
+            ErrorKind::Denied => Self::Denied,
+            ErrorKind::Unavailable => Self::Unavailable,
+            ErrorKind::Refused => Self::Refused,
+            ErrorKind::CannotMount => Self::CannotMount,
+            ErrorKind::Store => Self::Store,
+            ErrorKind::Other => Self::Failure,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_in_the_help() {
+        for exit in [
+            Exit::Ok,
+            Exit::Failure,
+            Exit::Usage,
+            Exit::NotFound,
+            Exit::Denied,
+            Exit::Unavailable,
+            Exit::Refused,
+            Exit::CannotMount,
+            Exit::Store,
+            Exit::Interrupted,
+        ] {
+            let line = format!("\n  {:<5}", exit as u8);
+            assert!(HELP.contains(&line), "{exit:?} is missing");
+        }
+    }
+}

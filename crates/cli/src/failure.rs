@@ -1,0 +1,98 @@
+//! Why a command failed, as the user reads it: `tarpon: WHAT: WHY`, perhaps a hint, and an exit code.
+
+use std::fmt;
+use std::io;
+
+use crate::exit::Exit;
+
+/// A failed command. Its text is one line that names what was being done, to which image, and the cause.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The code the process exits with.
+    pub(crate) exit: Exit,
+    message: String,
+    hint: Option<String>,
+}
+
+/// What every command returns.
+pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl fmt::Display) -> Self {
+        Self { exit, message: message.to_string(), hint: None }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// `doing` as in "cannot mount IMAGE on DIR".
+    pub(crate) fn engine(doing: impl fmt::Display, error: tarpon_engine::Error) -> Self {
+        let exit = error.kind.into();
+        Self { exit, message: format!("{doing}: {error}"), hint: error.hint }
+    }
+
+    pub(crate) fn io(doing: impl fmt::Display, error: &io::Error) -> Self {
+        Self::new(Exit::Failure, format!("{doing}: {error}"))
+    }
+
+    /// The line, and the hint's line if there is one. Control characters, which may come from an image or a registry,
+    /// are escaped.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("tarpon: {}\n", crate::output::escape(self.message.as_bytes()));
+        if let Some(hint) = &self.hint {
+            text.push_str(&format!("hint: {}\n", crate::output::escape(hint.as_bytes())));
+        }
+        text
+    }
+}
+
+/// For steps that name what was being done by themselves.
+impl From<tarpon_engine::Error> for Failure {
+    fn from(error: tarpon_engine::Error) -> Self {
+        Self { exit: error.kind.into(), message: format!("cannot {error}"), hint: error.hint }
+    }
+}
+
+/// Turns a `Result` of the engine into one of the command.
+pub(crate) trait Context<T> {
+    /// `doing` as in "cannot mount IMAGE on DIR"; evaluated on failure only.
+    fn doing<D: fmt::Display>(self, doing: impl FnOnce() -> D) -> Result<T>;
+}
+
+impl<T> Context<T> for tarpon_engine::Result<T> {
+    fn doing<D: fmt::Display>(self, doing: impl FnOnce() -> D) -> Result<T> {
+        self.map_err(|error| Failure::engine(doing(), error))
+    }
+}
+
+impl<T> Context<T> for io::Result<T> {
+    fn doing<D: fmt::Display>(self, doing: impl FnOnce() -> D) -> Result<T> {
+        self.map_err(|error| Failure::io(doing(), &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_engine::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn an_engine_error_becomes_one_line_and_its_hint() {
+        let error = Error::new(ErrorKind::Denied, "read the manifest", "401 Unauthorized").hint("log in");
+        let failure = Failure::engine("cannot mount a/b on /mnt", error);
+        assert_eq!(
+            failure.text(),
+            "tarpon: cannot mount a/b on /mnt: read the manifest: 401 Unauthorized\nhint: log in\n"
+        );
+        assert_eq!(failure.exit, Exit::Denied);
+    }
+
+    #[test]
+    fn control_characters_of_others_stay_off_the_terminal() {
+        let failure = Failure::new(Exit::Failure, "registry said \x1b[2J\nhello");
+        assert_eq!(failure.text(), "tarpon: registry said \\x1b[2J\\nhello\n");
+    }
+}

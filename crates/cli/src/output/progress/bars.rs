@@ -1,0 +1,66 @@
+//! Bars on a terminal: one for each layer that is streamed, gone when the work is done.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use tarpon_engine::{LayerPlan, LayerWay, Progress};
+use tarpon_oci::Digest;
+
+use crate::output::{escape, short_digest};
+
+/// Redraws; more would only cost.
+const TICK: Duration = Duration::from_millis(100);
+
+/// One bar for each layer that has to be streamed. Layers with a table of contents are too quick for one.
+#[derive(Default)]
+pub(super) struct Bars {
+    all: MultiProgress,
+    layers: std::sync::Mutex<BTreeMap<usize, ProgressBar>>,
+}
+
+impl Bars {
+    fn with(&self, layer: usize, f: impl FnOnce(&ProgressBar)) {
+        if let Ok(layers) = self.layers.lock()
+            && let Some(bar) = layers.get(&layer)
+        {
+            f(bar);
+        }
+    }
+}
+
+impl Progress for Bars {
+    fn resolved(&self, _: &Digest, layers: &[LayerPlan]) {
+        let style = ProgressStyle::with_template(
+            "  {prefix}  {bar:30}  {binary_bytes:>10} of {binary_total_bytes:10}  {binary_bytes_per_sec:>12}  {msg}",
+        )
+        .expect("the template is well formed")
+        .progress_chars("━╸─");
+        let Ok(mut bars) = self.layers.lock() else { return };
+        for (number, layer) in layers.iter().enumerate().filter(|(_, layer)| layer.way == LayerWay::Stream) {
+            let bar = self.all.add(ProgressBar::new(layer.size).with_style(style.clone()));
+            bar.set_prefix(short_digest(&layer.digest));
+            bar.enable_steady_tick(TICK);
+            bars.insert(number, bar);
+        }
+    }
+
+    fn received(&self, layer: usize, bytes: u64) {
+        self.with(layer, |bar| bar.inc(bytes));
+    }
+
+    fn layer_done(&self, layer: usize) {
+        self.with(layer, |bar| bar.finish_with_message("done"));
+    }
+
+    fn note(&self, line: &str) {
+        // Through the bars, so that it lands above them. A terminal that is gone loses the line.
+        drop(self.all.println(escape(line.as_bytes())));
+    }
+}
+
+impl Drop for Bars {
+    fn drop(&mut self) {
+        drop(self.all.clear());
+    }
+}
