@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use tarpon_engine::{Client, Engine, EngineOptions, Error, ErrorKind, ModeChoice, MountRequest, MountStatus};
-use tarpon_store::Mount;
+use tarpon_engine::store::Mount;
 use tokio::runtime::Runtime;
 
 use crate::cli::Global;

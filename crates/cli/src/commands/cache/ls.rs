@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use tarpon_oci::Digest;
-use tarpon_store::{ImageRecord, LayerRecord, Store};
+use tarpon_engine::store::{ImageRecord, LayerRecord, Store};
 
 use crate::failure::Result;
 use crate::output::{self, Table, escape};

@@ -6,7 +6,7 @@ mod usage;
 mod verify;
 
 use clap::{Args, Subcommand};
-use tarpon_store::{Store, StoreConfig, StoreError};
+use tarpon_engine::store::{Store, StoreConfig, StoreError};
 
 use crate::cli::Global;
 use crate::exit::Exit;

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use tarpon_oci::{Digest, Source};
-use tarpon_store::{Evicted, RemoveError, Store};
+use tarpon_engine::store::{Evicted, RemoveError, Store};
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
@@ -93,7 +93,7 @@ fn find(store: &Store, name: &str) -> Result<Vec<Digest>> {
     Ok(found)
 }
 
-fn by_reference(store: &Store, source: &Source) -> std::result::Result<Vec<Digest>, tarpon_store::StoreError> {
+fn by_reference(store: &Store, source: &Source) -> std::result::Result<Vec<Digest>, tarpon_engine::store::StoreError> {
     let source = source.to_string();
     let mut found: Vec<Digest> =
         store.references()?.into_iter().filter(|known| known.source == source).map(|known| known.manifest).collect();

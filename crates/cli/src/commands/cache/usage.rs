@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use tarpon_store::{Health, Store, Usage as Counted};
+use tarpon_engine::store::{Health, Store, Usage as Counted};
 
 use crate::failure::Result;
 use crate::output::{self, Table, escape};

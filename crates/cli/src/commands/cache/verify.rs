@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use tarpon_oci::Digest;
-use tarpon_store::{Checked, Progress, Store};
+use tarpon_engine::store::{Checked, Progress, Store};
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};

@@ -4,15 +4,15 @@ mod walk;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use tarpon_tree::erofs::Image;
+
+use walk::Folder;
 
 use super::image::ImageOptions;
 use super::session::{Session, runtime};
 use crate::cli::Global;
-use crate::exit::Exit;
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Context, Result};
 use crate::image_path::{self, ImagePath};
-use crate::output::listing::{self, Row};
+use crate::output::listing;
 use crate::output::{self, escape};
 
 const EXAMPLES: &str = "\
@@ -59,30 +59,20 @@ impl Ls {
         let progress = output::progress(global.quiet);
         let prepared = runtime()?.block_on(session.engine().prepare(&request, &*progress)).doing(doing)?;
         drop(progress);
-        let damaged = |error: &dyn std::fmt::Display| Failure::new(Exit::Store, format_args!("{}: {error}", doing()));
-        let loaded = session.engine().store().load_image(prepared.manifest()).map_err(|error| damaged(&error))?;
-        let loaded = loaded.ok_or_else(|| damaged(&"the image's record in the store is damaged; try again"))?;
-        let image = Image::open(&loaded.tree[..]).map_err(|error| damaged(&error))?;
-
-        let found = walk::resolve(&image, &self.target.path, !self.long).map_err(|error| damaged(&error))?;
-        let start = found.ok_or_else(|| {
-            Failure::new(Exit::NotFound, format_args!("{}: the image has no such file or directory", doing()))
-        })?;
-        let options = walk::Options { recursive: self.recursive, all: self.all || self.json };
-        let folders = walk::list(&image, start, options).map_err(|error| damaged(&error))?;
-        output::bytes(&self.render(&folders)?)
+        let tree = session.engine().open_tree(&prepared).doing(doing)?;
+        let options = walk::Options { recursive: self.recursive, all: self.all || self.json, follow: !self.long };
+        let folders = walk::list(&tree, &self.target.path, options).doing(doing)?;
+        self.show(&folders)
     }
 
-    fn render(&self, folders: &[walk::Folder]) -> Result<Vec<u8>> {
+    fn show(&self, folders: &[Folder]) -> Result {
         if self.json {
-            let rows: Vec<&Row> = folders.iter().flat_map(|folder| &folder.rows).collect();
-            return output::json_document(&rows);
+            return output::json(&folders.iter().flat_map(|folder| &folder.rows).collect::<Vec<_>>());
         }
-        let mut blocks = Vec::new();
-        for folder in folders {
+        let blocks = folders.iter().map(|folder| {
             let rows = if self.long { listing::long(&folder.rows) } else { listing::short(&folder.rows) };
-            blocks.push(if self.recursive { format!("{}:\n{rows}", folder.path) } else { rows });
-        }
-        Ok(blocks.join("\n").into_bytes())
+            if self.recursive { format!("{}:\n{rows}", escape(&folder.path)) } else { rows }
+        });
+        output::text(&blocks.collect::<Vec<_>>().join("\n"))
     }
 }

@@ -1,14 +1,11 @@
-//! Walks over the tree of an image: finds a path as the kernel would, and lists folders in the order of their names.
+//! Walks over the tree of an image, in the order in which `ls` lists it.
 
-use std::collections::VecDeque;
-
-use tarpon_tree::Kind as TreeKind;
-use tarpon_tree::erofs::{Image, ImageError, Nid};
+use tarpon_engine::{Item, Result, TreeView};
 
 use crate::output::escape;
 use crate::output::listing::{Kind, Row};
 
-/// Symbolic links that a path may lead through: the kernel's limit.
+/// Symbolic links that one path may lead through: the kernel's limit.
 const LINKS: usize = 40;
 
 /// What is listed.
@@ -18,111 +15,78 @@ pub(super) struct Options {
     pub(super) recursive: bool,
     /// Names that start with a dot too.
     pub(super) all: bool,
+    /// What a symbolic link at the end of the path leads to, instead of the link.
+    pub(super) follow: bool,
 }
 
 /// A folder and what is in it; for something else than a folder, itself.
 #[derive(Debug)]
 pub(super) struct Folder {
-    /// Its path, escaped.
-    pub(super) path: String,
+    pub(super) path: Vec<u8>,
     pub(super) rows: Vec<Row>,
 }
 
-/// An inode and the path it was found at, without symbolic links.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
-    nid: Nid,
-    path: Vec<u8>,
-}
-
-/// What is at `path`, symbolic links followed inside the image; the last one only if `follow_last`.
-pub(super) fn resolve(image: &Image<&[u8]>, path: &[u8], follow_last: bool) -> Result<Option<Found>, ImageError> {
-    let mut left = components(path);
-    let mut at = vec![Found { nid: image.root(), path: Vec::new() }];
-    let mut links = 0;
-    while let Some(name) = left.pop_front() {
-        let here = at.last().expect("the root is never taken off");
-        if name == b".." {
-            at.truncate((at.len() - 1).max(1));
-            continue;
-        }
-        if image.inode(here.nid)?.kind != TreeKind::Directory {
-            return Ok(None);
-        }
-        let Some((nid, kind)) = image.lookup(here.nid, &name)? else { return Ok(None) };
-        if kind == TreeKind::Symlink && (follow_last || !left.is_empty()) {
-            links += 1;
-            if links > LINKS {
-                return Ok(None);
-            }
-            let target = image.read_link(nid)?;
-            if target.starts_with(b"/") {
-                at.truncate(1);
-            }
-            let mut through = components(target);
-            through.append(&mut left);
-            left = through;
-            continue;
-        }
-        let path = [&here.path[..], b"/", &name].concat();
-        at.push(Found { nid, path });
-    }
-    Ok(at.pop().map(|found| if found.path.is_empty() { Found { path: b"/".to_vec(), ..found } } else { found }))
-}
-
-fn components(path: &[u8]) -> VecDeque<Vec<u8>> {
-    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").map(<[u8]>::to_vec).collect()
-}
-
-/// Lists `start`: what is in it if it is a folder, itself if not.
-pub(super) fn list(image: &Image<&[u8]>, start: Found, options: Options) -> Result<Vec<Folder>, ImageError> {
-    if image.inode(start.nid)?.kind != TreeKind::Directory {
-        let rows = vec![row(image, &start)?];
-        return Ok(vec![Folder { path: escape(&start.path), rows }]);
+/// Lists what is at `path`: a folder's entries, or the thing itself.
+pub(super) fn list(tree: &TreeView, path: &[u8], options: Options) -> Result<Vec<Folder>> {
+    let path = if options.follow { follow(tree, path)? } else { path.to_vec() };
+    let start = tree.find(&path)?;
+    if kind(&start) != Kind::Directory {
+        return Ok(vec![Folder { rows: vec![row(&start, &path)], path }]);
     }
     let mut folders = Vec::new();
-    // A stack and not recursion: an image may be deep. The last folder pushed is listed next, as `ls -R` does.
-    let mut left = vec![start];
-    while let Some(folder) = left.pop() {
-        let entries = entries(image, &folder, options.all)?;
-        let rows = entries.iter().map(|(entry, _)| row(image, entry)).collect::<Result<_, _>>()?;
-        folders.push(Folder { path: escape(&folder.path), rows });
+    // A stack and not recursion: an image may be deep. The folder pushed last is listed next, as `ls -R` does.
+    let mut left = vec![path];
+    while let Some(path) = left.pop() {
+        let items = tree.list(&path)?;
+        let shown: Vec<_> = items.iter().filter(|item| options.all || !item.name.starts_with(b".")).collect();
+        let rows = shown.iter().map(|item| row(item, &join(&path, &item.name))).collect();
         if options.recursive {
-            let below = entries.into_iter().rev().filter(|(_, kind)| *kind == TreeKind::Directory);
-            left.extend(below.map(|(entry, _)| entry));
+            let below = shown.iter().rev().filter(|item| kind(item) == Kind::Directory);
+            left.extend(below.map(|item| join(&path, &item.name)));
         }
+        folders.push(Folder { path, rows });
     }
     Ok(folders)
 }
 
-fn entries(image: &Image<&[u8]>, folder: &Found, all: bool) -> Result<Vec<(Found, TreeKind)>, ImageError> {
-    let prefix: &[u8] = if folder.path == b"/" { b"" } else { &folder.path };
-    let mut entries = Vec::new();
-    for entry in image.read_dir(folder.nid, 0)? {
-        let entry = entry?;
-        let name: &[u8] = entry.name;
-        if name == b"." || name == b".." || (!all && name.starts_with(b".")) {
-            continue;
+/// The path that `path` leads to when a symbolic link at its end is followed. A chain that is too long or leads nowhere
+/// ends at its last link.
+fn follow(tree: &TreeView, path: &[u8]) -> Result<Vec<u8>> {
+    let mut path = path.to_vec();
+    let mut item = tree.find(&path)?;
+    for _ in 0..LINKS {
+        let Some(target) = item.target else { break };
+        let parent = path.iter().rposition(|byte| *byte == b'/').map_or(&b""[..], |at| &path[..at]);
+        let next = if target.starts_with(b"/") { target } else { [parent, b"/", &target].concat() };
+        match tree.find(&next) {
+            Ok(found) => (path, item) = (next, found),
+            Err(_) => break,
         }
-        entries.push((Found { nid: entry.nid, path: [prefix, b"/", name].concat() }, entry.kind));
     }
-    Ok(entries)
+    Ok(path)
 }
 
-fn row(image: &Image<&[u8]>, found: &Found) -> Result<Row, ImageError> {
-    let inode = image.inode(found.nid)?;
-    let (name, path, path_hex) = Row::names(&found.path);
-    let kind = match inode.kind {
-        TreeKind::Directory => Kind::Directory,
-        TreeKind::File => Kind::File,
-        TreeKind::Symlink => Kind::Symlink,
-        TreeKind::CharDevice => Kind::CharDevice,
-        TreeKind::BlockDevice => Kind::BlockDevice,
-        TreeKind::Fifo => Kind::Fifo,
-    };
-    let target = if kind == Kind::Symlink { Some(escape(image.read_link(found.nid)?)) } else { None };
+fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    let folder = folder.strip_suffix(b"/").unwrap_or(folder);
+    [folder, b"/", name].concat()
+}
+
+fn kind(item: &Item) -> Kind {
+    match item.inode.kind.letter() {
+        'd' => Kind::Directory,
+        'l' => Kind::Symlink,
+        'c' => Kind::CharDevice,
+        'b' => Kind::BlockDevice,
+        'p' => Kind::Fifo,
+        _ => Kind::File,
+    }
+}
+
+fn row(item: &Item, path: &[u8]) -> Row {
+    let (name, path, path_hex) = Row::names(path);
+    let (kind, inode) = (kind(item), &item.inode);
     let is_device = matches!(kind, Kind::CharDevice | Kind::BlockDevice);
-    Ok(Row {
+    Row {
         name,
         path,
         path_hex,
@@ -134,7 +98,7 @@ fn row(image: &Image<&[u8]>, found: &Found) -> Result<Row, ImageError> {
         size: inode.size,
         mtime: inode.mtime.seconds,
         mtime_nanoseconds: inode.mtime.nanoseconds,
-        target,
+        target: item.target.as_deref().map(escape),
         device: is_device.then_some((inode.device.major, inode.device.minor)),
-    })
+    }
 }
