@@ -1,13 +1,23 @@
 //! `tarpon doctor`: what works on this machine, what is missing and the command that mends it.
 
+mod distribution;
+
 use clap::Args;
+use serde::Serialize;
+use tarpon_engine::Capability;
+
+use super::session::{Session, runtime};
+use crate::cli::Global;
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
+use crate::output::{self, Table, escape};
 
 const EXAMPLES: &str = "\
 Examples:
   tarpon doctor
-  tarpon doctor --json | jq '.modes'
+  tarpon doctor --json | jq .modes
 
-Exits with 0 if images can be mounted in some mode, with 7 if not.";
+Everything is tried for real, and undone. Exits with 0 if images can be mounted in some mode, with 7 if not.";
 
 /// Check what works on this machine
 #[derive(Debug, Args)]
@@ -16,4 +26,148 @@ pub(crate) struct Doctor {
     /// Print as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    store: String,
+    modes: Modes,
+    checks: Vec<Check>,
+}
+
+/// Which modes work.
+#[derive(Debug, Serialize, PartialEq, Eq)]
+struct Modes {
+    native: bool,
+    fuse: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    name: String,
+    needed_for: String,
+    works: bool,
+    /// What was found, or why it does not work.
+    found: String,
+    /// The command that mends it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mend: Option<String>,
+}
+
+impl Doctor {
+    pub(crate) fn run(&self, global: &Global) -> Result {
+        let session = Session::open(global)?;
+        let store = session.engine().store();
+        let scratch = store.run_folder();
+        std::fs::create_dir_all(&scratch).doing(|| format!("cannot write to the store {}", store.folder().display()))?;
+        let runtime = runtime()?;
+        let capabilities = tarpon_engine::probe(&scratch, runtime.handle().clone());
+        let report = report(escape(store.folder().as_os_str().as_encoded_bytes()), &capabilities, is_root());
+        if self.json {
+            output::json(&report)?;
+        } else {
+            output::text(&text(&report))?;
+        }
+        if report.modes == (Modes { native: false, fuse: false }) {
+            return Err(Failure::new(Exit::CannotMount, "no mode works on this machine"));
+        }
+        Ok(())
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn report(store: String, capabilities: &[Capability], root: bool) -> Report {
+    let works = |name: &str| capabilities.iter().any(|found| found.name == name && found.found.is_ok());
+    let fuse = works("/dev/fuse");
+    let modes = Modes {
+        native: root && fuse && works("EROFS from a file") && works("overlayfs with data-only layers"),
+        fuse: fuse && (root || works("fusermount3")),
+    };
+    let checks = capabilities.iter().map(|capability| Check {
+        name: capability.name.to_owned(),
+        needed_for: capability.needed_for.to_owned(),
+        works: capability.found.is_ok(),
+        found: match &capability.found {
+            Ok(found) | Err(found) => escape(found.as_bytes()),
+        },
+        mend: capability.found.as_ref().err().and_then(|_| mend(capability.name)),
+    });
+    Report { store, modes, checks: checks.collect() }
+}
+
+/// The command that mends what is missing, where there is one.
+fn mend(name: &str) -> Option<String> {
+    match name {
+        "root" => Some("sudo tarpon …, or go on without it: mode fuse works for every user".to_owned()),
+        "/dev/fuse" => Some("sudo modprobe fuse; in a container, give it the device: --device /dev/fuse".to_owned()),
+        "EROFS from a file" => Some("sudo modprobe erofs".to_owned()),
+        "overlayfs with data-only layers" => Some("sudo modprobe overlay".to_owned()),
+        "fusermount3" => Some(distribution::install("fuse3")),
+        _ => None,
+    }
+}
+
+fn text(report: &Report) -> String {
+    let word = |works| if works { "works" } else { "does not work here" };
+    let mut text = format!(
+        "mode native  {}\nmode fuse    {}\nstore        {}\n\n",
+        word(report.modes.native),
+        word(report.modes.fuse),
+        report.store
+    );
+    let mut table = Table::new(&["", "", "", ""]);
+    for check in &report.checks {
+        let mark = if check.works { "ok" } else { "--" };
+        table.row([mark.to_owned(), check.name.clone(), format!("({})", check.needed_for), check.found.clone()]);
+    }
+    text.push_str(&table.to_string());
+    let mends = report.checks.iter().filter_map(|check| Some((&check.name, check.mend.as_ref()?)));
+    for (number, (name, mend)) in mends.enumerate() {
+        text.push_str(if number == 0 { "\nTo mend:\n" } else { "" });
+        text.push_str(&format!("  {name}: {mend}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capabilities(missing: &[&str]) -> Vec<Capability> {
+        let names = ["root", "/dev/fuse", "EROFS from a file", "overlayfs with data-only layers", "fusermount3"];
+        let capability = |name: &'static str| {
+            let found = if missing.contains(&name) { Err("missing".into()) } else { Ok("works".into()) };
+            Capability { name, needed_for: "a mode", found }
+        };
+        names.into_iter().map(capability).collect()
+    }
+
+    #[test]
+    fn a_mode_works_only_if_all_it_needs_works() {
+        let modes = |missing, root| {
+            let Modes { native, fuse } = report("/s".into(), &capabilities(missing), root).modes;
+            (native, fuse)
+        };
+        assert_eq!(modes(&[], true), (true, true));
+        assert_eq!(modes(&["EROFS from a file"], true), (false, true));
+        assert_eq!(modes(&["root"], false), (false, true));
+        assert_eq!(modes(&["root", "fusermount3"], false), (false, false));
+        assert_eq!(modes(&["fusermount3"], true), (true, true));
+        assert_eq!(modes(&["/dev/fuse"], true), (false, false));
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_what_mends_it() {
+        let report = report("/var/lib/tarpon".into(), &capabilities(&["EROFS from a file", "/dev/fuse"]), true);
+        insta::assert_snapshot!(text(&report));
+    }
+
+    #[test]
+    fn the_json_of_the_report_has_a_stable_shape() {
+        let report = report("/var/lib/tarpon".into(), &capabilities(&["EROFS from a file"]), true);
+        insta::assert_snapshot!(serde_json::to_string_pretty(&report).expect("serialisable"));
+    }
 }

@@ -30,3 +30,89 @@ pub(crate) struct Inspect {
     #[command(flatten)]
     image: ImageArgs,
 }
+
+impl Inspect {
+    pub(crate) fn run(self, global: &Global) -> Result {
+        let session = Session::open(global)?;
+        let doing = || format!("cannot inspect {}", self.image.text());
+        let found = runtime()?.block_on(session.engine().inspect(&self.image.request())).doing(doing)?;
+        if self.raw {
+            output::bytes(&found.manifest_bytes)
+        } else if self.config {
+            output::bytes(&found.config_bytes)
+        } else if self.json {
+            output::json(&found)
+        } else {
+            output::text(&text(&found))
+        }
+    }
+}
+
+/// What of the config is shown; everything in it is optional.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    architecture: String,
+    os: String,
+    variant: String,
+    created: String,
+    config: Option<Run>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Run {
+    entrypoint: Option<Vec<String>>,
+    cmd: Option<Vec<String>>,
+    user: String,
+    working_dir: String,
+}
+
+fn text(found: &Inspection) -> String {
+    let config: Config = serde_json::from_slice(&found.config_bytes).unwrap_or_default();
+    let mut facts = Table::new(&["", ""]);
+    let mut fact = |name: &str, value: String| {
+        if !value.is_empty() {
+            facts.row([name.to_owned(), escape(value.as_bytes())]);
+        }
+    };
+    fact("image", found.image.clone());
+    fact("manifest", found.manifest_digest.to_string());
+    fact("index", found.index_digest.map(|digest| digest.to_string()).unwrap_or_default());
+    let platform = [config.os, config.architecture, config.variant];
+    fact("platform", platform.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("/"));
+    fact("created", config.created);
+    let run = config.config.unwrap_or_default();
+    fact("entrypoint", command_line(run.entrypoint));
+    fact("command", command_line(run.cmd));
+    fact("user", run.user);
+    fact("folder", run.working_dir);
+    let lazy: u64 = found.layers.iter().filter(|layer| layer.lazy).map(|layer| layer.size).sum();
+    fact("size", format!("{} compressed, {} of it lazy", size::human(found.size), size::percent(lazy, found.size)));
+    fact("store", if found.in_store { "mounts without a registry" } else { "not there yet" }.to_owned());
+    format!("{facts}\n{}", layers(found))
+}
+
+fn layers(found: &Inspection) -> String {
+    let mut table = Table::new(&[">LAYER", "DIGEST", ">SIZE", "FORMAT", "LAZY", "MEDIA TYPE"]);
+    for (number, layer) in found.layers.iter().enumerate() {
+        table.row([
+            (number + 1).to_string(),
+            output::short_digest(&layer.digest),
+            size::human(layer.size),
+            layer.format.clone(),
+            if layer.lazy { "yes" } else { "no, streamed once" }.to_owned(),
+            escape(layer.media_type.as_bytes()),
+        ]);
+    }
+    table.to_string()
+}
+
+fn command_line(words: Option<Vec<String>>) -> String {
+    let words = words.unwrap_or_default();
+    let quoted = |word: &String| {
+        let plain = !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || "'\"\\$".contains(c));
+        if plain { word.clone() } else { format!("{word:?}") }
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,176 @@
+//! `tarpon demo`: the whole way on one machine, with nothing installed: a registry on loopback that serves an image which
+//! this program carries, a lazy mount of it, a program that runs from it, and a report of what was fetched.
+//!
+//! Everything lives in one temporary folder and in this process, so that nothing stays behind, also after Ctrl-C.
+
+mod image;
+mod namespace;
+mod report;
+
+use std::path::Path;
+use std::process::Output;
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Args;
+use tarpon_engine::serve_registry::Server as Registry;
+use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, MountRequest, Prepared, Pull, Server, Silent};
+use tarpon_oci::Platform;
+
+use super::image::image_name;
+use super::mount::Mode;
+use super::session::runtime;
+use crate::cli::Global;
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
+use crate::output;
+use report::{Cost, Report};
+
+/// The program in the image, from its root.
+const PROGRAM: &str = "bin/almanac";
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon demo
+  tarpon demo --mode fuse
+  tarpon demo --json | jq .fetched_bytes";
+
+/// See it work: mount an image from a registry on this machine and run a program from it
+///
+/// Needs no registry, no network and no root. Leaves nothing behind.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Demo {
+    /// How to mount
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    mode: Mode,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Demo {
+    pub(crate) fn run(&self, _: &Global) -> Result {
+        if namespace::is_needed() {
+            return namespace::run_again();
+        }
+        let folder = tempfile::Builder::new().prefix("tarpon-demo-").tempdir();
+        let folder = folder.doing(|| "cannot make a temporary folder")?;
+        let shown = runtime()?.block_on(self.show(folder.path()));
+        let removed = folder.close().doing(|| "cannot remove the temporary folder");
+        let report = shown?;
+        removed?;
+        if self.json { output::json(&report) } else { output::text(&report.text()) }
+    }
+
+    async fn show(&self, folder: &Path) -> Result<Report> {
+        let contents = image::contents().doing(|| "cannot read the image that this program carries")?;
+        let registry = Registry::start(Arc::new(contents)).await.doing(|| "cannot serve a registry on 127.0.0.1")?;
+        let options =
+            EngineOptions { store: folder.join("store"), store_size: None, server_command: Vec::new() };
+        let engine = Engine::open(options)?;
+        let server = Server::start(&engine).await?;
+        let outcome = tokio::select! {
+            report = self.walk_through(&registry, &engine, &server, folder) => report,
+            () = interrupted() => Err(Failure::new(Exit::Interrupted, "interrupted; everything was cleaned up")),
+        };
+        server.stop(true).await;
+        outcome
+    }
+
+    async fn walk_through(
+        &self,
+        registry: &Registry,
+        engine: &Engine,
+        server: &Server,
+        folder: &Path,
+    ) -> Result<Report> {
+        let reference = format!("{}/{}", registry.host(), image::NAME);
+        let doing = || format!("cannot mount {reference}");
+        let mountpoint = folder.join("mnt");
+        std::fs::create_dir(&mountpoint).doing(doing)?;
+
+        let start = Instant::now();
+        let prepared = engine.prepare(&request(&reference)?, &Silent).await.doing(doing)?;
+        let mount = MountRequest { mode: self.mode.into(), ..prepared.mount_on(mountpoint.clone()) };
+        let mounted = server.mount(mount).await.doing(doing)?;
+        let mount_time = start.elapsed();
+        let to_mount = cost(registry);
+
+        let ran = run_program(&mountpoint).await?;
+        let total = cost(registry);
+        server.unmount(mountpoint).await.doing(|| format!("cannot unmount {reference}"))?;
+        Ok(Report {
+            image: reference,
+            mode: mounted.mode,
+            fallbacks: mounted.fallbacks,
+            layers: image::layer_names(&prepared),
+            files: count_files(engine, &prepared)?,
+            files_read: image::FILES_READ,
+            image_bytes: prepared.record.compressed_size(),
+            mount_time,
+            to_mount,
+            total,
+            program: String::from_utf8_lossy(&ran.stdout).into_owned(),
+        })
+    }
+}
+
+fn request(reference: &str) -> Result<ImageRequest> {
+    let name = image_name(reference)
+        .map_err(|error| Failure::new(Exit::Failure, format_args!("cannot name the image: {error}")))?;
+    Ok(ImageRequest {
+        text: name.text,
+        source: name.source,
+        platform: Platform::host(),
+        pull: Pull::Always,
+        access: Access::default(),
+    })
+}
+
+fn cost(registry: &Registry) -> Cost {
+    let stats = registry.stats();
+    Cost { requests: stats.requests, bytes: stats.bytes }
+}
+
+/// Runs the program of the image in the mounted tree; its paths are relative.
+async fn run_program(mountpoint: &Path) -> Result<Output> {
+    let doing = || format!("cannot run {PROGRAM} from the mount");
+    let mut command = tokio::process::Command::new(mountpoint.join(PROGRAM));
+    let output = command.current_dir(mountpoint).kill_on_drop(true).output().await.doing(doing)?;
+    if !output.status.success() {
+        let said = output::escape(output.stderr.trim_ascii());
+        return Err(Failure::new(Exit::Failure, format_args!("{}: {}: {said}", doing(), output.status)));
+    }
+    Ok(output)
+}
+
+fn count_files(engine: &Engine, prepared: &Prepared) -> Result<u64> {
+    let doing = || "cannot count the files of the image";
+    let tree = engine.open_tree(prepared).doing(doing)?;
+    let mut files = 0;
+    let mut folders = vec![Vec::new()];
+    while let Some(folder) = folders.pop() {
+        for item in tree.list(&folder).doing(doing)? {
+            match item.inode.kind.letter() {
+                'd' => folders.push([&folder[..], b"/", &item.name].concat()),
+                'f' => files += 1,
+                _ => {}
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Ends with the first signal that asks this process to stop.
+async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        // Without a handler the signal ends the process, which is no worse than what any program does.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+}

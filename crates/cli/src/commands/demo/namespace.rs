@@ -1,0 +1,36 @@
+//! For users who may mount nothing: the demo runs again in a user and mount namespace of its own, where it may.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+
+/// Set for the second run, so that there is no third.
+const MARK: &str = "TARPON_DEMO_NAMESPACE";
+
+/// Whether this user can mount neither by itself nor with the help of fusermount3.
+pub(super) fn is_needed() -> bool {
+    !rustix::process::geteuid().is_root() && std::env::var_os(MARK).is_none() && !is_in_path("fusermount3")
+}
+
+fn is_in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Replaces this process by the same command in new namespaces. Returns only if that fails.
+pub(super) fn run_again() -> Result {
+    let failed = |error| {
+        Failure::new(Exit::CannotMount, format_args!("cannot mount as this user: starting unshare(1): {error}"))
+            .hint("install fuse3, or run the demo as root; `tarpon doctor` says what is missing")
+    };
+    let program = std::env::current_exe().map_err(failed)?;
+    let error = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "--"])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .env(MARK, "1")
+        .exec();
+    Err(failed(error))
+}
