@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{cache, completions, ls, man, mount, recover, serve, status, umount};
+use crate::commands::{cache, completions, demo, doctor, inspect, ls, man, mount, recover, serve, status, umount};
 use crate::exit;
 
 const EXAMPLES: &str = "\
@@ -47,9 +47,12 @@ pub(crate) enum Command {
     #[command(visible_alias = "unmount")]
     Umount(umount::Umount),
     Ls(ls::Ls),
+    Inspect(inspect::Inspect),
     Status(status::Status),
     Cache(cache::Cache),
     Recover(recover::Recover),
+    Doctor(doctor::Doctor),
+    Demo(demo::Demo),
     Completions(completions::Completions),
     Man(man::Man),
     #[command(hide = true)]

@@ -1,5 +1,6 @@
 //! What an image is, without mounting it and without fetching any of its files.
 
+use bytes::Bytes;
 use serde::Serialize;
 use tarpon_layer::toc::Claim;
 use tarpon_oci::Digest;
@@ -16,6 +17,12 @@ pub struct Inspection {
     pub manifest_digest: Digest,
     /// Digest of the index that the manifest was chosen from.
     pub index_digest: Option<Digest>,
+    /// The manifest, byte for byte.
+    #[serde(skip)]
+    pub manifest_bytes: Bytes,
+    /// The config, byte for byte.
+    #[serde(skip)]
+    pub config_bytes: Bytes,
     /// The manifest, as it is.
     pub manifest: Box<serde_json::value::RawValue>,
     /// The config, as it is.
@@ -65,6 +72,8 @@ impl Engine {
             image: image.name.clone(),
             manifest_digest,
             index_digest: image.index_digest,
+            manifest_bytes: Bytes::clone(&image.manifest.bytes),
+            config_bytes: Bytes::clone(&config.bytes),
             manifest: json(&image.manifest.bytes)?,
             config: json(&config.bytes)?,
             layers: layers.collect::<Result<_>>()?,

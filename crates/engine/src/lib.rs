@@ -42,5 +42,6 @@ pub use serve::serve;
 pub use server::{Client, Server};
 pub use tarpon_mount::{Capability, probe};
 pub use tarpon_oci as oci;
+pub use tarpon_registry::serve as registry;
 pub use tarpon_store as store;
 pub use tree::{Item, TreeView};

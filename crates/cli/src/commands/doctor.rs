@@ -59,7 +59,8 @@ impl Doctor {
         let session = Session::open(global)?;
         let store = session.engine().store();
         let scratch = store.run_folder();
-        std::fs::create_dir_all(&scratch).doing(|| format!("cannot write to the store {}", store.folder().display()))?;
+        std::fs::create_dir_all(&scratch)
+            .doing(|| format!("cannot write to the store {}", store.folder().display()))?;
         let runtime = runtime()?;
         let capabilities = tarpon_engine::probe(&scratch, runtime.handle().clone());
         let report = report(escape(store.folder().as_os_str().as_encoded_bytes()), &capabilities, is_root());

@@ -1,8 +1,15 @@
 //! `tarpon inspect`: what an image consists of, and what of it can be read lazily.
 
 use clap::Args;
+use serde::Deserialize;
+use tarpon_engine::Inspection;
 
 use super::image::ImageArgs;
+use super::session::{Session, runtime};
+use crate::cli::Global;
+use crate::failure::{Context, Result};
+use crate::output::{self, Table, escape};
+use crate::size;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -94,7 +101,7 @@ fn text(found: &Inspection) -> String {
 }
 
 fn layers(found: &Inspection) -> String {
-    let mut table = Table::new(&[">LAYER", "DIGEST", ">SIZE", "FORMAT", "LAZY", "MEDIA TYPE"]);
+    let mut table = Table::new(&[">LAYER", "DIGEST", ">SIZE", "FORMAT", "LAZY"]);
     for (number, layer) in found.layers.iter().enumerate() {
         table.row([
             (number + 1).to_string(),
@@ -102,7 +109,6 @@ fn layers(found: &Inspection) -> String {
             size::human(layer.size),
             layer.format.clone(),
             if layer.lazy { "yes" } else { "no, streamed once" }.to_owned(),
-            escape(layer.media_type.as_bytes()),
         ]);
     }
     table.to_string()

@@ -2,7 +2,10 @@
 
 pub(crate) mod cache;
 pub(crate) mod completions;
+pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod image;
+pub(crate) mod inspect;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod mount;
@@ -23,9 +26,12 @@ pub(crate) fn run(cli: Cli) -> Result {
         Command::Mount(command) => command.run(global),
         Command::Umount(command) => command.run(global),
         Command::Ls(command) => command.run(global),
+        Command::Inspect(command) => command.run(global),
         Command::Status(command) => command.run(global),
         Command::Cache(command) => command.run(global),
         Command::Recover(command) => command.run(global),
+        Command::Doctor(command) => command.run(global),
+        Command::Demo(command) => command.run(global),
         Command::Completions(command) => command.run(),
         Command::Man(command) => command.run(),
         Command::Serve(command) => command.run(global),

@@ -19,6 +19,8 @@ impl Serve {
     pub(crate) fn run(&self, global: &Global) -> Result {
         logging::start("info");
         let session = Session::open_with_size(global, self.store_size)?;
-        runtime()?.block_on(tarpon_engine::serve(session.engine(), std::io::stdout())).doing(|| "cannot serve the store")
+        runtime()?
+            .block_on(tarpon_engine::serve(session.engine(), std::io::stdout()))
+            .doing(|| "cannot serve the store")
     }
 }

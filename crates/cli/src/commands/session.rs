@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use tarpon_engine::{Client, Engine, EngineOptions, Error, ErrorKind, ModeChoice, MountRequest, MountStatus};
 use tarpon_engine::store::Mount;
+use tarpon_engine::{Client, Engine, EngineOptions, Error, ErrorKind, ModeChoice, MountRequest, MountStatus};
 use tokio::runtime::Runtime;
 
 use crate::cli::Global;

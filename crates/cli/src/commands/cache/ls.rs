@@ -2,8 +2,8 @@
 
 use clap::Args;
 use serde::Serialize;
-use tarpon_oci::Digest;
 use tarpon_engine::store::{ImageRecord, LayerRecord, Store};
+use tarpon_oci::Digest;
 
 use crate::failure::Result;
 use crate::output::{self, Table, escape};

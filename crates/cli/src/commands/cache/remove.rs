@@ -2,8 +2,8 @@
 
 use clap::Args;
 use serde::Serialize;
-use tarpon_oci::{Digest, Source};
 use tarpon_engine::store::{Evicted, RemoveError, Store};
+use tarpon_oci::{Digest, Source};
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use tarpon_oci::Digest;
 use tarpon_engine::store::{Checked, Progress, Store};
+use tarpon_oci::Digest;
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};

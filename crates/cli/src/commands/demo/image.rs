@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use serde::Deserialize;
 use tarpon_engine::Prepared;
-use tarpon_engine::serve_registry::Contents;
+use tarpon_engine::registry::Contents;
 use tarpon_oci::{Digest, media_type};
 
 /// The archive. It is part of the program, so that an installed one needs no other file.

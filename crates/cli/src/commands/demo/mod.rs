@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use tarpon_engine::serve_registry::Server as Registry;
+use tarpon_engine::registry::Server as Registry;
 use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, MountRequest, Prepared, Pull, Server, Silent};
 use tarpon_oci::Platform;
 
@@ -66,8 +66,7 @@ impl Demo {
     async fn show(&self, folder: &Path) -> Result<Report> {
         let contents = image::contents().doing(|| "cannot read the image that this program carries")?;
         let registry = Registry::start(Arc::new(contents)).await.doing(|| "cannot serve a registry on 127.0.0.1")?;
-        let options =
-            EngineOptions { store: folder.join("store"), store_size: None, server_command: Vec::new() };
+        let options = EngineOptions { store: folder.join("store"), store_size: None, server_command: Vec::new() };
         let engine = Engine::open(options)?;
         let server = Server::start(&engine).await?;
         let outcome = tokio::select! {
