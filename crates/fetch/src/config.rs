@@ -90,5 +90,3 @@ pub(crate) const READ_ROUNDS: u32 = 8;
 pub(crate) const MEMO_ENTRIES: u64 = 16_384;
 /// Pieces of one request that are decoded while the next bytes arrive.
 pub(crate) const DECODING: usize = 2;
-/// Bytes that a piece too large for memory is written to disk in.
-pub(crate) const SPOOL_BYTES: usize = 1 << 20;

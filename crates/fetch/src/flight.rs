@@ -59,6 +59,11 @@ impl Request {
         })
     }
 
+    /// It goes on even if nobody waits.
+    pub(crate) fn detach(&self) {
+        self.detached.store(true, Relaxed);
+    }
+
     /// The task that works on it.
     pub(crate) fn started(&self, abort: AbortHandle) {
         *self.abort.lock() = Some(abort);
@@ -256,7 +261,7 @@ impl Ticket {
             },
             Ok(Err(_closed)) => Err(PieceError::Cancelled),
             Err(_elapsed) => {
-                claim.flight.request.detached.store(true, Relaxed);
+                claim.flight.request.detach();
                 claim.flights.remember(claim.flight.piece.key, PieceError::Late(limit));
                 Err(PieceError::Late(limit))
             }

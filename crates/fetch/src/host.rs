@@ -17,6 +17,7 @@ use crate::local::OpenObjects;
 use crate::lru::Lru;
 use crate::object::Object;
 use crate::stats::Counters;
+use crate::stream::Passes;
 
 /// The state behind a [`crate::Fetcher`].
 pub(crate) struct Host {
@@ -31,6 +32,7 @@ pub(crate) struct Host {
     pub(crate) counters: Arc<Counters>,
     /// Objects whose index lies; bounded by what the tables name.
     pub(crate) poisoned: Mutex<HashSet<ObjectId>>,
+    pub(crate) passes: Passes,
     objects: Mutex<Lru<(ObjectId, ImageId), Arc<Object>>>,
 }
 
@@ -46,6 +48,7 @@ impl Host {
             bypass: Bypass::new(config.bypass_bytes),
             counters: Arc::default(),
             poisoned: Mutex::default(),
+            passes: Passes::default(),
             objects: Mutex::new(Lru::new(config.live_objects)),
             config,
         }

@@ -26,6 +26,7 @@ mod readahead;
 mod request;
 mod source;
 mod stats;
+mod stream;
 
 pub use config::{Config, READ_BYTES};
 pub use content::ObjectBytes;

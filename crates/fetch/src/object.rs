@@ -139,6 +139,11 @@ impl Object {
         chunk.place == Place::Zeros || self.state.lock().present.has(*number)
     }
 
+    /// Whether the chunk that starts at `offset` is here.
+    pub(crate) fn has_at(&self, offset: u64) -> bool {
+        self.chunks_of(offset..offset.saturating_add(1)).any(|numbered| self.has(&numbered))
+    }
+
     /// The bytes, if all of their chunks are known to be here.
     pub(crate) fn load(&self, range: Range<u64>) -> Option<ObjectBytes> {
         let partial = {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tarpon_layer::chunks::ObjectEntry;
 use tarpon_layer::{Chunk, Codec, ObjectId, Place};
-use tarpon_oci::{Blob, Digest, limits};
+use tarpon_oci::{Blob, Digest};
 
 use crate::config::Config;
 use crate::image::Image;
@@ -84,9 +84,9 @@ impl Piece {
         self.chunks.iter().map(|chunk| chunk.skip.saturating_add(chunk.size)).max().unwrap_or(0)
     }
 
-    /// Whether it must be checked on disk, because memory for it is not given.
-    pub(crate) fn is_large(&self) -> bool {
-        self.chunks.iter().any(|chunk| chunk.size > limits::CHUNK_BYTES)
+    /// Whether its bytes can only be had by decoding the layer from its beginning.
+    pub(crate) fn needs_stream(&self) -> bool {
+        self.key.codec == Codec::Stream
     }
 }
 
@@ -107,8 +107,8 @@ fn joins(run: &[Piece], piece: &Piece, config: &Config) -> bool {
     let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
     let end = last.range().end;
     last.key.layer == piece.key.layer
-        && !last.is_large()
-        && !piece.is_large()
+        && !last.needs_stream()
+        && !piece.needs_stream()
         && piece.key.offset >= end
         && piece.key.offset - end <= config.coalesce_gap
         && piece.range().end - first.key.offset <= config.range_bytes

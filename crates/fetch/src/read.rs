@@ -26,10 +26,11 @@ use crate::content::{Assembly, ObjectBytes};
 use crate::error::{PieceError, ReadError};
 use crate::flight::{Found, Ticket};
 use crate::host::Host;
+use crate::image::Image;
 use crate::lanes::Lane;
 use crate::local::LocalObject;
 use crate::object::{Numbered, Object};
-use crate::plan::Piece;
+use crate::plan::{Piece, PieceChunk};
 use crate::readahead::Window;
 
 /// Chunks of a read that arrived for it: by number, because the store may not have taken them.
@@ -177,10 +178,16 @@ impl Host {
         if self.bypass.chunk(&chunk.digest).is_some() {
             return false;
         }
-        if chunk.is_whole_object() {
-            return self.complete(&chunk.object).is_none();
+        !self.has_chunk(&object.image, chunk)
+    }
+
+    /// Whether the store has the chunk.
+    pub(crate) fn has_chunk(&self, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
+        if matches!(self.store.open(&chunk.object), Ok(Some(_))) {
+            return true;
         }
-        !object.chunks_of(chunk.object_offset..chunk.object_offset + 1).any(|numbered| object.has(&numbered))
+        let known = self.live_object(image, &chunk.object);
+        known.is_some_and(|object| object.has_at(chunk.object_offset))
     }
 
     /// Waits for one piece and takes the chunks that it brought.

@@ -57,6 +57,9 @@ impl Host {
     /// Brings all flights of one request home.
     async fn fly(self: Arc<Self>, boarded: Boarded, lane: Lane) {
         let Some(first) = boarded.flights.first() else { return };
+        if first.piece.needs_stream() {
+            return self.fly_by_stream(&boarded, first).await;
+        }
         let (layer, image) = (first.piece.key.layer, first.piece.image.clone());
         let room = boarded.flights.iter().map(|flight| flight.piece.key.length.max(flight.piece.decoded_bytes())).sum();
         let Some(_admission) = self.lanes.admit(&image.budget, lane, room).await else { return };
@@ -97,7 +100,7 @@ impl Host {
         again
     }
 
-    fn give_up(&self, flight: &Arc<Flight>, error: PieceError) {
+    pub(crate) fn give_up(&self, flight: &Arc<Flight>, error: PieceError) {
         flight.piece.image.tally.failed(&error);
         self.flights.fail(flight, error);
     }
@@ -156,12 +159,12 @@ impl Host {
         let chunks = match decode::piece(piece, encoded) {
             Ok(chunks) => chunks,
             Err(reason) => {
-                self.alarm(piece, &reason);
+                self.alarm(&piece.image, &PieceError::corrupt(&piece.key, &reason));
                 return Some(flight);
             }
         };
         if chunks.iter().any(Option::is_none) {
-            self.alarm(piece, "a chunk does not match its digest");
+            self.alarm(&piece.image, &PieceError::corrupt(&piece.key, "a chunk does not match its digest"));
             // The second time, those chunks that do match are not to suffer for the others.
             if !last_chance || chunks.iter().all(Option::is_none) {
                 return Some(flight);
@@ -171,7 +174,7 @@ impl Host {
         None
     }
 
-    fn hand_over(self: &Arc<Self>, flight: &Arc<Flight>, chunks: Vec<Option<Verified<Bytes>>>) {
+    pub(crate) fn hand_over(self: &Arc<Self>, flight: &Arc<Flight>, chunks: Vec<Option<Verified<Bytes>>>) {
         let chunks: Arc<[_]> = chunks.into();
         self.flights.deliver(flight, Outcome::Chunks(chunks.clone()));
         for (chunk, bytes) in flight.piece.chunks.iter().zip(chunks.iter()) {
@@ -182,10 +185,10 @@ impl Host {
         self.flights.land(flight);
     }
 
-    fn alarm(&self, piece: &Piece, reason: &str) {
-        let error = PieceError::corrupt(&piece.key, reason);
-        tracing::error!(image = %piece.image.name, "{error}");
-        piece.image.tally.add(|counters| &counters.digest_failures, 1);
-        piece.image.tally.failed(&error);
+    /// Bytes that are not what they should be: counted, logged, remembered for `status`.
+    pub(crate) fn alarm(&self, image: &Image, error: &PieceError) {
+        tracing::error!(image = %image.name, "{error}");
+        image.tally.add(|counters| &counters.digest_failures, 1);
+        image.tally.failed(error);
     }
 }

@@ -1,0 +1,80 @@
+//! A source's answer as a blocking reader: what decoders read from.
+
+use std::io::{self, BufRead, Read};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tarpon_oci::Blob;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use crate::body::Body;
+use crate::error::PieceError;
+use crate::image::Image;
+
+/// Bytes of one part on its way to the decoder.
+const PART_BYTES: usize = 256 << 10;
+/// Parts on their way to the decoder. Once they are full, the source's answer is not read on.
+const PARTS: usize = 4;
+
+/// The whole blob, front to back.
+pub(crate) struct Input {
+    parts: mpsc::Receiver<Result<Bytes, PieceError>>,
+    current: Bytes,
+}
+
+impl Input {
+    /// Asks for the blob. A task reads the answer until the input is dropped.
+    pub(crate) async fn open(
+        runtime: &Handle,
+        image: &Arc<Image>,
+        blob: Blob,
+        stall_limit: Duration,
+    ) -> Result<Self, PieceError> {
+        let mut body = Body::open(image, blob, 0..blob.size, stall_limit).await?;
+        let (sender, parts) = mpsc::channel(PARTS);
+        runtime.spawn(async move {
+            let mut left = blob.size;
+            while left > 0 {
+                let part = body.next(PART_BYTES.min(usize::try_from(left).unwrap_or(PART_BYTES))).await;
+                left -= part.as_ref().map_or(left, |bytes| bytes.len() as u64);
+                if sender.send(part).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { parts, current: Bytes::new() })
+    }
+}
+
+impl BufRead for Input {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.current.is_empty()
+            && let Some(part) = self.parts.blocking_recv()
+        {
+            self.current = part.map_err(io::Error::other)?;
+        }
+        Ok(&self.current)
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.current.advance(amount);
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let available = self.fill_buf()?;
+        let count = available.len().min(out.len());
+        out[..count].copy_from_slice(&available[..count]);
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+/// What went wrong: the source's own words if they are in there, bytes that do not decode otherwise.
+pub(crate) fn failure(error: io::Error, corrupt: impl FnOnce(&str) -> PieceError) -> PieceError {
+    let source = error.get_ref().and_then(|inner| inner.downcast_ref::<PieceError>()).cloned();
+    source.unwrap_or_else(|| corrupt(&error.to_string()))
+}

@@ -1,0 +1,259 @@
+//! Going through a decoded layer, chunk by chunk. Blocking: runs on a thread of its own.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tarpon_layer::decode::LayerReader;
+use tarpon_layer::{Codec, Place};
+use tarpon_oci::{Blob, Hasher, Verified, limits};
+
+use super::input::{self, Input};
+use super::{Pass, Wanted};
+use crate::error::PieceError;
+use crate::flight::{Flight, Outcome};
+use crate::host::Host;
+use crate::image::Image;
+use crate::plan::{Piece, PieceChunk, PieceKey};
+use crate::{ObjectWriter, PartialObject, StoreError};
+
+/// What a pass holds in memory at most: parts on their way, a window, one chunk.
+pub(crate) const MEMORY_BYTES: u64 = limits::CHUNK_BYTES + (8 << 20);
+/// Bytes that are read past or spooled at once.
+const STEP_BYTES: usize = 1 << 20;
+
+/// Where a pass stands.
+pub(crate) struct Walker {
+    host: Arc<Host>,
+    pass: Arc<Pass>,
+    image: Arc<Image>,
+    layer: u16,
+    blob: Blob,
+    reader: LayerReader<Input>,
+    /// Decoded bytes that were read.
+    position: u64,
+    /// Places before this have been dealt with.
+    next: u64,
+}
+
+/// How far a walk came.
+pub(crate) enum Step {
+    /// Nothing further on is wanted.
+    GoalReached(Box<Walker>),
+    /// The layer is over.
+    EndOfLayer,
+}
+
+impl Walker {
+    pub(crate) async fn open(
+        host: &Arc<Host>,
+        pass: &Arc<Pass>,
+        piece: &Piece,
+        source: &Arc<Image>,
+    ) -> Result<Self, PieceError> {
+        let found = (0..source.table.layer_count()).find_map(|number| {
+            let layer = source.table.layer(number).filter(|layer| layer.blob == piece.blob)?;
+            Some((number, layer))
+        });
+        let (layer, entry) = found.ok_or_else(|| PieceError::BadTable("a layer of another image".into()))?;
+        let input = Input::open(&host.runtime, source, piece.blob, host.config.stall_limit).await?;
+        // A decoder may read the first header at once, which blocks.
+        let reader = host.runtime.spawn_blocking(move || LayerReader::new(input, entry.compression)).await;
+        let reader = reader.map_err(|_going_down| PieceError::Cancelled)?;
+        let reader = reader.map_err(|error| input::failure(error, |reason| PieceError::corrupt(&piece.key, reason)))?;
+        let (host, pass, image) = (host.clone(), pass.clone(), source.clone());
+        Ok(Self { host, pass, image, layer, blob: piece.blob, reader, position: 0, next: 0 })
+    }
+
+    /// Goes on until nobody wants anything further on.
+    pub(crate) fn walk_to_goal(mut self) -> Result<Step, PieceError> {
+        while let Some(goal) = self.pass.goal() {
+            let on_the_way = self.next_in_table(goal);
+            let wanted = self.pass.next_wanted().unwrap_or(goal);
+            let place = on_the_way.as_ref().map_or(wanted, |(place, _)| wanted.min(*place));
+            if !self.skip_to(place)? {
+                return Ok(Step::EndOfLayer);
+            }
+            let passing = on_the_way.filter(|(at, _)| *at == place).map(|(_, chunk)| chunk);
+            self.next = place.saturating_add(1);
+            match self.pass.reach(place) {
+                Some(wanted) => self.bring(wanted)?,
+                None => self.keep_if_missing(passing)?,
+            }
+        }
+        Ok(Step::GoalReached(Box::new(self)))
+    }
+
+    /// The next chunk from here that the table knows, up to `goal`.
+    fn next_in_table(&self, goal: u64) -> Option<(u64, PieceChunk)> {
+        let table = &self.image.table;
+        let mut ahead = table.by_place(self.layer, self.position.max(self.next)..goal.saturating_add(1));
+        ahead.find_map(|number| {
+            let entry = table.chunk(number)?;
+            let Place::Blob { codec: Codec::Stream, offset, .. } = entry.chunk.place else { return None };
+            let (id, object) = table.object(entry.object)?;
+            Some((offset, PieceChunk::new(id, &object, &entry.chunk)))
+        })
+    }
+
+    /// A chunk that somebody waits for.
+    fn bring(&mut self, wanted: Wanted) -> Result<(), PieceError> {
+        let (outcome, broken) = match self.fetch(&wanted.flight) {
+            Ok(told) => (told, None),
+            Err(error) => (Err(error.clone()), Some(error)),
+        };
+        // A waiter that has gone needs no answer.
+        let _ = wanted.done.send(outcome);
+        broken.map_or(Ok(()), Err)
+    }
+
+    /// Reads the flight's chunk and brings it home; the inner error concerns the chunk alone.
+    fn fetch(&mut self, flight: &Arc<Flight>) -> Result<Result<(), PieceError>, PieceError> {
+        let Some(chunk) = flight.piece.chunks.first() else { return Ok(Ok(())) };
+        let outcome = if chunk.size > limits::CHUNK_BYTES {
+            self.spool(chunk)?.map(|()| None)
+        } else {
+            self.load(chunk)?.map(Some)
+        };
+        Ok(outcome.map(|bytes| match bytes {
+            Some(bytes) => self.host.hand_over(flight, vec![Some(bytes)]),
+            None => {
+                self.host.flights.deliver(flight, Outcome::Kept);
+                self.host.flights.land(flight);
+            }
+        }))
+    }
+
+    /// A chunk that comes by. It is read past if it is here or the store takes nothing.
+    fn keep_if_missing(&mut self, passing: Option<PieceChunk>) -> Result<(), PieceError> {
+        let Some(chunk) = passing else { return Ok(()) };
+        if self.host.bypass.is_active() || self.host.has_chunk(&self.image, &chunk) {
+            return Ok(());
+        }
+        // Nobody waits for it: a failure has been counted, and a later read tries again.
+        if chunk.size > limits::CHUNK_BYTES {
+            let _ = self.spool(&chunk)?;
+        } else if let Ok(bytes) = self.load(&chunk)? {
+            self.host.keep(&self.image, &chunk, &bytes);
+        }
+        Ok(())
+    }
+
+    /// The bytes of a chunk; the inner error concerns the chunk alone.
+    fn load(&mut self, chunk: &PieceChunk) -> Result<Result<Verified<Bytes>, PieceError>, PieceError> {
+        let mut bytes = Vec::new();
+        let read = (&mut self.reader).take(chunk.size).read_to_end(&mut bytes);
+        self.position += read.map_err(|error| self.broken(error))? as u64;
+        let checked = Verified::check(&chunk.digest, Bytes::from(bytes));
+        Ok(checked.map_err(|error| self.wrong(&error.to_string())))
+    }
+
+    /// Writes a chunk that is too large for memory to the store piece by piece, and lets it count only once its digest
+    /// has matched.
+    fn spool(&mut self, chunk: &PieceChunk) -> Result<Result<(), PieceError>, PieceError> {
+        let mut sink = Sink::open(&self.host, &self.image, chunk);
+        let mut hasher = Hasher::new();
+        let mut buffer = vec![0; STEP_BYTES];
+        let mut left = chunk.size;
+        while left > 0 {
+            let limit = buffer.len().min(usize::try_from(left).unwrap_or(STEP_BYTES));
+            let count = self.reader.read(&mut buffer[..limit]).map_err(|error| self.broken(error))?;
+            if count == 0 {
+                return Err(self.broken(io::ErrorKind::UnexpectedEof.into()));
+            }
+            self.position += count as u64;
+            hasher.update(&buffer[..count]);
+            sink = sink.and_then(|mut sink| sink.write(&buffer[..count]).map(|()| sink));
+            left -= count as u64;
+        }
+        let proof = match Verified::check_stream(&chunk.digest, hasher) {
+            Ok(proof) => proof,
+            Err(error) => return Ok(Err(self.wrong(&error.to_string()))),
+        };
+        let kept = sink.and_then(|sink| sink.finish(&self.host, &self.image, chunk, proof));
+        Ok(kept.map_err(|error| {
+            self.host.store_refused(&error);
+            PieceError::NoRoom(chunk.size)
+        }))
+    }
+
+    /// Reads past everything before `place`. `false` if the layer ends before.
+    fn skip_to(&mut self, place: u64) -> Result<bool, PieceError> {
+        let mut buffer = vec![0; STEP_BYTES];
+        while self.position < place {
+            let limit = buffer.len().min(usize::try_from(place - self.position).unwrap_or(STEP_BYTES));
+            let count = self.reader.read(&mut buffer[..limit]).map_err(|error| self.broken(error))?;
+            if count == 0 {
+                return Ok(false);
+            }
+            self.position += count as u64;
+        }
+        Ok(true)
+    }
+
+    fn key(&self) -> PieceKey {
+        PieceKey { layer: self.blob.digest, codec: Codec::Stream, offset: self.position, length: 0 }
+    }
+
+    fn broken(&self, error: io::Error) -> PieceError {
+        input::failure(error, |reason| self.wrong(reason))
+    }
+
+    fn wrong(&self, reason: &str) -> PieceError {
+        let error = PieceError::corrupt(&self.key(), reason);
+        self.host.alarm(&self.image, &error);
+        error
+    }
+}
+
+/// Where a large chunk goes.
+enum Sink {
+    /// The chunk is an object.
+    Whole(Box<dyn ObjectWriter>),
+    /// A part of one.
+    Part(Arc<dyn PartialObject>, u64),
+}
+
+impl Sink {
+    fn open(host: &Host, image: &Arc<Image>, chunk: &PieceChunk) -> Result<Self, StoreError> {
+        if chunk.is_whole_object() {
+            return Ok(Self::Whole(host.store.writer(chunk.size)?));
+        }
+        let object = host.object_in(image, &chunk.object).ok_or(StoreError::Corrupt(chunk.object))?;
+        Ok(Self::Part(object.partial(&*host.store)?, chunk.object_offset))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        match self {
+            Self::Whole(writer) => {
+                writer.write_all(bytes).map_err(|error| StoreError::Io { doing: "keeping an object".into(), error })
+            }
+            Self::Part(partial, offset) => {
+                // Not proof of anything yet: a partial file is believed by presence bits, which come last.
+                partial.write_at(&Verified::seal(Bytes::copy_from_slice(bytes)), *offset)?;
+                *offset += bytes.len() as u64;
+                Ok(())
+            }
+        }
+    }
+
+    /// The chunk's digest has matched.
+    fn finish(
+        self,
+        host: &Arc<Host>,
+        image: &Arc<Image>,
+        chunk: &PieceChunk,
+        proof: Verified<()>,
+    ) -> Result<(), StoreError> {
+        match self {
+            Self::Whole(writer) => writer.publish(proof),
+            Self::Part(..) => {
+                if let Some(object) = host.object_in(image, &chunk.object) {
+                    object.mark_present(chunk.object_offset);
+                    host.publish_if_complete(&object);
+                }
+                Ok(())
+            }
+        }
+    }
+}
