@@ -39,8 +39,10 @@ pub const FILE_BYTES: u64 = 1 << 43;
 pub const CHUNK_BYTES: u64 = 16 << 20;
 /// Encoded bytes of a chunk: decoded plus the little that incompressible data grows by.
 pub const CHUNK_ENCODED_BYTES: u64 = 17 << 20;
-/// Largest power of two for a zstd window (8 MiB): what the format asks every decoder to take.
-pub const ZSTD_WINDOW_LOG: u32 = 23;
+/// Largest power of two for the zstd window of a chunk or TOC: containers/storage writes zstd:chunked with 32 MiB windows.
+pub const ZSTD_CHUNK_WINDOW_LOG: u32 = 25;
+/// Largest power of two for the zstd window of a streamed layer: what the zstd tool takes without being asked to (128 MiB).
+pub const ZSTD_LAYER_WINDOW_LOG: u32 = 27;
 /// Bytes of PAX records and long names of one tar entry: 256 xattrs would fit, a bomb does not.
 pub const TAR_EXTENSION_BYTES: u64 = 1 << 20;
 /// Segments of a sparse file in a tar.

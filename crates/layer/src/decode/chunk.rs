@@ -174,7 +174,7 @@ pub fn decode_chunk(codec: Codec, encoded: &[u8], skip: u64, size: u64, out: &mu
 fn new_context() -> Result<DCtx<'static>, DecodeError> {
     let mut context = DCtx::try_create()
         .ok_or_else(|| DecodeError::Malformed { codec: "zstd", problem: "no memory for a decoder".to_owned() })?;
-    context.set_parameter(DParameter::WindowLogMax(limits::ZSTD_WINDOW_LOG)).map_err(zstd_error)?;
+    context.set_parameter(DParameter::WindowLogMax(limits::ZSTD_CHUNK_WINDOW_LOG)).map_err(zstd_error)?;
     Ok(context)
 }
 

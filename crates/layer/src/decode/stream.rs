@@ -48,7 +48,7 @@ impl<R: BufRead> LayerReader<R> {
             Compression::Gzip => Decoder::Gzip(Box::new(MultiGzDecoder::new(reader))),
             Compression::Zstd => {
                 let mut decoder = zstd::stream::read::Decoder::with_buffer(reader)?;
-                decoder.window_log_max(limits::ZSTD_WINDOW_LOG)?;
+                decoder.window_log_max(limits::ZSTD_LAYER_WINDOW_LOG)?;
                 Decoder::Zstd(Box::new(decoder))
             }
         };
