@@ -2,6 +2,7 @@
 
 pub mod entries;
 pub mod fuzz;
+pub mod layers;
 pub mod registry;
 pub mod server;
 pub mod source;

@@ -10,6 +10,8 @@ use crate::index::Codec;
 
 /// Decoded bytes that lie before a chunk go here.
 const SCRATCH_BYTES: usize = 64 << 10;
+/// A zstd context that a large window made larger than this is not kept.
+const KEPT_CONTEXT_BYTES: usize = 4 << 20;
 
 /// Why a chunk could not be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -129,35 +131,56 @@ impl ChunkDecoder {
         Ok(())
     }
 
-    fn zstd(&mut self, encoded: &[u8], mut skip: u64, out: &mut [u8]) -> Result<(), DecodeError> {
+    fn zstd(&mut self, encoded: &[u8], skip: u64, out: &mut [u8]) -> Result<(), DecodeError> {
         let context = match &mut self.zstd {
             Some(context) => context,
             none => none.insert(new_context()?),
         };
         context.reset(ResetDirective::SessionOnly).map_err(zstd_error)?;
-        let mut input = InBuffer::around(encoded);
-        let mut filled = 0;
-        while skip > 0 || filled < out.len() {
-            let target = match usize::try_from(skip) {
-                Ok(0) => &mut out[filled..],
-                Ok(skip) => &mut self.scratch[..skip.min(SCRATCH_BYTES)],
-                Err(_) => &mut self.scratch[..],
-            };
-            let before = input.pos();
-            let mut output = OutBuffer::around(target);
-            context.decompress_stream(&mut output, &mut input).map_err(zstd_error)?;
-            let given = output.pos();
-            if skip > 0 {
-                skip -= given as u64;
-            } else {
-                filled += given;
-            }
-            if given == 0 && input.pos() == before {
-                return Err(DecodeError::TooShort { missing: skip + (out.len() - filled) as u64 });
-            }
+        // Whole frames go straight into `out`, without a window in between; zstd:chunked writes them so. What fails here (foreign
+        // data behind the chunk, or before it) is decoded as a stream.
+        if skip == 0 && context.decompress(out, encoded) == Ok(out.len()) {
+            return Ok(());
         }
-        Ok(())
+        let done = zstd_stream(context, &mut self.scratch, encoded, skip, out);
+        if context.sizeof() > KEPT_CONTEXT_BYTES {
+            self.zstd = None;
+        }
+        done
     }
+}
+
+/// Decodes up to the end of `out`, through a window.
+fn zstd_stream(
+    context: &mut DCtx<'static>,
+    scratch: &mut [u8],
+    encoded: &[u8],
+    mut skip: u64,
+    out: &mut [u8],
+) -> Result<(), DecodeError> {
+    context.reset(ResetDirective::SessionOnly).map_err(zstd_error)?;
+    let mut input = InBuffer::around(encoded);
+    let mut filled = 0;
+    while skip > 0 || filled < out.len() {
+        let target = match usize::try_from(skip) {
+            Ok(0) => &mut out[filled..],
+            Ok(skip) => &mut scratch[..skip.min(SCRATCH_BYTES)],
+            Err(_) => &mut scratch[..],
+        };
+        let before = input.pos();
+        let mut output = OutBuffer::around(target);
+        context.decompress_stream(&mut output, &mut input).map_err(zstd_error)?;
+        let given = output.pos();
+        if skip > 0 {
+            skip -= given as u64;
+        } else {
+            filled += given;
+        }
+        if given == 0 && input.pos() == before {
+            return Err(DecodeError::TooShort { missing: skip + (out.len() - filled) as u64 });
+        }
+    }
+    Ok(())
 }
 
 /// As [`ChunkDecoder::decode`], with a decoder that the thread keeps.

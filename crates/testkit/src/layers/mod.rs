@@ -1,0 +1,52 @@
+//! Layers and images made in memory: tars in all dialects, their compressions, eStargz, zstd:chunked, OCI layouts.
+//!
+//! The writers are as good as tests need: their output is valid and shows every feature that the readers have, on request.
+
+mod compress;
+mod estargz;
+mod image;
+mod item;
+mod tar;
+mod toc;
+mod zstd_chunked;
+
+use std::collections::BTreeMap;
+
+use tarpon_oci::{Blob, Compression, Digest};
+
+pub use compress::{gzip, gzip_members, gzip_with_header, skippable_frame, zstd, zstd_frames};
+pub use estargz::{EstargzOptions, FooterKind, estargz, estargz_from_toc, external_toc, footer, toc_member};
+pub use image::{Image, ImageBuilder};
+pub use item::{Item, ItemKind};
+pub use tar::{Dialect, RawHeader, Tar, pad, pax_record, tar};
+pub use zstd_chunked::{Spelling, ZstdChunkedOptions, zstd_chunked, zstd_chunked_from_toc};
+
+/// A layer as a registry would hold it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layer {
+    /// How the blob is compressed.
+    pub compression: Compression,
+    /// What the descriptor says besides.
+    pub annotations: BTreeMap<String, String>,
+    /// The blob.
+    pub blob: Vec<u8>,
+    /// Digest of the decompressed blob.
+    pub diff_id: Digest,
+}
+
+impl Layer {
+    /// `tar` in one piece, compressed as said.
+    pub fn plain(tar: &[u8], compression: Compression) -> Self {
+        let blob = match compression {
+            Compression::None => tar.to_vec(),
+            Compression::Gzip => gzip(tar),
+            Compression::Zstd => zstd(tar),
+        };
+        Self { compression, annotations: BTreeMap::new(), blob, diff_id: Digest::of(tar) }
+    }
+
+    /// Name and size of the blob.
+    pub fn descriptor(&self) -> Blob {
+        Blob { digest: Digest::of(&self.blob), size: self.blob.len() as u64 }
+    }
+}
