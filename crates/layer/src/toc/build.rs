@@ -170,8 +170,12 @@ impl<'a> Builder<'a> {
     fn take_part(&mut self, raw: &RawEntry<'a>) -> Result<(), EntryProblem> {
         self.note_start(raw)?;
         let Current::File(file) = &mut self.current else { return Err(EntryProblem::StrayChunk) };
-        let offset = raw.offset.filter(|offset| *offset != 0).ok_or(EntryProblem::Field("offset"))?;
         let skip = raw.inner_offset.unwrap_or(0);
+        // A header comes first in any tar, so no chunk starts at 0; one inside of the first member has no offset written.
+        let offset = raw.offset.unwrap_or(0);
+        if offset == 0 && (skip == 0 || self.format == Format::ZstdChunked) {
+            return Err(EntryProblem::Field("offset"));
+        }
         let object_offset = raw.chunk_offset.unwrap_or(0);
         if object_offset != file.covered {
             return Err(EntryProblem::Gap);

@@ -6,6 +6,7 @@ mod compress;
 mod estargz;
 mod image;
 mod item;
+pub mod random;
 mod tar;
 mod toc;
 mod zstd_chunked;

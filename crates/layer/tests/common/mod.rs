@@ -1,0 +1,169 @@
+//! What the tests of layers share: a sink that keeps everything, and one way to look at an index.
+#![allow(dead_code, reason = "every test file takes what it needs")]
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use tarpon_layer::decode::{LayerReader, decode_chunk};
+use tarpon_layer::plain::{Access, ImportError, ObjectSink, Options, import};
+use tarpon_layer::toc::{Claim, TocError, TocPlace};
+use tarpon_layer::{Chunk, Entry, LayerIndex, Node, Place};
+use tarpon_oci::{Digest, MediaType, Verified};
+use tarpon_testkit::layers::Layer;
+
+/// Keeps every object.
+#[derive(Debug, Default)]
+pub struct Kept {
+    pub objects: BTreeMap<Digest, Vec<u8>>,
+    current: Vec<u8>,
+    promised: u64,
+}
+
+impl ObjectSink for Kept {
+    type Error = Infallible;
+
+    fn begin(&mut self, size: u64) -> Result<(), Infallible> {
+        assert!(self.current.is_empty() && size > 0);
+        self.promised = size;
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Infallible> {
+        self.current.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn hole(&mut self, length: u64) -> Result<(), Infallible> {
+        assert!(length < 1 << 28, "tests have small holes");
+        self.current.resize(self.current.len() + length as usize, 0);
+        Ok(())
+    }
+
+    fn finish(&mut self, proof: Verified<()>) -> Result<(), Infallible> {
+        let object = std::mem::take(&mut self.current);
+        assert_eq!(object.len() as u64, self.promised);
+        assert_eq!(Digest::of(&object), *proof.digest());
+        self.objects.insert(*proof.digest(), object);
+        Ok(())
+    }
+}
+
+pub const RANDOM: Options = Options { access: Access::Random, hides_toc_files: false };
+pub const STREAM: Options = Options { access: Access::Stream, hides_toc_files: false };
+
+pub fn import_tar(tar: &[u8], options: Options) -> Result<(LayerIndex, Kept), ImportError<Infallible>> {
+    let mut kept = Kept::default();
+    let index = import(tar, options, &mut kept)?;
+    check_index(&index);
+    Ok((index, kept))
+}
+
+pub fn import_blob(blob: &[u8], options: Options) -> Result<(LayerIndex, Kept), ImportError<Infallible>> {
+    let reader = LayerReader::sniffed(blob).expect("a decoder");
+    let mut kept = Kept::default();
+    let index = import(reader, options, &mut kept)?;
+    check_index(&index);
+    Ok((index, kept))
+}
+
+/// The whole way from descriptor to index.
+pub fn index_by_toc(layer: &Layer) -> Result<LayerIndex, TocError> {
+    let media_type = MediaType::Layer(layer.compression);
+    let claim = Claim::of(&media_type, &layer.annotations, layer.blob.len() as u64).expect("a sound claim");
+    let Claim::Toc(claim) = claim else { panic!("no claim") };
+    let range = claim.first_range();
+    let first = &layer.blob[range.start as usize..range.end as usize];
+    let place = claim.locate(first)?;
+    let TocPlace::InBlob(range) = &place else { panic!("an external TOC") };
+    let encoded = &layer.blob[range.start as usize..range.end as usize];
+    assert_eq!(claim.within(&place, first).unwrap_or(encoded), encoded);
+    let index = claim.open(&place, encoded)?.index()?;
+    check_index(&index);
+    Ok(index)
+}
+
+/// What every index promises.
+pub fn check_index(index: &LayerIndex) {
+    for entry in &index.entries {
+        if let Node::File(content) = &entry.node {
+            let mut place = 0;
+            for chunk in chunks(index, entry) {
+                assert_eq!(chunk.object_offset, place);
+                assert_ne!(chunk.size, 0);
+                place += chunk.size;
+            }
+            assert_eq!(place, content.size);
+            if content.size == 0 {
+                assert_eq!(content.object, Digest::of(b""));
+            }
+        }
+    }
+}
+
+pub fn chunks<'a>(index: &'a LayerIndex, entry: &Entry) -> &'a [Chunk] {
+    let Node::File(content) = &entry.node else { return &[] };
+    &index.chunks[content.first_chunk as usize..][..content.chunk_count as usize]
+}
+
+/// The content of a file, read chunk by chunk from where the index says: `raw` is what offsets are of.
+pub fn read_by_chunks(index: &LayerIndex, entry: &Entry, raw: &[u8]) -> Vec<u8> {
+    let mut content = Vec::new();
+    for chunk in chunks(index, entry) {
+        let mut bytes = Vec::new();
+        match chunk.place {
+            Place::Zeros => bytes.resize(chunk.size as usize, 0),
+            Place::Blob { codec: tarpon_layer::Codec::Stream, offset, length, .. } => {
+                bytes.extend_from_slice(&raw[offset as usize..][..length as usize]);
+            }
+            Place::Blob { codec, offset, length, skip } => {
+                let encoded = &raw[offset as usize..][..length as usize];
+                decode_chunk(codec, encoded, skip, chunk.size, &mut bytes).expect("a sound chunk");
+            }
+        }
+        if chunk.place != Place::Zeros {
+            assert_eq!(Digest::of(&bytes), chunk.digest);
+        }
+        content.extend(bytes);
+    }
+    content
+}
+
+/// Entries without what depends on where the bytes are, by path; times in seconds if asked.
+pub fn comparable(index: &LayerIndex, in_seconds: bool) -> Vec<Entry> {
+    let mut entries = index.entries.clone();
+    for entry in &mut entries {
+        if let Node::File(content) = &mut entry.node {
+            (content.first_chunk, content.chunk_count) = (0, 0);
+        }
+        if in_seconds {
+            entry.attributes.mtime.nanoseconds = 0;
+        }
+    }
+    let rank = |node: &Node| match node {
+        Node::Whiteout => 1,
+        Node::Opaque => 2,
+        _ => 0,
+    };
+    entries.sort_by(|one, other| (&one.path, rank(&one.node)).cmp(&(&other.path, rank(&other.node))));
+    entries
+}
+
+/// One line for each entry.
+pub fn listing(index: &LayerIndex) -> String {
+    let mut lines = String::new();
+    for entry in &index.entries {
+        let node = match &entry.node {
+            Node::Directory => "dir".to_owned(),
+            Node::File(content) => format!("file {} in {}", content.size, content.chunk_count),
+            Node::Symlink(target) => format!("symlink {}", target.escape_ascii()),
+            Node::HardLink(target) => format!("link {target}"),
+            Node::CharDevice(device) => format!("char {}:{}", device.major, device.minor),
+            Node::BlockDevice(device) => format!("block {}:{}", device.major, device.minor),
+            Node::Fifo => "fifo".to_owned(),
+            Node::Whiteout => "whiteout".to_owned(),
+            Node::Opaque => "opaque".to_owned(),
+        };
+        lines.push_str(&format!("{} {:04o} {node}\n", entry.path, entry.attributes.mode));
+    }
+    lines
+}
