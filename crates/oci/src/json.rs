@@ -39,18 +39,27 @@ const KEYS: [&str; 20] = [
 /// Values of these keys are maps of free strings, where case may matter to whoever wrote them.
 const FREE_MAPS: [&str; 4] = ["annotations", "Labels", "ExposedPorts", "Volumes"];
 
-/// Checks that `bytes` is one JSON value with one reading.
+/// Values of these keys are objects (those of `layers` and `manifests` are lists of objects). The generated parsers would
+/// also take a list of the fields' values in their order, which nobody else reads.
+const OBJECTS: [&str; 5] = ["config", "subject", "platform", "annotations", "rootfs"];
+
+/// Checks that `bytes` is one JSON object with one reading.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    Unambiguous { free: false }.deserialize(&mut deserializer)?;
+    Unambiguous { free: false, lists: 0 }.deserialize(&mut deserializer)?;
     deserializer.end()
 }
 
-/// Visits a value of any shape. `free`: the keys of this object are data.
+/// Visits a value of any shape. `free`: the keys of this object are data. `lists`: how many lists may be around
+/// objects here.
 #[derive(Clone, Copy)]
 struct Unambiguous {
     free: bool,
+    lists: u8,
 }
+
+/// Where it does not matter; the parser bounds the depth.
+const ANY_LISTS: u8 = u8::MAX;
 
 impl<'de> DeserializeSeed<'de> for Unambiguous {
     type Value = ();
@@ -92,8 +101,12 @@ impl<'de> Visitor<'de> for Unambiguous {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let Some(lists) = self.lists.checked_sub(1) else {
+            return Err(A::Error::custom("a list where an object must be"));
+        };
+        let lists = if self.lists == ANY_LISTS { ANY_LISTS } else { lists };
         let mut count = 0;
-        while items.next_element_seed(Self { free: false })?.is_some() {
+        while items.next_element_seed(Self { free: false, lists })?.is_some() {
             count += 1;
             if count > limits::JSON_ITEMS {
                 return Err(A::Error::custom(format_args!("a list of more than {} items", limits::JSON_ITEMS)));
@@ -110,7 +123,12 @@ impl<'de> Visitor<'de> for Unambiguous {
             {
                 return Err(A::Error::custom(format_args!("key {key:?} can be taken for {known:?}")));
             }
-            entries.next_value_seed(Self { free: FREE_MAPS.contains(&&*key) })?;
+            let lists = match &*key {
+                "layers" | "manifests" if !self.free => 1,
+                key if !self.free && OBJECTS.contains(&key) => 0,
+                _ => ANY_LISTS,
+            };
+            entries.next_value_seed(Self { free: FREE_MAPS.contains(&&*key), lists })?;
             if seen.contains(&key) {
                 return Err(A::Error::custom(format_args!("key {key:?} appears twice")));
             }
@@ -183,9 +201,17 @@ mod tests {
     }
 
     #[test]
+    fn lists_do_not_stand_for_objects() {
+        assert!(check(b"[2]").is_err());
+        assert!(check(br#"{"config":["application/x"]}"#).is_err());
+        assert!(check(br#"{"layers":[["application/x"]]}"#).is_err());
+        check(br#"{"layers":[{"urls":["a"]}],"history":[{"x":[[1]]}]}"#).unwrap();
+    }
+
+    #[test]
     fn depth_and_counts_are_bounded() {
         assert!(check("[".repeat(100_000).as_bytes()).is_err());
-        let many = format!("[{}0]", "0,".repeat(limits::JSON_ITEMS));
+        let many = format!("{{\"x\":[{}0]}}", "0,".repeat(limits::JSON_ITEMS));
         assert!(check(many.as_bytes()).is_err());
         assert!(check(b"{} {}").is_err());
     }

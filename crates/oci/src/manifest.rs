@@ -177,8 +177,8 @@ impl Document {
         let stated = raw.media_type.as_deref().filter(|text| !text.is_empty()).map(MediaType::parse);
         for (whose, media_type) in [("its mediaType", &stated), ("what it was served as", &declared)] {
             match media_type {
-                Some(MediaType::Manifest | MediaType::Index) if media_type.as_ref() != Some(&shape) => {
-                    let text = format!("{whose} is {media_type:?}, its content is {shape:?}");
+                Some(said @ (MediaType::Manifest | MediaType::Index)) if *said != shape => {
+                    let text = format!("{whose} is {said}, its content is {shape}");
                     return Err(InvalidManifest::Ambiguous(text));
                 }
                 Some(MediaType::DockerSchema1) => return Err(InvalidManifest::Schema1),
@@ -259,7 +259,7 @@ impl Manifest {
             return Err(InvalidManifest::NotAnImage(format!("its artifactType is {kind:?}")));
         }
         if self.config.media_type != MediaType::Config {
-            let text = format!("its config has the media type {:?}", self.config.media_type);
+            let text = format!("its config is {}", self.config.media_type);
             return Err(InvalidManifest::NotAnImage(text));
         }
         if self.config.size > limits::MANIFEST_BYTES {
@@ -274,7 +274,7 @@ impl Manifest {
                     return Err(InvalidManifest::LayerType { number, digest, media_type: text.clone() });
                 }
                 other => {
-                    return Err(InvalidManifest::LayerType { number, digest, media_type: format!("{other:?}") });
+                    return Err(InvalidManifest::LayerType { number, digest, media_type: other.to_string() });
                 }
             }
         }

@@ -98,6 +98,20 @@ impl Compression {
     }
 }
 
+impl fmt::Display for MediaType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Manifest => f.write_str("an image manifest"),
+            Self::Index => f.write_str("an image index"),
+            Self::Config => f.write_str("an image config"),
+            Self::Layer(compression) => write!(f, "a layer ({compression})"),
+            Self::ForeignLayer => f.write_str("a foreign layer"),
+            Self::DockerSchema1 => f.write_str("a Docker schema 1 manifest"),
+            Self::Other(text) => write!(f, "{text:?}"),
+        }
+    }
+}
+
 impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

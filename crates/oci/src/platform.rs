@@ -35,7 +35,9 @@ pub(crate) struct RawPlatform {
 
 impl From<RawPlatform> for Platform {
     fn from(raw: RawPlatform) -> Self {
-        Self::new(&raw.os, &raw.architecture, raw.variant.as_deref())
+        // What could not be typed is shown to nobody and matches nothing.
+        let known = |text: &str| if text.is_empty() || is_plain(text) { text.to_owned() } else { "unknown".to_owned() };
+        Self::new(&known(&raw.os), &known(&raw.architecture), raw.variant.as_deref().map(known).as_deref())
     }
 }
 
@@ -126,12 +128,7 @@ impl FromStr for Platform {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let invalid = || InvalidPlatform(text.chars().take(80).collect());
         let parts: Vec<&str> = text.split('/').collect();
-        let plain = |part: &&str| {
-            part.starts_with(|c: char| c.is_ascii_alphanumeric())
-                && part.len() <= 32
-                && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
-        };
-        if !parts.iter().all(plain) {
+        if !parts.iter().all(|part| is_plain(part)) {
             return Err(invalid());
         }
         match parts[..] {
@@ -140,6 +137,12 @@ impl FromStr for Platform {
             _ => Err(invalid()),
         }
     }
+}
+
+fn is_plain(part: &str) -> bool {
+    part.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && part.len() <= 32
+        && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
 impl fmt::Display for Platform {

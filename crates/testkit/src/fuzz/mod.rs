@@ -8,3 +8,11 @@ mod tree_build;
 
 pub use erofs_image::erofs_image;
 pub use tree_build::tree_build;
+mod content_range;
+pub use content_range::content_range;
+mod digest_reference;
+pub use digest_reference::digest_reference;
+mod manifest_index;
+pub use manifest_index::manifest_index;
+mod www_authenticate;
+pub use www_authenticate::www_authenticate;
