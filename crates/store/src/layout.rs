@@ -64,7 +64,11 @@ impl Layout {
         for folder in FOLDERS {
             files::create_dir(storage, &self.name(folder), DIR_MODE)?;
         }
-        Ok(files::replace(storage, &self.root, "version", VERSION.as_bytes())?)
+        files::replace(storage, &self.root, "version", VERSION.as_bytes())?;
+        // The one file that has no digest and is written once: it must not be lost to a power cut.
+        let path = self.name("version");
+        let synced = storage.open(&path, Access::Read).and_then(|file| storage.sync(&file));
+        Ok(synced.map_err(io_error("syncing", &path))?)
     }
 
     fn refuse_foreign(&self, storage: &dyn Storage) -> Result<(), OpenError> {

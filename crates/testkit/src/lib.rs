@@ -7,5 +7,6 @@ pub mod registry;
 pub mod server;
 pub mod source;
 pub mod stacks;
+pub mod storage;
 pub mod transport;
 pub mod tree_model;

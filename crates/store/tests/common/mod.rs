@@ -24,6 +24,12 @@ pub(crate) fn content(seed: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
+/// A folder in memory where there is one: thousands of cases would wear out a disk, and the tests' time with it.
+pub(crate) fn folder() -> std::io::Result<tempfile::TempDir> {
+    let memory = Path::new("/dev/shm");
+    tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir())
+}
+
 pub(crate) fn open(folder: &Path) -> Store {
     Store::open(folder, StoreConfig::default()).unwrap()
 }

@@ -1,0 +1,259 @@
+//! What is left when the process, or the machine, stops in the middle: a stop after every single operation of each
+//! workload, four ways.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{content, get, install, put, put_by_pieces};
+use tarpon_oci::Digest;
+use tarpon_store::{Store, StoreConfig};
+use tarpon_testkit::storage::{Fault, FaultyDisk};
+
+/// How the stop takes what was not synced.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Stop {
+    /// `kill -9`: nothing is lost.
+    Process,
+    /// `kill -9` in the middle of a write.
+    Torn,
+    /// A power cut: names are kept, the content of unsynced files reads as zeros.
+    Power,
+    /// A power cut: the first half of unsynced files is kept.
+    PowerByHalf,
+}
+
+const STOPS: [Stop; 4] = [Stop::Process, Stop::Torn, Stop::Power, Stop::PowerByHalf];
+
+struct Workload {
+    name: &'static str,
+    /// What was there, and synced, before.
+    prepare: fn(&Store),
+    run: fn(&Store),
+    budget: Option<u64>,
+}
+
+const LARGE: usize = 70_000;
+
+fn workloads() -> Vec<Workload> {
+    let nothing: fn(&Store) = |_| {};
+    let with_images: fn(&Store) = |store| {
+        for name in ["old", "new"] {
+            let objects = [0, 1, 2].map(|at| put(store, &content(name.len() as u64 * 10 + at, 20_000)).unwrap());
+            install(store, name, &objects).unwrap();
+        }
+        put(store, b"unreferenced").unwrap();
+        store.stop_clean().unwrap();
+    };
+    vec![
+        Workload { name: "publish objects", prepare: nothing, run: publish_objects, budget: None },
+        Workload { name: "publish onto a clean store", prepare: with_images, run: publish_objects, budget: None },
+        Workload { name: "fill and publish partial objects", prepare: nothing, run: fill_partials, budget: None },
+        Workload { name: "install an image", prepare: nothing, run: install_image, budget: None },
+        Workload { name: "evict", prepare: with_images, run: |store| drop(store.gc()), budget: Some(80_000) },
+        Workload { name: "clear", prepare: with_images, run: |store| drop(store.clear()), budget: None },
+        Workload { name: "sync and stop", prepare: nothing, run: sync_and_stop, budget: None },
+    ]
+}
+
+fn publish_objects(store: &Store) {
+    let _ = put(store, b"small");
+    let _ = put(store, &content(1, LARGE));
+    let _ = put(store, b"small");
+}
+
+fn fill_partials(store: &Store) {
+    let _ = put_by_pieces(store, &content(2, 3000), 1000);
+    let _ = put_by_pieces(store, &content(3, LARGE), 40_000);
+}
+
+fn install_image(store: &Store) {
+    let Ok(_pin) = store.pin() else { return };
+    let Ok(object) = put(store, b"of the image") else { return };
+    let _ = install(store, "image", &[object]);
+    let _ = store.record_mount(Path::new("/mnt"), &object, "image", "native");
+    let _ = store.forget_mount(Path::new("/mnt"));
+}
+
+fn sync_and_stop(store: &Store) {
+    let _ = put(store, &content(4, LARGE));
+    let _ = store.maintain();
+    let _ = put(store, &content(5, LARGE));
+    let _ = store.stop_clean();
+    let _ = put(store, &content(6, LARGE));
+}
+
+fn open_on(disk: &Arc<FaultyDisk>, folder: &Path, budget: Option<u64>) -> Option<Store> {
+    let storage: Arc<FaultyDisk> = Arc::clone(disk);
+    Store::open(folder, StoreConfig { budget, storage, free_floor: Some(0), ..StoreConfig::default() }).ok()
+}
+
+fn prepared(workload: &Workload) -> tempfile::TempDir {
+    let folder = common::folder().unwrap();
+    if workload.name != "open" {
+        let store = open_on(&Arc::new(FaultyDisk::healthy()), folder.path(), None).unwrap();
+        (workload.prepare)(&store);
+    }
+    folder
+}
+
+fn run_on(disk: &Arc<FaultyDisk>, folder: &Path, workload: &Workload) {
+    if let Some(store) = open_on(disk, folder, workload.budget) {
+        (workload.run)(&store);
+    }
+}
+
+fn operations(workload: &Workload) -> u64 {
+    let folder = prepared(workload);
+    let disk = Arc::new(FaultyDisk::healthy());
+    run_on(&disk, folder.path(), workload);
+    disk.changes()
+}
+
+/// Everything visible is whole, everything left over can be swept, and the same work succeeds now.
+fn assert_sound(folder: &Path, boot: &str, workload: &Workload, case: &str) {
+    let disk = Arc::new(FaultyDisk::healthy().booted_as(boot));
+    let store = open_on(&disk, folder, None).unwrap_or_else(|| panic!("{case}: cannot be opened"));
+    for object in objects_on_disk(folder) {
+        if let Some(bytes) = get(&store, &object) {
+            assert_eq!(Digest::of(&bytes), object, "{case}: a wrong object was opened");
+        }
+    }
+    store.settle(|_| {}).unwrap();
+    assert!(store.is_settled(), "{case}");
+    for object in objects_on_disk(folder) {
+        let hex = object.hex();
+        let bytes = fs::read(folder.join("objects").join(&hex[..2]).join(&hex[2..])).unwrap();
+        assert_eq!(Digest::of(&bytes), object, "{case}: a wrong object is visible to the kernel");
+    }
+    for entry in fs::read_dir(folder.join("images")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let Ok(manifest) = Digest::from_hex(&name) else { continue };
+        let loaded = store.load_image(&manifest).unwrap();
+        assert!(loaded.is_some() || boot != "first boot", "{case}: half an image record is visible");
+    }
+    store.references().unwrap();
+    let swept = store.sweep().unwrap();
+    assert!(swept.dead_mounts.len() <= 1, "{case}");
+    assert_eq!(temporary_files(folder), Vec::<String>::new(), "{case}: left after the sweep");
+    (workload.run)(&store);
+    publish_objects(&store);
+    fill_partials(&store);
+    install_image(&store);
+    assert_eq!(get(&store, &Digest::of(b"small")).as_deref(), Some(&b"small"[..]), "{case}");
+    for (seed, size) in [(1, LARGE), (2, 3000), (3, LARGE)] {
+        let bytes = content(seed, size);
+        assert!(get(&store, &Digest::of(&bytes)) == Some(bytes), "{case}: object {seed} cannot be stored any more");
+    }
+    let image = store.reference("image", "linux/amd64").unwrap().unwrap().manifest;
+    assert!(store.load_image(&image).unwrap().is_some(), "{case}");
+    assert_eq!(store.verify(|_| {}).unwrap().corrupt, [], "{case}");
+}
+
+fn damaged_objects(folder: &Path) -> usize {
+    let path = |hex: &str| folder.join("objects").join(&hex[..2]).join(&hex[2..]);
+    let damaged = |object: &Digest| Digest::of(&fs::read(path(&object.hex())).unwrap()) != *object;
+    objects_on_disk(folder).iter().filter(|object| damaged(object)).count()
+}
+
+fn objects_on_disk(folder: &Path) -> Vec<Digest> {
+    let mut objects = Vec::new();
+    for folder in fs::read_dir(folder.join("objects")).unwrap().map(Result::unwrap) {
+        let first = folder.file_name().into_string().unwrap();
+        for file in fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
+            objects.push(Digest::from_hex(&(first.clone() + file.file_name().to_str().unwrap())).unwrap());
+        }
+    }
+    objects
+}
+
+fn temporary_files(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut pending = vec![folder.to_owned()];
+    while let Some(folder) = pending.pop() {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            if entry.file_name().to_str().unwrap().starts_with(".new-") {
+                found.push(entry.path().display().to_string());
+            }
+            if entry.file_type().unwrap().is_dir() {
+                pending.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_stop_after_any_operation_leaves_nothing_wrong_and_nothing_in_the_way() {
+    let (mut cases, mut damaged) = (0, 0);
+    for workload in workloads() {
+        let operations = operations(&workload);
+        println!("{}: {operations} operations", workload.name);
+        for at in 1..=operations {
+            for stop in STOPS {
+                let folder = prepared(&workload);
+                let fault = if stop == Stop::Torn { Fault::Torn } else { Fault::Stop };
+                let disk = Arc::new(FaultyDisk::new(at, fault));
+                run_on(&disk, folder.path(), &workload);
+                let case = format!("{}, {stop:?} at {at}: {:?}", workload.name, disk.log().last());
+                let boot = match stop {
+                    Stop::Process | Stop::Torn => "first boot",
+                    Stop::Power | Stop::PowerByHalf => {
+                        disk.lose_unsynced(folder.path(), stop == Stop::PowerByHalf);
+                        damaged += damaged_objects(folder.path());
+                        "second boot"
+                    }
+                };
+                assert_sound(folder.path(), boot, &workload, &case);
+                cases += 1;
+            }
+        }
+    }
+    println!("{cases} stops, {damaged} objects damaged by them");
+    assert!(damaged > 100, "the power cuts took nothing: this test has lost its teeth");
+}
+
+#[test]
+fn a_stop_while_a_store_is_begun_does_not_spoil_the_folder() {
+    let nothing = Workload { name: "open", prepare: |_| {}, run: |_| {}, budget: None };
+    for at in 1..=operations(&nothing) {
+        let folder = common::folder().unwrap();
+        run_on(&Arc::new(FaultyDisk::new(at, Fault::Stop)), folder.path(), &nothing);
+        assert_sound(folder.path(), "first boot", &nothing, &format!("begin, stop at {at}"));
+    }
+}
+
+#[test]
+fn kill_leaves_what_was_stored_believed_without_hashing_and_a_power_cut_does_not() {
+    let folder = common::folder().unwrap();
+    let first = Arc::new(FaultyDisk::healthy());
+    let store = open_on(&first, folder.path(), None).unwrap();
+    let object = put(&store, &content(1, LARGE)).unwrap();
+    drop(store);
+    assert!(open_on(&Arc::new(FaultyDisk::healthy()), folder.path(), None).unwrap().is_settled());
+    let rebooted = open_on(&Arc::new(FaultyDisk::healthy().booted_as("second")), folder.path(), None).unwrap();
+    assert!(!rebooted.is_settled());
+    assert_eq!(rebooted.settle(|_| {}).unwrap().hashed.objects, 1);
+    assert_eq!(get(&rebooted, &object), Some(content(1, LARGE)));
+    rebooted.stop_clean().unwrap();
+    drop(rebooted);
+    let third = open_on(&Arc::new(FaultyDisk::healthy().booted_as("third")), folder.path(), None).unwrap();
+    assert!(third.is_settled(), "a clean stop leaves nothing to check");
+}
+
+#[test]
+fn a_store_is_not_marked_clean_while_another_process_stores_things() {
+    let folder = common::folder().unwrap();
+    let disk = Arc::new(FaultyDisk::healthy());
+    let (one, other) = (open_on(&disk, folder.path(), None).unwrap(), open_on(&disk, folder.path(), None).unwrap());
+    put(&one, b"one").unwrap();
+    put(&other, b"other").unwrap();
+    one.stop_clean().unwrap();
+    assert!(!folder.path().join("clean").exists());
+    other.stop_clean().unwrap();
+    assert!(folder.path().join("clean").exists());
+    put(&one, b"more").unwrap();
+    assert!(!folder.path().join("clean").exists());
+}

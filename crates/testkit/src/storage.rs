@@ -1,0 +1,294 @@
+//! A disk that fails or stops when a test says so.
+//!
+//! It works on a real folder, so what it leaves there is what a later [`Disk`] finds. Operations that can leave a trace
+//! or be refused are counted; a fault strikes the *n*-th of them. So a test runs a workload once to learn how many
+//! there are, and then once for each of them.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+use tarpon_store::Disk;
+use tarpon_store::storage::{Access, Metadata, Space, Storage};
+
+/// What happens to the operation that a fault strikes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails with this error number, and only it.
+    Once(i32),
+    /// It and all later ones that write fail with this error number: a disk that is full or read-only.
+    FromNowOn(i32),
+    /// A read or write is interrupted before it begins. Other operations are not struck.
+    Interrupted,
+    /// A read or write takes half of the bytes (at least one). Other operations are not struck.
+    Short,
+    /// It is not done, and nothing after it: the process is dead. Locks and unnamed files go with it. Counted are
+    /// operations that change something only: stopping before one that does not is stopping before the next.
+    Stop,
+    /// A write is done by half, then as [`Fault::Stop`].
+    Torn,
+}
+
+/// `ENOSPC`
+pub const ENOSPC: i32 = 28;
+/// `EIO`
+pub const EIO: i32 = 5;
+/// `EROFS`
+pub const EROFS: i32 = 30;
+/// `EDQUOT`
+pub const EDQUOT: i32 = 122;
+
+/// The real disk, with one fault.
+#[derive(Debug)]
+pub struct FaultyDisk {
+    fault: Option<(u64, Fault)>,
+    state: Mutex<State>,
+    boot: String,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    count: u64,
+    changes: u64,
+    dead: bool,
+    log: Vec<String>,
+    /// Inodes that were written since the last sync of the file system.
+    unsynced: HashSet<u64>,
+}
+
+/// What to do with an operation.
+enum Verdict {
+    Do,
+    Halve { then_die: bool },
+}
+
+impl FaultyDisk {
+    /// A disk whose operation number `at` (from 1) meets `fault`.
+    pub fn new(at: u64, fault: Fault) -> Self {
+        Self { fault: Some((at, fault)), ..Self::healthy() }
+    }
+
+    /// A disk without a fault, to count operations.
+    pub fn healthy() -> Self {
+        Self { fault: None, state: Mutex::default(), boot: "first boot".to_owned() }
+    }
+
+    /// The same disk under another run of the kernel.
+    #[must_use]
+    pub fn booted_as(mut self, boot: &str) -> Self {
+        self.boot = boot.to_owned();
+        self
+    }
+
+    /// Operations so far.
+    pub fn operations(&self) -> u64 {
+        self.state().count
+    }
+
+    /// Operations so far that change something on the disk.
+    pub fn changes(&self) -> u64 {
+        self.state().changes
+    }
+
+    /// The operations so far, in words.
+    pub fn log(&self) -> Vec<String> {
+        self.state().log.clone()
+    }
+
+    /// What a power cut does to `folder` after everything that this disk did: names are kept, and the content of files
+    /// that were written since the last sync is lost. `keep_half` leaves the first half of each.
+    pub fn lose_unsynced(&self, folder: &Path, keep_half: bool) {
+        let unsynced = self.state().unsynced.clone();
+        let mut pending = vec![folder.to_owned()];
+        while let Some(path) = pending.pop() {
+            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+            if metadata.is_dir() {
+                pending.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
+            } else if unsynced.contains(&metadata.ino()) {
+                lose(&path, &metadata, keep_half).expect("tests run as the owner of their files");
+            }
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics while it holds the state")
+    }
+
+    /// Counts an operation that changes something, and tells what becomes of it.
+    fn change(&self, what: &str, path: Option<&Path>) -> io::Result<Verdict> {
+        let mut state = self.state();
+        if state.dead {
+            return Err(io::Error::other("the process is dead"));
+        }
+        state.count += 1;
+        let changes = !what.starts_with("read");
+        state.changes += u64::from(changes);
+        let name = path.map(|path| path.display().to_string()).unwrap_or_default();
+        state.log.push(format!("{what} {name}"));
+        let Some((at, fault)) = self.fault else { return Ok(Verdict::Do) };
+        match fault {
+            Fault::Once(error) if state.count == at => Err(io::Error::from_raw_os_error(error)),
+            Fault::FromNowOn(error) if state.count >= at && changes => Err(io::Error::from_raw_os_error(error)),
+            Fault::Interrupted if state.count == at && matches!(what, "read" | "write") => {
+                Err(io::ErrorKind::Interrupted.into())
+            }
+            Fault::Short if state.count == at => Ok(Verdict::Halve { then_die: false }),
+            Fault::Torn if state.changes == at && what == "write" => Ok(Verdict::Halve { then_die: true }),
+            Fault::Stop | Fault::Torn if changes && state.changes >= at => {
+                state.dead = true;
+                Err(io::Error::other("the process stops here"))
+            }
+            _ => Ok(Verdict::Do),
+        }
+    }
+
+    fn alive(&self) -> io::Result<()> {
+        if self.state().dead { Err(io::Error::other("the process is dead")) } else { Ok(()) }
+    }
+}
+
+/// Replaces the content as if it had never reached the disk. The time of the last change stays.
+fn lose(path: &Path, metadata: &fs::Metadata, keep_half: bool) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (modified, permissions) = (metadata.modified()?, metadata.permissions());
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    let file = fs::OpenOptions::new().write(true).open(path)?;
+    file.set_len(if keep_half { metadata.len() / 2 } else { 0 })?;
+    // The length is metadata and was kept; the data reads as zeros.
+    file.set_len(metadata.len())?;
+    file.set_modified(modified)?;
+    fs::set_permissions(path, permissions)
+}
+
+impl Storage for FaultyDisk {
+    fn open(&self, path: &Path, access: Access) -> io::Result<File> {
+        match access {
+            Access::Read => self.change("read: open", Some(path))?,
+            _ => self.change("open", Some(path))?,
+        };
+        Disk.open(path, access)
+    }
+
+    fn open_unnamed(&self, directory: &Path, mode: u32) -> io::Result<File> {
+        self.change("open unnamed", Some(directory))?;
+        Disk.open_unnamed(directory, mode)
+    }
+
+    fn link_file(&self, file: &File, to: &Path) -> io::Result<()> {
+        self.change("link", Some(to))?;
+        Disk.link_file(file, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.change("link", Some(to))?;
+        Disk.link(from, to)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.change("rename", Some(to))?;
+        Disk.rename(from, to)
+    }
+
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        self.change("unlink", Some(path))?;
+        Disk.unlink(path)
+    }
+
+    fn create_dir(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.change("create folder", Some(path))?;
+        Disk.create_dir(path, mode)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.change("remove folder", Some(path))?;
+        Disk.remove_dir(path)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
+        self.alive()?;
+        Disk.list(directory)
+    }
+
+    fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        self.alive()?;
+        Disk.metadata(path)
+    }
+
+    fn file_metadata(&self, file: &File) -> io::Result<Metadata> {
+        self.alive()?;
+        Disk.file_metadata(file)
+    }
+
+    fn read_at(&self, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let length = match self.change("read", None)? {
+            Verdict::Do => buffer.len(),
+            Verdict::Halve { .. } => buffer.len().div_ceil(2),
+        };
+        Disk.read_at(file, buffer.get_mut(..length).unwrap_or_default(), offset)
+    }
+
+    fn write_at(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let verdict = self.change("write", None)?;
+        self.state().unsynced.insert(file.metadata()?.ino());
+        match verdict {
+            Verdict::Do => Disk.write_at(file, bytes, offset),
+            Verdict::Halve { then_die } => {
+                let half = bytes.len().div_ceil(2);
+                let count = Disk.write_at(file, bytes.get(..half).unwrap_or(bytes), offset);
+                self.state().dead = then_die;
+                if then_die { Err(io::Error::other("the process stops here")) } else { count }
+            }
+        }
+    }
+
+    fn set_len(&self, file: &File, size: u64) -> io::Result<()> {
+        self.change("set length", None)?;
+        Disk.set_len(file, size)
+    }
+
+    fn set_mode(&self, file: &File, mode: u32) -> io::Result<()> {
+        self.change("set mode", None)?;
+        Disk.set_mode(file, mode)
+    }
+
+    fn set_modified(&self, path: &Path, time: Option<SystemTime>) -> io::Result<()> {
+        self.change("set time", Some(path))?;
+        Disk.set_modified(path, time)
+    }
+
+    fn next_data(&self, file: &File, offset: u64) -> io::Result<Option<u64>> {
+        self.alive()?;
+        Disk.next_data(file, offset)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        self.change("sync", None)?;
+        self.state().unsynced.remove(&file.metadata()?.ino());
+        Ok(())
+    }
+
+    fn sync_filesystem(&self, _file: &File) -> io::Result<()> {
+        self.change("sync all", None)?;
+        self.state().unsynced.clear();
+        Ok(())
+    }
+
+    fn space(&self, directory: &Path) -> io::Result<Space> {
+        self.alive()?;
+        Disk.space(directory)
+    }
+
+    fn lock(&self, file: &File, exclusive: bool, wait: bool) -> io::Result<bool> {
+        self.alive()?;
+        Disk.lock(file, exclusive, wait)
+    }
+
+    fn boot_id(&self) -> io::Result<String> {
+        Ok(self.boot.clone())
+    }
+}
