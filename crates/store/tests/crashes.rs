@@ -1,5 +1,6 @@
 //! What is left when the process, or the machine, stops in the middle: a stop after every single operation of each
 //! workload, four ways.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What happens when the disk refuses: every operation of each workload, with every error.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
