@@ -60,7 +60,7 @@ impl Wire {
         self.base().is_some_and(|base| base.origin() == url.origin())
     }
 
-    /// Sends one request; the head of its answer must come in time.
+    /// Sends one request, counted whatever comes of it; the head of its answer must come in time.
     pub(super) async fn send(
         &self,
         method: Method,
@@ -71,7 +71,10 @@ impl Wire {
         let shown = without_query(&url);
         match self.try_send(method, url, headers, body).await {
             Ok(response) => Ok(response),
-            Err(error) => Err(failure(&shown, &error)),
+            Err(error) => {
+                self.counters.request();
+                Err(failure(&shown, &error))
+            }
         }
     }
 
@@ -114,6 +117,7 @@ impl Wire {
         }
     }
 
+    /// Counts answered requests only: of two that find out the scheme, one goes nowhere.
     async fn try_send(
         &self,
         method: Method,
@@ -125,11 +129,9 @@ impl Wire {
         let peer = if same_host { Peer::Registry } else { Peer::Other };
         let request = Request { method, url, headers, body, peer };
         tracing::trace!(?request, "sending");
-        let sent = timeout(timing::FIRST_BYTE, self.transport.send(request)).await.unwrap_or_else(|_| Err(too_slow()));
-        if !matches!(&sent, Err(error) if error.kind == TransportFault::NotTls) {
-            self.counters.request();
-        }
-        let response = sent?;
+        let sent = timeout(timing::FIRST_BYTE, self.transport.send(request)).await;
+        let response = sent.unwrap_or_else(|_| Err(too_slow()))?;
+        self.counters.request();
         let counters = self.counters.clone();
         let body = response.body.inspect(move |piece| {
             if let Ok(piece) = piece {
