@@ -1,11 +1,11 @@
-//! Fuzzing, and the replay of what fuzzing has found.
+//! Fuzzing.
 //!
 //! The targets are the binaries of `tests/fuzz`, a package outside of the workspace because its libraries are built
-//! with instrumentation. Seeds that are kept are in `tests/fuzz/corpus/TARGET`; what a run finds goes to the target
-//! folder, and a person decides what of it to keep.
+//! with instrumentation. Seeds that are kept are in `fixtures/fuzz/TARGET`, and ordinary tests replay them; what a run
+//! finds goes to the target folder, and a person decides what of it to keep.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -44,7 +44,7 @@ fn folder() -> PathBuf {
 }
 
 /// The names of the targets: one file each.
-pub(crate) fn targets() -> Result<Vec<String>> {
+fn targets() -> Result<Vec<String>> {
     let folder = folder().join("fuzz_targets");
     let mut names = Vec::new();
     let Ok(entries) = fs::read_dir(&folder) else { return Ok(names) };
@@ -74,29 +74,5 @@ fn fuzz(target: &str, seconds: u32) -> Result<()> {
 }
 
 fn seeds(target: &str) -> PathBuf {
-    folder().join("corpus").join(target)
-}
-
-/// Builds the targets without instrumentation, which any compiler can, and gives the folder they are in.
-pub(crate) fn build_for_replay() -> Result<PathBuf> {
-    let work = paths::target().join("fuzz-replay");
-    let mut command = Command::new("cargo");
-    command.args(["build", "--quiet", "--bins", "--manifest-path"]).arg(folder().join("Cargo.toml"));
-    process::check(command.env("CARGO_TARGET_DIR", &work))?;
-    Ok(work.join("debug"))
-}
-
-/// Gives every kept seed of a target to it once; the number of seeds.
-pub(crate) fn replay(programs: &Path, target: &str) -> Result<usize> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(seeds(target)).with_context(|| format!("{target} has no seeds"))? {
-        files.push(entry?.path());
-    }
-    files.sort();
-    let log = paths::target().join(format!("fuzz-replay/{target}.log"));
-    // Named files are run one by one; a folder would be searched for coverage, which nothing reports here.
-    for some in files.chunks(1000) {
-        process::check_logged(Command::new(programs.join(target)).args(some), &log)?;
-    }
-    Ok(files.len())
+    paths::root().join("fixtures/fuzz").join(target)
 }

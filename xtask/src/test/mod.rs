@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::packages::{self, Tool, tool};
-use crate::{fuzz, images, paths, process, tidy};
+use crate::{images, paths, process, tidy};
 
 mod cargo;
 mod count;
@@ -18,7 +18,7 @@ use count::Count;
 /// The options of `cargo xtask test`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only what needs no system packages and no images: no end-to-end tests, no replay of fuzz seeds
+    /// Only what needs no system packages and no images: no end-to-end tests
     #[arg(long)]
     quick: bool,
 }
@@ -55,7 +55,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         all += cargo::test(&paths::root(), cargo::Which::AllButEndToEnd)?;
     } else {
         all += end_to_end()?;
-        all += seeds();
     }
     println!("took {} s", start.elapsed().as_secs());
     println!("{all}");
@@ -112,34 +111,4 @@ fn prepare_images() -> Option<images::TestImages> {
     prepared
         .inspect_err(|error| println!("the tests that need root, system packages or images are skipped: {error:#}"))
         .ok()
-}
-
-/// What fuzzing once found must stay found.
-fn seeds() -> Count {
-    println!("== fuzz seeds");
-    let targets = fuzz::targets().unwrap_or_default();
-    if targets.is_empty() {
-        return Count::default();
-    }
-    let programs = match fuzz::build_for_replay() {
-        Ok(programs) => programs,
-        Err(error) => {
-            println!("{error:#}");
-            return Count::failed();
-        }
-    };
-    let mut all = Count::default();
-    for target in targets {
-        all += match fuzz::replay(&programs, &target) {
-            Ok(seeds) => {
-                println!("{target}: {seeds} seeds");
-                Count::passed()
-            }
-            Err(error) => {
-                println!("{target}: {error:#}");
-                Count::failed()
-            }
-        };
-    }
-    all
 }

@@ -13,6 +13,8 @@ use super::source::Source;
 pub(super) struct Repository {
     /// All tracked text files.
     pub(super) files: Vec<File>,
+    /// The paths of the tracked files that are no text.
+    pub(super) binaries: Vec<String>,
     /// The Rust files among them.
     pub(super) sources: Vec<Source>,
     /// The packages.
@@ -47,23 +49,25 @@ impl Repository {
         if !output.status.success() {
             bail!("git ls-files: {}", String::from_utf8_lossy(&output.stderr));
         }
-        let mut files = Vec::new();
+        let (mut files, mut binaries) = (Vec::new(), Vec::new());
         for name in output.stdout.split(|b| *b == 0).filter(|n| !n.is_empty()) {
             let path = std::str::from_utf8(name).context("a file name is not UTF-8")?;
-            // A file that git tracks may be deleted in the work tree; one that is not UTF-8 is no text.
-            if let Some(text) = fs::read(root.join(path)).ok().and_then(|b| String::from_utf8(b).ok()) {
-                files.push(File { path: path.to_owned(), text });
+            // A file that git tracks may be deleted in the work tree.
+            let Ok(bytes) = fs::read(root.join(path)) else { continue };
+            match String::from_utf8(bytes) {
+                Ok(text) => files.push(File { path: path.to_owned(), text }),
+                Err(_) => binaries.push(path.to_owned()),
             }
         }
-        Ok(Self::new(files))
+        Ok(Self::new(files, binaries))
     }
 
-    pub(super) fn new(files: Vec<File>) -> Self {
+    pub(super) fn new(files: Vec<File>, binaries: Vec<String>) -> Self {
         let rust = files.iter().filter(|f| f.has_extension("rs"));
         let mut sources: Vec<_> = rust.map(|f| Source::new(&f.path, &f.text)).collect();
         mark_test_modules(&mut sources);
         let manifests = files.iter().filter_map(|f| Manifest::new(&f.path, &f.text)).collect();
-        Self { files, sources, manifests }
+        Self { files, binaries, sources, manifests }
     }
 
     pub(super) fn file(&self, path: &str) -> Option<&File> {

@@ -18,7 +18,7 @@ const KEPT: &[(&str, &str)] = &[
 fn problems(changes: &[(&str, &str)]) -> Vec<String> {
     let kept = KEPT.iter().filter(|(path, _)| !changes.iter().any(|(changed, _)| changed == path));
     let files = kept.chain(changes).map(|(path, text)| File { path: (*path).into(), text: (*text).into() });
-    check(&Repository::new(files.collect())).iter().map(Problem::to_string).collect()
+    check(&Repository::new(files.collect(), Vec::new())).iter().map(Problem::to_string).collect()
 }
 
 /// Asserts that there is one problem and that it starts so.
@@ -193,4 +193,14 @@ fn words_of_how_it_was_made_are_named() {
         ]),
         [""; 0]
     );
+}
+
+#[test]
+fn every_fuzz_function_has_a_target_and_seeds() {
+    let (body, target) = ("crates/testkit/src/fuzz/tar.rs", "tests/fuzz/fuzz_targets/tar.rs");
+    let seeds = ("fixtures/fuzz/tar/01", "x");
+    let testkit = ("crates/testkit/src/fuzz/mod.rs", "");
+    one(&[testkit, (body, ""), seeds], "crates/testkit/src/fuzz/tar.rs:1:");
+    one(&[testkit, (body, ""), (target, "")], "crates/testkit/src/fuzz/tar.rs:1:");
+    assert_eq!(problems(&[testkit, (body, ""), (target, ""), seeds]), [""; 0]);
 }

@@ -4,6 +4,7 @@ use super::Problem;
 use super::repository::Repository;
 
 mod architecture;
+mod fuzzing;
 mod layering;
 mod purity;
 mod size;
@@ -16,6 +17,7 @@ type Rule = fn(&Repository) -> Vec<Problem>;
 pub(super) const ALL: &[Rule] = &[
     architecture::documented,
     architecture::crate_headers,
+    fuzzing::complete,
     layering::directions,
     layering::homes,
     purity::no_io,
