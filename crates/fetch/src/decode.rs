@@ -19,7 +19,10 @@ pub(crate) fn piece(piece: &Piece, encoded: &Bytes) -> Result<Vec<Option<Verifie
     let part = |skip: u64, size: u64| {
         let from = usize::try_from(skip.checked_sub(start)?).ok()?;
         let to = from.checked_add(usize::try_from(size).ok()?)?;
-        (to <= decoded.len()).then(|| decoded.slice(from..to))
+        // Several chunks get a copy each: one that stays in memory must not hold on to all of them.
+        let copy = piece.chunks.len() > 1;
+        (to <= decoded.len())
+            .then(|| if copy { Bytes::copy_from_slice(&decoded[from..to]) } else { decoded.slice(from..to) })
     };
     let checked = piece.chunks.iter().map(|chunk| Verified::check(&chunk.digest, part(chunk.skip, chunk.size)?).ok());
     Ok(checked.collect())

@@ -142,9 +142,11 @@ impl Host {
     /// Takes what the bypass or an earlier process left.
     async fn search(self: &Arc<Self>, object: &Arc<Object>, range: &Range<u64>, arrived: &mut Arrived) {
         let mut missing = missing(object, range, arrived);
-        missing.retain(|(number, chunk)| match self.bypass.chunk(&chunk.digest) {
-            Some(bytes) => arrived.insert(*number, bytes).is_some(),
-            None => true,
+        missing.retain(|(number, chunk)| {
+            let bypassed = self.bypass.chunk(&chunk.digest).map(|bytes| (*number, bytes));
+            let is_missing = bypassed.is_none();
+            arrived.extend(bypassed);
+            is_missing
         });
         let candidates = object.candidates(&*self.store, missing);
         if candidates.is_empty() {

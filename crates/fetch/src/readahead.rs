@@ -130,3 +130,32 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever the reads are: nothing is asked for twice in a row, behind the reader, past the end, or further
+        /// ahead than half of the run.
+        #[test]
+        fn any_reads_keep_the_bounds(reads in prop::collection::vec((0_u64..4 << 20, 1_u64..1 << 20, any::<bool>()), 1..80)) {
+            let size = 4 << 20;
+            let window = Window { min: 64 << 10, max: 512 << 10 };
+            let mut sequence = Sequence::default();
+            let mut end = 0;
+            for (at, length, follows) in reads {
+                let start = if follows { end } else { at };
+                let read = start.min(size)..(start + length).min(size);
+                end = read.end;
+                if let Some(ahead) = sequence.note(read.clone(), size, window) {
+                    prop_assert!(ahead.range.start >= read.end && ahead.range.end <= size);
+                    prop_assert!(ahead.range.end - sequence.next <= window.max);
+                    prop_assert!(ahead.range.end - sequence.next <= (sequence.next - sequence.start) / 2);
+                }
+            }
+        }
+    }
+}

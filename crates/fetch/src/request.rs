@@ -101,7 +101,10 @@ impl Host {
     }
 
     pub(crate) fn give_up(&self, flight: &Arc<Flight>, error: PieceError) {
-        flight.piece.image.tally.failed(&error);
+        if !matches!(error, PieceError::Cancelled) {
+            tracing::warn!(image = %flight.piece.image.name, %error, "a piece cannot be had");
+            flight.piece.image.tally.failed(&error);
+        }
         self.flights.fail(flight, error);
     }
 

@@ -85,6 +85,12 @@ impl MemorySource {
         *lock(&self.default) = reply;
     }
 
+    /// From now on everything is answered as it should be, at once.
+    pub fn calm(&self) {
+        lock(&self.script).clear();
+        self.always(Reply::default());
+    }
+
     /// All requests so far, in order.
     pub fn requests(&self) -> Vec<Requested> {
         lock(&self.requests).clone()

@@ -73,7 +73,11 @@ impl Packer {
         let mut skip = 0;
         let mut add = |content: &&[u8]| {
             let (first, size) = (self.index.chunks.len(), content.len() as u64);
-            let place = Place::Blob { codec, offset, length, skip };
+            // A place in a stream is exact: nothing to skip.
+            let place = match codec {
+                Codec::Stream => Place::Blob { codec, offset: offset + skip, length: size, skip: 0 },
+                _ => Place::Blob { codec, offset, length, skip },
+            };
             self.index.chunks.push(Chunk { object_offset: 0, size, digest: Digest::of(content), place });
             skip += size;
             self.entry(content, first)

@@ -1,0 +1,214 @@
+//! Random images, readers, faults and evictions, one seed after the other: every read gives the right bytes or an error
+//! within its deadline, and once the faults stop everything can be read.
+//!
+//! `SEEDS=50000 cargo test -p tarpon-fetch --test simulation` runs more of them, `SEED=17` just that one.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Random, noise};
+use tarpon_fetch::{Config, Fault, Fetcher, ImageHandle};
+use tarpon_oci::Digest;
+use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Reply, Then, table_of};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+type Object = (Digest, Vec<u8>);
+
+/// What exists in one run. The model of an object is its bytes.
+struct Universe {
+    objects: Vec<Object>,
+    layers: Vec<PackedLayer>,
+    store: MemoryStore,
+    sources: Vec<Arc<MemorySource>>,
+    config: Config,
+}
+
+fn content(random: &mut Random) -> Vec<u8> {
+    let length = match random.below(4) {
+        0 => random.below(200) + 1,
+        1 => random.below(20_000) + 1,
+        _ => random.below(400_000) + 1,
+    };
+    let mut content = noise(random.next(), usize::try_from(length).unwrap());
+    if random.below(4) == 0 {
+        let middle = content.len() / 3..content.len() / 2;
+        content[middle].fill(0);
+    }
+    content
+}
+
+fn pack(random: &mut Random, objects: &[Object]) -> PackedLayer {
+    let forms = [Form::Raw, Form::Gzip, Form::Zstd, Form::Gzip, Form::Zstd, Form::GzipStream];
+    let mut packer = Packer::new(forms[usize::try_from(random.below(6)).unwrap()]);
+    let (small, large): (Vec<_>, Vec<_>) = objects.iter().partition(|(_, bytes)| bytes.len() < 1000);
+    packer.shared(&small.iter().map(|(_, bytes)| bytes.as_slice()).collect::<Vec<_>>());
+    for (_, bytes) in large {
+        packer.gap(usize::try_from(random.below(2) * random.below(60_000)).unwrap());
+        packer.object(bytes, usize::try_from(random.below(100_000) + 4096).unwrap());
+    }
+    packer.finish()
+}
+
+impl Universe {
+    fn new(random: &mut Random) -> Self {
+        let objects: Vec<Object> =
+            (0..random.below(8) + 2).map(|_| content(random)).map(|bytes| (Digest::of(&bytes), bytes)).collect();
+        // Two images hold the same objects, packed each in its own way or both in the same layer.
+        let first = pack(random, &objects);
+        let second = if random.below(3) == 0 { first.clone() } else { pack(random, &objects) };
+        let layers = vec![first, second];
+        let sources = layers.iter().map(|layer| Arc::new(MemorySource::new([layer.bytes.clone()]))).collect();
+        let config = Config {
+            ahead_min: 8192 << random.below(4),
+            coalesce_gap: random.below(64 << 10),
+            range_bytes: 64 << 10 << random.below(6),
+            host_bytes: 256 << 10 << random.below(8),
+            image_bytes: 128 << 10 << random.below(8),
+            live_objects: random.below(6) + 1,
+            open_files: random.below(4) + 1,
+            bypass_bytes: random.below(1 << 20),
+            inline_bytes: 4096 << random.below(8),
+            // A pass that stands still holds no thread, but a test need not wait for it.
+            stream_linger: Duration::from_millis(10),
+            ..Config::default()
+        };
+        Self { objects, layers, store: MemoryStore::default(), sources, config }
+    }
+
+    fn fetcher(&self) -> (Fetcher, Vec<ImageHandle>) {
+        let fetcher = Fetcher::new(Arc::new(self.store.clone()), Handle::current(), self.config.clone());
+        let image = |(layer, source): (&PackedLayer, &Arc<MemorySource>)| {
+            fetcher.add_image(table_of(&[layer]), source.clone(), "simulated:latest")
+        };
+        let images = self.layers.iter().zip(&self.sources).map(image).collect();
+        (fetcher, images)
+    }
+
+    /// Layers that are decoded on another thread cannot be mixed with a clock that jumps while that thread waits.
+    fn streams(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer.form, Form::GzipStream | Form::ZstdStream))
+    }
+}
+
+fn reply(random: &mut Random, size: u64, timed: bool) -> Reply {
+    let faults = [Fault::Unavailable, Fault::NotFound, Fault::Timeout, Fault::BadData];
+    let fault = faults[usize::try_from(random.below(4)).unwrap()];
+    let some = usize::try_from(random.below(size)).unwrap();
+    let then = match random.below(if timed { 12 } else { 10 }) {
+        0 => Then::Corrupt(random.below(size)),
+        1 => Then::Garbage,
+        2 => Then::Refuse(fault),
+        3 => Then::Break(some, fault),
+        4 => Then::End(some),
+        10 => Then::Hang(some),
+        11 => Then::Never,
+        _ => Then::Bytes,
+    };
+    let part = usize::try_from(random.below(60_000) + 1000).unwrap();
+    let wait = |millis| Duration::from_millis(if timed { millis } else { 0 });
+    Reply { latency: wait(random.below(200)), pace: wait(random.below(30)), part, then }
+}
+
+async fn run(seed: u64) {
+    let mut random = Random(seed);
+    let universe = Universe::new(&mut random);
+    let timed = !universe.streams();
+    let (mut fetcher, mut images) = universe.fetcher();
+    for source in &universe.sources {
+        let faults = random.below(12);
+        source.script((0..faults).map(|_| reply(&mut random, universe.layers[0].blob.size, timed)));
+    }
+    for _round in 0..3 {
+        match random.below(6) {
+            0 => universe.store.refuse(Some(Refusal::Full)),
+            1 => universe.store.refuse(Some(Refusal::Io)),
+            2 => universe.store.refuse(None),
+            // A process that died: what it knew is gone, what it wrote is there.
+            3 => (fetcher, images) = universe.fetcher(),
+            4 => {
+                let (object, _) = &universe.objects[usize::try_from(random.below(2)).unwrap()];
+                fetcher.close_local(object);
+                universe.store.evict(object);
+            }
+            _ => images.truncate(1 + usize::try_from(random.below(2)).unwrap()),
+        }
+        let readers = (0..4).map(|_| reader(&universe, &fetcher, random.next(), seed));
+        futures::future::join_all(readers).await;
+    }
+    recovers(&universe, &fetcher, seed).await;
+}
+
+/// One reader: jumps, walks on, gives up now and then.
+async fn reader(universe: &Universe, fetcher: &Fetcher, seed: u64, run: u64) {
+    let mut random = Random(seed);
+    let mut at = 0;
+    for _ in 0..12 {
+        let (object, bytes) = &universe.objects[usize::try_from(random.below(universe.objects.len() as u64)).unwrap()];
+        if random.below(2) == 0 {
+            at = random.below(bytes.len() as u64 + 10);
+        }
+        let length = random.below(150_000);
+        let patience = if random.below(8) == 0 { Duration::from_millis(random.below(300)) } else { Duration::MAX };
+        let began = Instant::now();
+        let read = async {
+            match fetcher.read_local(object, at, length) {
+                Some(answer) => answer,
+                None => fetcher.read(object, at, length).await,
+            }
+        };
+        if let Ok(Ok(answer)) = tokio::time::timeout(patience, read).await {
+            let start = usize::try_from(at).unwrap().min(bytes.len());
+            let end = start.saturating_add(usize::try_from(length).unwrap()).min(bytes.len());
+            assert!(*answer == bytes[start..end], "seed {run}: wrong bytes at {at}, {length} long");
+        }
+        assert!(
+            began.elapsed() <= universe.config.read_deadline + Duration::from_millis(1),
+            "seed {run}: a read took {:?}",
+            began.elapsed()
+        );
+        at += length;
+    }
+}
+
+/// The faults are over: everything is readable, and nothing is left under way.
+async fn recovers(universe: &Universe, fetcher: &Fetcher, seed: u64) {
+    universe.store.refuse(None);
+    for source in &universe.sources {
+        source.calm();
+    }
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    for (object, bytes) in &universe.objects {
+        let answer = fetcher.read(object, 0, bytes.len() as u64).await;
+        let answer = answer.unwrap_or_else(|error| panic!("seed {seed}: after the faults: {error}"));
+        assert!(*answer == **bytes, "seed {seed}: wrong bytes after the faults");
+    }
+    for _ in 0..200 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        if fetcher.pieces_in_flight() == 0 && fetcher.stats().requests_in_flight == 0 {
+            break;
+        }
+    }
+    let stats = fetcher.stats();
+    let left = (fetcher.pieces_in_flight(), stats.requests_in_flight, stats.bytes_in_flight);
+    assert_eq!(left, (0, 0, 0), "seed {seed}: something never ended");
+}
+
+#[test]
+fn every_read_is_right_or_an_error_and_everything_recovers() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let seeds = match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SEEDS").unwrap_or(300),
+    };
+    for seed in seeds {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(run(seed))));
+        if let Err(panic) = outcome {
+            eprintln!("failed with SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
