@@ -30,6 +30,8 @@ pub(crate) struct Host {
     pub(crate) open: OpenObjects,
     pub(crate) bypass: Bypass,
     pub(crate) counters: Arc<Counters>,
+    /// Objects whose partial files are being hashed as a whole.
+    pub(crate) publishing: Mutex<HashSet<ObjectId>>,
     /// Objects whose index lies; bounded by what the tables name.
     pub(crate) poisoned: Mutex<HashSet<ObjectId>>,
     pub(crate) passes: Passes,
@@ -47,6 +49,7 @@ impl Host {
             open: OpenObjects::new(config.open_files),
             bypass: Bypass::new(config.bypass_bytes),
             counters: Arc::default(),
+            publishing: Mutex::default(),
             poisoned: Mutex::default(),
             passes: Passes::default(),
             objects: Mutex::new(Lru::new(config.live_objects)),
@@ -69,6 +72,11 @@ impl Host {
     /// As [`Host::object_in`], if something is known about the object already.
     pub(crate) fn live_object(&self, image: &Arc<Image>, id: &ObjectId) -> Option<Arc<Object>> {
         self.objects.lock().get(&(*id, image.id)).cloned()
+    }
+
+    /// Whether the object's partial file may be emptied just now, because the whole may not be what its name says.
+    pub(crate) fn in_doubt(&self, object: &Object) -> bool {
+        self.publishing.lock().contains(&object.id) || self.poisoned.lock().contains(&object.id)
     }
 
     /// The object is a local file now, or worthless.

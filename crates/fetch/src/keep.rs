@@ -102,14 +102,23 @@ impl Host {
     }
 
     fn publish(&self, object: &Object) {
-        match object.partial(&*self.store).and_then(|partial| partial.publish()) {
+        if !self.publishing.lock().insert(object.id) {
+            // The same object of another image, and the same file: once is enough.
+            return object.release_publishing();
+        }
+        let published = object.partial(&*self.store).and_then(|partial| partial.publish());
+        // In this order: at no moment is an emptied file neither being published nor known to be worthless.
+        if matches!(published, Err(StoreError::Corrupt(_))) {
+            self.poisoned.lock().insert(object.id);
+        }
+        self.publishing.lock().remove(&object.id);
+        match published {
             Ok(()) => self.forget_object(object),
             Err(StoreError::Corrupt(_)) => {
                 let text = format!("object {} of {} is not what its index promises", object.id, object.image.name);
                 tracing::error!("{text}");
                 object.image.tally.failed(&text);
                 object.image.tally.add(|counters| &counters.poisoned_objects, 1);
-                self.poisoned.lock().insert(object.id);
                 self.forget_object(object);
             }
             Err(error) => {

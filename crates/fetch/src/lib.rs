@@ -11,6 +11,7 @@ mod decode;
 mod error;
 mod fetcher;
 mod flight;
+mod gather;
 mod host;
 mod image;
 mod keep;

@@ -12,7 +12,7 @@ use tarpon_layer::chunks::{ChunkEntry, ObjectEntry};
 use tarpon_layer::{Chunk, Codec, ObjectId, Place};
 use tarpon_oci::{Verified, limits};
 
-use crate::content::{Assembly, ObjectBytes};
+use crate::content::Assembly;
 use crate::image::Image;
 use crate::plan::PieceChunk;
 use crate::readahead::{Ahead, Sequence, Window};
@@ -86,6 +86,15 @@ impl Bits {
     }
 }
 
+/// What makes bytes of a partial file good enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// The presence bit.
+    Bits,
+    /// Hashing them once more.
+    Digests,
+}
+
 /// A chunk of an object: its number in the object, and what the table says.
 pub(crate) type Numbered = (u32, Chunk);
 
@@ -144,46 +153,28 @@ impl Object {
         self.chunks_of(offset..offset.saturating_add(1)).any(|numbered| self.has(&numbered))
     }
 
-    /// The bytes, if all of their chunks are known to be here.
-    pub(crate) fn load(&self, range: Range<u64>) -> Option<ObjectBytes> {
-        let partial = {
-            let state = self.state.lock();
-            let here = |(n, c): Numbered| c.place == Place::Zeros || state.present.has(n);
-            if !self.chunks_of(range.clone()).all(here) {
-                return None;
-            }
-            state.partial.clone()
-        };
-        let mut assembly = Assembly::new(range.start, usize::try_from(range.end - range.start).ok()?);
-        for numbered in self.chunks_of(range) {
-            if !self.load_into(&mut assembly, &numbered, partial.as_deref()) {
-                return None;
-            }
-        }
-        Some(assembly.finish())
-    }
-
     /// Puts a chunk that is here into the assembly. `false` if it is not here after all.
-    pub(crate) fn fill(&self, assembly: &mut Assembly, numbered: &Numbered) -> bool {
-        let partial = self.state.lock().partial.clone();
-        self.has(numbered) && self.load_into(assembly, numbered, partial.as_deref())
-    }
-
-    fn load_into(&self, assembly: &mut Assembly, (number, chunk): &Numbered, file: Option<&dyn PartialObject>) -> bool {
+    pub(crate) fn fill(&self, assembly: &mut Assembly, (number, chunk): &Numbered, trust: Trust) -> bool {
         if chunk.place == Place::Zeros {
             return true;
         }
-        let (window, skip) = assembly.window(chunk.object_offset, chunk.size);
-        let loaded = file.map(|file| file.read_at(window, chunk.object_offset + skip));
-        match loaded {
-            Some(Ok(())) => true,
-            Some(Err(error)) => {
-                tracing::warn!(object = %self.id, %error, "a chunk that was kept cannot be read; fetching it again");
-                self.state.lock().present.remove(*number);
-                false
+        let partial = {
+            let state = self.state.lock();
+            state.partial.clone().filter(|_| state.present.has(*number))
+        };
+        let Some(partial) = partial else { return false };
+        let loaded = match trust {
+            Trust::Bits => {
+                let (window, skip) = assembly.window(chunk.object_offset, chunk.size);
+                partial.read_at(window, chunk.object_offset + skip).map_err(|error| error.to_string())
             }
-            None => false,
+            Trust::Digests => load_checked(&*partial, chunk).map(|bytes| assembly.fill(chunk.object_offset, &bytes)),
+        };
+        if let Err(reason) = &loaded {
+            tracing::warn!(object = %self.id, %reason, "a chunk that was kept cannot be used; it is fetched again");
+            self.state.lock().present.remove(*number);
         }
+        loaded.is_ok()
     }
 
     /// Of these chunks, those that an earlier process may have left in the partial file. Each chunk is looked for once.
@@ -206,9 +197,7 @@ impl Object {
     pub(crate) fn check(&self, store: &dyn ObjectStore, chunks: Vec<Numbered>) -> Vec<(u32, Verified<Bytes>)> {
         let Ok(partial) = self.partial(store) else { return Vec::new() };
         let checked = chunks.into_iter().filter_map(|(number, chunk)| {
-            let mut bytes = vec![0; usize::try_from(chunk.size).ok()?];
-            partial.read_at(&mut bytes, chunk.object_offset).ok()?;
-            let bytes = Verified::check(&chunk.digest, Bytes::from(bytes)).ok()?;
+            let bytes = load_checked(&*partial, &chunk).ok()?;
             self.state.lock().present.insert(number);
             Some((number, bytes))
         });
@@ -249,4 +238,12 @@ impl Object {
     pub(crate) fn note_read(&self, read: Range<u64>, window: Window) -> Option<Ahead> {
         self.state.lock().sequence.note(read, self.record.size, window)
     }
+}
+
+/// Reads a whole chunk back and hashes it.
+fn load_checked(partial: &dyn PartialObject, chunk: &Chunk) -> Result<Verified<Bytes>, String> {
+    let size = usize::try_from(chunk.size).ok().filter(|_| chunk.size <= limits::CHUNK_BYTES);
+    let mut bytes = vec![0; size.ok_or("too large to be checked in memory")?];
+    partial.read_at(&mut bytes, chunk.object_offset).map_err(|error| error.to_string())?;
+    Verified::check(&chunk.digest, Bytes::from(bytes)).map_err(|error| error.to_string())
 }

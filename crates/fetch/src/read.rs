@@ -9,22 +9,20 @@
 //!   request    on its way already? join. Else pieces → requests         flight.rs, plan.rs, request.rs
 //!     fly      room → ask the source → cut → decode → verify → deliver → keep
 //!   wait       until here, or the deadline                              flight.rs
-//!   assemble   exactly the bytes that were asked for                    content.rs
+//!   gather     exactly the bytes that were asked for                    gather.rs, content.rs
 //! ```
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tarpon_layer::ObjectId;
-use tarpon_oci::Verified;
 use tokio::time::Instant;
 
 use crate::config::{READ_BYTES, READ_ROUNDS};
-use crate::content::{Assembly, ObjectBytes};
+use crate::content::ObjectBytes;
 use crate::error::{PieceError, ReadError};
 use crate::flight::{Found, Ticket};
+use crate::gather::{Arrived, missing};
 use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::Lane;
@@ -32,9 +30,6 @@ use crate::local::LocalObject;
 use crate::object::{Numbered, Object};
 use crate::plan::{Piece, PieceChunk};
 use crate::readahead::Window;
-
-/// Chunks of a read that arrived for it: by number, because the store may not have taken them.
-type Arrived = HashMap<u32, Verified<Bytes>>;
 
 impl Host {
     /// The bytes, if nobody need be asked for them. Blocks on the local disk alone.
@@ -50,7 +45,7 @@ impl Host {
         let known = self.images.first_holding(id);
         if let Some(object) = known.as_ref().and_then(|(image, _)| self.live_object(image, id)) {
             let range = clip(offset, length, object.size());
-            if let Some(bytes) = object.load(range.clone()) {
+            if let Some(bytes) = self.gather(&object, &range, &Arrived::new()) {
                 self.look_ahead(&object, range);
                 object.image.tally.served(bytes.len());
                 return Some(Ok(bytes));
@@ -126,10 +121,10 @@ impl Host {
                 return Ok(bytes);
             }
             self.search(object, &range, &mut arrived).await;
-            if let Some(bytes) = assemble(object, &range, &arrived) {
+            if let Some(bytes) = self.gather(object, &range, &arrived) {
                 return Ok(bytes);
             }
-            let missing = missing(object, &range, &arrived);
+            let missing: Vec<Numbered> = missing(object, &range, &arrived).collect();
             let tickets = self.request(object, &missing);
             self.look_ahead(object, range.clone());
             for ticket in &tickets {
@@ -141,7 +136,7 @@ impl Host {
 
     /// Takes what the bypass or an earlier process left.
     async fn search(self: &Arc<Self>, object: &Arc<Object>, range: &Range<u64>, arrived: &mut Arrived) {
-        let mut missing = missing(object, range, arrived);
+        let mut missing: Vec<Numbered> = missing(object, range, arrived).collect();
         missing.retain(|(number, chunk)| {
             let bypassed = self.bypass.chunk(&chunk.digest).map(|bytes| (*number, bytes));
             let is_missing = bypassed.is_none();
@@ -247,7 +242,8 @@ impl Host {
             return;
         }
         let Some(object) = self.object_in(&image, id) else { return };
-        self.request_ahead(&object, &missing(&object, &range, &Arrived::new()));
+        let missing: Vec<Numbered> = missing(&object, &range, &Arrived::new()).collect();
+        self.request_ahead(&object, &missing);
     }
 
     /// Whether the read may be tried at all.
@@ -266,30 +262,4 @@ impl Host {
 fn clip(offset: u64, length: u64, size: u64) -> Range<u64> {
     let start = offset.min(size);
     start..start.saturating_add(length).min(size)
-}
-
-fn missing(object: &Object, range: &Range<u64>, arrived: &Arrived) -> Vec<Numbered> {
-    let wanted = |numbered: &Numbered| !arrived.contains_key(&numbered.0) && !object.has(numbered);
-    object.chunks_of(range.clone()).filter(wanted).collect()
-}
-
-/// The bytes of the read, if all of its chunks are here.
-fn assemble(object: &Object, range: &Range<u64>, arrived: &Arrived) -> Option<ObjectBytes> {
-    let length = usize::try_from(range.end - range.start).ok()?;
-    let mut chunks = object.chunks_of(range.clone()).peekable();
-    // Most reads lie in one chunk: no copy then.
-    if let Some((number, chunk)) = chunks.peek()
-        && let Some(bytes) = arrived.get(number)
-        && range.end <= chunk.object_offset.saturating_add(chunk.size)
-    {
-        return ObjectBytes::of_chunk(bytes, usize::try_from(range.start - chunk.object_offset).ok()?, length);
-    }
-    let mut assembly = Assembly::new(range.start, length);
-    for numbered in chunks {
-        match arrived.get(&numbered.0) {
-            Some(bytes) => assembly.fill(numbered.1.object_offset, bytes),
-            None => object.fill(&mut assembly, &numbered).then_some(())?,
-        }
-    }
-    Some(assembly.finish())
 }

@@ -17,6 +17,11 @@ use tokio::time::Instant;
 
 type Object = (Digest, Vec<u8>);
 
+/// Sizes here are far below 4 GiB.
+fn index(number: u64) -> usize {
+    usize::try_from(number).expect("a small number")
+}
+
 /// What exists in one run. The model of an object is its bytes.
 struct Universe {
     objects: Vec<Object>,
@@ -32,7 +37,7 @@ fn content(random: &mut Random) -> Vec<u8> {
         1 => random.below(20_000) + 1,
         _ => random.below(400_000) + 1,
     };
-    let mut content = noise(random.next(), usize::try_from(length).unwrap());
+    let mut content = noise(random.next(), index(length));
     if random.below(4) == 0 {
         let middle = content.len() / 3..content.len() / 2;
         content[middle].fill(0);
@@ -42,12 +47,12 @@ fn content(random: &mut Random) -> Vec<u8> {
 
 fn pack(random: &mut Random, objects: &[Object]) -> PackedLayer {
     let forms = [Form::Raw, Form::Gzip, Form::Zstd, Form::Gzip, Form::Zstd, Form::GzipStream];
-    let mut packer = Packer::new(forms[usize::try_from(random.below(6)).unwrap()]);
+    let mut packer = Packer::new(forms[random.index(6)]);
     let (small, large): (Vec<_>, Vec<_>) = objects.iter().partition(|(_, bytes)| bytes.len() < 1000);
     packer.shared(&small.iter().map(|(_, bytes)| bytes.as_slice()).collect::<Vec<_>>());
     for (_, bytes) in large {
-        packer.gap(usize::try_from(random.below(2) * random.below(60_000)).unwrap());
-        packer.object(bytes, usize::try_from(random.below(100_000) + 4096).unwrap());
+        packer.gap(random.index(2) * random.index(60_000));
+        packer.object(bytes, random.index(100_000) + 4096);
     }
     packer.finish()
 }
@@ -95,8 +100,8 @@ impl Universe {
 
 fn reply(random: &mut Random, size: u64, timed: bool) -> Reply {
     let faults = [Fault::Unavailable, Fault::NotFound, Fault::Timeout, Fault::BadData];
-    let fault = faults[usize::try_from(random.below(4)).unwrap()];
-    let some = usize::try_from(random.below(size)).unwrap();
+    let fault = faults[random.index(4)];
+    let some = random.index(index(size));
     let then = match random.below(if timed { 12 } else { 10 }) {
         0 => Then::Corrupt(random.below(size)),
         1 => Then::Garbage,
@@ -107,7 +112,7 @@ fn reply(random: &mut Random, size: u64, timed: bool) -> Reply {
         11 => Then::Never,
         _ => Then::Bytes,
     };
-    let part = usize::try_from(random.below(60_000) + 1000).unwrap();
+    let part = random.index(60_000) + 1000;
     let wait = |millis| Duration::from_millis(if timed { millis } else { 0 });
     Reply { latency: wait(random.below(200)), pace: wait(random.below(30)), part, then }
 }
@@ -129,11 +134,11 @@ async fn run(seed: u64) {
             // A process that died: what it knew is gone, what it wrote is there.
             3 => (fetcher, images) = universe.fetcher(),
             4 => {
-                let (object, _) = &universe.objects[usize::try_from(random.below(2)).unwrap()];
+                let (object, _) = &universe.objects[random.index(2)];
                 fetcher.close_local(object);
                 universe.store.evict(object);
             }
-            _ => images.truncate(1 + usize::try_from(random.below(2)).unwrap()),
+            _ => images.truncate(1 + random.index(2)),
         }
         let readers = (0..4).map(|_| reader(&universe, &fetcher, random.next(), seed));
         futures::future::join_all(readers).await;
@@ -146,7 +151,7 @@ async fn reader(universe: &Universe, fetcher: &Fetcher, seed: u64, run: u64) {
     let mut random = Random(seed);
     let mut at = 0;
     for _ in 0..12 {
-        let (object, bytes) = &universe.objects[usize::try_from(random.below(universe.objects.len() as u64)).unwrap()];
+        let (object, bytes) = &universe.objects[random.index(universe.objects.len())];
         if random.below(2) == 0 {
             at = random.below(bytes.len() as u64 + 10);
         }
@@ -160,8 +165,8 @@ async fn reader(universe: &Universe, fetcher: &Fetcher, seed: u64, run: u64) {
             }
         };
         if let Ok(Ok(answer)) = tokio::time::timeout(patience, read).await {
-            let start = usize::try_from(at).unwrap().min(bytes.len());
-            let end = start.saturating_add(usize::try_from(length).unwrap()).min(bytes.len());
+            let start = index(at).min(bytes.len());
+            let end = start.saturating_add(index(length)).min(bytes.len());
             assert!(*answer == bytes[start..end], "seed {run}: wrong bytes at {at}, {length} long");
         }
         assert!(

@@ -82,6 +82,10 @@ impl Random {
         z ^ (z >> 31)
     }
 
+    pub fn index(&mut self, limit: usize) -> usize {
+        usize::try_from(self.below(limit as u64)).unwrap_or(0)
+    }
+
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
