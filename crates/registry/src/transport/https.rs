@@ -7,7 +7,7 @@
 //! HTTP/1.1 with a warm pool: ranged reads are few and large, a lost packet stalls one of them and not all, and every
 //! registry and object store speaks it.
 
-use std::error::Error as _;
+use std::error::Error;
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -118,26 +118,23 @@ fn classify(error: reqwest::Error) -> TransportError {
 }
 
 fn tls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if let Some(found) = error.downcast_ref::<rustls::Error>() {
-            return Some(found);
-        }
-        // An I/O error hides what it wraps from `source`.
-        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if let Some(found) = wrapped.and_then(|wrapped| wrapped.downcast_ref::<rustls::Error>()) {
-            return Some(found);
-        }
-        cause = error.source();
-    }
-    None
+    causes(error).find_map(|cause| cause.downcast_ref())
+}
+
+/// The error and what is behind it, outermost first. An I/O error hides what it wraps from `source`.
+fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    std::iter::from_fn(move || {
+        let current = next?;
+        next = match current.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => current.source(),
+        };
+        Some(current)
+    })
 }
 
 /// The innermost cause says what happened; the layers above it only that something did.
 fn chain(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
+    causes(error).last().map(ToString::to_string).unwrap_or_default()
 }
