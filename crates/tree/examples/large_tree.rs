@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let summary = image.check()?;
     let checked = start.elapsed();
     println!("{} names, {} inodes, {} objects in {} layers", summary.names, summary.inodes, summary.objects, count);
-    println!("merged after {merged:.0?}, written after {written:.0?}, checked after {checked:.0?}");
+    println!("merged after {merged:.2?}, written after {written:.2?}, checked after {checked:.2?}");
     println!("image: {} bytes, {} a name", bytes.len(), bytes.len() as u64 / summary.names);
     println!("resident: {before} KiB of layers before, {} KiB at the peak", resident("VmHWM:")?);
     if let Some(path) = arguments.next() {

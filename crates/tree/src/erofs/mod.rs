@@ -6,6 +6,12 @@
 //!
 //! Written for Linux 6.5 and newer (on-disk features: chunked files, long xattr prefixes). Format source: the kernel's
 //! `Documentation/filesystems/erofs.rst` and `fs/erofs/erofs_fs.h`.
+//!
+//! Why not the `composefs` crate (0.9.4 was tried as writer and reader)? For 230,000 files it takes 2.4 s of CPU, 300 MiB
+//! of memory and 60 MB of image; this module and the merge take 0.5 s, 95 MiB and 45 MB (`examples/large_tree.rs`). Its
+//! format 2 drops nanoseconds; its format 1 keeps them but puts 256 whiteouts into the root; both name objects by
+//! fs-verity digests and end symbolic links at 1,024 bytes, where images have 4,095. It borrows nothing, so the tree
+//! would exist twice. Large uids, directories of 100,000 names and large xattrs it does as well.
 
 mod check;
 mod crc32c;
