@@ -13,18 +13,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuser::{Config, Session, SessionACL};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use tokio::sync::watch;
 
 use crate::adapter::{Adapter, Counters, InFlight};
+use crate::fusermount;
 use crate::kernel::{Context, StepError};
 use crate::table::{SOURCE, SUBTYPE};
 
 /// Where the kernel hands out FUSE connections.
-pub(crate) const DEVICE: &str = "/dev/fuse";
+const DEVICE: &str = "/dev/fuse";
 /// More event threads cost latency when little happens, and hits are answered in microseconds.
 const MAX_EVENT_THREADS: usize = 4;
 
@@ -78,19 +79,15 @@ impl Connection {
 
     /// Opens a connection without special rights, mounted at `mountpoint` by the `fusermount3` helper.
     pub(crate) fn open_unprivileged(adapter: Adapter, mountpoint: &Path) -> Result<Self, StepError> {
-        let mut config = session_config();
-        config.acl = SessionACL::Owner;
-        config.mount_options = vec![
-            MountOption::FSName(SOURCE.to_owned()),
-            MountOption::Subtype(SUBTYPE.to_owned()),
-            MountOption::RO,
-            MountOption::NoDev,
-            MountOption::NoSuid,
-            MountOption::DefaultPermissions,
-        ];
+        let device = fusermount::mount(mountpoint)?;
         let watched = Watched::of(&adapter);
-        let session = Session::new(adapter, mountpoint, &config).map_err(|error| io_step("run fusermount3", &error))?;
-        Self::serve(session, watched)
+        let session = Session::from_fd(adapter, device, SessionACL::All, session_config())
+            .map_err(|error| io_step("start serving FUSE", &error))?;
+        let mut connection = Self::serve(session, watched)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(mountpoint, flags, Mode::empty());
+        connection.number = root.ok().and_then(|root| device_minor(root.as_fd()));
+        Ok(connection)
     }
 
     fn serve(session: Session<Adapter>, watched: Watched) -> Result<Self, StepError> {
@@ -150,8 +147,14 @@ impl Connection {
 
 /// Opens `/dev/fuse`, or says what to do about it.
 pub(crate) fn open_device() -> Result<File, StepError> {
-    let step = "open /dev/fuse (is the fuse module loaded, and the device passed into this container?)";
-    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| io_step(step, &error))
+    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| {
+        let advice = match error.kind() {
+            io::ErrorKind::NotFound => "load the module fuse, or pass the device into this container",
+            io::ErrorKind::PermissionDenied => "everybody may open it on most systems: chmod 0666 /dev/fuse",
+            _ => "",
+        };
+        io_step("open /dev/fuse", &error).with("try", advice)
+    })
 }
 
 fn session_config() -> Config {

@@ -1,5 +1,6 @@
 //! [`Host`]: all mounts that one server process serves.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use crate::make::Maker;
 use crate::mounted::{Live, Mounted};
 use crate::overlay::{self, Reach};
 use crate::spec::{Mode, ModeChoice, MountSpec};
+use crate::table::{self, TableEntry};
 use crate::{mountpoint, upper, warden};
 
 /// Mounts images for one store, and keeps an eye on the mounts. One per process.
@@ -49,6 +51,8 @@ impl Host {
     /// Mounts an image. Blocks for some milliseconds; never waits for the network.
     pub fn mount(&self, spec: &MountSpec) -> Result<Mounted, MountError> {
         let mountpoint = mountpoint::prepare(&spec.mountpoint)?;
+        // The kernel may give the new mount the number of one that is gone.
+        self.roll.look_around(table::mounts).map_err(MountError::io("read the table of mounts"))?;
         match spec.mode {
             ModeChoice::Only(mode) => self.mount_as(mode, None, spec, mountpoint),
             ModeChoice::Auto => match self.mount_as(Mode::Native, None, spec, mountpoint.clone()) {
@@ -109,6 +113,15 @@ impl Roll {
         let mut live = self.live.lock();
         live.retain(|live| live.strong_count() > 0);
         live.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Notices which mounts are gone.
+    pub(crate) fn look_around(&self, read: impl FnOnce() -> io::Result<Vec<TableEntry>>) -> io::Result<()> {
+        // Before the table is read: what is mounted after that would be taken for gone.
+        let live = self.live();
+        let table = read()?;
+        live.iter().filter(|live| live.look(&table)).for_each(|live| live.was_removed());
+        Ok(())
     }
 
     /// The connections that have not ended.

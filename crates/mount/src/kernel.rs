@@ -17,13 +17,22 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
 pub struct StepError {
     doing: String,
     errno: Errno,
-    kernel_says: String,
+    /// Who said what about it, or nothing.
+    said: String,
 }
 
 impl StepError {
     /// `doing` completes the sentence "… failed".
     pub(crate) fn new(doing: impl Into<String>, errno: Errno) -> Self {
-        Self { doing: doing.into(), errno, kernel_says: String::new() }
+        Self { doing: doing.into(), errno, said: String::new() }
+    }
+
+    /// With what `speaker` printed about it.
+    pub(crate) fn with(mut self, speaker: &str, words: &str) -> Self {
+        if !words.is_empty() {
+            self.said = format!("{speaker}: {words}");
+        }
+        self
     }
 
     /// The kernel's error number.
@@ -36,7 +45,7 @@ impl fmt::Display for StepError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reason = std::io::Error::from(self.errno);
         write!(f, "{}: {reason}", self.doing)?;
-        if self.kernel_says.is_empty() { Ok(()) } else { write!(f, " (kernel: {})", self.kernel_says) }
+        if self.said.is_empty() { Ok(()) } else { write!(f, " ({})", self.said) }
     }
 }
 
@@ -83,7 +92,7 @@ impl Context {
     }
 
     fn explained(&self, doing: String, errno: Errno) -> StepError {
-        StepError { kernel_says: self.messages(), ..StepError::new(doing, errno) }
+        StepError::new(doing, errno).with("kernel", &self.messages())
     }
 
     /// What the kernel wrote about this context, one message per read, each with a severity letter in front.

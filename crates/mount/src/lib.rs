@@ -13,6 +13,7 @@
 mod adapter;
 mod connection;
 mod error;
+mod fusermount;
 mod host;
 mod kernel;
 mod make;

@@ -14,8 +14,9 @@ use tarpon_fs::{ImageFs, MappedFile, ObjectFs, Objects, Operations, Reads};
 use tokio::runtime::Handle;
 
 use crate::adapter::{Adapter, OpenPolicy};
-use crate::connection::Connection;
+use crate::connection::{self, Connection};
 use crate::error::MountError;
+use crate::fusermount;
 use crate::host::Roll;
 use crate::kernel::{self, StepError};
 use crate::mounted::{Live, Parts};
@@ -138,8 +139,8 @@ impl Maker {
                 "a writable mount needs root, or a user namespace: try it inside `unshare --user --map-root-user --mount`",
             ));
         }
-        crate::connection::open_device().map_err(|error| unsupported(Mode::Fuse, error))?;
-        if !crate::probe::is_in_path("fusermount3") {
+        connection::open_device().map_err(|error| unsupported(Mode::Fuse, error))?;
+        if !fusermount::is_installed() {
             let reason = "fusermount3 is not installed: it is in the package fuse3 of most distributions";
             return Err(unsupported(Mode::Fuse, reason));
         }

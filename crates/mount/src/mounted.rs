@@ -143,16 +143,20 @@ impl Live {
         Ok(how)
     }
 
-    /// The mount in the table, also if its directory was renamed. The kernel may give its number to another mount
-    /// later, but hardly to another one of ours before the warden has looked.
+    /// The mount in the table, also if its directory was renamed.
     fn find<'t>(&self, table: &'t [TableEntry]) -> Option<&'t TableEntry> {
-        table.iter().find(|entry| entry.id == self.id && entry.is_ours())
+        table.iter().find(|entry| entry.id == self.id && entry.is_ours() && *self.attached.borrow())
     }
 
-    /// Compares with the table of mounts; returns whether the mount has just been found gone.
+    /// Compares with the table of mounts; returns whether the mount has just been found gone. What is gone stays gone,
+    /// whoever has its number next.
     pub(crate) fn look(&self, table: &[TableEntry]) -> bool {
         let here = self.find(table).is_some();
-        self.attached.send_if_modified(|attached| std::mem::replace(attached, here) != here) && !here
+        self.attached.send_if_modified(|attached| {
+            let just_gone = *attached && !here;
+            *attached &= here;
+            just_gone
+        })
     }
 
     /// Somebody else unmounted it.

@@ -1,12 +1,11 @@
 //! Is this directory fit to be mounted on? And clearing what a dead server left there.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
 use crate::error::MountError;
-use crate::{kernel, table};
+use crate::{fusermount, kernel, table};
 
 /// The absolute path of an existing directory that carries no mount of ours. A dead one is removed first.
 pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
@@ -24,27 +23,20 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
 
 /// Removes a FUSE mount of ours at `path` whose server is dead. Anything else is left alone; says whether there was one.
 pub fn clear_dead(path: &Path) -> Result<bool, MountError> {
-    let dead = |error: &io::Error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error());
-    if !path.symlink_metadata().is_err_and(|error| dead(&error)) {
-        return Ok(false);
-    }
-    let absolute = std::path::absolute(path).map_err(MountError::io("find the mount point"))?;
-    match table::mount_at(&absolute).map_err(MountError::io("read the table of mounts"))? {
-        Some(mount) if mount.is_ours() => {
-            remove(&absolute, true)?;
-            tracing::info!(path = %absolute.display(), "removed a mount whose server is dead");
-            Ok(true)
-        }
-        _ => Ok(false),
-    }
+    clear_if(path, is_dead)
 }
 
 /// Removes the mount of ours at `path`, dead or alive, for whoever knows that its server is gone; says whether there
 /// was one. Users of it keep what they have open.
 pub fn clear(path: &Path) -> Result<bool, MountError> {
+    clear_if(path, |_| true)
+}
+
+fn clear_if(path: &Path, condition: impl FnOnce(&Path) -> bool) -> Result<bool, MountError> {
+    // No canonical path: that could ask the server.
     let absolute = std::path::absolute(path).map_err(MountError::io("find the mount point"))?;
     match table::mount_at(&absolute).map_err(MountError::io("read the table of mounts"))? {
-        Some(mount) if mount.is_ours() => {
+        Some(mount) if mount.is_ours() && condition(&absolute) => {
             remove(&absolute, true)?;
             tracing::info!(path = %absolute.display(), "removed a mount whose server is gone");
             Ok(true)
@@ -53,26 +45,18 @@ pub fn clear(path: &Path) -> Result<bool, MountError> {
     }
 }
 
+/// Whether FUSE says that nobody serves it. `statfs` is never answered from a cache.
+fn is_dead(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_err_and(|errno| errno == Errno::NOTCONN)
+}
+
 /// Unmounts `path` with whatever right this process has: the system call, or `fusermount3` for those who may not.
 pub(crate) fn remove(path: &Path, lazily: bool) -> Result<(), kernel::StepError> {
     let removed = if lazily { kernel::detach(path) } else { kernel::unmount_unused(path) };
     match removed {
-        Err(error) if error.errno() == Errno::PERM => fusermount(path, lazily),
+        Err(error) if error.errno() == Errno::PERM => fusermount::unmount(path, lazily),
         other => other,
     }
-}
-
-fn fusermount(path: &Path, lazily: bool) -> Result<(), kernel::StepError> {
-    let doing = format!("unmount {} with fusermount3", path.display());
-    let mut command = std::process::Command::new("fusermount3");
-    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(path);
-    let output = command.output().map_err(|error| crate::connection::io_step(&doing, &error))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let errno = if said.contains("busy") { Errno::BUSY } else { Errno::PERM };
-    Err(kernel::StepError::new(format!("{doing} ({})", said.trim()), errno))
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 
 use crate::adapter::{Adapter, OpenPolicy};
 use crate::connection::{self, Connection};
+use crate::fusermount;
 use crate::overlay::{self, ImageLayers, Reach, Reachable};
 
 /// One thing that mounting may need.
@@ -41,12 +42,6 @@ pub fn probe(scratch: &Path, runtime: Handle) -> Vec<Capability> {
         capability("fusermount3", "mounting without root", fusermount()),
         capability("user namespaces", "writable mounts without root", user_namespaces()),
     ]
-}
-
-/// Whether a program of this name can be started.
-pub(crate) fn is_in_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
 fn kernel() -> Result<String, String> {
@@ -120,7 +115,7 @@ impl Objects for Nothing {
 }
 
 fn fusermount() -> Result<String, String> {
-    if is_in_path("fusermount3") {
+    if fusermount::is_installed() {
         Ok("installed".to_owned())
     } else {
         Err("not installed: it is in the package fuse3 of most distributions".to_owned())

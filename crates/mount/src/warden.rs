@@ -37,11 +37,8 @@ pub(crate) fn start(roll: &Arc<Roll>) -> Result<(), StepError> {
 
 fn make_round(roll: &Weak<Roll>, changes: &mut Changes) -> Option<()> {
     let roll = roll.upgrade()?;
-    // Before the table is read: what is mounted after that would be taken for gone.
-    let live = roll.live();
-    match changes.read() {
-        Ok(table) => live.iter().filter(|live| live.look(&table)).for_each(|live| live.was_removed()),
-        Err(error) => tracing::warn!(%error, "cannot read the table of mounts"),
+    if let Err(error) = roll.look_around(|| changes.read()) {
+        tracing::warn!(%error, "cannot read the table of mounts");
     }
     for connection in roll.connections() {
         if connection.is_wedged(PATIENCE) {

@@ -1,0 +1,84 @@
+//! The helper `fusermount3`, by which users without special rights mount and unmount FUSE file systems.
+//!
+//! It opens `/dev/fuse` and mounts with its own rights, and sends the open device back over a socket whose number it
+//! finds in `_FUSE_COMMFD` (libfuse's protocol; here it is its standard input).
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use crate::connection::io_step;
+use crate::kernel::StepError;
+use crate::table::{SOURCE, SUBTYPE};
+
+/// Its name.
+pub(crate) const PROGRAM: &str = "fusermount3";
+
+/// Whether it is installed.
+pub(crate) fn is_installed() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(PROGRAM).is_file())
+}
+
+/// Mounts at `mountpoint`; returns the device to serve it through.
+pub(crate) fn mount(mountpoint: &Path) -> Result<OwnedFd, StepError> {
+    let failed = |error: io::Error| io_step(&format!("run {PROGRAM}"), &error);
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    let options = format!("ro,nosuid,nodev,default_permissions,fsname={SOURCE},subtype={SUBTYPE}");
+    let helper = Command::new(PROGRAM)
+        .args(["-o", &options, "--"])
+        .arg(mountpoint)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let device = receive(&ours);
+    let output = helper.wait_with_output().map_err(failed)?;
+    match device {
+        Ok(Some(device)) if output.status.success() => Ok(device),
+        Ok(_) => Err(refusal("mount", &output.stderr, Errno::PERM)),
+        Err(errno) => Err(StepError::new(format!("receive the device from {PROGRAM}"), errno)),
+    }
+}
+
+/// Unmounts `mountpoint`; `EBUSY` if it is in use and `lazily` is false.
+pub(crate) fn unmount(mountpoint: &Path, lazily: bool) -> Result<(), StepError> {
+    let mut command = Command::new(PROGRAM);
+    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(mountpoint);
+    let output = command.output().map_err(|error| io_step(&format!("run {PROGRAM}"), &error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let busy = String::from_utf8_lossy(&output.stderr).contains("busy");
+    Err(refusal("unmount", &output.stderr, if busy { Errno::BUSY } else { Errno::PERM }))
+}
+
+fn refusal(doing: &str, stderr: &[u8], errno: Errno) -> StepError {
+    let said = String::from_utf8_lossy(stderr);
+    let said = said.trim().trim_start_matches(PROGRAM).trim_start_matches([':', ' ']);
+    StepError::new(format!("{doing} with {PROGRAM}"), errno).with(PROGRAM, said)
+}
+
+/// The one descriptor that comes over the socket; none if it is closed without.
+fn receive(socket: &UnixStream) -> Result<Option<OwnedFd>, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0_u8];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)
+    })?;
+    let device = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(device)
+}

@@ -1,0 +1,87 @@
+//! [`Bed`]: a store folder, a host and images made of a few words.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Writable};
+use tarpon_testkit::entries::{Made, layer};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::objects::Memory;
+
+pub(crate) const MODES: [Mode; 2] = [Mode::Native, Mode::Fuse];
+
+/// Everything that a mount needs. Mounts go away when they are dropped, before the folder does.
+pub(crate) struct Bed {
+    pub(crate) host: Host,
+    pub(crate) objects: Arc<Memory>,
+    pub(crate) runtime: Runtime,
+    folder: TempDir,
+}
+
+impl Bed {
+    /// None, with a line that says why, where real mounts cannot be made.
+    pub(crate) fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/fuse").exists() {
+            println!("skipped: mounting needs root and /dev/fuse");
+            return None;
+        }
+        Some(Self::in_folder(tempfile::tempdir().unwrap()))
+    }
+
+    /// For a user who owns `folder`.
+    pub(crate) fn in_folder(folder: TempDir) -> Self {
+        for name in ["objects", "run", "mnt"] {
+            std::fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        let objects = Arc::new(Memory::new(folder.path().join("objects")));
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+        let host = Host::new(objects.clone(), runtime.handle().clone(), folder.path().join("run")).expect("a host");
+        Self { host, objects, runtime, folder }
+    }
+
+    /// A path in the folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A path in the mount.
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.path("mnt").join(name)
+    }
+
+    /// What mounting this image read-only takes.
+    pub(crate) fn spec(&self, mode: Mode, image: impl IntoIterator<Item = Made>) -> MountSpec {
+        let tree = tempfile::Builder::new().prefix("tree-").tempfile_in(self.folder.path()).unwrap();
+        let layers = [layer(image)];
+        std::fs::write(tree.path(), tarpon_tree::erofs::write(&tarpon_tree::merge(&layers).unwrap())).unwrap();
+        MountSpec {
+            tree: tree.into_temp_path().keep().unwrap(),
+            objects: self.path("objects"),
+            mountpoint: self.path("mnt"),
+            mode: ModeChoice::Only(mode),
+            writable: Writable::No,
+            suid: false,
+            dev: false,
+        }
+    }
+
+    /// Mounts an image read-only.
+    pub(crate) fn mount(&self, mode: Mode, image: impl IntoIterator<Item = Made>) -> Mounted {
+        self.mount_spec(&self.spec(mode, image)).unwrap()
+    }
+
+    pub(crate) fn mount_spec(&self, spec: &MountSpec) -> Result<Mounted, MountError> {
+        self.host.mount(spec)
+    }
+}
+
+/// The system's error number of a failed call.
+pub(crate) fn errno<T>(result: std::io::Result<T>) -> rustix::io::Errno {
+    match result {
+        Ok(_) => panic!("the call went through"),
+        Err(error) => rustix::io::Errno::from_io_error(&error).expect("an error of the system"),
+    }
+}

@@ -1,0 +1,125 @@
+//! Mounting, unmounting, and what happens behind our back.
+
+use std::fs::File;
+use std::io::Read;
+use std::time::Duration;
+
+use rustix::mount::UnmountFlags;
+use tarpon_mount::{Mode, ModeChoice, MountError, Unmounted};
+use tarpon_testkit::entries::file;
+
+use crate::bed::{Bed, MODES};
+use crate::objects::Manner;
+
+#[test]
+fn a_mount_that_is_in_use_is_unmounted_lazily_and_its_users_go_on() {
+    let content = vec![9_u8; 500_000];
+    for mode in MODES {
+        let Some(bed) = Bed::new() else { return };
+        bed.objects.add(content.clone(), Manner::Remote);
+        let mounted = bed.mount(mode, [file("f", &content)]);
+        let mut open = File::open(bed.at("f")).unwrap();
+        assert_eq!(mounted.unmount().unwrap(), Unmounted::Lazy, "{mode}");
+        assert!(!mounted.is_attached());
+        assert_eq!(mounted.unmount().unwrap(), Unmounted::Already);
+        let mut read = Vec::new();
+        open.read_to_end(&mut read).unwrap();
+        assert!(read == content, "{mode}: served to the end");
+        drop(open);
+        bed.runtime.block_on(bed.host.drained());
+    }
+}
+
+#[test]
+fn an_unmount_by_somebody_else_is_noticed() {
+    for mode in MODES {
+        let Some(bed) = Bed::new() else { return };
+        let mounted = bed.mount(mode, []);
+        assert!(mounted.is_attached());
+        rustix::mount::unmount(bed.path("mnt"), UnmountFlags::empty()).unwrap();
+        bed.runtime.block_on(mounted.wait());
+        bed.runtime.block_on(bed.host.drained());
+    }
+}
+
+#[test]
+fn a_second_mount_at_the_same_place_is_refused() {
+    for mode in MODES {
+        let Some(bed) = Bed::new() else { return };
+        let spec = bed.spec(mode, []);
+        let _mounted = bed.mount_spec(&spec).unwrap();
+        let error = bed.mount_spec(&spec).err().expect("refused");
+        assert!(matches!(error, MountError::Mountpoint { .. }), "{error}");
+    }
+}
+
+#[test]
+fn mounts_of_many_images_share_one_set_of_objects() {
+    let Some(bed) = Bed::new() else { return };
+    bed.objects.add("shared", Manner::Remote);
+    let mut spec = bed.spec(Mode::Native, [file("a", "shared")]);
+    let first = bed.mount_spec(&spec).unwrap();
+    spec = bed.spec(Mode::Native, [file("b", "shared")]);
+    spec.mountpoint = bed.path("other");
+    std::fs::create_dir(&spec.mountpoint).unwrap();
+    let second = bed.mount_spec(&spec).unwrap();
+    assert_eq!(std::fs::read(bed.at("a")).unwrap(), b"shared");
+    assert_eq!(std::fs::read(bed.path("other/b")).unwrap(), b"shared");
+    assert_eq!(bed.objects.asked(), 1, "the kernel has it in its cache");
+    first.unmount().unwrap();
+    bed.objects.add("later", Manner::Remote);
+    drop(second);
+    bed.runtime.block_on(bed.host.drained());
+}
+
+#[test]
+fn an_object_that_comes_with_a_later_image_is_found() {
+    let Some(bed) = Bed::new() else { return };
+    let image = || [file("f", "late")];
+    let early = bed.mount(Mode::Native, image());
+    assert!(std::fs::read(bed.at("f")).is_err(), "nobody knows the object");
+    early.unmount().unwrap();
+    bed.objects.add("late", Manner::Remote);
+    let _late = bed.mount(Mode::Native, image());
+    assert_eq!(std::fs::read(bed.at("f")).unwrap(), b"late");
+}
+
+#[test]
+fn auto_takes_native_where_it_works() {
+    let Some(bed) = Bed::new() else { return };
+    let mut spec = bed.spec(Mode::Fuse, []);
+    spec.mode = ModeChoice::Auto;
+    let mounted = bed.mount_spec(&spec).unwrap();
+    assert_eq!((mounted.mode(), mounted.fallback_reason()), (Mode::Native, None));
+}
+
+#[test]
+fn shutting_down_unmounts_everything() {
+    let Some(bed) = Bed::new() else { return };
+    let mounted = bed.mount(Mode::Fuse, []);
+    bed.runtime.block_on(bed.host.shut_down(Duration::from_secs(10)));
+    assert!(!mounted.is_attached());
+    bed.runtime.block_on(bed.host.drained());
+}
+
+#[test]
+fn a_tree_that_is_none_mounts_nothing() {
+    for mode in MODES {
+        let Some(bed) = Bed::new() else { return };
+        let spec = bed.spec(mode, []);
+        std::fs::write(&spec.tree, vec![0; 8192]).unwrap();
+        assert!(bed.mount_spec(&spec).is_err(), "{mode}");
+        assert!(std::fs::read_dir(bed.path("mnt")).unwrap().next().is_none());
+        bed.runtime.block_on(bed.host.drained());
+    }
+}
+
+#[test]
+fn this_machine_can_be_asked_what_it_can() {
+    let Some(bed) = Bed::new() else { return };
+    let found = tarpon_mount::probe(&bed.path("run"), bed.runtime.handle().clone());
+    for capability in &found {
+        println!("{capability:?}");
+    }
+    assert!(found.iter().any(|capability| capability.name == "root" && capability.found.is_ok()));
+}

@@ -1,0 +1,252 @@
+//! What programs see of a mounted image.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::process::Command;
+
+use rustix::fs::{AtFlags, CWD, Mode as FileMode, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+use tarpon_mount::Mode;
+use tarpon_testkit::entries::{Made, char_device, dir, fifo, file, link, sized_file, symlink};
+
+use crate::bed::{Bed, MODES, errno};
+use crate::objects::Manner;
+
+/// Bytes that differ at every place where a mistake would show.
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| u8::try_from((at ^ (at >> 8) ^ (at >> 16)) & 0xff).unwrap()).collect()
+}
+
+fn in_both_modes(image: impl Fn() -> Vec<Made>, check: impl Fn(&Bed, Mode)) {
+    for mode in MODES {
+        let Some(bed) = Bed::new() else { return };
+        let mounted = bed.mount(mode, image());
+        assert_eq!(mounted.mode(), mode);
+        check(&bed, mode);
+    }
+}
+
+#[test]
+fn attributes_are_those_of_the_layer() {
+    let image = || {
+        vec![
+            dir("d").mode(0o1777).owner(1, 70_000),
+            file("d/f", b"").mode(0o4755).owner(70_000, 3).mtime(-5, 250_000_000),
+            sized_file("d/g", tarpon_oci::Digest::of(b"x"), 1).mode(0o600).mtime(1_700_000_001, 123_456_789),
+            symlink("l", "d/f"),
+            fifo("p"),
+            char_device("c", 1, 3),
+            link("h", "d/g"),
+        ]
+    };
+    in_both_modes(image, |bed, _| {
+        let stat = |name: &str| bed.at(name).symlink_metadata().unwrap();
+        let directory = stat("d");
+        assert_eq!((directory.mode(), directory.uid(), directory.gid()), (0o041_777, 1, 70_000));
+        let empty = stat("d/f");
+        assert_eq!((empty.mode(), empty.uid(), empty.gid(), empty.size()), (0o104_755, 70_000, 3, 0));
+        assert_eq!((empty.mtime(), empty.mtime_nsec()), (-5, 250_000_000));
+        let linked = stat("h");
+        assert_eq!((linked.nlink(), linked.ino()), (2, stat("d/g").ino()));
+        assert_eq!((linked.mtime(), linked.mtime_nsec()), (1_700_000_001, 123_456_789));
+        assert_eq!(std::fs::read_link(bed.at("l")).unwrap().to_str(), Some("d/f"));
+        assert!(stat("p").file_type().is_fifo());
+        let device = stat("c");
+        assert!(device.file_type().is_char_device());
+        assert_eq!(device.rdev(), rustix::fs::makedev(1, 3));
+        assert_eq!(errno(bed.at("no/such").metadata()), Errno::NOENT);
+        assert_eq!(errno(bed.at("no").metadata()), Errno::NOENT);
+        assert_eq!(errno(bed.at("d/f/x").metadata()), Errno::NOTDIR);
+    });
+}
+
+#[test]
+fn reads_give_exactly_the_bytes_wherever_they_are() {
+    let content = pattern(3_000_017);
+    for manner in [Manner::Local, Manner::Remote] {
+        let image = || vec![file("big", &content)];
+        in_both_modes(image, |bed, _| {
+            bed.objects.add(content.clone(), manner);
+            let mut big = File::open(bed.at("big")).unwrap();
+            for (offset, length) in [(0, 1), (1, 4096), (4095, 3), (131_071, 1 << 20), (2_999_999, 18), (3_000_016, 9)]
+            {
+                let mut read = vec![0; length];
+                let got = big.read_at(&mut read, offset as u64).unwrap();
+                let expected = &content[offset..content.len().min(offset + length)];
+                assert_eq!(&read[..got], expected, "{length} bytes at {offset}");
+            }
+            assert_eq!(big.read_at(&mut [0; 8], 3_000_017).unwrap(), 0);
+            assert_eq!(big.read_at(&mut [0; 8], 1 << 40).unwrap(), 0);
+            let mut all = Vec::new();
+            big.seek(SeekFrom::Start(0)).unwrap();
+            big.read_to_end(&mut all).unwrap();
+            assert!(all == content, "the whole file");
+        });
+    }
+}
+
+#[test]
+fn complete_objects_are_read_without_asking_us() {
+    let content = pattern(1 << 20);
+    in_both_modes(
+        || vec![file("big", &content)],
+        |bed, mode| {
+            bed.objects.add(content.clone(), Manner::Broken);
+            bed.objects.complete(&content);
+            assert!(std::fs::read(bed.at("big")).unwrap() == content, "{mode}");
+            assert_eq!(bed.objects.asked(), 0, "{mode}");
+        },
+    );
+}
+
+#[test]
+fn a_program_runs_from_the_mount() {
+    let program = std::fs::read("/bin/echo").unwrap();
+    in_both_modes(
+        || vec![file("echo", &program).mode(0o755)],
+        |bed, _| {
+            bed.objects.add(program.clone(), Manner::Remote);
+            let output = Command::new(bed.at("echo")).arg("mapped").output().unwrap();
+            assert_eq!(output.stdout, b"mapped\n");
+        },
+    );
+}
+
+#[test]
+fn xattrs_are_those_of_the_image_and_no_others() {
+    let image = || {
+        let content = "bytes, so that overlayfs needs its marks";
+        vec![file("f", content).xattr("user.note", b"a\0b").xattr("security.capability", b"raw"), file("g", content)]
+    };
+    in_both_modes(image, |bed, mode| {
+        let get = |name: &str, attribute: &str| {
+            let mut value = vec![0; 256];
+            rustix::fs::getxattr(bed.at(name), attribute, &mut value).map(|length| value[..length].to_vec())
+        };
+        assert_eq!(get("f", "user.note"), Ok(b"a\0b".to_vec()), "{mode}");
+        assert_eq!(get("f", "user.none"), Err(Errno::NODATA));
+        assert_eq!(get("g", "user.note"), Err(Errno::NODATA));
+        let list = |name: &str| {
+            let mut names = vec![0_u8; 256];
+            let length = rustix::fs::listxattr(bed.at(name), &mut names).unwrap();
+            let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+            names.map(|name| String::from_utf8(name.to_vec()).unwrap()).collect::<BTreeSet<_>>()
+        };
+        assert_eq!(list("f"), BTreeSet::from(["user.note".to_owned(), "security.capability".to_owned()]), "{mode}");
+        assert_eq!(list("g"), BTreeSet::new(), "{mode}");
+        let mut small = [0; 2];
+        assert_eq!(rustix::fs::getxattr(bed.at("f"), "user.note", &mut small), Err(Errno::RANGE));
+    });
+}
+
+#[test]
+fn everything_that_would_change_something_is_refused() {
+    in_both_modes(
+        || vec![dir("d"), file("f", b"content"), symlink("l", "f")],
+        |bed, mode| {
+            let (f, d, new) = (bed.at("f"), bed.at("d"), bed.at("new"));
+            let owner = Some(rustix::fs::Uid::from_raw(1));
+            let times = Timestamps {
+                last_access: Timespec { tv_sec: 1, tv_nsec: 0 },
+                last_modification: Timespec { tv_sec: 1, tv_nsec: 0 },
+            };
+            let refusals = [
+                ("open to write", errno(OpenOptions::new().write(true).open(&f))),
+                ("truncate at open", errno(File::create(&f))),
+                ("create", errno(File::create(&new))),
+                ("mkdir", errno(std::fs::create_dir(&new))),
+                ("rmdir", errno(std::fs::remove_dir(&d))),
+                ("unlink", errno(std::fs::remove_file(&f))),
+                ("rename", errno(std::fs::rename(&f, &new))),
+                ("symlink", errno(std::os::unix::fs::symlink("x", &new))),
+                ("link", errno(std::fs::hard_link(&f, &new))),
+                ("chmod", errno(rustix::fs::chmod(&f, FileMode::RWXU).map_err(Into::into))),
+                ("chown", errno(rustix::fs::chown(&f, owner, None).map_err(Into::into))),
+                ("utimens", errno(rustix::fs::utimensat(CWD, &f, &times, AtFlags::empty()).map_err(Into::into))),
+                ("setxattr", errno(rustix::fs::setxattr(&f, "user.a", b"b", XattrFlags::empty()).map_err(Into::into))),
+                ("removexattr", errno(rustix::fs::removexattr(&f, "user.a").map_err(Into::into))),
+                (
+                    "mknod",
+                    errno(
+                        rustix::fs::mknodat(CWD, &new, rustix::fs::FileType::Fifo, FileMode::RWXU, 0)
+                            .map_err(Into::into),
+                    ),
+                ),
+            ];
+            for (what, errno) in refusals {
+                assert_eq!(errno, Errno::ROFS, "{what} in mode {mode}");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_directory_of_a_hundred_thousand_names_is_listed_once_each() {
+    const NAMES: usize = 100_000;
+    let image = || {
+        let names = (0..NAMES).map(|number| symlink(format!("many/{number:06}"), "x"));
+        std::iter::once(dir("many")).chain(names).collect()
+    };
+    in_both_modes(image, |bed, mode| {
+        let entries = std::fs::read_dir(bed.at("many")).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        assert_eq!(names.len(), NAMES, "{mode}");
+        assert!(names.iter().enumerate().all(|(number, name)| *name == format!("{number:06}")), "{mode}");
+        assert!(bed.at("many/099999").symlink_metadata().is_ok());
+    });
+}
+
+#[test]
+fn listing_goes_on_where_a_seek_leads() {
+    let image =
+        || std::iter::once(dir("d")).chain((0..500).map(|number| symlink(format!("d/{number:03}"), "x"))).collect();
+    in_both_modes(image, |bed, mode| {
+        let mut listing = rustix::fs::Dir::new(File::open(bed.at("d")).unwrap()).unwrap();
+        let all: Vec<_> = listing.by_ref().map(Result::unwrap).collect();
+        assert_eq!(all.len(), 502, "{mode}");
+        for at in [0, 1, 77, 300, 500] {
+            listing.seek(all[at].offset()).unwrap();
+            let next = listing.by_ref().next().unwrap().unwrap();
+            assert_eq!(next.file_name(), all[at + 1].file_name(), "{mode}");
+        }
+        listing.rewind();
+        assert_eq!(listing.next().unwrap().unwrap().file_name(), all[0].file_name());
+    });
+}
+
+#[test]
+fn devices_and_setuid_are_off_unless_asked_for() {
+    for mode in MODES {
+        for on in [false, true] {
+            let Some(bed) = Bed::new() else { return };
+            let mut spec = bed.spec(mode, [char_device("null", 1, 3)]);
+            (spec.dev, spec.suid) = (on, on);
+            let _mounted = bed.mount_spec(&spec).unwrap();
+            let opened = File::open(bed.at("null"));
+            if on {
+                assert!(opened.is_ok(), "{mode}");
+            } else {
+                assert_eq!(errno(opened), Errno::ACCESS, "{mode}");
+            }
+            let flags = rustix::fs::statvfs(bed.at("")).unwrap().f_flag;
+            assert_eq!(flags.contains(rustix::fs::StatVfsMountFlags::NOSUID), !on, "{mode}");
+            assert!(flags.contains(rustix::fs::StatVfsMountFlags::RDONLY), "{mode}");
+        }
+    }
+}
+
+#[test]
+fn names_that_are_not_text_can_be_opened() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let name = b"\xff\xfe \n";
+    in_both_modes(
+        || vec![file(name, b"")],
+        |bed, _| {
+            assert!(File::open(bed.path("mnt").join(OsStr::from_bytes(name))).is_ok());
+        },
+    );
+}

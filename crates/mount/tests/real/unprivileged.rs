@@ -1,0 +1,54 @@
+//! Mounting as a user without rights. The test runs itself once more, as `nobody`.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::Command;
+
+use tarpon_mount::{Mode, ModeChoice, Unmounted, Writable};
+use tarpon_testkit::entries::file;
+
+use crate::bed::Bed;
+use crate::objects::Manner;
+
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn a_user_without_rights_mounts_through_fusermount() {
+    if Bed::new().is_none() {
+        return;
+    }
+    if !std::path::Path::new("/usr/bin/fusermount3").exists() {
+        println!("skipped: fusermount3 is not installed");
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    chown(home.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    // The binary may lie where nobody may not look.
+    let program = home.path().join("test");
+    std::fs::copy(std::env::current_exe().unwrap(), program).unwrap();
+    // In a private mount namespace /dev/fuse gets the mode that it has on most systems.
+    let script = "mknod -m 666 $TMPDIR/fuse c 10 229 && mount --bind $TMPDIR/fuse /dev/fuse && \
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups $TMPDIR/test \
+        --ignored --exact unprivileged::as_nobody --nocapture";
+    let output = Command::new("unshare").args(["-m", "sh", "-c", script]).env("TMPDIR", home.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
+}
+
+#[test]
+#[ignore = "the test above runs it"]
+fn as_nobody() {
+    assert!(!rustix::process::geteuid().is_root());
+    let bed = Bed::in_folder(tempfile::tempdir().unwrap());
+    bed.objects.add("content", Manner::Remote);
+    let mut spec = bed.spec(Mode::Fuse, [file("f", "content").owner(NOBODY, NOBODY)]);
+    spec.mode = ModeChoice::Auto;
+    let mounted = bed.mount_spec(&spec).unwrap();
+    assert_eq!((mounted.mode(), mounted.fallback_reason()), (Mode::Fuse, Some("it needs root")));
+    assert_eq!(std::fs::read(bed.at("f")).unwrap(), b"content");
+    assert!(bed.mount_spec(&spec).is_err(), "occupied");
+    assert_eq!(mounted.unmount().unwrap(), Unmounted::Clean);
+    spec.writable = Writable::Temporary;
+    let refusal = bed.mount_spec(&spec).err().expect("refused").to_string();
+    assert!(refusal.contains("--rw") || refusal.contains("user namespace"), "{refusal}");
+    bed.runtime.block_on(bed.host.drained());
+}
