@@ -1,5 +1,7 @@
 //! Mounts on the real kernel, in both modes, over objects in memory. Needs root and `/dev/fuse`; says so and passes without.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::expect_used)]
+
 mod bed;
 mod failures;
 mod lifecycle;
