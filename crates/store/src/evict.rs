@@ -36,8 +36,15 @@ pub struct Evicted {
     pub bytes: u64,
 }
 
-/// Part of the budget that is freed at once, so that not every write makes room anew: a tenth.
+/// What is freed beyond what is lacking, so that not every write makes room anew: a tenth of the budget, …
 const SLACK_DIVISOR: u64 = 10;
+/// … but no more than this while a writer waits. [`Store::maintain`] frees the rest before anybody has to wait.
+const SLACK_BYTES: u64 = 256 << 20;
+
+/// Bytes that are freed beyond what is lacking, for a budget of `limit` bytes.
+pub(crate) fn slack(limit: u64) -> u64 {
+    limit / SLACK_DIVISOR
+}
 
 impl Shared {
     /// Waits until `wanted` more bytes may be written. [`StoreError::Full`] if they may not.
@@ -59,7 +66,7 @@ impl Shared {
         if lacking == 0 {
             return Ok(());
         }
-        let goal = lacking.saturating_add(self.budget.limit() / SLACK_DIVISOR);
+        let goal = lacking.saturating_add(slack(self.budget.limit()).min(SLACK_BYTES));
         let evicted = Store { shared: Arc::clone(self) }.evict_locked(goal, false);
         let evicted = evicted.inspect_err(|error| tracing::warn!(%error, "making room failed"));
         self.budget.refresh();
@@ -89,6 +96,8 @@ const PROTECTED: Rank = Rank::MAX;
 struct Candidate {
     manifest: Digest,
     rank: Rank,
+    /// Bytes of the record itself.
+    bytes: u64,
     list: ObjectList,
 }
 
@@ -152,7 +161,8 @@ impl Store {
             if sound {
                 let list = ObjectList::new(folder.join(Part::Objects.file_name()));
                 let rank = if mounted.contains(&manifest) { PROTECTED } else { rank };
-                candidates.push(Candidate { manifest, rank, list });
+                let bytes = self.shared.folder_size(&folder)?;
+                candidates.push(Candidate { manifest, rank, bytes, list });
             } else if !mounted.contains(&manifest) {
                 self.drop_image(&manifest)?;
             }
@@ -197,7 +207,11 @@ impl<'a> Walk<'a> {
         pinned_since: Option<SystemTime>,
         goal: u64,
     ) -> Self {
-        let by_rank = vec![0; candidates.len()];
+        let mut by_rank = Vec::new();
+        for candidate in candidates.iter().filter(|candidate| candidate.rank != PROTECTED) {
+            by_rank.resize(by_rank.len().max(candidate.rank + 1), 0);
+            by_rank[candidate.rank] = candidate.bytes;
+        }
         Self { candidates, up_to: None, pinned_since, goal, evicted, by_rank, kept: 0 }
     }
 
@@ -279,7 +293,7 @@ fn remove_unused(shared: &Shared, found: &Found) -> Result<bool, StoreError> {
 
 /// The sorted ids of an image, read a piece at a time. The file is opened for each piece: there may be more images
 /// than a process may have files.
-struct ObjectList {
+pub(crate) struct ObjectList {
     path: PathBuf,
     offset: u64,
 }
@@ -289,7 +303,7 @@ const ID: usize = 32;
 const IDS: usize = 256;
 
 impl ObjectList {
-    fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, offset: 0 }
     }
 
@@ -298,7 +312,7 @@ impl ObjectList {
     }
 
     /// Gives `each` the ids up to those that begin with `first`.
-    fn take(&mut self, shared: &Shared, first: u8, mut each: impl FnMut(Digest)) -> Result<(), StoreError> {
+    pub(crate) fn take(&mut self, shared: &Shared, first: u8, mut each: impl FnMut(Digest)) -> Result<(), StoreError> {
         let file: File = shared.storage.open(&self.path, Access::Read).map_err(io_error("opening", &self.path))?;
         let mut buffer = [0; ID * IDS];
         loop {

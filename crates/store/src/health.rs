@@ -1,7 +1,7 @@
 //! Whether the disk can be written, after it refused once.
 //!
-//! A disk that is full, read-only or failing is left alone (everybody bypasses the store) and tried again with one
-//! write each [`PROBE_INTERVAL`].
+//! A disk that is full, read-only or failing is left alone (everybody bypasses the store) for [`PROBE_INTERVAL`], and
+//! then tried again; the first write that it refuses closes it again.
 
 use std::io;
 use std::sync::Arc;
@@ -44,19 +44,9 @@ impl HealthCheck {
         Self { clock, bypass: Mutex::new(None) }
     }
 
-    /// Whether the caller may write now. In bypass, one caller per interval may: its write is the probe.
+    /// Whether the disk may be written now. In bypass it may once per interval, until the next refusal.
     pub(crate) fn may_write(&self) -> bool {
-        match &mut *self.bypass.lock() {
-            None => true,
-            Some(bypass) => {
-                let now = self.clock.steady();
-                let probe = now >= bypass.next_probe;
-                if probe {
-                    bypass.next_probe = now + PROBE_INTERVAL;
-                }
-                probe
-            }
-        }
+        self.bypass.lock().as_ref().is_none_or(|bypass| self.clock.steady() >= bypass.next_probe)
     }
 
     pub(crate) fn succeeded(&self) {

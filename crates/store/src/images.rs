@@ -67,12 +67,14 @@ impl Store {
         }
     }
 
-    /// The image with all its files, hashed now; `None` if it is not here or is damaged.
+    /// The image with all its files, hashed now; `None` if it is not here or is damaged. After an unclean stop of the
+    /// machine its objects are checked too, so that the kernel may read them by itself.
     pub fn load_image(&self, manifest: &Digest) -> Result<Option<LoadedImage>, StoreError> {
         let Some(record) = self.image(manifest)? else { return Ok(None) };
         let loaded = Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record }.load()?;
-        if loaded.is_none() {
-            tracing::warn!(image = %manifest, "a file of the image record is missing or damaged");
+        match &loaded {
+            Some(image) => self.settle_image(&image.record)?,
+            None => tracing::warn!(image = %manifest, "a file of the image record is missing or damaged"),
         }
         Ok(loaded)
     }

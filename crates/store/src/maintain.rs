@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tarpon_oci::Digest;
 
 use crate::StoreError;
-use crate::evict::Evicted;
+use crate::evict::{Evicted, slack};
 use crate::files;
 use crate::layout::read_record;
 use crate::mounts::{Mount, MountRecord};
@@ -73,15 +73,19 @@ impl Store {
         Ok(())
     }
 
-    /// The round that a server makes every [`PROBE_INTERVAL`](crate::PROBE_INTERVAL): brings what was stored to the
-    /// disk, and makes room if others filled it. May take as long as the disk takes to sync.
+    /// The round that a server makes every [`PROBE_INTERVAL`](crate::PROBE_INTERVAL): checks what an unclean stop left,
+    /// brings what was stored to the disk, and makes room before a writer has to wait for it. May take as long as the
+    /// disk takes.
     pub fn maintain(&self) -> Result<(), StoreError> {
-        self.shared.budget.refresh();
-        if self.shared.budget.lacking(0) > 0
-            && let Err(error) = self.shared.make_room(0)
+        let budget = &self.shared.budget;
+        budget.refresh();
+        let slack = slack(budget.limit());
+        if budget.lacking(slack / 2) > 0
+            && let Err(error) = self.shared.make_room(slack)
         {
             tracing::debug!(%error, "no room could be made");
         }
+        self.settle(|_| {})?;
         self.shared.durability.sync()
     }
 

@@ -2,13 +2,15 @@
 
 use std::time::SystemTime;
 
+use tarpon_fetch::ObjectStore;
 use tarpon_oci::{Digest, Hasher, Verified};
 
 use crate::StoreError;
 use crate::budget::{on_disk, signed};
+use crate::evict::ObjectList;
 use crate::files::{self, io_error};
 use crate::layout::{DIR_MODE, open_existing, unique_name};
-use crate::record::Part;
+use crate::record::{ImageRecord, Part};
 use crate::store::Store;
 use crate::walk::{Found, fan_out};
 
@@ -45,11 +47,9 @@ impl Store {
         Ok(checked)
     }
 
-    /// Whether an unclean stop of the machine left objects that were not checked since. [`ObjectStore::open`]
-    /// (tarpon_fetch) checks what it opens; whoever lets the kernel read `objects/` by itself calls
-    /// [`Store::settle`] first.
-    ///
-    /// [`ObjectStore::open`]: tarpon_fetch::ObjectStore::open
+    /// Whether no unclean stop of the machine left objects that were not checked since. Nobody has to ask:
+    /// [`ObjectStore::open`] checks what it opens, [`Store::load_image`] the objects of the image, and
+    /// [`Store::maintain`] the rest.
     pub fn is_settled(&self) -> bool {
         self.shared.durability.suspect_since().is_none()
     }
@@ -62,6 +62,21 @@ impl Store {
         let checked = self.check_objects(Some(since), &mut progress)?;
         self.shared.durability.settled(begun)?;
         Ok(checked)
+    }
+
+    /// As [`Store::settle`], for the objects of one image.
+    pub(crate) fn settle_image(&self, image: &ImageRecord) -> Result<(), StoreError> {
+        if self.is_settled() {
+            return Ok(());
+        }
+        let mut list = ObjectList::new(self.shared.layout.image(&image.manifest).join(Part::Objects.file_name()));
+        let mut outcome = Ok(());
+        list.take(&self.shared, u8::MAX, |object| {
+            if outcome.is_ok() {
+                outcome = self.open(&object).map(drop);
+            }
+        })?;
+        outcome
     }
 
     fn check_objects(

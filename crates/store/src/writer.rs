@@ -22,8 +22,6 @@ use crate::store::Shared;
 
 /// Bytes that are gathered before they are written to the file.
 const BUFFER: u64 = 256 << 10;
-/// Bytes after which the budget is asked again.
-const ROOM_STEP: u64 = 4 << 20;
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,
@@ -49,9 +47,7 @@ impl Writer {
     fn spill(&mut self, more: &[u8]) -> Result<(), StoreError> {
         let gathered = std::mem::take(&mut self.buffer);
         let total = self.written + (gathered.len() + more.len()) as u64;
-        if on_disk(total) >= self.charge.bytes() + ROOM_STEP {
-            self.shared.make_room(ROOM_STEP)?;
-        }
+        self.shared.make_room(on_disk(total).saturating_sub(self.charge.bytes()))?;
         let file = match self.file.take() {
             Some(file) => file,
             None => NewFile::create(&self.shared)?,

@@ -1,0 +1,205 @@
+//! What goes when room is needed, against a naive model of the rule.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use common::{content, get, install, put};
+use proptest::prelude::*;
+use tarpon_fetch::{ObjectStore as _, StoreError};
+use tarpon_oci::Digest;
+use tarpon_store::{Store, StoreConfig};
+
+const OBJECTS: usize = 12;
+/// Bytes that an image record of `install` takes: five files and the record, in blocks.
+const RECORD: u64 = 12_288 + 8192 + 4 * 4096;
+
+fn open(folder: &Path, budget: u64) -> Store {
+    Store::open(folder, StoreConfig { budget: Some(budget), free_floor: Some(0), ..StoreConfig::default() }).unwrap()
+}
+
+fn path_of(folder: &Path, object: &Digest) -> PathBuf {
+    let hex = object.hex();
+    folder.join("objects").join(&hex[..2]).join(&hex[2..])
+}
+
+fn set_age(path: &Path, seconds: u64) {
+    let time = SystemTime::now() - Duration::from_secs(seconds);
+    File::open(path).unwrap().set_modified(time).unwrap();
+}
+
+#[derive(Debug, Clone)]
+struct Scene {
+    /// Which objects each image refers to.
+    images: Vec<BTreeSet<usize>>,
+    mounted: Vec<bool>,
+    /// Objects that were stored since a running import began.
+    pinned: BTreeSet<usize>,
+    /// Blocks of 4096 bytes.
+    budget: u64,
+}
+
+fn scenes() -> impl Strategy<Value = Scene> {
+    let objects = prop::collection::btree_set(0..OBJECTS, 0..6);
+    (prop::collection::vec((objects.clone(), prop::bool::weighted(0.3)), 0..6), prop::option::of(objects), 0_u64..60)
+        .prop_map(|(images, pinned, budget)| {
+            let (images, mounted) = images.into_iter().unzip();
+            Scene { images, mounted, pinned: pinned.unwrap_or_default(), budget }
+        })
+}
+
+fn size_of(object: usize) -> u64 {
+    4096 * (object as u64 % 4 + 1)
+}
+
+/// The images and objects that stay, by the rule as it is written down.
+fn model(scene: &Scene) -> (BTreeSet<usize>, BTreeSet<usize>) {
+    let stays = |images: &BTreeSet<usize>| -> BTreeSet<usize> {
+        let referred = images.iter().flat_map(|&image| scene.images[image].iter().copied());
+        referred.chain(scene.pinned.iter().copied()).collect()
+    };
+    let weight = |images: &BTreeSet<usize>| {
+        let objects: u64 = stays(images).into_iter().map(size_of).sum();
+        // An empty list of objects takes no block.
+        let records = images.iter().map(|&image| RECORD - 4096 * u64::from(scene.images[image].is_empty()));
+        objects + records.sum::<u64>()
+    };
+    let mut images: BTreeSet<usize> = (0..scene.images.len()).collect();
+    for image in 0..scene.images.len() {
+        if weight(&images) <= scene.budget * 4096 {
+            break;
+        }
+        if !scene.mounted[image] {
+            images.remove(&image);
+        }
+    }
+    let objects = stays(&images);
+    (images, objects)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn the_least_recently_used_go_until_the_budget_is_met_and_nothing_in_use_does(scene in scenes()) {
+        let folder = common::folder().unwrap();
+        let store = open(folder.path(), u64::MAX);
+        let objects: Vec<Digest> = (0..OBJECTS)
+            .map(|object| put(&store, &content(object as u64, usize::try_from(size_of(object)).unwrap())).unwrap())
+            .collect();
+        let mut manifests = BTreeMap::new();
+        for (image, refers_to) in scene.images.iter().enumerate() {
+            let ids: Vec<Digest> = refers_to.iter().map(|&object| objects[object]).collect();
+            let manifest = install(&store, &format!("image {image}"), &ids).unwrap();
+            set_age(&folder.path().join("images").join(manifest.hex()).join("record.json"), 1000 - image as u64);
+            if scene.mounted[image] {
+                store.record_mount(Path::new(&format!("/mnt/{image}")), &manifest, "image", "").unwrap();
+            }
+            manifests.insert(image, manifest);
+        }
+        objects.iter().for_each(|object| set_age(&path_of(folder.path(), object), 5000));
+        let pin = store.pin().unwrap();
+        for &object in &scene.pinned {
+            put(&store, &content(object as u64, usize::try_from(size_of(object)).unwrap())).unwrap();
+        }
+
+        let store = open(folder.path(), scene.budget * 4096);
+        store.gc().unwrap();
+
+        let (images_stay, objects_stay) = model(&scene);
+        for (image, manifest) in &manifests {
+            let stayed = store.load_image(manifest).unwrap().is_some();
+            prop_assert_eq!(stayed, images_stay.contains(image), "image {}", image);
+            let found = store.reference(&format!("image {image}"), "linux/amd64").unwrap().is_some();
+            prop_assert_eq!(found, stayed);
+        }
+        for (object, id) in objects.iter().enumerate() {
+            prop_assert_eq!(store.contains(id), objects_stay.contains(&object), "object {}", object);
+        }
+        prop_assert_eq!(store.estimated_usage(), store.usage().unwrap().total());
+        drop(pin);
+    }
+}
+
+#[test]
+fn a_write_into_a_full_store_makes_room_and_what_is_mounted_stays() {
+    let folder = common::folder().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    let store_image = |name: &str, seed: u64| {
+        let ids: Vec<Digest> = (0..4).map(|at| put(&store, &content(seed + at, 70_000)).unwrap()).collect();
+        (install(&store, name, &ids).unwrap(), ids)
+    };
+    let (mounted, kept) = store_image("mounted", 10);
+    store.record_mount(Path::new("/mnt"), &mounted, "mounted", "").unwrap();
+    let (old, gone) = store_image("old", 20);
+    for seed in 100..130 {
+        put(&store, &content(seed, 70_000)).unwrap();
+    }
+    assert!(store.load_image(&old).unwrap().is_some(), "what no image refers to goes first");
+    let _pin = store.pin().unwrap();
+    for seed in 200..206 {
+        put(&store, &content(seed, 70_000)).unwrap();
+    }
+    assert!(store.usage().unwrap().total() <= 1 << 20);
+    assert!(store.load_image(&old).unwrap().is_none());
+    assert!(gone.iter().all(|id| get(&store, id).is_none()));
+    assert!(store.load_image(&mounted).unwrap().is_some());
+    assert!(kept.iter().all(|id| get(&store, id).is_some()));
+}
+
+#[test]
+fn a_store_full_of_what_is_in_use_is_bypassed_and_recovers() {
+    let folder = common::folder().unwrap();
+    let store = open(folder.path(), 300_000);
+    let pin = store.pin().unwrap();
+    let ids: Vec<Digest> = (0..3).map(|seed| put(&store, &content(seed, 70_000)).unwrap()).collect();
+    assert!(matches!(put(&store, &content(9, 200_000)), Err(StoreError::Full)));
+    assert!(matches!(store.partial(&Digest::of(b"more"), 1 << 20).map(drop), Ok(()) | Err(StoreError::Full)));
+    assert!(ids.iter().all(|id| get(&store, id).is_some()), "an import that runs keeps what it stored");
+    drop(pin);
+    let store = open(folder.path(), 300_000);
+    put(&store, &content(9, 200_000)).unwrap();
+}
+
+#[test]
+fn free_space_below_the_floor_is_left_to_others() {
+    let folder = common::folder().unwrap();
+    let store =
+        Store::open(folder.path(), StoreConfig { free_floor: Some(u64::MAX / 2), ..StoreConfig::default() }).unwrap();
+    assert!(matches!(put(&store, b"one more"), Err(StoreError::Full)));
+}
+
+#[test]
+fn a_partial_object_in_use_is_not_evicted_and_a_forgotten_one_is() {
+    let folder = common::folder().unwrap();
+    let store = open(folder.path(), 1 << 30);
+    let (used, forgotten) = (Digest::of(b"used"), Digest::of(b"forgotten"));
+    let partial = store.partial(&used, 1 << 20).unwrap();
+    partial.write_at(&common::verified(b"tarpon"), 0).unwrap();
+    store.partial(&forgotten, 1 << 20).unwrap().write_at(&common::verified(b"tarpon"), 0).unwrap();
+    assert_eq!(store.usage().unwrap().partials, 2);
+    store.gc().unwrap();
+    assert_eq!(store.usage().unwrap().partials, 1);
+    let mut buffer = [0; 6];
+    partial.read_at(&mut buffer, 0).unwrap();
+    assert_eq!(&buffer, b"tarpon");
+}
+
+#[test]
+fn removing_an_image_takes_what_only_it_refers_to_and_is_refused_while_it_is_mounted() {
+    let folder = common::folder().unwrap();
+    let store = open(folder.path(), 1 << 30);
+    let ids: Vec<Digest> = (0..3).map(|seed| put(&store, &content(seed, 1000)).unwrap()).collect();
+    let (one, other) = (install(&store, "one", &ids[..2]).unwrap(), install(&store, "other", &ids[1..]).unwrap());
+    store.record_mount(Path::new("/mnt"), &one, "one", "").unwrap();
+    assert!(store.remove_image(&one).is_err());
+    store.forget_mount(Path::new("/mnt")).unwrap();
+    store.remove_image(&one).unwrap();
+    assert_eq!(ids.iter().map(|id| store.contains(id)).collect::<Vec<_>>(), [false, true, true]);
+    assert!(store.load_image(&other).unwrap().is_some());
+    store.clear().unwrap();
+    assert_eq!(store.usage().unwrap().total(), 0);
+}
