@@ -19,7 +19,7 @@ pub(crate) enum Exit {
     Denied = 4,
     /// The registry or the network failed.
     Unavailable = 5,
-    /// The image is malformed, unsupported or not what its digest says.
+    /// The image is malformed, unsupported or not what its digest says; or the registry is not to be trusted.
     Refused = 6,
     /// This machine or user cannot mount this way.
     CannotMount = 7,
@@ -37,8 +37,9 @@ Exit codes:
   2    the command line is wrong
   3    not found: no such image, tag, platform, path or mount
   4    access denied by the registry
-  5    the registry cannot be used: unreachable, failing, too slow, or its certificate is not trusted
-  6    the image is refused: malformed, unsupported, or not what its digest says
+  5    the registry or the network failed, or did not answer in time
+  6    refused: the image is malformed, unsupported or not what its digest says, or the registry's
+       certificate or answer is not to be trusted
   7    this machine or this user cannot mount it this way (see `tarpon doctor`)
   8    the local store failed, or something in it is damaged
   130  interrupted";

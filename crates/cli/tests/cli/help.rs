@@ -1,0 +1,58 @@
+//! The help of every subcommand, whole: it is part of the interface.
+
+use crate::world::World;
+
+fn help(arguments: &[&str]) -> String {
+    World::new().stdout(arguments)
+}
+
+#[test]
+fn help_of_the_command() {
+    insta::assert_snapshot!(help(&["--help"]));
+}
+
+#[test]
+fn short_help_of_the_command() {
+    insta::assert_snapshot!(help(&["-h"]));
+}
+
+#[test]
+fn help_of_every_subcommand() {
+    let subcommands =
+        ["mount", "umount", "ls", "inspect", "status", "cache", "recover", "doctor", "demo", "completions", "man"];
+    for subcommand in subcommands {
+        insta::assert_snapshot!(format!("help_of_{subcommand}"), help(&[subcommand, "--help"]));
+    }
+}
+
+#[test]
+fn help_of_every_cache_subcommand() {
+    for subcommand in ["ls", "usage", "gc", "verify", "rm", "clear"] {
+        insta::assert_snapshot!(format!("help_of_cache_{subcommand}"), help(&["cache", subcommand, "--help"]));
+    }
+}
+
+#[test]
+fn the_version_is_one_line() {
+    assert_eq!(help(&["--version"]), concat!("tarpon ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn completions_exist_for_every_shell() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = help(&["completions", shell]);
+        assert!(script.contains("umount"), "{shell}");
+        assert!(!script.contains("serve"), "{shell} completes a hidden subcommand");
+    }
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_subcommand() {
+    let world = World::new();
+    let pages = world.stdout(&["man", "TMP/man"]);
+    for page in ["tarpon", "tarpon-mount", "tarpon-cache-verify", "tarpon-demo"] {
+        assert!(pages.contains(&format!("TMP/man/{page}.1\n")), "{page} is missing in\n{pages}");
+    }
+    let mount = std::fs::read_to_string(world.path("man/tarpon-mount.1")).expect("written");
+    assert!(mount.contains("EXAMPLES") || mount.contains("Examples"), "{mount}");
+}

@@ -1,0 +1,8 @@
+//! The command as its users meet it: the real binary, against registries on loopback, layouts and archives.
+
+mod demo;
+mod errors;
+mod help;
+mod local;
+mod tls;
+mod world;

@@ -1,0 +1,134 @@
+//! A place to run the command in: a store of its own, and a registry with images good and bad.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use tarpon_oci::{Digest, media_type};
+use tarpon_registry::serve::Contents;
+use tarpon_testkit::layers::{Image, ImageBuilder, Item, Layer};
+use tarpon_testkit::registry::{Auth, FakeRegistry};
+use tarpon_testkit::server::TestServer;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// A store, a folder, and perhaps a registry. Dropped, everything is gone.
+pub(crate) struct World {
+    folder: TempDir,
+    registry: Option<(Runtime, TestServer)>,
+}
+
+impl World {
+    /// Without a registry.
+    pub(crate) fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a folder"), registry: None }
+    }
+
+    /// With a registry that serves `contents`.
+    pub(crate) fn serving(contents: Contents, auth: Auth) -> Self {
+        let runtime = Runtime::new().expect("a runtime");
+        let model = Arc::new(FakeRegistry::new(contents, auth, None));
+        let server = runtime.block_on(TestServer::start(model)).expect("a server");
+        Self { registry: Some((runtime, server)), ..Self::new() }
+    }
+
+    /// Its registry.
+    pub(crate) fn server(&self) -> &TestServer {
+        &self.registry.as_ref().expect("this world has a registry").1
+    }
+
+    /// A path in its folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A new directory in its folder.
+    pub(crate) fn directory(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir(&path).expect("a new directory");
+        path
+    }
+
+    /// The command. In its arguments `TMP` stands for the folder and `HOST` for the registry.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tarpon"));
+        let host = self.registry.as_ref().map(|(_, server)| server.host()).unwrap_or_default();
+        let real = |argument: &&str| argument.replace("TMP", &self.tmp()).replace("HOST", &host);
+        command.args(arguments.iter().map(real)).stdin(Stdio::null());
+        command.env("TARPON_STORE", self.path("store")).env("COLUMNS", "100");
+        // What the user who runs the tests has set up must not be seen in them.
+        for variable in
+            ["REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "XDG_RUNTIME_DIR", "RUST_LOG", "HTTP_PROXY", "HTTPS_PROXY"]
+        {
+            command.env_remove(variable).env_remove(variable.to_lowercase());
+        }
+        command.env("HOME", self.folder.path());
+        command
+    }
+
+    pub(crate) fn output(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the command runs")
+    }
+
+    /// What the command prints, which must succeed.
+    pub(crate) fn stdout(&self, arguments: &[&str]) -> String {
+        let output = self.output(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        self.neutral(&output.stdout)
+    }
+
+    /// One run as a user sees it: the command line, the exit code and standard error.
+    pub(crate) fn transcript(&self, arguments: &[&str]) -> String {
+        let output = self.output(arguments);
+        let code = output.status.code().expect("it was not killed");
+        let stdout = if code == 0 { self.neutral(&output.stdout) } else { String::new() };
+        format!("$ tarpon {}\n{stdout}{}exit {code}\n", arguments.join(" "), self.neutral(&output.stderr))
+    }
+
+    /// Text without what differs from run to run.
+    fn neutral(&self, bytes: &[u8]) -> String {
+        let mut text = String::from_utf8_lossy(bytes).replace(&self.tmp(), "TMP");
+        if let Some((_, server)) = &self.registry {
+            text = text.replace(&server.host(), "HOST");
+        }
+        text
+    }
+
+    fn tmp(&self) -> String {
+        self.folder.path().display().to_string()
+    }
+
+    /// Nothing is mounted, and the store keeps neither an image nor a piece of one.
+    pub(crate) fn assert_untouched(&self) {
+        assert_eq!(self.stdout(&["status"]), "nothing is mounted\n");
+        let usage: serde_json::Value = serde_json::from_str(&self.stdout(&["cache", "usage", "--json"])).expect("JSON");
+        assert_eq!(usage["images"], 0, "an image was left: {usage}");
+        assert_eq!(usage["leftover_bytes"], 0, "something was left: {usage}");
+    }
+}
+
+/// An image of one plain layer.
+pub(crate) fn small_image() -> Image {
+    let items = [Item::directory("etc"), Item::file("etc/hello", "hello\n")];
+    let tar = tarpon_testkit::layers::tar(&items, tarpon_testkit::layers::Dialect::Pax);
+    ImageBuilder::new().layer(Layer::plain(&tar, tarpon_oci::Compression::Gzip)).build()
+}
+
+/// Puts `image` into `contents` under `repository:tag`, with the blobs that `keep` lets through.
+pub(crate) fn add(contents: &mut Contents, name: (&str, &str), image: &Image, keep: impl Fn(&Digest) -> bool) {
+    for (digest, blob) in image.blobs() {
+        if keep(&digest) {
+            contents.add_blob(blob);
+        }
+    }
+    contents.add_manifest(Some(name), media_type::OCI_MANIFEST, image.manifest.clone());
+}
+
+/// Writes an OCI layout of `image` to `directory`.
+pub(crate) fn write_layout(image: &Image, directory: &Path) {
+    for (path, bytes) in image.layout("v1") {
+        let path = directory.join(path);
+        std::fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+        std::fs::write(path, bytes).expect("written");
+    }
+}
