@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{cache, completions, demo, doctor, inspect, ls, man, mount, recover, serve, status, umount};
 use crate::exit;
@@ -41,6 +41,14 @@ pub(crate) struct Global {
     pub(crate) quiet: bool,
 }
 
+/// The command line without its hidden subcommands, for completions.
+pub(crate) fn visible() -> clap::Command {
+    let whole = Cli::command();
+    let visible = clap::Command::new("tarpon").args(whole.get_arguments()).disable_help_subcommand(true);
+    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set());
+    visible.version(env!("CARGO_PKG_VERSION")).subcommands(shown)
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Mount(mount::Mount),
@@ -61,8 +69,6 @@ pub(crate) enum Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -1,9 +1,9 @@
 //! `tarpon completions`.
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
+use crate::cli;
 use crate::failure::Result;
 use crate::output;
 
@@ -24,7 +24,7 @@ pub(crate) struct Completions {
 impl Completions {
     pub(crate) fn run(&self) -> Result {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "tarpon", &mut script);
+        clap_complete::generate(self.shell, &mut cli::visible(), "tarpon", &mut script);
         output::bytes(&script)
     }
 }

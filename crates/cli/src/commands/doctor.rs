@@ -17,7 +17,8 @@ Examples:
   tarpon doctor
   tarpon doctor --json | jq .modes
 
-Everything is tried for real, and undone. Exits with 0 if images can be mounted in some mode, with 7 if not.";
+Everything is tried for real, and undone. Exits with 0 if images can be mounted in some mode, with 7
+if not.";
 
 /// Check what works on this machine
 #[derive(Debug, Args)]

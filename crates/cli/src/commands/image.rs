@@ -6,6 +6,9 @@ use clap::{Args, ValueEnum};
 use tarpon_engine::{Access, ImageRequest, Pull};
 use tarpon_oci::{InvalidSource, Platform, Source};
 
+/// The heading of [`RegistryOptions`] in help.
+const REGISTRY_OPTIONS: &str = "Registry options";
+
 /// An image and everything that is said about it.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ImageArgs {
@@ -97,19 +100,19 @@ impl From<PullWhen> for Pull {
 
 /// How to talk to the registry.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Registry options")]
 struct RegistryOptions {
     /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS)]
     authfile: Option<PathBuf>,
     /// Credentials for this registry; other users can see arguments, so prefer --authfile
-    #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, hide_env_values = true)]
+    #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
     creds: Option<Creds>,
-    /// Check certificates and insist on HTTPS [default: true, but false for loopback addresses]
+    /// Check certificates; `false` also allows plain HTTP, which else only loopback addresses may speak [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(help_heading = REGISTRY_OPTIONS)]
     tls_verify: Option<bool>,
     /// Folder with the registry's CA certificates (*.crt) and client certificates (*.cert, *.key)
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = REGISTRY_OPTIONS)]
     cert_dir: Option<PathBuf>,
 }
 

@@ -24,8 +24,8 @@ Examples:
   tarpon mount --mode fuse --platform linux/arm64 registry.example/app@sha256:… ~/app
   tarpon mount oci:/srv/layout:v1 /mnt                  from an OCI layout on disk
 
-The command returns when the mount is usable; a server in the background fetches what is read. Its log
-is STORE/run/server.log; $RUST_LOG says how much it writes (RUST_LOG=debug).";
+The command returns when the mount is usable; a server in the background fetches what is read.
+Its log is STORE/run/server.log; $RUST_LOG says how much it writes (RUST_LOG=debug).";
 
 /// Mount an image
 ///

@@ -15,8 +15,8 @@ Examples:
   tarpon umount /mnt
   tarpon umount --all
 
-A mount that is in use leaves the name space at once and goes away when its last user does. Plain
-umount(8) works too.";
+A mount that is in use leaves the name space at once and goes away when its last user does.
+Plain umount(8) works too.";
 
 /// Unmount images
 #[derive(Debug, Args)]

@@ -43,7 +43,7 @@ fn a_wrong_command_line_exits_with_2() {
             &["mount", "--store-size", "plenty", "alpine", "/mnt"],
             &["mount", "--creds", "alice", "alpine", "/mnt"],
             &["mount", "--tls-verify=maybe", "alpine", "/mnt"],
-            &["mount", "UPPER/case", "/mnt"],
+            &["mount", "alpine/UPPER", "/mnt"],
             &["mount", "alpine:bad tag", "/mnt"],
             &["mount", "alpine@sha256:1234", "/mnt"],
             &["mount", "dir:/srv/image", "/mnt"],

@@ -1,22 +1,25 @@
 //! A registry whose certificate nobody vouches for.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 
-use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::world::World;
 
 /// Answers every connection with a handshake and nothing else, until the process ends. Returns its port.
 fn serve_handshakes() -> u16 {
-    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("its key");
+    let fixture = |name| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/tls/server").join(name);
+    let certificate = CertificateDer::from_pem_file(fixture("server.crt")).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_file(fixture("server.key")).expect("its key");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("the provider can")
         .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
+        .with_single_cert(vec![certificate], key)
         .expect("key and certificate fit");
     let config = Arc::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -22,8 +22,8 @@ Examples:
   tarpon ls -R localhost:5000/app:v1:/usr/share       everything below a folder
   tarpon ls --json oci:/srv/layout:v1:/etc/passwd     a file, as JSON
 
-PATH is absolute: IMAGE ends at the first \":/\" behind its transport, so tags and ports need no quoting.
-Names with control characters or bytes that are not UTF-8 are shown with escapes such as \\n and \\xff.";
+PATH is absolute: IMAGE ends at the first \":/\" behind its transport, whatever tag or port it has.
+Control characters in names, and bytes that are not UTF-8, are shown as escapes: \\n, \\xff.";
 
 /// List files of an image without mounting it
 ///
