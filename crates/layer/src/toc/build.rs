@@ -29,6 +29,7 @@ pub(super) fn index(json: &[u8], format: Format, data_end: u64) -> Result<LayerI
         current: Current::None,
         starts: Vec::new(),
         ends_with_end: false,
+        holes: 0,
     };
     let taken = json::parse(json, &mut |entry| {
         let name = entry.name.clone();
@@ -51,6 +52,8 @@ struct Builder<'a> {
     starts: Vec<u64>,
     /// Whether the last of them is in truth the end of a file, where the next chunk may start.
     ends_with_end: bool,
+    /// Bytes of all holes.
+    holes: u64,
 }
 
 /// What `chunk` entries belong to.
@@ -191,7 +194,13 @@ impl<'a> Builder<'a> {
         };
         let place = match raw.chunk_type.as_deref() {
             None | Some("") => Place::Blob { codec, offset, length: 0, skip },
-            Some("zeros") => Place::Zeros,
+            Some("zeros") => {
+                self.holes = self.holes.saturating_add(size);
+                if self.holes > limits::SPARSE_HOLE_BYTES {
+                    return Err(EntryProblem::Holes);
+                }
+                Place::Zeros
+            }
             Some(_) => return Err(EntryProblem::Field("chunkType")),
         };
         let is_too_large = size > limits::CHUNK_BYTES || skip.saturating_add(size) > limits::MEMBER_BYTES;

@@ -111,6 +111,9 @@ pub enum EntryProblem {
     /// An offset that is not in the data of the blob.
     #[error("it lies outside the blob's data")]
     OutOfBlob,
+    /// Over [`limits::SPARSE_HOLE_BYTES`].
+    #[error("the holes of the layer's files add up to more than {} bytes", limits::SPARSE_HOLE_BYTES)]
+    Holes,
     /// Chunks of zstd:chunked ascend.
     #[error("its place in the blob overlaps with that of another chunk")]
     Overlap,

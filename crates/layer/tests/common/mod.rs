@@ -13,8 +13,8 @@ use tarpon_testkit::layers::Layer;
 
 /// Keeps every object.
 #[derive(Debug, Default)]
-pub struct Kept {
-    pub objects: BTreeMap<Digest, Vec<u8>>,
+pub(crate) struct Kept {
+    pub(crate) objects: BTreeMap<Digest, Vec<u8>>,
     current: Vec<u8>,
     promised: u64,
 }
@@ -48,17 +48,17 @@ impl ObjectSink for Kept {
     }
 }
 
-pub const RANDOM: Options = Options { access: Access::Random, hides_toc_files: false };
-pub const STREAM: Options = Options { access: Access::Stream, hides_toc_files: false };
+pub(crate) const RANDOM: Options = Options { access: Access::Random, hides_toc_files: false };
+pub(crate) const STREAM: Options = Options { access: Access::Stream, hides_toc_files: false };
 
-pub fn import_tar(tar: &[u8], options: Options) -> Result<(LayerIndex, Kept), ImportError<Infallible>> {
+pub(crate) fn import_tar(tar: &[u8], options: Options) -> Result<(LayerIndex, Kept), ImportError<Infallible>> {
     let mut kept = Kept::default();
     let index = import(tar, options, &mut kept)?;
     check_index(&index);
     Ok((index, kept))
 }
 
-pub fn import_blob(blob: &[u8], options: Options) -> Result<(LayerIndex, Kept), ImportError<Infallible>> {
+pub(crate) fn import_blob(blob: &[u8], options: Options) -> Result<(LayerIndex, Kept), ImportError<Infallible>> {
     let reader = LayerReader::sniffed(blob).expect("a decoder");
     let mut kept = Kept::default();
     let index = import(reader, options, &mut kept)?;
@@ -67,7 +67,7 @@ pub fn import_blob(blob: &[u8], options: Options) -> Result<(LayerIndex, Kept), 
 }
 
 /// The whole way from descriptor to index.
-pub fn index_by_toc(layer: &Layer) -> Result<LayerIndex, TocError> {
+pub(crate) fn index_by_toc(layer: &Layer) -> Result<LayerIndex, TocError> {
     let media_type = MediaType::Layer(layer.compression);
     let claim = Claim::of(&media_type, &layer.annotations, layer.blob.len() as u64).expect("a sound claim");
     let Claim::Toc(claim) = claim else { panic!("no claim") };
@@ -83,7 +83,7 @@ pub fn index_by_toc(layer: &Layer) -> Result<LayerIndex, TocError> {
 }
 
 /// What every index promises.
-pub fn check_index(index: &LayerIndex) {
+pub(crate) fn check_index(index: &LayerIndex) {
     for entry in &index.entries {
         if let Node::File(content) = &entry.node {
             let mut place = 0;
@@ -100,13 +100,13 @@ pub fn check_index(index: &LayerIndex) {
     }
 }
 
-pub fn chunks<'a>(index: &'a LayerIndex, entry: &Entry) -> &'a [Chunk] {
+pub(crate) fn chunks<'a>(index: &'a LayerIndex, entry: &Entry) -> &'a [Chunk] {
     let Node::File(content) = &entry.node else { return &[] };
     &index.chunks[content.first_chunk as usize..][..content.chunk_count as usize]
 }
 
 /// The content of a file, read chunk by chunk from where the index says: `raw` is what offsets are of.
-pub fn read_by_chunks(index: &LayerIndex, entry: &Entry, raw: &[u8]) -> Vec<u8> {
+pub(crate) fn read_by_chunks(index: &LayerIndex, entry: &Entry, raw: &[u8]) -> Vec<u8> {
     let mut content = Vec::new();
     for chunk in chunks(index, entry) {
         let mut bytes = Vec::new();
@@ -129,7 +129,7 @@ pub fn read_by_chunks(index: &LayerIndex, entry: &Entry, raw: &[u8]) -> Vec<u8> 
 }
 
 /// Entries without what depends on where the bytes are, by path; times in seconds if asked.
-pub fn comparable(index: &LayerIndex, in_seconds: bool) -> Vec<Entry> {
+pub(crate) fn comparable(index: &LayerIndex, in_seconds: bool) -> Vec<Entry> {
     let mut entries = index.entries.clone();
     for entry in &mut entries {
         if let Node::File(content) = &mut entry.node {
@@ -149,7 +149,7 @@ pub fn comparable(index: &LayerIndex, in_seconds: bool) -> Vec<Entry> {
 }
 
 /// One line for each entry.
-pub fn listing(index: &LayerIndex) -> String {
+pub(crate) fn listing(index: &LayerIndex) -> String {
     let mut lines = String::new();
     for entry in &index.entries {
         let node = match &entry.node {

@@ -4,6 +4,8 @@
 
 mod compress;
 mod estargz;
+mod hostile_tar;
+mod hostile_toc;
 mod image;
 mod item;
 pub mod random;
@@ -17,6 +19,8 @@ use tarpon_oci::{Blob, Compression, Digest};
 
 pub use compress::{gzip, gzip_members, gzip_with_header, skippable_frame, zstd, zstd_frames};
 pub use estargz::{EstargzOptions, FooterKind, estargz, estargz_from_toc, external_toc, footer, toc_member};
+pub use hostile_tar::hostile_tars;
+pub use hostile_toc::hostile_tocs;
 pub use image::{Image, ImageBuilder};
 pub use item::{Item, ItemKind};
 pub use tar::{Dialect, RawHeader, Tar, pad, pax_record, tar};
