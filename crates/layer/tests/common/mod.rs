@@ -1,5 +1,6 @@
 //! What the tests of layers share: a sink that keeps everything, and one way to look at an index.
 #![allow(dead_code, reason = "every test file takes what it needs")]
+#![allow(clippy::cast_possible_truncation, reason = "tests hold small data")]
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -9,7 +10,7 @@ use tarpon_layer::plain::{Access, ImportError, ObjectSink, Options, import};
 use tarpon_layer::toc::{Claim, TocError, TocPlace};
 use tarpon_layer::{Chunk, Entry, LayerIndex, Node, Place};
 use tarpon_oci::{Digest, MediaType, Verified};
-use tarpon_testkit::layers::Layer;
+use tarpon_testkit::layers::{Layer, check_index};
 
 /// Keeps every object.
 #[derive(Debug, Default)]
@@ -54,7 +55,7 @@ pub(crate) const STREAM: Options = Options { access: Access::Stream, hides_toc_f
 pub(crate) fn import_tar(tar: &[u8], options: Options) -> Result<(LayerIndex, Kept), ImportError<Infallible>> {
     let mut kept = Kept::default();
     let index = import(tar, options, &mut kept)?;
-    check_index(&index);
+    check_index(&index, tar.len() as u64);
     Ok((index, kept))
 }
 
@@ -62,7 +63,7 @@ pub(crate) fn import_blob(blob: &[u8], options: Options) -> Result<(LayerIndex, 
     let reader = LayerReader::sniffed(blob).expect("a decoder");
     let mut kept = Kept::default();
     let index = import(reader, options, &mut kept)?;
-    check_index(&index);
+    check_index(&index, u64::MAX);
     Ok((index, kept))
 }
 
@@ -78,26 +79,8 @@ pub(crate) fn index_by_toc(layer: &Layer) -> Result<LayerIndex, TocError> {
     let encoded = &layer.blob[range.start as usize..range.end as usize];
     assert_eq!(claim.within(&place, first).unwrap_or(encoded), encoded);
     let index = claim.open(&place, encoded)?.index()?;
-    check_index(&index);
+    check_index(&index, layer.blob.len() as u64);
     Ok(index)
-}
-
-/// What every index promises.
-pub(crate) fn check_index(index: &LayerIndex) {
-    for entry in &index.entries {
-        if let Node::File(content) = &entry.node {
-            let mut place = 0;
-            for chunk in chunks(index, entry) {
-                assert_eq!(chunk.object_offset, place);
-                assert_ne!(chunk.size, 0);
-                place += chunk.size;
-            }
-            assert_eq!(place, content.size);
-            if content.size == 0 {
-                assert_eq!(content.object, Digest::of(b""));
-            }
-        }
-    }
 }
 
 pub(crate) fn chunks<'a>(index: &'a LayerIndex, entry: &Entry) -> &'a [Chunk] {
@@ -166,4 +149,15 @@ pub(crate) fn listing(index: &LayerIndex) -> String {
         lines.push_str(&format!("{} {:04o} {node}\n", entry.path, entry.attributes.mode));
     }
     lines
+}
+
+/// The JSON of a layer's TOC, if there is one.
+pub(crate) fn toc_json(layer: &Layer) -> Option<Vec<u8>> {
+    let media_type = MediaType::Layer(layer.compression);
+    let claim = Claim::of(&media_type, &layer.annotations, layer.blob.len() as u64).ok()?;
+    let Claim::Toc(claim) = claim else { return None };
+    let place = claim.locate(&layer.blob[claim.first_range().start as usize..]).ok()?;
+    let TocPlace::InBlob(range) = &place else { return None };
+    let toc = claim.open(&place, &layer.blob[range.start as usize..range.end as usize]).ok()?;
+    Some(toc.json().to_vec())
 }

@@ -8,7 +8,7 @@ use super::tar::{RawHeader, Tar};
 use super::{Layer, Spelling, gzip, zstd_chunked_from_toc};
 
 /// A numbered case: its name and the layer.
-pub type Case = (&'static str, Layer);
+type Case = (&'static str, Layer);
 
 /// Length of the data before the TOC in most cases.
 const DATA: u64 = 10_000;

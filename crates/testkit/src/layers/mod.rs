@@ -2,6 +2,7 @@
 //!
 //! The writers are as good as tests need: their output is valid and shows every feature that the readers have, on request.
 
+mod check;
 mod compress;
 mod estargz;
 mod hostile_tar;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 
 use tarpon_oci::{Blob, Compression, Digest};
 
+pub use check::check_index;
 pub use compress::{gzip, gzip_members, gzip_with_header, skippable_frame, zstd, zstd_frames};
 pub use estargz::{EstargzOptions, FooterKind, estargz, estargz_from_toc, external_toc, footer, toc_member};
 pub use hostile_tar::hostile_tars;

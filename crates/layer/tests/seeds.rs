@@ -1,0 +1,153 @@
+//! The seeds of the fuzz targets go through them without a panic.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tarpon_layer::chunks::ChunkTableBuilder;
+use tarpon_layer::plain::{Access, Options};
+use tarpon_layer::{Codec, Place};
+use tarpon_testkit::fuzz;
+use tarpon_testkit::layers::{
+    Dialect, EstargzOptions, Item, ZstdChunkedOptions, estargz, gzip, gzip_members, hostile_tars, hostile_tocs,
+    pax_record, tar, zstd, zstd_chunked, zstd_frames,
+};
+
+mod common;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/fuzz").join(name)
+}
+
+fn replay(name: &str, target: fn(&[u8])) {
+    let seeds: Vec<_> = fs::read_dir(folder(name)).expect("a folder of seeds").collect();
+    assert!(seeds.len() >= 8, "{name} has {} seeds", seeds.len());
+    for seed in seeds {
+        target(&fs::read(seed.expect("readable").path()).expect("readable"));
+    }
+}
+
+#[test]
+fn seeds_of_tar_walk() {
+    replay("tar_walk", fuzz::tar_walk);
+}
+
+#[test]
+fn seeds_of_pax() {
+    replay("pax", fuzz::pax);
+}
+
+#[test]
+fn seeds_of_estargz_footer_toc() {
+    replay("estargz_footer_toc", fuzz::estargz_footer_toc);
+}
+
+#[test]
+fn seeds_of_zstd_chunked_toc() {
+    replay("zstd_chunked_toc", fuzz::zstd_chunked_toc);
+}
+
+#[test]
+fn seeds_of_decode_chunk() {
+    replay("decode_chunk", fuzz::decode_chunk);
+}
+
+#[test]
+fn seeds_of_chunk_table() {
+    replay("chunk_table", fuzz::chunk_table);
+}
+
+/// The catalogue of bad layers goes through the targets as well.
+#[test]
+fn hostile_layers_pass_the_fuzz_targets() {
+    for (_, tar) in hostile_tars() {
+        fuzz::tar_walk(&tar);
+    }
+    for (_, layer) in hostile_tocs() {
+        fuzz::estargz_footer_toc(&layer.blob);
+    }
+}
+
+fn items() -> Vec<Item> {
+    vec![
+        Item::directory("d").xattr("user.a", "1"),
+        Item::file("d/f", b"0123456789".repeat(200)).owner(3_000_000_000, 1).mtime(-5, 250_000_000),
+        Item::file("d/zeros", vec![0; 2000]),
+        Item::hard_link("h", "d/f"),
+        Item::symlink("s", "d/f"),
+        Item::char_device("c", 1, 3),
+        Item::whiteout("gone"),
+        Item::opaque("d"),
+    ]
+}
+
+#[test]
+#[ignore = "writes the seeds in fixtures/fuzz anew"]
+fn write_seeds() {
+    let save = |target: &str, seeds: Vec<Vec<u8>>| {
+        fs::create_dir_all(folder(target)).expect("a folder");
+        for (number, seed) in seeds.into_iter().filter(|seed| seed.len() < 20_000).enumerate() {
+            fs::write(folder(target).join(format!("{number:03}")), seed).expect("a seed");
+        }
+    };
+    let (pax_tar, gnu_tar) = (tar(&items(), Dialect::Pax), tar(&items(), Dialect::Gnu));
+    let sparse = hostile_tars().into_iter().filter(|(name, _)| name.contains("sparse") || name.contains("size"));
+    save("tar_walk", [vec![pax_tar.clone(), gnu_tar], sparse.map(|(_, tar)| tar).collect()].concat());
+    let records: [(&str, &[u8]); 12] = [
+        ("path", b"a/b"),
+        ("linkpath", b"c"),
+        ("size", b"0"),
+        ("size", b"1024"),
+        ("uid", b"70000"),
+        ("mtime", b"-1.5"),
+        ("SCHILY.xattr.user.a", b"\0\n=\xff"),
+        ("GNU.sparse.map", b"0,0"),
+        ("GNU.sparse.size", b"100"),
+        ("GNU.sparse.major", b"1"),
+        ("GNU.sparse.name", b"n"),
+        ("comment", b""),
+    ];
+    let mut seeds: Vec<Vec<u8>> = records.iter().map(|(key, value)| pax_record(key.as_bytes(), value)).collect();
+    seeds.push(seeds.concat());
+    save("pax", seeds);
+    let layer = estargz(&items(), EstargzOptions { chunk_bytes: 700, min_member_bytes: 1000, ..Default::default() });
+    let tocs = |hostile: std::ops::Range<usize>| hostile_tocs().into_iter().skip(hostile.start).take(hostile.len());
+    let json = |layer: &tarpon_testkit::layers::Layer| common::toc_json(layer);
+    let mut seeds = vec![layer.blob.clone(), json(&layer).expect("a TOC")];
+    seeds.extend(tocs(0..30).filter_map(|(_, layer)| json(&layer)));
+    save("estargz_footer_toc", seeds);
+    let chunked = zstd_chunked(&items(), ZstdChunkedOptions { chunk_bytes: 700, ..Default::default() });
+    let mut seeds = vec![b"100:50:400:1".to_vec(), json(&chunked).expect("a TOC")];
+    seeds.extend(tocs(40..90).filter_map(|(_, layer)| json(&layer)));
+    save("zstd_chunked_toc", seeds);
+    let text = b"all work and no play ".repeat(40);
+    let with = |codec: u8, skip: u16, size: u16, encoded: Vec<u8>| {
+        [&[codec][..], &skip.to_le_bytes(), &size.to_le_bytes(), &encoded].concat()
+    };
+    let mut seeds = Vec::new();
+    for (skip, size) in [(0, 840), (100, 300), (839, 1), (0, 841)] {
+        seeds.push(with(0, skip, size, text.clone()));
+        seeds.push(with(1, skip, size, gzip(&text)));
+        seeds.push(with(1, skip, size, gzip_members(&text, 100)));
+        seeds.push(with(2, skip, size, zstd(&text)));
+        seeds.push(with(2, skip, size, zstd_frames(&text, 100)));
+    }
+    save("decode_chunk", seeds);
+    let mut seeds = vec![ChunkTableBuilder::new().finish().expect("a table")];
+    for layer in [&layer, &chunked] {
+        let index = common::index_by_toc(layer).expect("a TOC");
+        let mut table = ChunkTableBuilder::new();
+        let number = table.add_layer(layer.descriptor(), layer.compression).expect("a layer");
+        table.add_index(number, &index).expect("files");
+        let table = table.finish().expect("a table");
+        for at in [0, 20, 40, 64, 150, table.len() - 3] {
+            let mut broken = table.clone();
+            broken[at] ^= 1;
+            seeds.push(broken);
+        }
+        seeds.push(table);
+    }
+    let options = Options { access: Access::Random, hides_toc_files: false };
+    let (index, _) = common::import_tar(&pax_tar, options).expect("a tar");
+    assert!(matches!(index.chunks[0].place, Place::Blob { codec: Codec::Raw, .. }));
+    save("chunk_table", seeds);
+}
