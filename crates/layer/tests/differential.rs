@@ -1,5 +1,7 @@
 //! The walk beside other readers and writers of tars: the `tar` crate, and GNU tar where there is one.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 mod common;
 
 use std::collections::BTreeMap;

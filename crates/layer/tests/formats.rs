@@ -1,5 +1,7 @@
 //! All formats of one layer show one tree and one content.
 
+#![expect(clippy::cast_possible_truncation, reason = "tests hold small data")]
+
 mod common;
 
 use common::{RANDOM, STREAM, comparable, import_blob, import_tar, index_by_toc, read_by_chunks};
