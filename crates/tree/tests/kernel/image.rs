@@ -1,41 +1,18 @@
-//! The EROFS image as the kernel shows it. Needs root and a kernel that mounts EROFS from a plain file (6.12).
-#![allow(clippy::print_stdout)]
+//! The EROFS image as the kernel, overlayfs and fsck show it.
 
-use std::collections::HashMap;
-use std::ffi::CString;
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::{lgetxattr, llistxattr, major, minor};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
-use tarpon_layer::{Device, LayerIndex, ObjectId, Timestamp};
+use tarpon_layer::{LayerIndex, ObjectId};
 use tarpon_testkit::entries::{Made, char_device, dir, fifo, file, layer, link, sized_file, symlink};
-use tarpon_testkit::stacks;
-use tarpon_tree::{Kind, Line, Tree, erofs, merge};
+use tarpon_tree::{Tree, erofs, merge};
 
-/// A mount that no path leads to, so that nothing stays behind however the test ends.
-struct Detached(OwnedFd);
-
-impl Detached {
-    fn new(kind: &str, options: &[(&str, &Path)]) -> io::Result<Self> {
-        let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
-        for (key, value) in options {
-            fsconfig_set_string(&context, *key, *value)?;
-        }
-        fsconfig_create(&context)?;
-        Ok(Self(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?))
-    }
-
-    fn path(&self) -> PathBuf {
-        format!("/proc/self/fd/{}/.", self.0.as_raw_fd()).into()
-    }
-}
+use crate::detached::Detached;
+use crate::dump::{dump, xattrs};
+use crate::random_stack;
 
 /// Mounts the image of a tree; none, with a line that says why, where that cannot be.
 fn mount(tree: &Tree<'_>, folder: &Path) -> Option<Detached> {
@@ -59,84 +36,6 @@ fn has_erofs() -> bool {
     fs::read_to_string("/proc/filesystems").is_ok_and(|known| known.contains("erofs"))
 }
 
-/// Everything that the kernel shows below `root`, in the words of [`Tree::dump`].
-fn dump(root: &Path) -> String {
-    let mut text = String::new();
-    let mut first_names = HashMap::new();
-    let mut waiting = vec![PathBuf::new()];
-    while let Some(path) = waiting.pop() {
-        let full = root.join(&path);
-        write_line(&full, path.as_os_str().as_bytes(), &mut first_names, &mut text);
-        if fs::symlink_metadata(&full).expect("stat").is_dir() {
-            let mut names: Vec<_> =
-                fs::read_dir(&full).expect("readdir").map(|entry| entry.expect("readdir").file_name()).collect();
-            names.sort_by_key(|name| std::cmp::Reverse(name.clone().into_vec()));
-            waiting.extend(names.into_iter().map(|name| path.join(name)));
-        }
-    }
-    text
-}
-
-fn write_line(full: &Path, path: &[u8], first_names: &mut HashMap<u64, Vec<u8>>, text: &mut String) {
-    let stat = fs::symlink_metadata(full).expect("stat");
-    let kind = match stat.file_type() {
-        kind if kind.is_dir() => Kind::Directory,
-        kind if kind.is_file() => Kind::File,
-        kind if kind.is_symlink() => Kind::Symlink,
-        kind if kind.is_char_device() => Kind::CharDevice,
-        kind if kind.is_block_device() => Kind::BlockDevice,
-        _ => Kind::Fifo,
-    };
-    let target = stat.is_symlink().then(|| fs::read_link(full).expect("readlink").into_os_string().into_vec());
-    let all = xattrs(full);
-    let (ours, xattrs): (Vec<_>, Vec<_>) = all.iter().partition(|(name, _)| name.starts_with(b"trusted.overlay."));
-    let value = |wanted: &[u8]| ours.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
-    assert_eq!(value(b"trusted.overlay.metacopy").map(Vec::len), (ours.len() == 2).then_some(0));
-    let object = value(b"trusted.overlay.redirect").map(|redirect| {
-        let hex: String = redirect.iter().filter(|byte| **byte != b'/').map(|byte| char::from(*byte)).collect();
-        ObjectId::from_hex(&hex).expect("a redirect to an object")
-    });
-    let device = Device { major: major(stat.rdev()), minor: minor(stat.rdev()) };
-    assert_eq!(stat.blocks(), if stat.is_dir() { stat.blocks() } else { stat.size().div_ceil(4096) * 8 });
-    let line = Line {
-        path,
-        kind,
-        mode: u16::try_from(stat.mode() & 0o7777).expect("twelve bits"),
-        uid: stat.uid(),
-        gid: stat.gid(),
-        size: stat.size(),
-        mtime: Timestamp {
-            seconds: stat.mtime(),
-            nanoseconds: u32::try_from(stat.mtime_nsec()).expect("below a second"),
-        },
-        links: u32::try_from(stat.nlink()).expect("few names"),
-        target: target.as_deref(),
-        device: matches!(kind, Kind::CharDevice | Kind::BlockDevice).then_some(device),
-        object,
-        xattrs: xattrs.iter().map(|(name, value)| (name.clone(), &**value)).collect(),
-        same_as: first_names.get(&stat.ino()).map(|first| &**first),
-    };
-    writeln!(text, "{line}").expect("a String takes everything");
-    first_names.entry(stat.ino()).or_insert_with(|| path.to_vec());
-}
-
-fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut names = vec![0; 64 << 10];
-    let length = llistxattr(path, &mut names).expect("listxattr");
-    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    let mut all: Vec<_> = names
-        .map(|name| {
-            let mut value = vec![0; 64 << 10];
-            let length = lgetxattr(path, CString::new(name).expect("no NUL"), &mut value);
-            let length = length.unwrap_or_else(|error| panic!("xattr {}: {error}", name.escape_ascii()));
-            value.truncate(length);
-            (name.to_vec(), value)
-        })
-        .collect();
-    all.sort();
-    all
-}
-
 /// Checks that the kernel shows a stack as the merge does.
 fn check(layers: &[LayerIndex]) -> Option<()> {
     let folder = tempfile::tempdir().expect("a folder");
@@ -144,15 +43,6 @@ fn check(layers: &[LayerIndex]) -> Option<()> {
     let mount = mount(&tree, folder.path())?;
     assert_eq!(dump(&mount.path()), tree.dump());
     Some(())
-}
-
-fn random_stack(seed: u64) -> Vec<LayerIndex> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        u8::try_from(state >> 56).expect("eight bits")
-    };
-    stacks::from_bytes(&(0..600).map(|_| next()).collect::<Vec<_>>())
 }
 
 #[test]
@@ -205,7 +95,7 @@ fn the_kernel_finds_every_name_in_a_directory_of_a_hundred_thousand() {
 }
 
 #[test]
-fn inode_numbers_are_those_of_the_image() {
+fn inode_numbers_are_those_of_the_image_and_blocks_follow_from_sizes() {
     let folder = tempfile::tempdir().unwrap();
     let layers = [layer(edges())];
     let tree = merge(&layers).unwrap();
@@ -214,6 +104,10 @@ fn inode_numbers_are_those_of_the_image() {
     for path in ["", "largest", "links/7", "tree/of/many"] {
         let nid = image.resolve(path.as_bytes()).unwrap().unwrap();
         assert_eq!(fs::symlink_metadata(mount.path().join(path)).unwrap().ino(), nid.0, "{path}");
+    }
+    for (path, size) in [("largest", 1 << 43), ("over_4g", (1 << 32) + 1), ("large_value", 1), ("long", 4095)] {
+        let blocks = fs::symlink_metadata(mount.path().join(path)).unwrap().blocks();
+        assert_eq!(blocks, u64::div_ceil(size, 4096) * 8, "{path}");
     }
 }
 
