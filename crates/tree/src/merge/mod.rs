@@ -7,12 +7,14 @@
 //!   layer does not matter, and a layer may remove and make anew what it names.
 //! - What is not a directory hides the children that layers below gave to its path.
 //! - A directory that no layer lists but that one has entries in is implied: root's, 0755, at the epoch. Where a layer
-//!   below lists it, it keeps those attributes. It stays when its entries are removed by a layer above, and replaces what
-//!   is not a directory in a layer below: paths are never followed through symbolic links. That is what an overlay of
-//!   unpacked layers gives (Docker, Podman); runtimes that unpack into one directory (umoci, containerd) follow the link.
-//!   Whiteouts imply nothing.
+//!   below lists it, it keeps those attributes (umoci 0.4 does so; Podman 4.3 makes it 0755 anew). It stays when its
+//!   entries are removed by a layer above. It replaces what is not a directory in a layer below: paths are never followed
+//!   through symbolic links. That is what overlays of unpacked layers give (Docker, Podman); runtimes that unpack into one
+//!   folder (umoci, containerd) follow the link. Whiteouts imply nothing (as umoci; Podman makes their folders).
 //! - A hard link stands for its target in its own layer or, failing that, for what the layers below show there under what
-//!   the link's layer says. Then it lives on when the target's name is hidden. Link counts count visible names.
+//!   the link's layer says (as umoci; Podman refuses those). Then it lives on when the target's name is hidden. Link counts
+//!   count visible names.
+//! - A root that no layer lists is 0755 (as umoci; Podman makes it 0555).
 //!
 //! Refused with the layer and path: an entry below a non-directory of the same layer, two entries of one name in a
 //! layer, hard links that lead nowhere, to a directory or in a circle, a root that is no directory, and values that no
