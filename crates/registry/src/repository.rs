@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tarpon_fetch::{BlobSource, SourceError};
+use tarpon_fetch::BlobSource;
 use tarpon_oci::{
     Descriptor, Digest, Document, ImageConfig, InvalidManifest, Manifest, Platform, Reference, Source, Verified, limits,
 };
@@ -22,6 +22,7 @@ pub struct Repository {
     backend: Backend,
     name: String,
     counters: Arc<Counters>,
+    warm_pool: bool,
 }
 
 enum Backend {
@@ -46,10 +47,10 @@ pub async fn open(source: &Source, options: &AccessOptions) -> Result<Repository
     match source {
         Source::Registry(reference) => {
             let cert_dir = options.cert_dir.as_deref();
-            let transport = HttpsTransport::new(reference.api_host(), options.tls_verify, cert_dir)
-                .map_err(|message| Error::Options { image: source.to_string(), message })?;
+            let transport =
+                HttpsTransport::new(reference.api_host(), options.tls_verify, cert_dir).map_err(Error::Options)?;
             let credentials = options.credential_source();
-            open_with(reference, Arc::new(transport), credentials, options.tls_verify)
+            Ok(open_with(reference, Arc::new(transport), credentials, options.tls_verify)?.with_warm_pool())
         }
         local => open_local(local).await,
     }
@@ -65,9 +66,9 @@ pub fn open_with(
     let counters = Arc::new(Counters::default());
     let name = reference.to_string();
     let session = Session::new(transport, reference, tls_verify, credentials, counters.clone())
-        .map_err(|error| Error::Options { image: name.clone(), message: error.to_string() })?;
+        .map_err(|error| Error::Options(error.to_string()))?;
     let backend = Backend::Registry { session: Arc::new(session), reference: reference.clone() };
-    Ok(Repository { backend, name, counters })
+    Ok(Repository { backend, name, counters, warm_pool: false })
 }
 
 async fn open_local(source: &Source) -> Result<Repository, Error> {
@@ -84,8 +85,8 @@ async fn open_local(source: &Source) -> Result<Repository, Error> {
         Source::Registry(reference) => unreachable!("{reference} is not local"),
     })
     .await
-    .map_err(|error| Error::Source { image: name.clone(), error })?;
-    Ok(Repository { backend, name, counters })
+    .map_err(Error::Source)?;
+    Ok(Repository { backend, name, counters, warm_pool: false })
 }
 
 fn layout((index, blobs): (LayoutIndex, LocalBlobs)) -> Backend {
@@ -93,6 +94,12 @@ fn layout((index, blobs): (LayoutIndex, LocalBlobs)) -> Backend {
 }
 
 impl Repository {
+    /// Lets [`Repository::resolve`] open the connections that the config and the layers will need while the tag is
+    /// still on its way, so that they cost no handshakes later.
+    pub fn with_warm_pool(self) -> Self {
+        Self { warm_pool: true, ..self }
+    }
+
     /// The image as the user named it, normalised.
     pub fn name(&self) -> &str {
         &self.name
@@ -108,12 +115,12 @@ impl Repository {
             Document::Manifest(manifest) => (manifest, None),
             Document::Index(index) => {
                 let chosen = index.select(platform);
-                let chosen = chosen.map_err(|error| Error::Platform { image: self.name.clone(), error })?;
+                let chosen = chosen.map_err(Error::Platform)?;
                 let bytes = self.chosen_manifest(chosen).await?;
-                (self.parsed("manifest", Manifest::parse(bytes))?, Some(*index.bytes.digest()))
+                (parsed("manifest", Manifest::parse(bytes))?, Some(*index.bytes.digest()))
             }
         };
-        self.parsed("manifest", manifest.check_image())?;
+        parsed("manifest", manifest.check_image())?;
         Ok(ResolvedImage { manifest, index_digest, name: self.name.clone() })
     }
 
@@ -124,8 +131,8 @@ impl Repository {
             Backend::Registry { session, .. } => session.small_blob(blob).await,
             Backend::Layout { blobs, .. } | Backend::Docker { blobs, .. } => blobs.small_blob(blob).await,
         };
-        let config = self.parsed("config", ImageConfig::parse(bytes.map_err(|error| self.failed(error))?))?;
-        self.parsed("config", image.manifest.check_config(&config))?;
+        let config = parsed("config", ImageConfig::parse(bytes.map_err(Error::Source)?))?;
+        parsed("config", image.manifest.check_config(&config))?;
         Ok(config)
     }
 
@@ -157,25 +164,29 @@ impl Repository {
     async fn root(&self, platform: &Platform) -> Result<Document, Error> {
         match &self.backend {
             Backend::Registry { session, reference } => {
+                if self.warm_pool {
+                    let session = session.clone();
+                    tokio::spawn(async move { session.warm_up().await });
+                }
                 let by_digest = reference.digest().map(ToString::to_string);
                 let what = by_digest.as_deref().or(reference.tag()).unwrap_or(tarpon_oci::DEFAULT_TAG);
                 let found = session.manifest(what, reference.digest()).await;
-                let (bytes, content_type) = found.map_err(|error| self.failed(error))?;
-                self.parsed("manifest", Document::parse(bytes, content_type.as_deref()))
+                let (bytes, content_type) = found.map_err(Error::Source)?;
+                parsed("manifest", Document::parse(bytes, content_type.as_deref()))
             }
             Backend::Layout { index, .. } => {
-                let chosen = index.select(platform).map_err(|error| self.failed(error))?;
+                let chosen = index.select(platform).map_err(Error::Source)?;
                 let bytes = self.chosen_manifest(chosen).await?;
-                self.parsed("manifest", Document::parse(bytes, None))
+                parsed("manifest", Document::parse(bytes, None))
             }
-            Backend::Docker { manifest, .. } => self.parsed("manifest", Document::parse(manifest.clone(), None)),
+            Backend::Docker { manifest, .. } => parsed("manifest", Document::parse(manifest.clone(), None)),
         }
     }
 
     /// The manifest that an index names.
     async fn chosen_manifest(&self, chosen: &Descriptor) -> Result<Verified<Bytes>, Error> {
         if chosen.size > limits::MANIFEST_BYTES {
-            return self.parsed("manifest", Err(InvalidManifest::TooLarge { size: chosen.size }));
+            return parsed("manifest", Err(InvalidManifest::TooLarge { size: chosen.size }));
         }
         let found = match &self.backend {
             Backend::Registry { session, .. } => {
@@ -184,14 +195,10 @@ impl Repository {
             }
             Backend::Layout { blobs, .. } | Backend::Docker { blobs, .. } => blobs.small_blob(chosen.blob()).await,
         };
-        found.map_err(|error| self.failed(error))
+        found.map_err(Error::Source)
     }
+}
 
-    fn failed(&self, error: SourceError) -> Error {
-        Error::Source { image: self.name.clone(), error }
-    }
-
-    fn parsed<T>(&self, what: &'static str, result: Result<T, InvalidManifest>) -> Result<T, Error> {
-        result.map_err(|error| Error::Manifest { image: self.name.clone(), what, error })
-    }
+fn parsed<T>(what: &'static str, result: Result<T, InvalidManifest>) -> Result<T, Error> {
+    result.map_err(|error| Error::Manifest { what, error })
 }

@@ -157,3 +157,14 @@ async fn a_token_service_on_plain_http_gets_no_password() {
     assert_eq!(world.tag().await.unwrap_err().fault, Class::Refused);
     assert_eq!(world.transport.seen().len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn connections_are_opened_ahead_without_credentials() {
+    let World { registry, transport, repository } = World::basic(Some(PASSWORD));
+    let world = World { registry, transport, repository: repository.with_warm_pool() };
+    world.tag().await.unwrap();
+    let seen = world.transport.seen();
+    let ahead: Vec<_> = seen.iter().filter(|seen| seen.url.path() == "/v2/").collect();
+    assert_eq!(ahead.len(), 3);
+    assert!(ahead.iter().all(|seen| !seen.headers.contains_key("authorization")));
+}

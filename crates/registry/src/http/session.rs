@@ -28,6 +28,9 @@ use crate::credentials::CredentialSource;
 use crate::stats::Counters;
 use crate::transport::{Response, Transport, without_query};
 
+/// Connections opened ahead: for the config and the first layers.
+const WARM_CONNECTIONS: usize = 3;
+
 /// One repository of one registry.
 pub(crate) struct Session {
     wire: Wire,
@@ -75,6 +78,19 @@ impl Session {
     /// Whether the registry was last seen to answer a ranged request with the whole blob.
     pub(crate) fn ignores_ranges(&self) -> bool {
         self.ignores_ranges.load(Ordering::Relaxed)
+    }
+
+    /// Opens connections for what comes next, without credentials. Their answers do not matter. Nothing is done on this
+    /// machine, where handshakes are free, nor before it is known whether the registry speaks HTTPS.
+    pub(crate) async fn warm_up(&self) {
+        let Some(base) = self.wire.base().filter(|base| !crate::transport::is_loopback(base)) else { return };
+        let connect = || async {
+            let headers = HeaderMap::new();
+            if let Ok(response) = self.wire.send(Method::GET, base.clone(), headers, Bytes::new()).await {
+                body::drain(response).await;
+            }
+        };
+        futures::future::join_all((0..WARM_CONNECTIONS).map(|_| connect())).await;
     }
 
     /// A manifest or index and the `Content-Type` it came with. `expected`: its digest, when it is known.

@@ -113,7 +113,7 @@ impl Wire {
                 drop(self.chosen.set(self.plain.clone()));
                 Ok(Some(response))
             }
-            (Err(error), _) => Err(failure(self.secure.host_str().unwrap_or_default(), &error)),
+            (Err(error), _) => Err(failure(self.secure.authority(), &error)),
         }
     }
 

@@ -88,7 +88,7 @@ impl World {
                 assert_eq!(image.manifest.layers[0].blob(), blob());
                 Ok(())
             }
-            Err(tarpon_registry::Error::Source { error, .. }) => Err(error),
+            Err(tarpon_registry::Error::Source(error)) => Err(error),
             Err(other) => panic!("{other}"),
         }
     }
