@@ -163,8 +163,8 @@ impl Session {
         };
         let mut renewed = false;
         loop {
-            let (response, location) = match self.locations.locate(&blob.digest).await {
-                Location::Known(url) => (self.at_location(ask, &url).await?, url),
+            let location = match self.locations.locate(&blob.digest).await {
+                Location::Known(url) => url,
                 Location::Ask(asking) => {
                     let response = self.at_registry(ask).await?;
                     let Some(url) = self.redirect(&response, self.wire.base())? else {
@@ -175,19 +175,30 @@ impl Session {
                     };
                     asking.found(&url);
                     body::drain(response).await;
-                    (self.at_location(ask, &url).await?, url)
+                    url
                 }
             };
-            if !matches!(response.status.as_u16(), 400 | 401 | 403) {
-                return self.checked(ask, response).await;
+            let answer = match self.at_location(ask, &location).await {
+                Ok(response) if is_expired(response.status) => {
+                    body::drain(response).await;
+                    None
+                }
+                Ok(response) => Some(self.checked(ask, response).await),
+                Err(failure) => Some(Err(failure)),
+            };
+            if let Some(Ok(answer)) = answer {
+                return Ok(answer);
             }
+            // Whatever it was: the next attempt asks the registry for another address.
             self.locations.forget(&blob.digest, &location).await;
-            if renewed {
-                let message = format!("{}: {} from {}", self.shown(ask), response.status, host(&location));
-                return Err(Failure::new(Fault::Denied, Retry::Never, message));
+            match answer {
+                Some(answer) => return answer,
+                None if renewed => {
+                    let message = format!("{}: {} refuses an address that is new", self.shown(ask), host(&location));
+                    return Err(Failure::new(Fault::Denied, Retry::Never, message));
+                }
+                None => renewed = true,
             }
-            renewed = true;
-            body::drain(response).await;
         }
     }
 
@@ -374,6 +385,11 @@ fn check_range(response: &Response, blob: Blob, range: Range<u64>, shown: &str) 
             Err(Failure::bad_data(format!("{shown}: 206 with {text:?} of {} bytes", blob.size)))
         }
     }
+}
+
+/// What blob hosts answer when a presigned address is too old: 403, and 400 or 401 some of them.
+fn is_expired(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 400 | 401 | 403)
 }
 
 /// What an answer that is not a success means.

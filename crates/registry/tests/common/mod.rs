@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +19,9 @@ pub(crate) const PASSWORD_GIVEN: Option<&str> = Some(PASSWORD);
 
 /// 100,000 bytes, none like its neighbours.
 pub(crate) fn blob_bytes() -> Bytes {
-    (0..100_000u32).map(|at| at.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
+    static BYTES: LazyLock<Bytes> =
+        LazyLock::new(|| (0..100_000u32).map(|at| at.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect());
+    BYTES.clone()
 }
 
 /// `app:1`: one layer, which is the blob.
