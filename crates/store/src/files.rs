@@ -142,11 +142,11 @@ pub(crate) fn create_dir_all(storage: &dyn Storage, path: &Path, mode: u32) -> R
     }
 }
 
-/// The names in a folder; none if there is no such folder.
+/// The names in a folder; none if there is no such folder, or something else of that name.
 pub(crate) fn list(storage: &dyn Storage, path: &Path) -> Result<Vec<OsString>, StoreError> {
     match storage.list(path) {
         Ok(names) => Ok(names),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(Vec::new()),
         Err(error) => Err(io_error("listing", path)(error)),
     }
 }
