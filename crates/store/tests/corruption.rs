@@ -150,3 +150,16 @@ fn files_that_are_not_ours_are_left_alone() {
     store.verify(|_| {}).unwrap();
     assert!(folder.path().join("objects/README").exists() && folder.path().join("images/notes").exists());
 }
+
+#[test]
+fn seeds_of_the_record_parser_keep_its_invariants() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/fuzz/record_json");
+    let mut seeds = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let seed = fs::read(entry.unwrap().path()).unwrap();
+        tarpon_testkit::fuzz::record_json(&seed);
+        (0..seed.len().min(300)).for_each(|end| tarpon_testkit::fuzz::record_json(&seed[..end]));
+        seeds += 1;
+    }
+    assert!(seeds >= 10, "{seeds} seeds");
+}

@@ -1,0 +1,28 @@
+//! Invariant: any bytes are an image record that is consistent (each of its files once, the manifest the one it is named
+//! by, layers within the limit) or an error, and a record survives being written and read again.
+
+use tarpon_oci::{Digest, limits};
+use tarpon_store::{Part, parse_record};
+
+/// Parses `data` as a sealed record, and as what stands inside of the seal.
+pub fn record_json(data: &[u8]) {
+    check(data);
+    check(&sealed(data));
+}
+
+fn sealed(value: &[u8]) -> Vec<u8> {
+    let mut text = format!(r#"{{"digest":"{}","value":"#, Digest::of(value)).into_bytes();
+    text.extend_from_slice(value);
+    text.push(b'}');
+    text
+}
+
+fn check(text: &[u8]) {
+    let Ok(record) = parse_record(text) else { return };
+    assert!(record.layers.len() <= limits::LAYERS);
+    assert_eq!(record.part(Part::Manifest).map(|part| part.digest), Some(record.manifest));
+    let parts = [Part::Manifest, Part::Config, Part::Tree, Part::Chunks, Part::Objects];
+    assert!(parts.iter().all(|&part| record.part(part).is_some()) && record.parts.len() == parts.len());
+    let written = serde_json::to_vec(&record).expect("a record is plain data");
+    assert_eq!(parse_record(&sealed(&written)).ok(), Some(record));
+}
