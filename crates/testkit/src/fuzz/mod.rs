@@ -17,6 +17,11 @@ mod tree_build;
 mod www_authenticate;
 mod zstd_chunked_toc;
 
+use tarpon_layer::toc::{Claim, Toc, TocPlace};
+use tarpon_oci::MediaType;
+
+use crate::layers::Layer;
+
 pub use chunk_table::chunk_table;
 pub use content_range::content_range;
 pub use decode_chunk::decode_chunk;
@@ -30,3 +35,15 @@ pub use tar_walk::tar_walk;
 pub use tree_build::tree_build;
 pub use www_authenticate::www_authenticate;
 pub use zstd_chunked_toc::zstd_chunked_toc;
+
+/// The TOC of a layer that testkit wrote.
+fn toc_of(layer: &Layer) -> Toc {
+    let size = layer.blob.len() as u64;
+    let claim = Claim::of(&MediaType::Layer(layer.compression), &layer.annotations, size);
+    let Ok(Claim::Toc(claim)) = claim else { panic!("the claim is sound") };
+    let first = &layer.blob[usize::try_from(claim.first_range().start).expect("small")..];
+    let place = claim.locate(first).expect("the footer is sound");
+    let TocPlace::InBlob(range) = &place else { panic!("the TOC is in the blob") };
+    let [start, end] = [range.start, range.end].map(|place| usize::try_from(place).expect("small"));
+    claim.open(&place, &layer.blob[start..end]).expect("the digest is right")
+}
