@@ -95,18 +95,20 @@ fn report(store: String, capabilities: &[Capability], root: bool) -> Report {
         found: match &capability.found {
             Ok(found) | Err(found) => escape(found.as_bytes()),
         },
-        mend: capability.found.as_ref().err().and_then(|_| mend(capability.name)),
+        mend: capability.found.as_ref().err().and_then(|why| mend(capability.name, why, root)),
     });
     Report { store, modes, checks: checks.collect() }
 }
 
 /// The command that mends what is missing, where there is one.
-fn mend(name: &str) -> Option<String> {
+fn mend(name: &str, why: &str, root: bool) -> Option<String> {
     match name {
-        "root" => Some("sudo tarpon …, or go on without it: mode fuse works for every user".to_owned()),
+        "/dev/fuse" if why.contains("Permission denied") => Some("sudo chmod 0666 /dev/fuse".to_owned()),
         "/dev/fuse" => Some("sudo modprobe fuse; in a container, give it the device: --device /dev/fuse".to_owned()),
-        "EROFS from a file" => Some("sudo modprobe erofs".to_owned()),
-        "overlayfs with data-only layers" => Some("sudo modprobe overlay".to_owned()),
+        // Without root these fail whatever the kernel has.
+        "EROFS from a file" if root => Some("modprobe erofs".to_owned()),
+        "overlayfs with data-only layers" if root => Some("modprobe overlay".to_owned()),
+        "root" => Some("sudo tarpon …; without it mode fuse is what there is".to_owned()),
         "fusermount3" => Some(distribution::install("fuse3")),
         _ => None,
     }

@@ -60,7 +60,12 @@ fn unmount(session: &Session, global: &Global, dir: &Path) -> Result {
     let doing = || format!("cannot unmount {}", dir.display());
     let mountpoint =
         mountpoint::resolve(dir).map_err(|error| Failure::new(Exit::NotFound, format_args!("{}: {error}", doing())))?;
-    let how = session.client().unmount(&mountpoint).doing(doing)?;
+    let mut how = session.client().unmount(&mountpoint).doing(doing)?;
+    if how.is_none() && is_known(session, &mountpoint).doing(doing)? {
+        // Its server is dead. The next one cleans up after it, and then there is somebody to ask.
+        session.client().recover().doing(doing)?;
+        how = session.client().unmount(&mountpoint).doing(doing)?;
+    }
     match how {
         None => Err(Failure::new(Exit::NotFound, format_args!("{}: nothing of this store is mounted there", doing()))
             .hint("`tarpon status` lists the mounts; a mount of another store needs its --store")),
@@ -70,4 +75,8 @@ fn unmount(session: &Session, global: &Global, dir: &Path) -> Result {
         }
         Some(_) => Ok(()),
     }
+}
+
+fn is_known(session: &Session, mountpoint: &Path) -> tarpon_engine::Result<bool> {
+    Ok(session.mounts()?.iter().any(|mount| mount.mountpoint == mountpoint))
 }

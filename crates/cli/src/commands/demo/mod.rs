@@ -7,6 +7,7 @@ mod image;
 mod namespace;
 mod report;
 
+use std::io;
 use std::path::Path;
 use std::process::Output;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use clap::Args;
 use tarpon_engine::registry::Server as Registry;
 use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, MountRequest, Prepared, Pull, Server, Silent};
 use tarpon_oci::Platform;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::image::image_name;
 use super::mount::Mode;
@@ -54,16 +56,22 @@ impl Demo {
         if namespace::is_needed() {
             return namespace::run_again();
         }
+        let runtime = runtime()?;
+        // From here on no signal ends this process before it has cleaned up.
+        let mut stop = {
+            let _inside = runtime.enter();
+            Stop::new().doing(|| "cannot listen for signals")?
+        };
         let folder = tempfile::Builder::new().prefix("tarpon-demo-").tempdir();
         let folder = folder.doing(|| "cannot make a temporary folder")?;
-        let shown = runtime()?.block_on(self.show(folder.path()));
+        let shown = runtime.block_on(self.show(folder.path(), &mut stop));
         let removed = folder.close().doing(|| "cannot remove the temporary folder");
         let report = shown?;
         removed?;
         if self.json { output::json(&report) } else { output::text(&report.text()) }
     }
 
-    async fn show(&self, folder: &Path) -> Result<Report> {
+    async fn show(&self, folder: &Path, stop: &mut Stop) -> Result<Report> {
         let contents = image::contents().doing(|| "cannot read the image that this program carries")?;
         let registry = Registry::start(Arc::new(contents)).await.doing(|| "cannot serve a registry on 127.0.0.1")?;
         let options = EngineOptions { store: folder.join("store"), store_size: None, server_command: Vec::new() };
@@ -71,7 +79,7 @@ impl Demo {
         let server = Server::start(&engine).await?;
         let outcome = tokio::select! {
             report = self.walk_through(&registry, &engine, &server, folder) => report,
-            () = interrupted() => Err(Failure::new(Exit::Interrupted, "interrupted; everything was cleaned up")),
+            () = stop.asked() => Err(Failure::new(Exit::Interrupted, "interrupted; everything was cleaned up")),
         };
         server.stop(true).await;
         outcome
@@ -161,15 +169,21 @@ fn count_files(engine: &Engine, prepared: &Prepared) -> Result<u64> {
     Ok(files)
 }
 
-/// Ends with the first signal that asks this process to stop.
-async fn interrupted() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        // Without a handler the signal ends the process, which is no worse than what any program does.
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
+/// The signals that ask this process to stop: Ctrl-C and SIGTERM.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn new() -> io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
     }
 }
