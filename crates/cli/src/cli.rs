@@ -67,6 +67,17 @@ pub(crate) enum Command {
     Serve(serve::Serve),
 }
 
+impl Command {
+    /// What is logged when `$RUST_LOG` does not say. Commands speak for themselves; servers have nobody to speak to.
+    pub(crate) fn default_log(&self) -> &'static str {
+        match self {
+            Self::Serve(_) => "info",
+            Self::Mount(mount) if mount.foreground => "warn",
+            _ => "off",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,6 +19,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
+    logging::start(cli.command.default_log());
     match commands::run(cli) {
         Ok(()) => exit::Exit::Ok.into(),
         Err(failure) => {

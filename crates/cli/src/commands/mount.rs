@@ -14,7 +14,7 @@ use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::output::{self, escape};
-use crate::{logging, size};
+use crate::size;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,7 +49,7 @@ pub(crate) struct Mount {
     dev: bool,
     /// Serve the mount in this process, until it is unmounted or interrupted
     #[arg(long)]
-    foreground: bool,
+    pub(crate) foreground: bool,
     /// Keep the store below this size [default: 20 GiB or 80 % of the disk, whichever is less]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     store_size: Option<u64>,
@@ -101,7 +101,6 @@ impl Mount {
             ..prepared.mount_on(mountpoint)
         };
         if self.foreground {
-            logging::start("warn");
             return runtime.block_on(async {
                 let server = Server::start(session.engine()).await.doing(doing)?;
                 let mount = match server.mount(request).await.doing(doing) {

@@ -5,7 +5,6 @@ use clap::Args;
 use super::session::{Session, runtime};
 use crate::cli::Global;
 use crate::failure::{Context, Result};
-use crate::logging;
 
 /// Serve the mounts of a store until the last one is gone
 #[derive(Debug, Args)]
@@ -17,7 +16,6 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(&self, global: &Global) -> Result {
-        logging::start("info");
         let session = Session::open_with_size(global, self.store_size)?;
         runtime()?
             .block_on(tarpon_engine::serve(session.engine(), std::io::stdout()))
