@@ -4,5 +4,6 @@ mod demo;
 mod errors;
 mod help;
 mod local;
+mod terminal;
 mod tls;
 mod world;
