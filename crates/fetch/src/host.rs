@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tarpon_layer::ObjectId;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use crate::ObjectStore;
 use crate::config::Config;
@@ -31,7 +32,7 @@ pub(crate) struct Host {
     pub(crate) bypass: Bypass,
     pub(crate) counters: Arc<Counters>,
     /// Objects whose partial files are being hashed as a whole.
-    pub(crate) publishing: Mutex<HashSet<ObjectId>>,
+    pub(crate) publishing: watch::Sender<HashSet<ObjectId>>,
     /// Objects whose index lies; bounded by what the tables name.
     pub(crate) poisoned: Mutex<HashSet<ObjectId>>,
     pub(crate) passes: Passes,
@@ -49,7 +50,7 @@ impl Host {
             open: OpenObjects::new(config.open_files),
             bypass: Bypass::new(config.bypass_bytes),
             counters: Arc::default(),
-            publishing: Mutex::default(),
+            publishing: watch::Sender::default(),
             poisoned: Mutex::default(),
             passes: Passes::default(),
             objects: Mutex::new(Lru::new(config.live_objects)),
@@ -76,7 +77,13 @@ impl Host {
 
     /// Whether the object's partial file may be emptied just now, because the whole may not be what its name says.
     pub(crate) fn in_doubt(&self, object: &Object) -> bool {
-        self.publishing.lock().contains(&object.id) || self.poisoned.lock().contains(&object.id)
+        self.publishing.borrow().contains(&object.id) || self.poisoned.lock().contains(&object.id)
+    }
+
+    /// Waits until the object is not being published (any more).
+    pub(crate) async fn published(&self, object: &Object) {
+        // The sender is part of `self`: this cannot fail.
+        let _ = self.publishing.subscribe().wait_for(|objects| !objects.contains(&object.id)).await;
     }
 
     /// The object is a local file now, or worthless.

@@ -102,7 +102,7 @@ impl Host {
     }
 
     fn publish(&self, object: &Object) {
-        if !self.publishing.lock().insert(object.id) {
+        if !self.publishing.send_if_modified(|objects| objects.insert(object.id)) {
             // The same object of another image, and the same file: once is enough.
             return object.release_publishing();
         }
@@ -111,7 +111,7 @@ impl Host {
         if matches!(published, Err(StoreError::Corrupt(_))) {
             self.poisoned.lock().insert(object.id);
         }
-        self.publishing.lock().remove(&object.id);
+        self.publishing.send_if_modified(|objects| objects.remove(&object.id));
         match published {
             Ok(()) => self.forget_object(object),
             Err(StoreError::Corrupt(_)) => {

@@ -153,7 +153,7 @@ impl Object {
         self.chunks_of(offset..offset.saturating_add(1)).any(|numbered| self.has(&numbered))
     }
 
-    /// Puts a chunk that is here into the assembly. `false` if it is not here after all.
+    /// Puts a chunk that is here into the assembly. `false` if it is not here after all, or too large to be hashed again.
     pub(crate) fn fill(&self, assembly: &mut Assembly, (number, chunk): &Numbered, trust: Trust) -> bool {
         if chunk.place == Place::Zeros {
             return true;
@@ -163,6 +163,9 @@ impl Object {
             state.partial.clone().filter(|_| state.present.has(*number))
         };
         let Some(partial) = partial else { return false };
+        if trust == Trust::Digests && chunk.size > limits::CHUNK_BYTES {
+            return false;
+        }
         let loaded = match trust {
             Trust::Bits => {
                 let (window, skip) = assembly.window(chunk.object_offset, chunk.size);

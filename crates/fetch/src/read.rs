@@ -98,13 +98,14 @@ impl Host {
                 Err(cause) => {
                     let elsewhere = cause.another_image_may_help();
                     failure = ReadError::Fetch { object: *id, image: image.name.clone(), cause };
-                    image.tally.read_failed(&failure, began.elapsed());
+                    image.tally.try_failed(&failure, began.elapsed());
                     if !elsewhere || Instant::now() >= deadline {
                         break;
                     }
                 }
             }
         }
+        self.counters.failed_reads.add(1);
         Err(failure)
     }
 
@@ -125,6 +126,12 @@ impl Host {
                 return Ok(bytes);
             }
             let missing: Vec<Numbered> = missing(object, &range, &arrived).collect();
+            if missing.is_empty() {
+                // All is here, and too large to be hashed for each read while it is being published.
+                let late = |_elapsed| PieceError::Late(self.config.read_deadline);
+                tokio::time::timeout_at(deadline, self.published(object)).await.map_err(late)?;
+                continue;
+            }
             let tickets = self.request(object, &missing);
             self.look_ahead(object, range.clone());
             for ticket in &tickets {

@@ -25,7 +25,7 @@ pub struct Stats {
     pub stalls: u64,
     /// Milliseconds that reads waited for a source, summed over all reads.
     pub stall_millis: u64,
-    /// Reads that failed.
+    /// Reads that failed; for an image: that its source could not answer.
     pub failed_reads: u64,
     /// Pieces whose bytes did not match their digest.
     pub digest_failures: u64,
@@ -139,10 +139,10 @@ impl Tally {
         self.add(|counters| &counters.bytes_served, bytes as u64);
     }
 
-    /// A read waited for a source in vain.
-    pub(crate) fn read_failed(&self, error: &dyn std::fmt::Display, waited: Duration) {
+    /// A read waited in vain for this image's source. Another image may have answered it.
+    pub(crate) fn try_failed(&self, error: &dyn std::fmt::Display, waited: Duration) {
         self.stalled(waited);
-        self.add(|counters| &counters.failed_reads, 1);
+        self.image.failed_reads.add(1);
         self.failed(error);
     }
 
