@@ -131,22 +131,24 @@ impl ChunkTableBuilder {
     /// # Errors
     /// [`ChunkTableError::TooManyChunks`].
     pub fn finish(self) -> Result<Vec<u8>, ChunkTableError> {
-        let mut ids: Vec<(ObjectId, Object)> = self.objects.into_iter().collect();
-        ids.sort_unstable_by_key(|(id, _)| *id);
-        // Chunks lie by place, object by object: what is fetched together is looked up together.
-        let mut order: Vec<u32> = (0..u32::try_from(ids.len()).map_err(|_| ChunkTableError::TooManyChunks)?).collect();
-        order.sort_unstable_by_key(|number| {
-            let object = &ids[*number as usize].1;
+        let too_many = ChunkTableError::TooManyChunks;
+        let mut objects: Vec<(ObjectId, Object)> = self.objects.into_iter().collect();
+        objects.sort_unstable_by_key(|(_, object)| {
             (object.layer, offset(&self.chunks[object.first as usize]), object.first)
         });
-        let mut chunks = Vec::new();
-        let mut digests = Vec::new();
+        let mut by_id: Vec<u32> = (0..u32::try_from(objects.len()).map_err(|_| too_many)?).collect();
+        by_id.sort_unstable_by_key(|number| objects[*number as usize].0);
+        let mut id_places = vec![0_u32; objects.len()];
+        for (place, number) in (0_u32..).zip(&by_id) {
+            id_places[*number as usize] = place;
+        }
+        let (mut chunks, mut digests, mut records) = (Vec::new(), Vec::new(), Vec::new());
         let mut places = Vec::new();
-        let mut runs = vec![(0_u32, 0_u32); ids.len()];
         let mut next = 0_u32;
-        for number in order {
-            let object = ids[number as usize].1;
-            runs[number as usize] = (next, object.count);
+        for ((number, (_, object)), id_place) in (0_u32..).zip(&objects).zip(id_places) {
+            records.extend_from_slice(&object.size.to_le_bytes());
+            records.extend_from_slice(&next.to_le_bytes());
+            records.extend_from_slice(&id_place.to_le_bytes());
             for chunk in &self.chunks[object.first as usize..][..object.count as usize] {
                 push_chunk(&mut chunks, chunk, number, object.layer);
                 digests.extend_from_slice(chunk.digest.as_bytes());
@@ -157,11 +159,10 @@ impl ChunkTableBuilder {
             }
         }
         places.sort_unstable();
-        let too_many = ChunkTableError::TooManyChunks;
-        let layout = Layout::new(self.layers.len(), ids.len(), next as usize, places.len()).ok_or(too_many)?;
+        let layout = Layout::new(self.layers.len(), objects.len(), next as usize, places.len()).ok_or(too_many)?;
         let mut table = Vec::with_capacity(layout.places.end);
         table.extend_from_slice(format::MAGIC);
-        for count in [self.layers.len(), ids.len(), next as usize, places.len()] {
+        for count in [self.layers.len(), objects.len(), next as usize, places.len()] {
             table.extend_from_slice(&u32::try_from(count).map_err(|_| too_many)?.to_le_bytes());
         }
         table.resize(format::HEADER, 0);
@@ -171,12 +172,9 @@ impl ChunkTableBuilder {
             table.push(format::compression_to_byte(*compression));
             table.extend_from_slice(&[0; 7]);
         }
-        ids.iter().for_each(|(id, _)| table.extend_from_slice(id.as_bytes()));
-        for ((_, object), (first, count)) in ids.iter().zip(runs) {
-            table.extend_from_slice(&object.size.to_le_bytes());
-            table.extend_from_slice(&first.to_le_bytes());
-            table.extend_from_slice(&count.to_le_bytes());
-        }
+        by_id.iter().for_each(|number| table.extend_from_slice(objects[*number as usize].0.as_bytes()));
+        by_id.iter().for_each(|number| table.extend_from_slice(&number.to_le_bytes()));
+        table.append(&mut records);
         table.append(&mut chunks);
         table.append(&mut digests);
         places.iter().for_each(|(_, _, _, number)| table.extend_from_slice(&number.to_le_bytes()));

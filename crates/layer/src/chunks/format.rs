@@ -5,12 +5,15 @@
 //! | header | 64 | magic, layers, objects, chunks, placed chunks, reserved zeros |
 //! | layers | 48 each | digest 32, size 8, compression 1, zeros 7 |
 //! | object ids | 32 each | ascending |
-//! | objects | 16 each | size 8, first chunk 4, number of chunks 4 |
+//! | numbers | 4 each | of the objects, in the order of their ids |
+//! | objects | 16 each | size 8, first chunk 4, place of its id 4; its chunks end where the next one's begin |
 //! | chunks | 48 each | place in object 8, size 8, offset 8, length 8, skip 8, object 4, layer 2, codec 1, zero 1 |
 //! | digests | 32 each | of the chunks |
 //! | by place | 4 each | numbers of the chunks that are in a blob, by layer, offset, skip, number |
 //!
-//! Digests stand apart from the chunks so that the check on opening never touches them.
+//! Objects and their chunks lie in the order of the first chunk's place (holes first): what is fetched together is looked up
+//! together, and the check on opening, which memory bounds, goes straight through. Digests stand apart because that check
+//! never touches them.
 
 use std::ops::Range;
 
@@ -24,7 +27,7 @@ pub(super) const LAYER: usize = 48;
 pub(super) const ID: usize = 32;
 pub(super) const OBJECT: usize = 16;
 pub(super) const CHUNK: usize = 48;
-pub(super) const PLACE: usize = 4;
+pub(super) const NUMBER: usize = 4;
 
 pub(super) const ZEROS: u8 = 0;
 
@@ -69,6 +72,7 @@ pub(super) fn compression_from_byte(byte: u8) -> Option<Compression> {
 pub(super) struct Layout {
     pub(super) layers: Range<usize>,
     pub(super) ids: Range<usize>,
+    pub(super) numbers: Range<usize>,
     pub(super) objects: Range<usize>,
     pub(super) chunks: Range<usize>,
     pub(super) digests: Range<usize>,
@@ -87,10 +91,11 @@ impl Layout {
         Some(Self {
             layers: part(layers, LAYER)?,
             ids: part(objects, ID)?,
+            numbers: part(objects, NUMBER)?,
             objects: part(objects, OBJECT)?,
             chunks: part(chunks, CHUNK)?,
             digests: part(chunks, ID)?,
-            places: part(placed, PLACE)?,
+            places: part(placed, NUMBER)?,
         })
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tarpon_oci::{Blob, Digest, limits};
 
-use super::format::{self, CHUNK, HEADER, ID, LAYER, Layout, OBJECT, PLACE};
+use super::format::{self, CHUNK, HEADER, ID, LAYER, Layout, NUMBER, OBJECT};
 use crate::decode::Compression;
 use crate::index::{Chunk, Codec, ObjectId, Place};
 
@@ -16,7 +16,7 @@ pub struct InvalidChunkTable(&'static str);
 /// An object of the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectEntry {
-    /// Its place in the order of ids.
+    /// Stands for it in this table.
     pub number: u32,
     /// Bytes.
     pub size: u64,
@@ -83,31 +83,25 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
     /// The object of this name, if the image has it (and it is not empty).
     pub fn find(&self, id: &ObjectId) -> Option<ObjectEntry> {
         let (ids, _) = self.part(&self.layout.ids).as_chunks::<ID>();
-        let number = ids.binary_search(id.as_bytes()).ok()?;
-        let number = u32::try_from(number).ok()?;
-        self.object(number).map(|(_, entry)| entry)
+        let place = u32::try_from(ids.binary_search(id.as_bytes()).ok()?).ok()?;
+        let number = nth::<NUMBER>(self.part(&self.layout.numbers), place)?;
+        self.object(u32::from_le_bytes(*number)).map(|(_, entry)| entry)
     }
 
-    /// The object with this number, counted in the order of ids.
+    /// The object with this number.
     pub fn object(&self, number: u32) -> Option<(ObjectId, ObjectEntry)> {
-        let (ids, _) = self.part(&self.layout.ids).as_chunks::<ID>();
-        let id = Digest::from_bytes(*ids.get(number as usize)?);
-        let record = nth::<OBJECT>(self.part(&self.layout.objects), number)?;
-        let (first, count) = (number_at(record, 8), number_at(record, 12));
-        let entry = ObjectEntry { number, size: long_at(record, 0), chunks: first..first.saturating_add(count) };
-        Some((id, entry))
+        let objects = self.part(&self.layout.objects);
+        let object = nth::<OBJECT>(objects, number)?;
+        let next = number.checked_add(1).and_then(|next| nth::<OBJECT>(objects, next));
+        let end = next.map_or(self.chunk_count(), |next| number_at(next, 8));
+        let id = nth::<ID>(self.part(&self.layout.ids), number_at(object, 12))?;
+        let chunks = number_at(object, 8)..end;
+        Some((Digest::from_bytes(*id), ObjectEntry { number, size: long_at(object, 0), chunks }))
     }
 
-    /// All objects in the order of their ids.
-    pub fn objects(&self) -> impl ExactSizeIterator<Item = (ObjectId, ObjectEntry)> {
-        let (ids, _) = self.part(&self.layout.ids).as_chunks::<ID>();
-        let (records, _) = self.part(&self.layout.objects).as_chunks::<OBJECT>();
-        ids.iter().zip(records).enumerate().map(|(number, (id, record))| {
-            let (first, count) = (number_at(record, 8), number_at(record, 12));
-            let number = u32::try_from(number).unwrap_or(u32::MAX);
-            let chunks = first..first.saturating_add(count);
-            (Digest::from_bytes(*id), ObjectEntry { number, size: long_at(record, 0), chunks })
-        })
+    /// All objects, those whose bytes are neighbours in a layer next to each other.
+    pub fn objects(&self) -> impl Iterator<Item = (ObjectId, ObjectEntry)> {
+        (0..self.object_count()).filter_map(|number| self.object(number))
     }
 
     /// The chunk with this number.
@@ -141,7 +135,7 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
     /// Numbers of the chunks of `layer` that start in `offsets` of its blob (for streams: of the decoded layer), ascending by
     /// place. With `..` of one offset and the next: all chunks that share a gzip member.
     pub fn by_place(&self, layer: u16, offsets: Range<u64>) -> impl DoubleEndedIterator<Item = u32> {
-        let (places, _) = self.part(&self.layout.places).as_chunks::<PLACE>();
+        let (places, _) = self.part(&self.layout.places).as_chunks::<NUMBER>();
         let first_from = |offset: u64| places.partition_point(|number| self.place_key(number) < (layer, offset));
         let start = first_from(offsets.start);
         let end = first_from(offsets.end).max(start);
@@ -161,7 +155,7 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
         self.bytes.as_ref().get(range.clone()).unwrap_or_default()
     }
 
-    fn place_key(&self, number: &[u8; PLACE]) -> (u16, u64) {
+    fn place_key(&self, number: &[u8; NUMBER]) -> (u16, u64) {
         let record = nth::<CHUNK>(self.part(&self.layout.chunks), u32::from_le_bytes(*number));
         record.map_or((u16::MAX, u64::MAX), |record| (short_at(record, 44), long_at(record, 16)))
     }
@@ -176,46 +170,35 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
         Ok(())
     }
 
-    /// Ids ascend, and each object owns a run of chunks that covers it and names it.
+    /// Ids ascend, each is one object's, and the objects share the chunks out among themselves.
     fn check_objects(&self) -> Result<(), InvalidChunkTable> {
         let (ids, _) = self.part(&self.layout.ids).as_chunks::<ID>();
-        if !ids.is_sorted_by(|one, other| one < other) {
+        if !ids.is_sorted_by(is_before) {
             return Err(InvalidChunkTable("object ids out of order"));
         }
+        let (numbers, _) = self.part(&self.layout.numbers).as_chunks::<NUMBER>();
         let (objects, _) = self.part(&self.layout.objects).as_chunks::<OBJECT>();
         let (chunks, _) = self.part(&self.layout.chunks).as_chunks::<CHUNK>();
         let layers = count(&self.layout.layers, LAYER);
-        let mut owned = 0;
+        let mut rest = chunks;
         for (number, object) in (0_u32..).zip(objects) {
-            let (first, count) = (number_at(object, 8) as usize, number_at(object, 12) as usize);
-            let run = chunks.get(first..).and_then(|rest| rest.get(..count));
-            let run = run.filter(|run| !run.is_empty()).ok_or(InvalidChunkTable("an object without its chunks"))?;
-            let mut place = 0_u64;
-            for chunk in run {
-                let size = long_at(chunk, 8);
-                let is_right = long_at(chunk, 0) == place
-                    && size != 0
-                    && number_at(chunk, 40) == number
-                    && u32::from(short_at(chunk, 44)) < layers
-                    && chunk[46] <= format::codec_to_byte(Codec::Stream);
-                if !is_right {
-                    return Err(InvalidChunkTable("a chunk that is not where it should be"));
-                }
-                place = place.checked_add(size).ok_or(InvalidChunkTable("chunks that wrap around"))?;
-                check_extent(chunk)?;
+            // Every object is found again from its id, so no two have the same one.
+            let found = numbers.get(number_at(object, 12) as usize);
+            if found != Some(&number.to_le_bytes()) {
+                return Err(InvalidChunkTable("an object without an id"));
             }
-            if place != long_at(object, 0) {
-                return Err(InvalidChunkTable("chunks that do not cover their object"));
+            if number_at(object, 8) as usize != chunks.len() - rest.len() {
+                return Err(InvalidChunkTable("an object without its chunks"));
             }
-            owned += count;
+            let count = check_run(rest, number, long_at(object, 0), layers)?;
+            rest = &rest[count..];
         }
-        // Every chunk names its object, so no two objects share one: if the sum is right, all chunks are owned.
-        if owned == chunks.len() { Ok(()) } else { Err(InvalidChunkTable("chunks without an object")) }
+        if rest.is_empty() { Ok(()) } else { Err(InvalidChunkTable("chunks without an object")) }
     }
 
     /// The order by place is strictly ascending and holds exactly the chunks that have a place.
     fn check_places(&self) -> Result<(), InvalidChunkTable> {
-        let (places, _) = self.part(&self.layout.places).as_chunks::<PLACE>();
+        let (places, _) = self.part(&self.layout.places).as_chunks::<NUMBER>();
         let (chunks, _) = self.part(&self.layout.chunks).as_chunks::<CHUNK>();
         let mut before = None;
         for place in places {
@@ -231,6 +214,34 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
         let placed = chunks.iter().filter(|chunk| chunk[46] != format::ZEROS).count();
         if placed == places.len() { Ok(()) } else { Err(InvalidChunkTable("chunks without a place")) }
     }
+}
+
+/// The first chunks cover `size` bytes of `object`; how many they are, at least one.
+fn check_run(chunks: &[[u8; CHUNK]], object: u32, size: u64, layers: u32) -> Result<usize, InvalidChunkTable> {
+    let mut place = 0_u64;
+    for (number, chunk) in chunks.iter().enumerate() {
+        let length = long_at(chunk, 8);
+        let is_right = long_at(chunk, 0) == place
+            && length != 0
+            && number_at(chunk, 40) == object
+            && u32::from(short_at(chunk, 44)) < layers
+            && chunk[46] <= format::codec_to_byte(Codec::Stream);
+        if !is_right {
+            return Err(InvalidChunkTable("a chunk that is not where it should be"));
+        }
+        place = place.checked_add(length).ok_or(InvalidChunkTable("chunks that wrap around"))?;
+        check_extent(chunk)?;
+        if place == size {
+            return Ok(number + 1);
+        }
+    }
+    Err(InvalidChunkTable("chunks that do not cover their object"))
+}
+
+/// As comparing the bytes, without a call for each pair.
+fn is_before(one: &[u8; ID], other: &[u8; ID]) -> bool {
+    let (start, other_start) = (u64::from_be_bytes(array(one, 0)), u64::from_be_bytes(array(other, 0)));
+    start < other_start || (start == other_start && one < other)
 }
 
 /// The range of a chunk in its blob does not wrap around.
@@ -262,19 +273,23 @@ fn nth<const N: usize>(part: &[u8], number: u32) -> Option<&[u8; N]> {
     part.as_chunks::<N>().0.get(number as usize)
 }
 
+#[inline]
 fn long_at(record: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(record, at))
 }
 
+#[inline]
 fn number_at(record: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(array(record, at))
 }
 
+#[inline]
 fn short_at(record: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array(record, at))
 }
 
 /// Records are longer than any field's end: the constants of the format say so.
+#[inline]
 fn array<const N: usize>(record: &[u8], at: usize) -> [u8; N] {
     record[at..].first_chunk().copied().unwrap_or([0; N])
 }
