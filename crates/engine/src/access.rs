@@ -9,6 +9,17 @@ use crate::{Error, ErrorKind, Result};
 
 /// Opens `image`. A registry is not asked anything yet; an archive is walked once.
 pub(crate) async fn open(image: &str, access: &Access) -> Result<Repository> {
+    let (source, options) = read(image, access)?;
+    tarpon_registry::open(&source, &options).await.map_err(|error| registry("open the image", error))
+}
+
+/// Opens `image`, whose record is here already: its source may be gone, and is touched only for what is missing.
+pub(crate) fn open_later(image: &str, access: &Access) -> Result<Repository> {
+    let (source, options) = read(image, access)?;
+    tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
+}
+
+fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
     let source: Source =
         image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
     let credentials = match access.creds.as_deref() {
@@ -24,7 +35,7 @@ pub(crate) async fn open(image: &str, access: &Access) -> Result<Repository> {
         tls_verify: access.tls_verify.unwrap_or(true),
         cert_dir: access.cert_dir.clone(),
     };
-    tarpon_registry::open(&source, &options).await.map_err(|error| registry("open the image", error))
+    Ok((source, options))
 }
 
 /// Pins the image for `platform`.

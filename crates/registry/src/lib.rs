@@ -30,5 +30,5 @@ pub use credentials::{CredentialSource, Credentials, Secret};
 pub use error::Error;
 pub use http::{Challenge, ContentRange};
 pub use options::AccessOptions;
-pub use repository::{Repository, ResolvedImage, open, open_with};
+pub use repository::{Repository, ResolvedImage, open, open_later, open_with};
 pub use stats::Stats;

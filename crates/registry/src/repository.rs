@@ -11,7 +11,7 @@ use tarpon_oci::{
 use crate::Error;
 use crate::credentials::CredentialSource;
 use crate::http::{RemoteBlobs, Session};
-use crate::local::{self, LayoutIndex, LocalBlobs, LocalSource};
+use crate::local::{Local, Root};
 use crate::options::AccessOptions;
 use crate::stats::{Counters, Stats};
 use crate::transport::{HttpsTransport, Transport};
@@ -27,8 +27,7 @@ pub struct Repository {
 
 enum Backend {
     Registry { session: Arc<Session>, reference: Reference },
-    Layout { index: LayoutIndex, blobs: Arc<LocalBlobs> },
-    Docker { manifest: Verified<Bytes>, blobs: Arc<LocalBlobs> },
+    Local(Arc<Local>),
 }
 
 /// What a reference means for one platform, pinned.
@@ -44,6 +43,16 @@ pub struct ResolvedImage {
 
 /// Opens `source`. For a registry nothing is sent yet; an archive is walked once, here.
 pub async fn open(source: &Source, options: &AccessOptions) -> Result<Repository, Error> {
+    let repository = open_later(source, options)?;
+    if let Backend::Local(local) = &repository.backend {
+        local.opened().await.map_err(Error::Source)?;
+    }
+    Ok(repository)
+}
+
+/// As [`open`], but a layout or archive is touched only when something is read from it: for an image that is known
+/// already and may never need its source again.
+pub fn open_later(source: &Source, options: &AccessOptions) -> Result<Repository, Error> {
     match source {
         Source::Registry(reference) => {
             let cert_dir = options.cert_dir.as_deref();
@@ -52,7 +61,11 @@ pub async fn open(source: &Source, options: &AccessOptions) -> Result<Repository
             let credentials = options.credential_source();
             Ok(open_with(reference, Arc::new(transport), credentials, options.tls_verify)?.with_warm_pool())
         }
-        local => open_local(local).await,
+        local => {
+            let counters = Arc::new(Counters::default());
+            let backend = Backend::Local(Arc::new(Local::new(local.clone(), counters.clone())));
+            Ok(Repository { backend, name: source.to_string(), counters, warm_pool: false })
+        }
     }
 }
 
@@ -69,28 +82,6 @@ pub fn open_with(
         .map_err(|error| Error::Options(error.to_string()))?;
     let backend = Backend::Registry { session: Arc::new(session), reference: reference.clone() };
     Ok(Repository { backend, name, counters, warm_pool: false })
-}
-
-async fn open_local(source: &Source) -> Result<Repository, Error> {
-    let name = source.to_string();
-    let counters = Arc::new(Counters::default());
-    let (opening, counted) = (source.clone(), counters.clone());
-    let backend = local::blocking(move || match opening {
-        Source::OciLayout { directory, tag } => local::open_directory(&directory, tag, counted).map(layout),
-        Source::OciArchive { file, tag } => local::open_archive(&file, tag, counted).map(layout),
-        Source::DockerArchive { file, reference } => {
-            let (manifest, blobs) = local::open_docker_archive(&file, reference.as_ref(), counted)?;
-            Ok(Backend::Docker { manifest, blobs: Arc::new(blobs) })
-        }
-        Source::Registry(reference) => unreachable!("{reference} is not local"),
-    })
-    .await
-    .map_err(Error::Source)?;
-    Ok(Repository { backend, name, counters, warm_pool: false })
-}
-
-fn layout((index, blobs): (LayoutIndex, LocalBlobs)) -> Backend {
-    Backend::Layout { index, blobs: Arc::new(blobs) }
 }
 
 impl Repository {
@@ -129,7 +120,7 @@ impl Repository {
         let blob = image.manifest.config.blob();
         let bytes = match &self.backend {
             Backend::Registry { session, .. } => session.small_blob(blob).await,
-            Backend::Layout { blobs, .. } | Backend::Docker { blobs, .. } => blobs.small_blob(blob).await,
+            Backend::Local(local) => local.opened().await.map_err(Error::Source)?.blobs.small_blob(blob).await,
         };
         let config = parsed("config", ImageConfig::parse(bytes.map_err(Error::Source)?))?;
         parsed("config", image.manifest.check_config(&config))?;
@@ -142,7 +133,7 @@ impl Repository {
             Backend::Registry { session, .. } => {
                 Arc::new(RemoteBlobs { session: session.clone(), name: self.name.clone() })
             }
-            Backend::Layout { blobs, .. } | Backend::Docker { blobs, .. } => Arc::new(LocalSource(blobs.clone())),
+            Backend::Local(local) => local.clone(),
         }
     }
 
@@ -174,12 +165,14 @@ impl Repository {
                 let (bytes, content_type) = found.map_err(Error::Source)?;
                 parsed("manifest", Document::parse(bytes, content_type.as_deref()))
             }
-            Backend::Layout { index, .. } => {
-                let chosen = index.select(platform).map_err(Error::Source)?;
-                let bytes = self.chosen_manifest(chosen).await?;
-                parsed("manifest", Document::parse(bytes, None))
-            }
-            Backend::Docker { manifest, .. } => parsed("manifest", Document::parse(manifest.clone(), None)),
+            Backend::Local(local) => match &local.opened().await.map_err(Error::Source)?.root {
+                Root::Layout(index) => {
+                    let chosen = index.select(platform).map_err(Error::Source)?;
+                    let bytes = self.chosen_manifest(chosen).await?;
+                    parsed("manifest", Document::parse(bytes, None))
+                }
+                Root::Docker(manifest) => parsed("manifest", Document::parse(manifest.clone(), None)),
+            },
         }
     }
 
@@ -193,7 +186,7 @@ impl Repository {
                 let found = session.manifest(&chosen.digest.to_string(), Some(&chosen.digest)).await;
                 found.map(|(bytes, _)| bytes)
             }
-            Backend::Layout { blobs, .. } | Backend::Docker { blobs, .. } => blobs.small_blob(chosen.blob()).await,
+            Backend::Local(local) => local.opened().await.map_err(Error::Source)?.blobs.small_blob(chosen.blob()).await,
         };
         found.map_err(Error::Source)
     }

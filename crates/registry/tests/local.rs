@@ -279,3 +279,14 @@ async fn a_served_layout_is_the_same_image() {
     let error = resolve(&format!("{}/demo:v2", server.host()), "linux/amd64").await.map(drop).unwrap_err();
     assert_eq!(error.fault(), Class::NotFound);
 }
+
+#[tokio::test]
+async fn a_source_that_is_opened_later_may_be_gone_until_it_is_read() {
+    let files = Files::new();
+    let source: Source = format!("oci:{}", shown(&files.layout())).parse().unwrap();
+    let repository = tarpon_registry::open_later(&source, &AccessOptions::default()).unwrap();
+    assert!(repository.blobs().read(blob(), 0..10).await.is_err());
+    files.write_index(&[files.add_image("linux/amd64", &blob_bytes())]);
+    let image = repository.resolve(&"linux/amd64".parse().unwrap()).await.unwrap();
+    assert_eq!(first_layer(&repository, &image).await, blob_bytes());
+}

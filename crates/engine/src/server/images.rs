@@ -11,7 +11,6 @@ use tarpon_layer::chunks::ChunkTable;
 use tarpon_oci::Digest;
 use tarpon_registry::Repository;
 use tarpon_store::{ImageRecord, Store};
-use tokio::runtime::Handle;
 
 use crate::protocol::MountRequest;
 use crate::{Error, ErrorKind, Result, access};
@@ -40,13 +39,12 @@ impl Image {
 pub(super) struct Images {
     store: Store,
     fetcher: Fetcher,
-    runtime: Handle,
     loaded: Mutex<HashMap<Digest, Arc<Image>>>,
 }
 
 impl Images {
-    pub(super) fn new(store: Store, fetcher: Fetcher, runtime: Handle) -> Self {
-        Self { store, fetcher, runtime, loaded: Mutex::default() }
+    pub(super) fn new(store: Store, fetcher: Fetcher) -> Self {
+        Self { store, fetcher, loaded: Mutex::default() }
     }
 
     /// Loads the image, or takes it as it was loaded for an earlier mount.
@@ -65,7 +63,7 @@ impl Images {
         let found = self.store.load_image(&request.manifest).map_err(|error| failed(error.to_string()))?;
         let found = found.ok_or_else(|| failed("it is not in the store, or damaged".into()))?;
         let table = ChunkTable::open(Bytes::from_owner(found.chunks)).map_err(|error| failed(error.to_string()))?;
-        let repository = self.runtime.block_on(access::open(&request.image, &request.access))?;
+        let repository = access::open_later(&request.image, &request.access)?;
         let handle = self.fetcher.add_image(table, repository.blobs(), request.image.as_str());
         Ok(Image { record: found.record, tree: found.tree_path, repository, handle })
     }

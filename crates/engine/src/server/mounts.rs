@@ -58,7 +58,7 @@ impl Mounts {
         let fetcher = Fetcher::new(Arc::new(store.clone()), runtime.clone(), tarpon_fetch::Config::default());
         let scratch = store.run_folder().join("mounts");
         let host = Host::new(Arc::new(fetcher.clone()), runtime.clone(), scratch).map_err(cannot_mount)?;
-        let images = Images::new(store.clone(), fetcher, runtime.clone());
+        let images = Images::new(store.clone(), fetcher);
         let (served, busy, changed) = (Mutex::default(), AtomicUsize::new(0), Notify::new());
         Ok(Self { store, host, images, runtime, served, busy, changed })
     }

@@ -6,7 +6,8 @@ mod archive;
 mod blobs;
 mod docker;
 mod layout;
+mod opened;
 
-pub(crate) use blobs::{LocalBlobs, LocalSource, Place, blocking};
-pub(crate) use docker::open as open_docker_archive;
-pub(crate) use layout::{LayoutIndex, open_archive, open_directory};
+pub(crate) use blobs::{LocalBlobs, LocalSource, Place};
+pub(crate) use layout::LayoutIndex;
+pub(crate) use opened::{Local, Root};
