@@ -88,7 +88,7 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for ImageFs<B> {
     }
 
     fn has_xattrs(&self) -> bool {
-        true
+        self.image.has_xattrs()
     }
 
     fn content(&self, node: NodeId) -> Result<Content, Errno> {

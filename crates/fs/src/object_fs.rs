@@ -171,3 +171,92 @@ fn file(node: NodeId, size: u64) -> Attr {
         device: (0, 0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use bytes::Bytes;
+    use futures::future::BoxFuture;
+
+    use super::*;
+
+    /// Objects that have a size and no bytes.
+    struct Sizes(Vec<(Digest, u64)>);
+
+    impl Objects for Sizes {
+        fn size(&self, object: &Digest) -> Option<u64> {
+            self.0.iter().find(|(known, _)| known == object).map(|(_, size)| *size)
+        }
+
+        fn read_local(&self, _: &Digest, _: u64, _: usize) -> Result<Option<Bytes>, Errno> {
+            Ok(None)
+        }
+
+        fn read(&self, _: Digest, _: u64, _: usize) -> BoxFuture<'static, Result<Bytes, Errno>> {
+            Box::pin(std::future::ready(Err(Errno::Io)))
+        }
+
+        fn open_local(&self, _: &Digest) -> Option<Arc<File>> {
+            None
+        }
+    }
+
+    /// A digest that starts with `start` and ends with `end`.
+    fn digest(start: u8, end: u8) -> Digest {
+        let mut bytes = [0; 32];
+        (bytes[0], bytes[31]) = (start, end);
+        Digest::from_bytes(bytes)
+    }
+
+    fn find(files: &ObjectFs, object: &Digest) -> Result<Attr, Errno> {
+        let hex = object.hex();
+        let folder = files.lookup(NodeId::ROOT, &hex.as_bytes()[..2])?;
+        files.lookup(folder.node, &hex.as_bytes()[2..])
+    }
+
+    #[test]
+    fn an_object_is_found_under_its_digest_and_nowhere_else() {
+        let object = Digest::of(b"tarpon");
+        let files = ObjectFs::new(Arc::new(Sizes(vec![(object, 6)])));
+        let found = find(&files, &object).unwrap();
+        assert_eq!((found.kind, found.size, found.mode), (Kind::File, 6, 0o444));
+        assert_eq!(files.attributes(found.node), Ok(found));
+        assert_eq!(files.content(found.node), Ok(Content { object: Some(object), size: 6 }));
+        assert_eq!(find(&files, &Digest::of(b"other")), Err(Errno::NotFound));
+        for name in ["", "a", "abc", "AB", "g0", "..", "+1"] {
+            assert_eq!(files.lookup(NodeId::ROOT, name.as_bytes()), Err(Errno::NotFound), "{name}");
+        }
+        let upper = object.hex().to_uppercase();
+        let folder = files.lookup(NodeId::ROOT, &object.hex().as_bytes()[..2]).unwrap();
+        for name in [&upper.as_bytes()[2..], &object.hex().as_bytes()[4..], b"x"] {
+            assert_eq!(files.lookup(folder.node, name), Err(Errno::NotFound));
+        }
+        assert_eq!(files.lookup(found.node, b"00"), Err(Errno::NotADirectory));
+    }
+
+    #[test]
+    fn objects_that_start_alike_are_kept_apart() {
+        let (first, second) = (digest(7, 1), digest(7, 2));
+        let files = ObjectFs::new(Arc::new(Sizes(vec![(first, 1), (second, 2)])));
+        let (a, b) = (find(&files, &first).unwrap(), find(&files, &second).unwrap());
+        assert_ne!(a.node, b.node);
+        assert_eq!(files.content(a.node).unwrap().object, Some(first));
+        assert_eq!(files.content(b.node).unwrap().object, Some(second));
+        assert_eq!(find(&files, &second).unwrap().node, b.node, "the same as before");
+    }
+
+    #[test]
+    fn inodes_are_forgotten_with_their_last_reference() {
+        let object = digest(255, 1);
+        let files = ObjectFs::new(Arc::new(Sizes(vec![(object, 1)])));
+        let node = find(&files, &object).unwrap().node;
+        find(&files, &object).unwrap();
+        files.forget(node, 1);
+        assert!(files.attributes(node).is_ok());
+        files.forget(node, 1);
+        assert_eq!(files.attributes(node), Err(Errno::Stale));
+        assert_eq!(files.held(), 0);
+        files.forget(node, 5);
+    }
+}

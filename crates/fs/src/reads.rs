@@ -79,3 +79,70 @@ fn whole(bytes: Bytes, length: usize) -> Result<Bytes, Errno> {
     tracing::error!(asked = length, got = bytes.len(), "a read of the wrong length was held back");
     Err(Errno::Io)
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::future::BoxFuture;
+    use tarpon_oci::Digest;
+
+    use super::*;
+
+    /// An object that gives fewer bytes than it is asked for, or none for ever.
+    struct Bad {
+        silent: bool,
+    }
+
+    impl Objects for Bad {
+        fn size(&self, _: &Digest) -> Option<u64> {
+            None
+        }
+
+        fn read_local(&self, _: &Digest, _: u64, length: usize) -> Result<Option<Bytes>, Errno> {
+            Ok(Some(Bytes::from(vec![0; length - 1])))
+        }
+
+        fn read(&self, _: Digest, _: u64, length: usize) -> BoxFuture<'static, Result<Bytes, Errno>> {
+            let silent = self.silent;
+            Box::pin(async move {
+                if silent {
+                    std::future::pending::<()>().await;
+                }
+                Ok(Bytes::from(vec![0; length - 1]))
+            })
+        }
+
+        fn open_local(&self, _: &Digest) -> Option<Arc<File>> {
+            None
+        }
+    }
+
+    fn content(size: u64) -> Content {
+        Content { object: Some(Digest::of(b"")), size }
+    }
+
+    #[tokio::test]
+    async fn bytes_that_are_too_few_are_an_error() {
+        let reads = Reads::new(Arc::new(Bad { silent: false }));
+        assert_eq!(reads.now(content(10), 0, 10), Err(Errno::Io));
+        assert_eq!(reads.later(content(10), 0, 10).await, Err(Errno::Io));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_that_never_answers_is_an_error_in_the_end() {
+        let reads = Reads::new(Arc::new(Bad { silent: true }));
+        assert_eq!(reads.later(content(10), 0, 10).await, Err(Errno::Io));
+    }
+
+    #[tokio::test]
+    async fn reads_beyond_the_end_ask_for_nothing() {
+        let reads = Reads::new(Arc::new(Bad { silent: true }));
+        for (offset, length) in [(10, 1), (u64::MAX, u32::MAX), (3, 0)] {
+            assert_eq!(reads.now(content(10), offset, length), Ok(Some(Bytes::new())));
+            assert_eq!(reads.later(content(10), offset, length).await, Ok(Bytes::new()));
+        }
+        let empty = Content { object: None, size: 0 };
+        assert_eq!(reads.now(empty, 0, 4096), Ok(Some(Bytes::new())));
+        let inconsistent = Content { object: None, size: 1 };
+        assert_eq!(reads.now(inconsistent, 0, 4096), Err(Errno::Io));
+    }
+}

@@ -215,3 +215,120 @@ fn attributes(spec: &MountSpec) -> MountAttrFlags {
 fn unsupported(mode: Mode, reason: impl ToString) -> MountError {
     MountError::Unsupported { mode, reason: reason.to_string() }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::print_stdout)]
+mod tests {
+    use bytes::Bytes;
+    use futures::future::BoxFuture;
+    use tarpon_fs::Errno;
+    use tarpon_oci::Digest;
+    use tarpon_testkit::entries::{file, layer};
+
+    use super::*;
+    use crate::spec::ModeChoice;
+
+    /// Every object is three bytes, which come late or never.
+    struct Abc {
+        never: bool,
+    }
+
+    impl Objects for Abc {
+        fn size(&self, _: &Digest) -> Option<u64> {
+            Some(3)
+        }
+
+        fn read_local(&self, _: &Digest, _: u64, _: usize) -> Result<Option<Bytes>, Errno> {
+            Ok(None)
+        }
+
+        fn read(&self, _: Digest, _: u64, _: usize) -> BoxFuture<'static, Result<Bytes, Errno>> {
+            let never = self.never;
+            Box::pin(async move { if never { std::future::pending().await } else { Ok(Bytes::from_static(b"abc")) } })
+        }
+
+        fn open_local(&self, _: &Digest) -> Option<Arc<File>> {
+            None
+        }
+    }
+
+    struct Bed {
+        maker: Maker,
+        spec: MountSpec,
+        _runtime: tokio::runtime::Runtime,
+        folder: tempfile::TempDir,
+    }
+
+    impl Bed {
+        fn new(reach: Reach, never: bool) -> Option<Self> {
+            if !rustix::process::geteuid().is_root() || connection::open_device().is_err() {
+                println!("skipped: mounting needs root and /dev/fuse");
+                return None;
+            }
+            let folder = tempfile::tempdir().unwrap();
+            let path = |name: &str| folder.path().join(name);
+            for name in ["objects", "run", "mnt"] {
+                std::fs::create_dir(path(name)).unwrap();
+            }
+            let layers = [layer([file("f", "abc")])];
+            std::fs::write(path("tree"), tarpon_tree::erofs::write(&tarpon_tree::merge(&layers).unwrap())).unwrap();
+            let spec = MountSpec {
+                tree: path("tree"),
+                objects: path("objects"),
+                mountpoint: path("mnt"),
+                mode: ModeChoice::Auto,
+                writable: Writable::No,
+                suid: false,
+                dev: false,
+            };
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            let roll = Arc::<Roll>::default();
+            let maker = Maker::new(Arc::new(Abc { never }), runtime.handle().clone(), path("run"), reach, roll);
+            Some(Self { maker, spec, _runtime: runtime, folder })
+        }
+
+        fn private_mounts(&self) -> usize {
+            let run = self.folder.path().join("run");
+            table::mounts().unwrap().iter().filter(|mount| mount.mountpoint.starts_with(&run)).count()
+        }
+    }
+
+    #[test]
+    fn kernels_that_take_no_detached_mounts_are_given_paths() {
+        let Some(mut bed) = Bed::new(Reach::ByPath, false) else { return };
+        let mountpoint = bed.spec.mountpoint.clone();
+        for writable in [Writable::No, Writable::Temporary, Writable::Directory(bed.folder.path().join("upper"))] {
+            bed.spec.writable = writable;
+            let live = bed.maker.native(&bed.spec, mountpoint.clone()).unwrap();
+            assert_eq!(std::fs::read(mountpoint.join("f")).unwrap(), b"abc");
+            assert_eq!(bed.private_mounts(), 1, "the shared FUSE mount alone");
+            live.unmount().unwrap();
+            assert_eq!(bed.private_mounts(), 0);
+        }
+    }
+
+    #[test]
+    fn private_mounts_of_a_killed_server_are_swept() {
+        let Some(bed) = Bed::new(Reach::ByPath, false) else { return };
+        std::mem::forget(bed.maker.lazy_objects().unwrap());
+        assert_eq!(bed.private_mounts(), 1);
+        overlay::sweep(&bed.folder.path().join("run"));
+        assert_eq!(bed.private_mounts(), 0);
+    }
+
+    #[test]
+    fn a_connection_that_does_not_answer_can_be_broken_off() {
+        let Some(bed) = Bed::new(Reach::Detached, true) else { return };
+        let mountpoint = bed.spec.mountpoint.clone();
+        let live = bed.maker.fuse(&bed.spec, mountpoint.clone()).unwrap();
+        let connection = bed.maker.roll.connections().remove(0);
+        let reader = std::thread::spawn(move || std::fs::read(mountpoint.join("f")));
+        let patience = std::time::Duration::from_millis(50);
+        while !connection.is_wedged(patience) {
+            std::thread::yield_now();
+        }
+        connection.abort().unwrap();
+        assert!(reader.join().unwrap().is_err());
+        live.unmount().unwrap();
+    }
+}

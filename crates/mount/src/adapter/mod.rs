@@ -134,6 +134,10 @@ impl Adapter {
             None => InitFlags::FUSE_NO_OPEN_SUPPORT,
             Some(_) => InitFlags::FUSE_PASSTHROUGH,
         };
+        if self.files.has_xattrs() {
+            // Access lists are obeyed as they are in mode native; it costs a question per inode.
+            wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
         wanted
     }
 

@@ -110,10 +110,15 @@ pub(super) struct Superblock {
     pub(super) prefix_count: u8,
     /// In units of four bytes.
     pub(super) prefix_start: u32,
+    /// Nothing in the image has xattrs but those that overlayfs reads. Ours alone: it lies behind the end of the
+    /// volume name, where the kernel does not look.
+    pub(super) no_xattrs: bool,
 }
 
 /// What the volume name says, for `dump.erofs` and `file`.
-const VOLUME_NAME: &[u8; 16] = b"tarpon tree v1\0\0";
+const VOLUME_NAME: &[u8; 15] = b"tarpon tree v1\0";
+/// Where [`Superblock::no_xattrs`] is.
+const NO_XATTRS_OFFSET: usize = 79;
 
 impl Superblock {
     /// The bytes on disk, with a checksum of 0.
@@ -130,6 +135,7 @@ impl Superblock {
         put(36, &self.blocks.to_le_bytes());
         put(44, &self.xattr_block.to_le_bytes());
         put(64, VOLUME_NAME);
+        put(NO_XATTRS_OFFSET, &[u8::from(self.no_xattrs)]);
         put(80, &self.incompat.to_le_bytes());
         put(91, &[self.prefix_count]);
         put(92, &self.prefix_start.to_le_bytes());
@@ -149,6 +155,7 @@ impl Superblock {
             xattr_block: u32_at(bytes, 44),
             prefix_count: bytes[91],
             prefix_start: u32_at(bytes, 92),
+            no_xattrs: bytes[NO_XATTRS_OFFSET] == 1,
         };
         let is_ours = u32_at(bytes, 0) == MAGIC
             && bytes[12] == BLOCK_BITS

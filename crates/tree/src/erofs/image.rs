@@ -66,6 +66,11 @@ impl<B: AsRef<[u8]>> Image<B> {
         self.superblock.inodes
     }
 
+    /// Whether [`Image::xattrs`] may give anything for any inode.
+    pub fn has_xattrs(&self) -> bool {
+        !self.superblock.no_xattrs
+    }
+
     /// The bytes of the image.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.as_ref()

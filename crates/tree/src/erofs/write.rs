@@ -52,6 +52,7 @@ pub fn write(tree: &Tree<'_>) -> Vec<u8> {
         xattr_block: if xattrs.area().is_empty() { 0 } else { in_blocks(area_start) },
         prefix_count: prefixes::LONG_PREFIX_COUNT,
         prefix_start: PREFIXES_OFFSET / 4,
+        no_xattrs: tree.inodes().all(|inode| inode.xattrs().next().is_none()),
     });
     image.0
 }
