@@ -3,20 +3,28 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tarpon_engine::{LayerPlan, LayerWay, Progress};
 use tarpon_oci::Digest;
 
 use crate::output::{escape, short_digest};
 
-/// Redraws; more would only cost.
-const TICK: Duration = Duration::from_millis(100);
+/// Redraws in a second; more would only cost.
+const REDRAWS: u8 = 10;
+/// Time after which a rate is drawn anew though nothing arrives.
+const TICK: Duration = Duration::from_millis(200);
 
 /// One bar for each layer that has to be streamed. Layers with a table of contents are too quick for one.
-#[derive(Default)]
 pub(super) struct Bars {
     all: MultiProgress,
     layers: std::sync::Mutex<BTreeMap<usize, ProgressBar>>,
+}
+
+impl Default for Bars {
+    fn default() -> Self {
+        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(REDRAWS));
+        Self { all, layers: std::sync::Mutex::default() }
+    }
 }
 
 impl Bars {
@@ -46,7 +54,12 @@ impl Progress for Bars {
     }
 
     fn received(&self, layer: usize, bytes: u64) {
-        self.with(layer, |bar| bar.inc(bytes));
+        self.with(layer, |bar| {
+            bar.inc(bytes);
+            if bar.length().is_some_and(|length| bar.position() >= length) {
+                bar.set_message("indexing");
+            }
+        });
     }
 
     fn layer_done(&self, layer: usize) {
