@@ -58,6 +58,9 @@ impl Maker {
         if !rustix::process::geteuid().is_root() {
             return Err(unsupported(Mode::Native, "it needs root"));
         }
+        if !overlay::is_initial_user_namespace() {
+            return Err(unsupported(Mode::Native, "it needs root of the machine, not of a user namespace"));
+        }
         let tree = open_tree(&spec.tree)?;
         let upper = Upper::prepare(&spec.writable, &self.scratch)?;
         let made = self.native_image(&tree, spec, upper.as_ref());

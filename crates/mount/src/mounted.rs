@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -22,7 +23,7 @@ pub enum Unmounted {
     /// Nobody used it.
     Clean,
     /// Somebody used it: the path is free, the users go on until they close what they have open, and the server
-    /// should live that long ([`crate::Host::drained`]).
+    /// should serve them that long ([`Mounted::unused`], [`crate::Host::drained`]).
     Lazy,
     /// It was gone already.
     Already,
@@ -41,6 +42,8 @@ pub(crate) struct Live {
     id: u64,
     connection: Arc<Connection>,
     attached: watch::Sender<bool>,
+    /// Nobody was using it when it was unmounted.
+    left_clean: AtomicBool,
     /// Given back when the mount is gone.
     rest: Mutex<Rest>,
 }
@@ -93,11 +96,22 @@ impl Mounted {
         self.live.unmount()
     }
 
-    /// Waits until it is unmounted, by whomever. Who still has files open goes on: see [`crate::Host::drained`].
+    /// Waits until it is unmounted, by whomever. Who still has files open goes on: see [`Mounted::unused`].
     pub async fn wait(&self) {
         let mut attached = self.live.attached.subscribe();
         // The sender lives in `self`, so the channel cannot be closed.
         let _detached = attached.wait_for(|attached| !*attached).await;
+    }
+
+    /// Waits until it is unmounted and nobody can be using it any more: its image must be served that long. After a lazy
+    /// unmount that is the end of its FUSE connection; native mounts share one, which ends with the last of them.
+    pub async fn unused(&self) {
+        self.wait().await;
+        if !self.live.left_clean.load(Ordering::Acquire) {
+            let mut ended = self.live.connection.ended();
+            // An error means that its thread is gone, which is an end too.
+            let _ended = ended.wait_for(|ended| *ended).await;
+        }
     }
 }
 
@@ -113,7 +127,8 @@ impl Live {
     pub(crate) fn new(mountpoint: PathBuf, id: u64, parts: Parts) -> Self {
         let Parts { connection, lazy, upper } = parts;
         let rest = Mutex::new(Rest { lazy, upper });
-        Self { mountpoint, id, connection, attached: watch::Sender::new(true), rest }
+        let left_clean = AtomicBool::new(false);
+        Self { mountpoint, id, connection, attached: watch::Sender::new(true), left_clean, rest }
     }
 
     pub(crate) fn mountpoint(&self) -> &Path {
@@ -130,7 +145,10 @@ impl Live {
             return Ok(Unmounted::Already);
         };
         let how = match mountpoint::remove(&entry.mountpoint, false) {
-            Ok(()) => Unmounted::Clean,
+            Ok(()) => {
+                self.left_clean.store(true, Ordering::Release);
+                Unmounted::Clean
+            }
             Err(error) if error.errno() == Errno::BUSY => {
                 mountpoint::remove(&entry.mountpoint, true)?;
                 tracing::info!(path = %entry.mountpoint.display(), "in use: unmounted lazily");

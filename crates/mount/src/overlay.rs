@@ -92,7 +92,7 @@ fn add(context: &Context, key: &str, layer: Layer<'_>) -> Result<(), StepError> 
 }
 
 /// In any other, overlayfs may not use `trusted.*` attributes.
-fn is_initial_user_namespace() -> bool {
+pub(crate) fn is_initial_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }

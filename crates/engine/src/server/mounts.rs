@@ -175,10 +175,12 @@ impl Mounts {
     }
 }
 
-/// Waits until the mount is gone, whoever unmounts it.
+/// Waits until the mount is gone, whoever unmounts it. Its image stays registered for those who still use it.
 async fn watch(mounts: Arc<Mounts>, served: Arc<Served>) {
     served.mounted.wait().await;
     mounts.remove(&served);
+    drop(mounts);
+    served.mounted.unused().await;
 }
 
 impl Served {

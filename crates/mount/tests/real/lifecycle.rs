@@ -25,7 +25,10 @@ fn a_mount_that_is_in_use_is_unmounted_lazily_and_its_users_go_on() {
         let mut read = Vec::new();
         open.read_to_end(&mut read).unwrap();
         assert!(read == content, "{mode}: served to the end");
+        let early = bed.runtime.block_on(async { tokio::time::timeout(Duration::ZERO, mounted.unused()).await });
+        assert!(early.is_err(), "{mode}: it is still in use");
         drop(open);
+        bed.runtime.block_on(mounted.unused());
         bed.runtime.block_on(bed.host.drained());
     }
 }
@@ -66,8 +69,8 @@ fn mounts_of_many_images_share_one_set_of_objects() {
     assert_eq!(std::fs::read(bed.at("a")).unwrap(), b"shared");
     assert_eq!(std::fs::read(bed.path("other/b")).unwrap(), b"shared");
     assert_eq!(bed.objects.asked(), 1, "the kernel has it in its cache");
-    first.unmount().unwrap();
-    bed.objects.add("later", Manner::Remote);
+    assert_eq!(first.unmount().unwrap(), Unmounted::Clean);
+    bed.runtime.block_on(first.unused());
     drop(second);
     bed.runtime.block_on(bed.host.drained());
 }
