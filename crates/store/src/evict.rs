@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tarpon_oci::Digest;
 
@@ -41,6 +41,9 @@ const SLACK_DIVISOR: u64 = 10;
 /// … but no more than this while a writer waits. [`Store::maintain`] frees the rest before anybody has to wait.
 const SLACK_BYTES: u64 = 256 << 20;
 
+/// Longest wait for an eviction of another process.
+const EVICTION_WAIT: Duration = Duration::from_secs(10);
+
 /// Bytes that are freed beyond what is lacking, for a budget of `limit` bytes.
 pub(crate) fn slack(limit: u64) -> u64 {
     limit / SLACK_DIVISOR
@@ -60,7 +63,8 @@ impl Shared {
         if self.clock.steady() < last.fruitless_until {
             return Err(StoreError::Full);
         }
-        let _lock = files::lock(self.storage(), &self.eviction_lock()).map_err(|error| self.refuse(error))?;
+        let lock = files::lock_within(self.storage(), &self.eviction_lock(), EVICTION_WAIT);
+        let Some(_lock) = lock.map_err(|error| self.refuse(error))? else { return Err(StoreError::Full) };
         self.budget.refresh();
         let lacking = self.budget.lacking(wanted);
         if lacking == 0 {
@@ -78,9 +82,13 @@ impl Shared {
         Err(StoreError::Full)
     }
 
-    /// Returns when no eviction is running that may not have seen what the caller just recorded.
+    /// Returns when no eviction is running that may not have seen what the caller just recorded, or none that ends in
+    /// reasonable time: then the caller may lose objects that it would have to fetch again.
     pub(crate) fn wait_for_eviction(&self) -> Result<(), StoreError> {
-        files::lock(self.storage(), &self.eviction_lock()).map(drop)
+        if files::lock_within(self.storage(), &self.eviction_lock(), EVICTION_WAIT)?.is_none() {
+            tracing::warn!("another process makes room in the store for very long; not waiting for it");
+        }
+        Ok(())
     }
 
     pub(crate) fn eviction_lock(&self) -> PathBuf {

@@ -2,11 +2,14 @@
 //!
 //! Interrupted calls are repeated and short ones continued here, and nowhere else.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tarpon_oci::Hasher;
 
 use crate::StoreError;
@@ -27,13 +30,38 @@ pub(crate) fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY)
 }
 
-/// The process that made the temporary file of this name.
-pub(crate) fn maker_of(name: &str) -> Option<u32> {
-    name.strip_prefix(TEMPORARY)?.split('-').next()?.parse().ok()
+/// The name of a file or folder that is being made. As long as this lives, a sweep of the same process spares it.
+#[derive(Debug)]
+pub(crate) struct TemporaryName(String);
+
+static IN_THE_MAKING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+impl TemporaryName {
+    pub(crate) fn new() -> Self {
+        let name = format!("{TEMPORARY}{}", unique_name());
+        IN_THE_MAKING.lock().insert(name.clone());
+        Self(name)
+    }
+
+    pub(crate) fn in_folder(&self, folder: &Path) -> PathBuf {
+        folder.join(&self.0)
+    }
 }
 
-pub(crate) fn temporary_name() -> String {
-    format!("{TEMPORARY}{}", unique_name())
+impl Drop for TemporaryName {
+    fn drop(&mut self) {
+        IN_THE_MAKING.lock().remove(&self.0);
+    }
+}
+
+/// Whether `name` is temporary and its maker is dead (or has forgotten it).
+pub(crate) fn is_abandoned(name: &str) -> bool {
+    let maker = name.strip_prefix(TEMPORARY).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+    match maker {
+        None => false,
+        Some(pid) if pid == std::process::id() => !IN_THE_MAKING.lock().contains(name),
+        Some(pid) => !Path::new("/proc").join(pid.to_string()).exists(),
+    }
 }
 
 /// Writes all of `bytes` at `offset`.
@@ -108,7 +136,8 @@ pub(crate) fn read_open(storage: &dyn Storage, file: &File, limit: u64) -> io::R
 
 /// Puts `bytes` at `folder/name`, whole or not at all, whatever was there.
 pub(crate) fn replace(storage: &dyn Storage, folder: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-    let temporary = folder.join(temporary_name());
+    let temporary_name = TemporaryName::new();
+    let temporary = temporary_name.in_folder(folder);
     let target = folder.join(name);
     let outcome = storage
         .open(&temporary, Access::CreateNew(FILE_MODE))
@@ -193,6 +222,24 @@ pub(crate) fn lock(storage: &dyn Storage, path: &Path) -> Result<File, StoreErro
         Ok(file)
     };
     open().map_err(io_error("locking", path))
+}
+
+/// Time between two looks at a lock that somebody else has.
+const LOCK_POLL: Duration = Duration::from_millis(5);
+
+/// The lock at `path`, or `None` if somebody else has it for longer than `patience`: a process that was stopped must
+/// not stop all others.
+pub(crate) fn lock_within(storage: &dyn Storage, path: &Path, patience: Duration) -> Result<Option<File>, StoreError> {
+    let begun = Instant::now();
+    loop {
+        if let Some(lock) = try_lock(storage, path)? {
+            return Ok(Some(lock));
+        }
+        if begun.elapsed() >= patience {
+            return Ok(None);
+        }
+        std::thread::sleep(LOCK_POLL);
+    }
 }
 
 /// The lock at `path`, or `None` if somebody else has it.

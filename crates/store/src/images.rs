@@ -13,10 +13,10 @@ use tarpon_oci::{Digest, Hasher, Verified, limits};
 
 use crate::StoreError;
 use crate::budget::{on_disk, signed};
-use crate::files::{self, BLOCK, io_error};
+use crate::files::{self, BLOCK, TemporaryName, io_error};
 use crate::layout::{DIR_MODE, FILE_MODE, open_existing, read_record};
 use crate::map::MappedFile;
-use crate::record::{ImageRecord, Part, PartRecord, parse_record};
+use crate::record::{ImageRecord, Part, PartRecord, REFERENCES, parse_record};
 use crate::sealed;
 use crate::storage::Access;
 use crate::store::{Shared, Store};
@@ -43,10 +43,11 @@ pub struct LoadedImage {
 impl Store {
     /// Begins a record. Nothing of it is visible before [`ImageStaging::install`].
     pub fn stage_image(&self, record: ImageRecord) -> Result<ImageStaging, StoreError> {
-        let folder = self.shared.layout.name("images").join(files::temporary_name());
+        let name = TemporaryName::new();
+        let folder = name.in_folder(&self.shared.layout.name("images"));
         let created = self.shared.storage.create_dir(&folder, DIR_MODE);
         created.map_err(|error| self.shared.refuse(io_error("creating", &folder)(error)))?;
-        Ok(ImageStaging { store: self.clone(), folder, record })
+        Ok(ImageStaging { store: self.clone(), _name: name, folder, record })
     }
 
     /// The record of an image, without its files; `None` if there is none that can be believed.
@@ -71,7 +72,12 @@ impl Store {
     /// machine its objects are checked too, so that the kernel may read them by itself.
     pub fn load_image(&self, manifest: &Digest) -> Result<Option<LoadedImage>, StoreError> {
         let Some(record) = self.image(manifest)? else { return Ok(None) };
-        let loaded = Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record }.load()?;
+        let loader = Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record };
+        // A file that cannot be read is as good as absent: it can be fetched again, the disk cannot be mended from here.
+        let loaded = loader.load().unwrap_or_else(|error| {
+            tracing::warn!(image = %manifest, %error, "image record cannot be read");
+            None
+        });
         match &loaded {
             Some(image) => self.settle_image(&image.record)?,
             None => tracing::warn!(image = %manifest, "a file of the image record is missing or damaged"),
@@ -112,7 +118,8 @@ impl Store {
 impl Shared {
     /// Makes a record disappear at once, then removes its files.
     fn retire(&self, folder: &Path) -> Result<(), StoreError> {
-        let temporary = self.layout.name("images").join(files::temporary_name());
+        let name = TemporaryName::new();
+        let temporary = name.in_folder(&self.layout.name("images"));
         match self.storage.rename(folder, &temporary) {
             Ok(()) => files::remove_all(self.storage(), &temporary),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -181,6 +188,7 @@ impl Loader<'_> {
 #[derive(Debug)]
 pub struct ImageStaging {
     store: Store,
+    _name: TemporaryName,
     folder: PathBuf,
     record: ImageRecord,
 }
@@ -257,6 +265,8 @@ impl ImageStaging {
         let mut record = existing.record;
         let new: Vec<_> = self.record.references.drain(..).filter(|name| !record.references.contains(name)).collect();
         record.references.extend(new);
+        let surplus = record.references.len().saturating_sub(REFERENCES);
+        record.references.drain(..surplus);
         record.layers = std::mem::take(&mut self.record.layers);
         record.last_used = self.record.last_used;
         self.record = record;

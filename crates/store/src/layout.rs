@@ -153,9 +153,12 @@ pub(crate) fn unique_name() -> String {
     format!("{}-{time:x}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Reads a small file of the store whole.
+/// Reads a small file of the store whole. One that is too large is not ours, or damaged: as good as none.
 pub(crate) fn read_record(storage: &dyn Storage, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-    files::read(storage, path, limits::STORE_RECORD_BYTES)
+    match files::read(storage, path, limits::STORE_RECORD_BYTES) {
+        Err(StoreError::Io { error, .. }) if error.kind() == io::ErrorKind::FileTooLarge => Ok(None),
+        outcome => outcome,
+    }
 }
 
 /// Opens for reading; `None` if it is not there.

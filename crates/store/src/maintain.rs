@@ -49,12 +49,10 @@ impl Store {
     fn sweep_temporary(&self, folder: &Path) -> Result<u64, StoreError> {
         let mut count = 0;
         for name in files::list(self.shared.storage(), folder)? {
-            let Some(pid) = name.to_str().and_then(files::maker_of) else { continue };
-            if pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists() {
-                continue;
+            if name.to_str().is_some_and(files::is_abandoned) {
+                files::remove_all(self.shared.storage(), &folder.join(&name))?;
+                count += 1;
             }
-            files::remove_all(self.shared.storage(), &folder.join(&name))?;
-            count += 1;
         }
         Ok(count)
     }

@@ -11,6 +11,10 @@ use crate::sealed::{self, SealError};
 /// The only version there is. Records of others are treated as absent.
 const VERSION: u32 = 1;
 
+/// References that a record remembers, the newest ones: what keeps a record of an image that is tagged anew every day
+/// from growing for ever.
+pub(crate) const REFERENCES: usize = 64;
+
 /// A file of an image record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -14,7 +14,7 @@ use tarpon_oci::{Digest, Verified};
 
 use crate::StoreError;
 use crate::budget::{Charge, on_disk};
-use crate::files;
+use crate::files::{self, TemporaryName};
 use crate::layout::OBJECT_MODE;
 use crate::objects::{Linked, SMALL_OBJECT};
 use crate::storage::Access;
@@ -109,7 +109,7 @@ impl ObjectWriter for Writer {
 pub(crate) struct NewFile {
     shared: Arc<Shared>,
     file: File,
-    name: Option<PathBuf>,
+    name: Option<(PathBuf, TemporaryName)>,
 }
 
 impl NewFile {
@@ -119,10 +119,11 @@ impl NewFile {
             Ok(file) => (file, None),
             // No O_TMPFILE here (some network and overlay file systems).
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::OPNOTSUPP | Errno::ISDIR)) => {
-                let path = shared.layout.name("partial").join(files::temporary_name());
+                let name = TemporaryName::new();
+                let path = name.in_folder(&shared.layout.name("partial"));
                 let file = shared.storage.open(&path, Access::CreateNew(OBJECT_MODE));
                 let file = file.map_err(shared.bypass("creating", &path))?;
-                (file, Some(path))
+                (file, Some((path, name)))
             }
             Err(error) => return Err(shared.bypass("creating a file in", &folder)(error)),
         };
@@ -137,15 +138,15 @@ impl NewFile {
     pub(crate) fn link(&self, to: &std::path::Path) -> io::Result<()> {
         match &self.name {
             None => self.shared.storage.link_file(&self.file, to),
-            Some(name) => self.shared.storage.link(name, to),
+            Some((path, _)) => self.shared.storage.link(path, to),
         }
     }
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        if let Some(name) = &self.name {
-            let _ = self.shared.storage.unlink(name);
+        if let Some((path, _)) = &self.name {
+            let _ = self.shared.storage.unlink(path);
         }
     }
 }

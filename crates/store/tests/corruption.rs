@@ -15,6 +15,8 @@ fn path_of(folder: &Path, object: &Digest) -> PathBuf {
     folder.join("objects").join(&hex[..2]).join(&hex[2..])
 }
 
+type Change = fn(&mut Vec<u8>);
+
 /// Overwrites a file of the store in place, as a bad disk does.
 fn damage(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = fs::read(path).unwrap();
@@ -52,7 +54,7 @@ fn verify_finds_every_damaged_object_moves_it_out_and_leaves_the_others() {
 #[test]
 fn a_damaged_file_of_a_record_makes_the_image_absent_and_importing_it_again_mends_it() {
     for part in ["manifest", "config", "tree.erofs", "chunks", "objects", "record.json"] {
-        let cases: [(&str, fn(&mut Vec<u8>)); 3] = [
+        let cases: [(&str, Change); 3] = [
             ("flipped", |bytes| {
                 let middle = bytes.len() / 2;
                 bytes[middle] ^= 4;

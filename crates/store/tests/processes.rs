@@ -1,7 +1,7 @@
 //! Several processes on one store, and a disk that is really full.
 //!
 //! The processes are this test program again, told by an environment variable what to do.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
 mod common;
 
