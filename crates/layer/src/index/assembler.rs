@@ -12,6 +12,9 @@ use super::{Attributes, Chunk, Device, Entry, InvalidPath, LayerIndex, LayerPath
 /// Entries that may be looked at while directories are replaced by other things: more is no layer but an attack.
 const REPLACE_WORK: usize = 64 << 20;
 
+/// Symbolic links that are followed for one path, as in Linux.
+const SYMLINK_HOPS: usize = 40;
+
 /// Why an entry cannot be where or what it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -46,6 +49,9 @@ pub enum InvalidEntry {
     /// The parent is an entry of this layer that cannot have children.
     #[error("the entry lies below something that is not a directory")]
     BelowNonDirectory,
+    /// The parent is a symbolic link. In a tar it is followed; in a TOC, whose entries have no order, it cannot be.
+    #[error("the entry lies below a symbolic link")]
+    BelowSymlink,
     /// Twice the same name in a TOC.
     #[error("the name occurs twice")]
     Duplicate,
@@ -129,6 +135,7 @@ impl Assembler {
 
     /// A whiteout of `path`, or (`is_opaque`) an opaque marker in the directory at `path`.
     pub(crate) fn mark(&mut self, path: LayerPath, is_opaque: bool) -> Result<(), InvalidEntry> {
+        let path = self.follow(path)?;
         if self.markers.insert((path.clone(), is_opaque)) {
             let node = if is_opaque { Node::Opaque } else { Node::Whiteout };
             self.push(Entry { path, node, attributes: Attributes::default() })?;
@@ -138,6 +145,10 @@ impl Assembler {
 
     /// Takes the next entry: anything but whiteouts and opaque markers.
     pub(crate) fn insert(&mut self, mut entry: Entry) -> Result<(), InvalidEntry> {
+        entry.path = self.follow(entry.path)?;
+        if let Node::HardLink(target) = &mut entry.node {
+            *target = self.follow(std::mem::take(target))?;
+        }
         check(&mut entry)?;
         self.make_parents(&entry.path)?;
         let is_directory = entry.node == Node::Directory;
@@ -145,9 +156,7 @@ impl Assembler {
             None => {}
             Some(Known::Implied) if is_directory => {}
             Some(Known::Entry(_)) if self.duplicates == Duplicates::Refuse => return Err(InvalidEntry::Duplicate),
-            Some(Known::Implied) if self.duplicates == Duplicates::Refuse => {
-                return Err(InvalidEntry::BelowNonDirectory);
-            }
+            Some(Known::Implied) if self.duplicates == Duplicates::Refuse => return Err(below(&entry.node)),
             Some(Known::Implied) => self.drop_below(&entry.path)?,
             Some(Known::Entry(old)) => match &mut self.entries[old as usize] {
                 Some(before) if is_directory && before.node == Node::Directory => {
@@ -178,6 +187,39 @@ impl Assembler {
         Ok(())
     }
 
+    /// The path with the symbolic links of this layer that lie on the way to it followed, inside of the root, as unpacking into a
+    /// folder does: after a link `lib -> usr/lib`, the entry `lib/a` is `usr/lib/a`. Not for a TOC, whose entries have no order.
+    fn follow(&self, mut path: LayerPath) -> Result<LayerPath, InvalidEntry> {
+        if self.duplicates == Duplicates::Refuse {
+            return Ok(path);
+        }
+        for _ in 0..SYMLINK_HOPS {
+            match self.link_above(&path) {
+                None => return Ok(path),
+                Some((link, target)) => path = super::path::through_link(&path, link, target)?,
+            }
+        }
+        Err(InvalidEntry::BelowSymlink)
+    }
+
+    /// The symbolic link that lies on the way to `path`, with its target. What is above it are directories.
+    fn link_above(&self, path: &LayerPath) -> Option<(&LayerPath, &[u8])> {
+        let mut rest = path.as_bytes();
+        while !rest.is_empty() {
+            rest = super::path::split_last(rest).0;
+            match self.known.get(rest) {
+                None => {}
+                Some(Known::Implied) => return None,
+                Some(Known::Entry(number)) => {
+                    let entry = self.entries[*number as usize].as_ref()?;
+                    let Node::Symlink(target) = &entry.node else { return None };
+                    return Some((&entry.path, target));
+                }
+            }
+        }
+        None
+    }
+
     /// Everything above `path` must be a directory, or becomes an implied one.
     fn make_parents(&mut self, path: &LayerPath) -> Result<(), InvalidEntry> {
         let mut rest = path.as_bytes();
@@ -187,7 +229,8 @@ impl Assembler {
                 Some(Known::Implied) => return Ok(()),
                 Some(Known::Entry(number)) => match &self.entries[*number as usize] {
                     Some(Entry { node: Node::Directory, .. }) => return Ok(()),
-                    _ => return Err(InvalidEntry::BelowNonDirectory),
+                    Some(entry) => return Err(below(&entry.node)),
+                    None => return Err(InvalidEntry::BelowNonDirectory),
                 },
                 None => {
                     let path = LayerPath::checked(rest.to_vec())?;
@@ -280,7 +323,12 @@ impl Assembler {
                     return Err((path.clone(), InvalidEntry::LinkBeforeTarget));
                 }
             }
-            Duplicates::Refuse => self.resolve_links()?,
+            Duplicates::Refuse => {
+                if let Some((path, _)) = self.markers.iter().find(|(path, _)| self.link_above(path).is_some()) {
+                    return Err((path.clone(), InvalidEntry::BelowSymlink));
+                }
+                self.resolve_links()?;
+            }
         }
         let mut entries: Vec<Entry> = self.entries.into_iter().flatten().collect();
         if self.has_orphan_chunks {
@@ -335,6 +383,11 @@ impl Assembler {
         }
         Ok(())
     }
+}
+
+/// Nothing can lie below this.
+fn below(node: &Node) -> InvalidEntry {
+    if matches!(node, Node::Symlink(_)) { InvalidEntry::BelowSymlink } else { InvalidEntry::BelowNonDirectory }
 }
 
 /// What concerns the entry alone.

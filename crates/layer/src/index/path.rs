@@ -136,15 +136,42 @@ pub(super) fn normalise(name: &[u8]) -> Result<Vec<u8>, InvalidPath> {
             b"" | b"." => {}
             b".." if path.is_empty() => return Err(InvalidPath::Escapes),
             b".." => path.truncate(path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)),
-            _ => {
-                if !path.is_empty() {
-                    path.push(b'/');
-                }
-                path.extend_from_slice(component);
-            }
+            _ => push_component(&mut path, component),
         }
     }
     Ok(path)
+}
+
+/// `path`, which lies below the symbolic link `link`, with the link replaced by its target. At the root, `..` stays there, as in
+/// Linux. Behind a named component it is refused: that may be a link too, and cutting it off by the letters would be wrong.
+pub(super) fn through_link(path: &LayerPath, link: &LayerPath, target: &[u8]) -> Result<LayerPath, InvalidPath> {
+    let mut result = match target.first() {
+        Some(b'/') => Vec::new(),
+        _ => split_last(&link.0).0.to_vec(),
+    };
+    let mut is_named = false;
+    for component in target.split(|byte| *byte == b'/') {
+        match component {
+            b"" | b"." => {}
+            b".." if is_named => return Err(InvalidPath::Escapes),
+            b".." => result.truncate(result.iter().rposition(|byte| *byte == b'/').unwrap_or(0)),
+            _ => {
+                is_named = true;
+                push_component(&mut result, component);
+            }
+        }
+    }
+    for component in path.0[link.0.len()..].split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        push_component(&mut result, component);
+    }
+    LayerPath::checked(result)
+}
+
+fn push_component(path: &mut Vec<u8>, component: &[u8]) {
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(component);
 }
 
 impl AsRef<[u8]> for LayerPath {

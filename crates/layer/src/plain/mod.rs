@@ -112,7 +112,7 @@ pub fn import<R: Read, S: ObjectSink>(
         walk.take(entry)?;
     }
     let offset = walk.tar.position();
-    walk.tar.drain().map_err(|error| TarError { offset, entry: None, problem: error.into() })?;
+    walk.tar.drain().map_err(|error| TarError { offset, entry: None, after: None, problem: error.into() })?;
     walk.layer.finish().map_err(|(path, problem)| ImportError::Entry { name: path.to_string(), problem })
 }
 

@@ -14,6 +14,8 @@ pub struct TarError {
     pub offset: u64,
     /// Name of the entry as far as it is known, printable.
     pub entry: Option<String>,
+    /// Name of the entry before it, printable.
+    pub after: Option<String>,
     /// What is wrong.
     pub problem: TarProblem,
 }
@@ -77,9 +79,11 @@ pub enum TarProblem {
 
 impl fmt::Display for TarError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.entry {
-            Some(entry) => write!(f, "tar entry {entry:?} at offset {}: {}", self.offset, self.problem),
-            None => write!(f, "tar at offset {}: {}", self.offset, self.problem),
+        let Self { offset, problem, .. } = self;
+        match (&self.entry, &self.after) {
+            (Some(entry), _) => write!(f, "tar entry {entry:?} at offset {offset}: {problem}"),
+            (None, Some(after)) => write!(f, "tar at offset {offset}, after entry {after:?}: {problem}"),
+            (None, None) => write!(f, "tar at offset {offset}: {problem}"),
         }
     }
 }

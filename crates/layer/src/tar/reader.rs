@@ -76,6 +76,8 @@ pub struct TarReader<R> {
     lent: usize,
     holes: u64,
     entry_name: Vec<u8>,
+    /// Name of the entry before, for messages.
+    name_before: Vec<u8>,
     entry_offset: u64,
     is_done: bool,
 }
@@ -112,6 +114,7 @@ impl<R: Read> TarReader<R> {
             lent: 0,
             holes: 0,
             entry_name: Vec::new(),
+            name_before: Vec::new(),
             entry_offset: 0,
             is_done: false,
         }
@@ -127,6 +130,7 @@ impl<R: Read> TarReader<R> {
         }
         let skipped = self.skip_data();
         self.explain(skipped)?;
+        mem::swap(&mut self.entry_name, &mut self.name_before);
         self.entry_name.clear();
         self.entry_offset = self.input.position();
         let entry = self.read_entry();
@@ -215,8 +219,9 @@ impl<R: Read> TarReader<R> {
     }
 
     fn error(&self, problem: TarProblem) -> TarError {
-        let entry = (!self.entry_name.is_empty()).then(|| printable(&self.entry_name));
-        TarError { offset: self.entry_offset, entry, problem }
+        let known = |name: &[u8]| (!name.is_empty()).then(|| printable(name));
+        let (entry, after) = (known(&self.entry_name), known(&self.name_before));
+        TarError { offset: self.entry_offset, entry, after, problem }
     }
 
     fn read_entry(&mut self) -> Result<Option<TarEntry>, TarProblem> {

@@ -314,10 +314,8 @@ impl<'a> Builder<'a> {
             _ => String::new(),
         };
         self.end_file().map_err(|problem| problem.at(&name))?;
-        let mut index = self
-            .layer
-            .finish()
-            .map_err(|(path, problem)| TocError::Entry { name: path.to_string(), problem: problem.into() })?;
+        let finished = self.layer.finish();
+        let mut index = finished.map_err(|(path, problem)| EntryProblem::from(problem).at(&path.to_string()))?;
         self.starts.push(self.data_end);
         self.starts.sort_unstable();
         self.starts.dedup();

@@ -63,6 +63,8 @@ pub enum NotLazy {
     MissingDigest(String),
     /// A chunk over [`limits::CHUNK_BYTES`], or too deep in a member.
     ChunkTooLarge(String),
+    /// An entry below a symbolic link: only the order of the tar says what that means.
+    BelowSymlink(String),
     /// A TOC is JSON and cannot hold names that are not UTF-8: the tar knows better.
     NameNotUtf8(String),
 }
@@ -75,6 +77,7 @@ impl fmt::Display for NotLazy {
             Self::ChunkTooLarge(name) => {
                 write!(f, "{name:?} has a chunk that needs more than {} bytes at once", limits::CHUNK_BYTES)
             }
+            Self::BelowSymlink(name) => write!(f, "its TOC has {name:?} below a symbolic link"),
             Self::NameNotUtf8(name) => write!(f, "its TOC cannot hold the true name of {name:?}"),
         }
     }
@@ -129,6 +132,9 @@ impl EntryProblem {
     pub(super) fn at(self, name: &str) -> TocError {
         match self {
             Self::NotLazy(reason) => TocError::NotLazy(reason),
+            Self::Entry(InvalidEntry::BelowSymlink) => {
+                TocError::NotLazy(NotLazy::BelowSymlink(crate::tar::printable(name.as_bytes())))
+            }
             problem => TocError::Entry { name: crate::tar::printable(name.as_bytes()), problem },
         }
     }

@@ -194,6 +194,24 @@ fn links() -> Vec<Case> {
         ("109-symlink named dot", items(&[Item::symlink(".", "/etc")])),
         ("110-file below a symlink", items(&[Item::symlink("a", "/etc"), Item::file("a/shadow", "x")])),
         ("111-file below a file", items(&[Item::file("a", "x"), Item::file("a/b", "x")])),
+        (
+            "112-usrmerge in one layer",
+            items(&[
+                Item::directory("usr/lib"),
+                Item::symlink("lib", "usr/lib"),
+                Item::file("lib/a", "x"),
+                Item::whiteout("lib/gone"),
+                Item::hard_link("b", "lib/a"),
+                Item::symlink("usr/lib/up", "../../../lib/sub"),
+                Item::file("lib/up/deep/c", "x"),
+            ]),
+        ),
+        (
+            "113-symlinks in a circle",
+            items(&[Item::symlink("a", "b"), Item::symlink("b", "a"), Item::file("a/c", "x")]),
+        ),
+        ("114-dots behind a name in a symlink", items(&[Item::symlink("a", "b/../c"), Item::file("a/d", "x")])),
+        ("115-symlink that grows", items(&[Item::symlink("a", "a/".repeat(200)), Item::file("a/d", "x")])),
     ]
 }
 

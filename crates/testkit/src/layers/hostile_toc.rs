@@ -110,6 +110,15 @@ fn entries() -> Vec<Case> {
             "046-markers",
             toc(&json!([{ "name": "a/.wh.b", "type": "reg" }, { "name": "a/.wh..wh..opq", "type": "reg" }])),
         ),
+        ("047-below a symlink", toc(&json!([{ "name": "a", "type": "symlink", "linkName": "/b" }, dir("a/c")]))),
+        (
+            "048-below a symlink that comes later",
+            toc(&json!([dir("a/c"), { "name": "a", "type": "symlink", "linkName": "/b" }])),
+        ),
+        (
+            "049-whiteout below a symlink",
+            toc(&json!([{ "name": "a/.wh.b", "type": "reg" }, { "name": "a", "type": "symlink", "linkName": "/b" }])),
+        ),
     ]
 }
 

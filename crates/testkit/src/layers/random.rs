@@ -89,7 +89,11 @@ fn sound(items: Vec<Item>) -> Vec<Item> {
                     || (below(&item.path, &other.path) && other.kind != ItemKind::Directory)
                     || (below(&other.path, &item.path) && item.kind != ItemKind::Directory)
             }
-            _ => false,
+            // A whiteout below a symbolic link means what the order says, which only a tar has.
+            _ => [(&item, other), (other, &item)].iter().any(|(marker, link)| {
+                matches!(link.kind, ItemKind::Symlink(_))
+                    && (below(&marker.path, &link.path) || marker.path == link.path)
+            }),
         });
         if !clashes {
             kept.push(item);
