@@ -65,6 +65,23 @@ pub fn scratch() -> Result<tempfile::TempDir> {
     Ok(tempfile::Builder::new().prefix("t-").tempdir_in(target.canonicalize()?)?)
 }
 
+/// Which tool unpacked the tree that a mount is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Oracle {
+    /// `umoci unpack`.
+    Umoci,
+    /// Podman's overlay store, for layers that umoci refuses (it knows no PAX global headers).
+    Podman,
+}
+
+/// What other tools make of an image.
+pub fn unpacked(registry: &str, image: &str) -> Result<(Oracle, Dump)> {
+    match umoci_dump(registry, image) {
+        Err(_) if have(&["podman"]) => Ok((Oracle::Podman, podman_dump(registry, image)?)),
+        other => Ok((Oracle::Umoci, other?)),
+    }
+}
+
 /// What `umoci unpack` makes of an image.
 pub fn umoci_dump(registry: &str, image: &str) -> Result<Dump> {
     let work = scratch()?;
@@ -74,4 +91,21 @@ pub fn umoci_dump(registry: &str, image: &str) -> Result<Dump> {
     let bundle = work.path().join("bundle");
     run(Command::new("umoci").args(["unpack", "--image", &layout]).arg(&bundle))?;
     dump(&bundle.join("rootfs"))
+}
+
+/// What Podman's overlay store makes of an image.
+fn podman_dump(registry: &str, image: &str) -> Result<Dump> {
+    let work = scratch()?;
+    let podman = |arguments: &[&str]| {
+        let mut command = Command::new("podman");
+        command.arg("--root").arg(work.path().join("root")).arg("--runroot").arg(work.path().join("run"));
+        run(command.args(["--storage-driver", "overlay"]).args(arguments))
+    };
+    let reference = format!("{registry}/{image}");
+    podman(&["pull", "-q", "--tls-verify=false", &reference])?;
+    let root = podman(&["image", "mount", &reference])?;
+    let seen = dump(Path::new(root.trim_end()));
+    podman(&["image", "umount", "-a"])?;
+    podman(&["rmi", "-f", &reference])?;
+    seen
 }
