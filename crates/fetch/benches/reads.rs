@@ -53,9 +53,11 @@ fn misses(c: &mut Criterion) {
     let mut packer = Packer::new(Form::Zstd);
     let objects: Vec<Digest> = (0..256).map(|number| packer.object(&text(8000 + number), 64 << 10)).collect();
     let layer = packer.finish();
+    let mut group = c.benchmark_group("miss/256 objects of 8k");
+    group.sample_size(20);
     for inline_bytes in [0, 32 << 10] {
         let config = Config { inline_bytes, ..Config::default() };
-        c.bench_function(&format!("miss/256 objects of 8k/inline {inline_bytes}"), |b| {
+        group.bench_function(format!("inline {inline_bytes}"), |b| {
             let new = || fetcher(&runtime, &layer, config.clone());
             let read = |(fetcher, image): (Fetcher, ImageHandle)| {
                 for object in &objects {
@@ -66,6 +68,7 @@ fn misses(c: &mut Criterion) {
             b.iter_batched(new, read, BatchSize::PerIteration);
         });
     }
+    group.finish();
 }
 
 fn sequential(c: &mut Criterion) {
