@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use crate::server::{READY, Server, connect};
 use crate::{Engine, Error, Result};
 
-/// How long a server that finds another one in its place waits for that one to listen or to go.
-const RACE: Duration = Duration::from_secs(5);
+/// How long a server that finds another one in its place waits for that one to listen or to go, which takes as long
+/// as running requests take to drain.
+const RACE: Duration = Duration::from_secs(15);
 
 /// Pause between two looks at the other one.
 const LOOK: Duration = Duration::from_millis(5);

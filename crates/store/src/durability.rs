@@ -159,6 +159,9 @@ impl Durability {
         if self.suspect_since().is_some() {
             return Ok(());
         }
+        if !self.changing.load(Ordering::Acquire) && self.storage.metadata(&self.root.join("clean")).is_ok() {
+            return Ok(());
+        }
         let mut publishing = self.publishing.lock();
         let path = self.root.join("publishing");
         drop(publishing.take());

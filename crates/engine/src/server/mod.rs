@@ -38,7 +38,7 @@ pub struct Server {
     mounts: Arc<Mounts>,
     listener: tokio::task::JoinHandle<()>,
     maintenance: tokio::task::JoinHandle<()>,
-    _lock: ServerLock,
+    lock: ServerLock,
 }
 
 impl Server {
@@ -54,7 +54,7 @@ impl Server {
         recover::recover(&mounts).await;
         let listener = listen::listen(socket, mounts.clone()).map_err(|error| failed(error.to_string()))?;
         let maintenance = tokio::spawn(maintain(mounts.clone()));
-        Ok(Self { mounts, listener, maintenance, _lock: lock })
+        Ok(Self { mounts, listener, maintenance, lock })
     }
 
     /// Mounts, in this process.
@@ -88,15 +88,19 @@ impl Server {
         self.stop(signalled).await;
     }
 
-    /// Unmounts everything and ends.
+    /// Ends, after unmounting everything if `unmount` says so.
     pub async fn stop(self, unmount: bool) {
-        self.listener.abort();
-        self.maintenance.abort();
+        let Self { mounts, listener, maintenance, lock } = self;
+        listener.abort();
+        maintenance.abort();
         if unmount {
-            self.mounts.shut_down(DRAIN).await;
+            mounts.shut_down(DRAIN).await;
         }
-        let store = self.mounts.store().clone();
-        if let Err(error) = store.stop_clean() {
+        // A successor may start while this one still waits for the disk: syncing takes what the disk takes.
+        drop(lock);
+        let store = mounts.store().clone();
+        let stopped = tokio::task::spawn_blocking(move || store.stop_clean()).await;
+        if let Ok(Err(error)) = stopped {
             tracing::warn!(%error, "the store was not left in order");
         }
     }
