@@ -25,12 +25,13 @@ pub fn binary() -> PathBuf {
 pub struct Tarpon {
     work: TempDir,
     mounts: Vec<PathBuf>,
+    made: usize,
 }
 
 impl Tarpon {
     /// An empty store.
     pub fn new() -> Result<Self> {
-        Ok(Self { work: real::scratch()?, mounts: Vec::new() })
+        Ok(Self { work: real::scratch()?, mounts: Vec::new(), made: 0 })
     }
 
     /// The store's directory.
@@ -61,7 +62,8 @@ impl Tarpon {
 
     /// Mounts an image on a fresh directory.
     pub fn mount(&mut self, image: &str, options: &[&str]) -> Result<PathBuf> {
-        let target = self.work.path().join(format!("mount-{}", self.mounts.len()));
+        let target = self.work.path().join(format!("mount-{}", self.made));
+        self.made += 1;
         std::fs::create_dir(&target)?;
         let path = target.to_string_lossy().into_owned();
         self.mounts.push(target.clone());
