@@ -169,7 +169,7 @@ impl ObjectSink for StoreSink<'_> {
     }
 
     fn hole(&mut self, mut length: u64) -> Result<(), StoreError> {
-        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         while length > 0 {
             let now = usize::try_from(length).unwrap_or(usize::MAX).min(ZEROS.len());
             self.write_all(&ZEROS[..now])?;
