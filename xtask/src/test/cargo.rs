@@ -29,6 +29,8 @@ pub(crate) fn test(root: &Path, which: Which<'_>) -> Result<Count> {
     let mut copy = File::create(&log)?;
     let mut command = Command::new("cargo");
     command.args(["test", "--workspace", "--no-fail-fast"]);
+    // A snapshot that differs is a failure, and not a new file in the work tree.
+    command.env("INSTA_UPDATE", "no");
     match which {
         Which::AllButEndToEnd => command.args(["--exclude", "tarpon-tests"]),
         Which::All { registry } => command.envs(registry.map(|r| ("REGISTRY", r))),
