@@ -2,6 +2,7 @@
 
 use tarpon_layer::Timestamp;
 use tarpon_oci::Digest;
+pub use tarpon_tree::Kind;
 
 /// Names an inode towards the kernel for as long as it is mounted. The root is [`NodeId::ROOT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -10,23 +11,6 @@ pub struct NodeId(pub u64);
 impl NodeId {
     /// The root of every file system.
     pub const ROOT: Self = Self(1);
-}
-
-/// What sort of inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A directory.
-    Directory,
-    /// A regular file.
-    File,
-    /// A symbolic link.
-    Symlink,
-    /// A character device.
-    CharDevice,
-    /// A block device.
-    BlockDevice,
-    /// A named pipe.
-    Fifo,
 }
 
 /// Attributes of an inode. They never change while it is mounted.

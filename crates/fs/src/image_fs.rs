@@ -30,7 +30,7 @@ impl<B: AsRef<[u8]>> ImageFs<B> {
     fn attr(&self, inode: &Inode) -> Attr {
         Attr {
             node: self.node(inode.nid),
-            kind: kind(inode.kind),
+            kind: inode.kind,
             mode: inode.mode,
             links: inode.links,
             uid: inode.uid,
@@ -59,8 +59,7 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for ImageFs<B> {
     fn read_dir(&self, node: NodeId, position: u64, take: &mut dyn FnMut(DirEntry<'_>) -> Take) -> Result<(), Errno> {
         for entry in self.image.read_dir(self.nid(node), position)? {
             let entry = entry?;
-            let listed =
-                DirEntry { name: entry.name, node: self.node(entry.nid), kind: kind(entry.kind), next: entry.next };
+            let listed = DirEntry { name: entry.name, node: self.node(entry.nid), kind: entry.kind, next: entry.next };
             if take(listed) == Take::Enough {
                 break;
             }
@@ -93,7 +92,7 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for ImageFs<B> {
 
     fn content(&self, node: NodeId) -> Result<Content, Errno> {
         let inode = self.image.inode(self.nid(node))?;
-        match kind(inode.kind) {
+        match inode.kind {
             Kind::File => Ok(Content { object: self.image.object(inode.nid)?, size: inode.size }),
             Kind::Directory => Err(Errno::IsADirectory),
             _ => Err(Errno::Invalid),
@@ -108,16 +107,5 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for ImageFs<B> {
 
     fn totals(&self) -> Totals {
         Totals { bytes: self.image.as_bytes().len() as u64, inodes: self.image.inode_count() }
-    }
-}
-
-fn kind(kind: tarpon_tree::Kind) -> Kind {
-    match kind {
-        tarpon_tree::Kind::Directory => Kind::Directory,
-        tarpon_tree::Kind::File => Kind::File,
-        tarpon_tree::Kind::Symlink => Kind::Symlink,
-        tarpon_tree::Kind::CharDevice => Kind::CharDevice,
-        tarpon_tree::Kind::BlockDevice => Kind::BlockDevice,
-        tarpon_tree::Kind::Fifo => Kind::Fifo,
     }
 }
