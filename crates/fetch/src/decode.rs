@@ -1,7 +1,8 @@
 //! From the encoded bytes of a piece to verified chunks.
 
 use bytes::Bytes;
-use tarpon_layer::decode::decode_chunk;
+use tarpon_layer::Codec;
+use tarpon_layer::decode::{decode_chunk, decode_span};
 use tarpon_oci::Verified;
 
 use crate::plan::Piece;
@@ -13,7 +14,14 @@ pub(crate) fn piece(piece: &Piece, encoded: &Bytes) -> Result<Vec<Option<Verifie
     let start = piece.chunks.iter().map(|chunk| chunk.skip).min().unwrap_or(0);
     let size = piece.decoded_bytes().saturating_sub(start);
     let mut decoded = Vec::new();
-    let outcome = decode_chunk(piece.key.codec, encoded, start, size, &mut decoded);
+    let outcome = match piece.key.codec {
+        Codec::Deflate => {
+            let checkpoint = piece.image.table.checkpoint(piece.layer, piece.key.offset);
+            let checkpoint = checkpoint.ok_or("the index has no checkpoint for it")?;
+            decode_span(&checkpoint, encoded, start, size, &mut decoded)
+        }
+        codec => decode_chunk(codec, encoded, start, size, &mut decoded),
+    };
     outcome.map_err(|error| error.to_string())?;
     let decoded = Bytes::from(decoded);
     let part = |skip: u64, size: u64| {

@@ -41,10 +41,13 @@ fn piece(object: &Object, number: u32) -> Option<Piece> {
     let blob = image.table.layer(entry.layer)?.blob;
     let first = object.piece_chunk(&entry.chunk);
     let mut chunks = vec![first];
-    if matches!(codec, Codec::Gzip | Codec::Zstd) && first.skip.saturating_add(first.size) <= limits::CHUNK_BYTES {
+    if matches!(codec, Codec::Gzip | Codec::Deflate | Codec::Zstd)
+        && first.skip.saturating_add(first.size) <= limits::CHUNK_BYTES
+    {
         chunks.extend(companions(image, &entry, offset).filter(|other| *other != first).take(PIECE_CHUNKS));
     }
-    Some(Piece { key: PieceKey { layer: blob.digest, codec, offset, length }, blob, image: image.clone(), chunks })
+    let key = PieceKey { layer: blob.digest, codec, offset, length };
+    Some(Piece { key, blob, image: image.clone(), layer: entry.layer, chunks })
 }
 
 /// Everything that the table places where `entry` is, as far as it can be decoded in one go; `entry` included.

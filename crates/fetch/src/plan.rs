@@ -29,6 +29,8 @@ pub(crate) struct Piece {
     pub(crate) key: PieceKey,
     pub(crate) blob: Blob,
     pub(crate) image: Arc<Image>,
+    /// Number of the layer in the image's table.
+    pub(crate) layer: u16,
     /// The chunks in it, the one that was asked for first.
     pub(crate) chunks: Vec<PieceChunk>,
 }

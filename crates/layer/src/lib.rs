@@ -7,6 +7,7 @@ pub mod chunks;
 pub mod decode;
 mod index;
 pub mod plain;
+pub mod spans;
 pub mod tar;
 pub mod toc;
 

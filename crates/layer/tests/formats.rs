@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{RANDOM, STREAM, comparable, import_blob, import_tar, index_by_toc, read_by_chunks};
+use common::{RANDOM, comparable, import_blob, import_tar, index_by_toc, read_by_chunks, stream};
 use proptest::prelude::*;
 use tarpon_layer::plain::Options;
 use tarpon_layer::toc::{Claim, NotLazy, TocError, TocPlace};
@@ -55,7 +55,7 @@ fn every_compression_of_a_plain_layer_shows_the_same() {
     assert_eq!(index.dropped_xattrs, 1);
     assert_eq!(kept.objects.len(), 4);
     for blob in [gzip(&bytes), gzip_members(&bytes, 700), zstd_frames(&bytes, 5000)] {
-        let (streamed, objects) = import_blob(&blob, STREAM).unwrap();
+        let (streamed, objects) = import_blob(&blob, stream()).unwrap();
         assert_eq!(comparable(&streamed, false), comparable(&index, false));
         assert_eq!(objects.objects, kept.objects);
         check_contents(&streamed, &items, &bytes);
@@ -100,11 +100,11 @@ fn zstd_chunked_in_both_spellings_shows_the_tar() {
 fn streaming_a_claimed_layer_shows_what_its_toc_shows() {
     let items = sample();
     let layer = estargz(&items, EstargzOptions { landmark: Some(".prefetch.landmark"), ..Default::default() });
-    let claimed = Options { hides_toc_files: true, ..STREAM };
+    let claimed = Options { hides_toc_files: true, ..stream() };
     let (streamed, _) = import_blob(&layer.blob, claimed).unwrap();
     assert_eq!(comparable(&streamed, true), comparable(&index_by_toc(&layer).unwrap(), true));
     // Without the claim these are ordinary files.
-    let (unclaimed, _) = import_blob(&layer.blob, STREAM).unwrap();
+    let (unclaimed, _) = import_blob(&layer.blob, stream()).unwrap();
     assert_eq!(unclaimed.entries.len(), streamed.entries.len() + 2);
 }
 
@@ -144,7 +144,7 @@ fn a_name_that_json_cannot_hold_makes_the_layer_a_stream() {
     let items = [Item::file(b"not-\xff-utf8", b"x")];
     for layer in [estargz(&items, EstargzOptions::default()), zstd_chunked(&items, ZstdChunkedOptions::default())] {
         assert!(matches!(index_by_toc(&layer), Err(TocError::NotLazy(NotLazy::NameNotUtf8(_)))));
-        let (index, _) = import_blob(&layer.blob, Options { hides_toc_files: true, ..STREAM }).unwrap();
+        let (index, _) = import_blob(&layer.blob, Options { hides_toc_files: true, ..stream() }).unwrap();
         assert_eq!(index.entries[0].path.as_bytes(), b"not-\xff-utf8");
     }
 }
@@ -158,7 +158,7 @@ fn large_files_of_a_bare_tar_are_cut_and_others_are_not() {
     let sizes: Vec<u64> = index.chunks.iter().map(|chunk| chunk.size).collect();
     assert_eq!(sizes, [4 << 20, 4 << 20, (1 << 20) + 1, 4 << 20]);
     check_contents(&index, &items, &bytes);
-    let (index, _) = import_tar(&bytes, STREAM).unwrap();
+    let (index, _) = import_tar(&bytes, stream()).unwrap();
     assert_eq!(index.chunks.len(), 2);
     assert!(matches!(index.chunks[0].place, Place::Blob { codec: Codec::Stream, .. }));
 }
@@ -180,7 +180,7 @@ proptest! {
         let index = index_by_toc(&layer).unwrap();
         prop_assert_eq!(comparable(&index, false), comparable(&plain, false));
         check_contents(&index, &items, &layer.blob);
-        let claimed = Options { hides_toc_files: true, ..STREAM };
+        let claimed = Options { hides_toc_files: true, ..stream() };
         let (streamed, objects) = import_blob(&layer.blob, claimed).unwrap();
         prop_assert_eq!(comparable(&streamed, false), comparable(&plain, false));
         prop_assert_eq!(objects.objects, kept.objects);

@@ -54,8 +54,10 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
 fn chunk_table(tree: &Tree<'_>, indexes: &[LayerIndex], layers: &[Layer]) -> std::result::Result<Vec<u8>, String> {
     let mut builder = ChunkTableBuilder::new();
     let mut numbers = Vec::with_capacity(layers.len());
-    for layer in layers {
-        numbers.push(builder.add_layer(layer.blob, layer.compression).map_err(|error| error.to_string())?);
+    for (layer, index) in layers.iter().zip(indexes) {
+        let number = builder.add_layer(layer.blob, layer.compression).map_err(|error| error.to_string())?;
+        builder.add_checkpoints(number, &index.checkpoints);
+        numbers.push(number);
     }
     for object in tree.objects() {
         let first = usize::try_from(object.first_chunk).map_err(|error| error.to_string())?;

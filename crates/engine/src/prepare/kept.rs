@@ -9,7 +9,7 @@ use tarpon_store::Store;
 use super::layers::Layer;
 
 /// Changes with everything that changes the bytes of a kept index. Others are made anew.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Fast, and half the size: most of what remains are digests.
 const ZSTD_LEVEL: i32 = 1;

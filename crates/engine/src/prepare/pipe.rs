@@ -73,12 +73,12 @@ impl BufRead for BlobReader {
 
 /// Reads `source` to its end into the channel and hashes what passes. Returns early, without error, when the reading
 /// end is gone: then the reader has an error of its own.
-pub(super) fn pump(mut source: impl Read, sink: &DecodedSink) -> io::Result<Hasher> {
+pub(super) fn pump(source: &mut impl Read, sink: &DecodedSink) -> io::Result<Hasher> {
     let mut hasher = Hasher::new();
     loop {
         let mut buffer = sink.recycled.try_recv().unwrap_or_default();
         buffer.resize(BUFFER_BYTES, 0);
-        let length = fill(&mut source, &mut buffer)?;
+        let length = fill(source, &mut buffer)?;
         buffer.truncate(length);
         hasher.update(&buffer);
         if length == 0 || sink.full.send(buffer).is_err() {
@@ -151,8 +151,8 @@ mod tests {
     fn decoded_bytes_arrive_in_order_and_are_hashed() {
         let data: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
         let (sink, mut reader) = decoded();
-        let source = io::Cursor::new(data.clone());
-        let pumping = std::thread::spawn(move || pump(source, &sink).unwrap().finish());
+        let mut source = io::Cursor::new(data.clone());
+        let pumping = std::thread::spawn(move || pump(&mut source, &sink).unwrap().finish());
         let mut got = Vec::new();
         reader.read_to_end(&mut got).unwrap();
         assert_eq!(got, data);
@@ -163,7 +163,7 @@ mod tests {
     fn a_reader_that_gives_up_stops_the_pump() {
         let (sink, reader) = decoded();
         drop(reader);
-        assert!(pump(io::repeat(1), &sink).is_ok());
+        assert!(pump(&mut io::repeat(1), &sink).is_ok());
     }
 
     #[test]

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use futures::StreamExt;
 use tarpon_fetch::{BlobSource, ObjectStore, ObjectWriter, SourceError, StoreError};
 use tarpon_layer::LayerIndex;
-use tarpon_layer::decode::{Compression, LayerReader};
+use tarpon_layer::decode::Compression;
 use tarpon_layer::plain::{self, ObjectSink, Options};
+use tarpon_layer::spans::SpanReader;
 use tarpon_oci::{Blob, Digest, Hasher, Verified};
 
 use super::pipe::{self, BlobReader, PIECES};
@@ -108,24 +109,25 @@ fn import(
     store: Arc<dyn ObjectStore>,
 ) -> Result<Streamed, StreamError> {
     let bad = |error: io::Error| StreamError::Bad(error.to_string());
-    let decoder = LayerReader::sniffed(blob).map_err(bad)?;
+    let mut decoder = SpanReader::sniffed(blob).map_err(bad)?;
     let compression = decoder.compression();
     let access = match compression {
         Compression::None => plain::Access::Random,
-        Compression::Gzip | Compression::Zstd => plain::Access::Stream,
+        Compression::Gzip | Compression::Zstd => plain::Access::Spans(decoder.starts()),
     };
     let (sink, reader) = pipe::decoded();
     std::thread::scope(|scope| {
         // The sink belongs to the decoding thread: when that ends, the walker sees the end of its input.
-        let decoding = scope.spawn(move || pipe::pump(decoder, &sink));
+        let decoding = scope.spawn(move || Ok((pipe::pump(&mut decoder, &sink)?, decoder.finish())));
         let walked = plain::import(reader, Options { access, hides_toc_files }, &mut StoreSink::new(&*store));
         let decoded = decoding.join().map_err(|_| StreamError::Bad("the decoder panicked".into()))?;
-        let hasher = decoded.map_err(bad)?;
-        let index = walked.map_err(|error| match error {
+        let (hasher, spans) = decoded.map_err(bad)?;
+        let mut index = walked.map_err(|error| match error {
             plain::ImportError::Sink(error) => StreamError::Store(error),
             other => StreamError::Bad(other.to_string()),
         })?;
         Verified::check_stream(&diff_id, hasher).map_err(|error| StreamError::Bad(format!("diffID: {error}")))?;
+        index.place_in_spans(&spans, compression);
         Ok(Streamed { index, compression })
     })
 }

@@ -5,9 +5,10 @@ use std::collections::hash_map::Entry as MapEntry;
 
 use tarpon_oci::{Blob, limits};
 
-use super::format::{self, Layout};
+use super::format::{self, Counts, Layout};
 use crate::decode::Compression;
 use crate::index::{Chunk, Codec, LayerIndex, Node, ObjectId, Place};
+use crate::spans::Checkpoint;
 
 /// Why a table cannot be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +44,7 @@ pub struct ChunkTableBuilder {
     layers: Vec<(Blob, Compression)>,
     objects: HashMap<ObjectId, Object>,
     chunks: Vec<Chunk>,
+    checkpoints: Vec<(u16, Checkpoint)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -72,11 +74,17 @@ impl ChunkTableBuilder {
         u16::try_from(self.layers.len() - 1).map_err(|_| ChunkTableError::TooManyLayers)
     }
 
-    /// Adds all files of a layer.
+    /// Adds where the spans of a layer begin.
+    pub fn add_checkpoints(&mut self, layer: u16, checkpoints: &[Checkpoint]) {
+        self.checkpoints.extend(checkpoints.iter().map(|checkpoint| (layer, checkpoint.clone())));
+    }
+
+    /// Adds all files of a layer, and where its spans begin.
     ///
     /// # Errors
     /// As [`ChunkTableBuilder::add_object`].
     pub fn add_index(&mut self, layer: u16, index: &LayerIndex) -> Result<(), ChunkTableError> {
+        self.add_checkpoints(layer, &index.checkpoints);
         for entry in &index.entries {
             if let Node::File(content) = &entry.node {
                 let first = content.first_chunk as usize;
@@ -130,7 +138,7 @@ impl ChunkTableBuilder {
     ///
     /// # Errors
     /// [`ChunkTableError::TooManyChunks`].
-    pub fn finish(self) -> Result<Vec<u8>, ChunkTableError> {
+    pub fn finish(mut self) -> Result<Vec<u8>, ChunkTableError> {
         let too_many = ChunkTableError::TooManyChunks;
         let mut objects: Vec<(ObjectId, Object)> = self.objects.into_iter().collect();
         objects.sort_unstable_by_key(|(_, object)| {
@@ -159,10 +167,20 @@ impl ChunkTableBuilder {
             }
         }
         places.sort_unstable();
-        let layout = Layout::new(self.layers.len(), objects.len(), next as usize, places.len()).ok_or(too_many)?;
-        let mut table = Vec::with_capacity(layout.places.end);
+        self.checkpoints.sort_unstable_by_key(|(layer, checkpoint)| (*layer, checkpoint.offset));
+        let counts = Counts {
+            layers: self.layers.len(),
+            objects: objects.len(),
+            chunks: next as usize,
+            placed: places.len(),
+            checkpoints: self.checkpoints.len(),
+            windows: self.checkpoints.iter().map(|(_, checkpoint)| checkpoint.window.len()).sum(),
+        };
+        let layout = Layout::new(counts).ok_or(too_many)?;
+        let mut table = Vec::with_capacity(layout.windows.end);
         table.extend_from_slice(format::MAGIC);
-        for count in [self.layers.len(), objects.len(), next as usize, places.len()] {
+        let Counts { layers, objects: object_count, chunks: chunk_count, placed, checkpoints, windows } = counts;
+        for count in [layers, object_count, chunk_count, placed, checkpoints, windows] {
             table.extend_from_slice(&u32::try_from(count).map_err(|_| too_many)?.to_le_bytes());
         }
         table.resize(format::HEADER, 0);
@@ -178,6 +196,17 @@ impl ChunkTableBuilder {
         table.append(&mut chunks);
         table.append(&mut digests);
         places.iter().for_each(|(_, _, _, number)| table.extend_from_slice(&number.to_le_bytes()));
+        let mut window = 0_u64;
+        for (layer, checkpoint) in &self.checkpoints {
+            table.extend_from_slice(&checkpoint.offset.to_le_bytes());
+            table.extend_from_slice(&window.to_le_bytes());
+            let length = u32::try_from(checkpoint.window.len()).map_err(|_| too_many)?;
+            table.extend_from_slice(&length.to_le_bytes());
+            table.extend_from_slice(&layer.to_le_bytes());
+            table.extend_from_slice(&[checkpoint.used_bits, 0]);
+            window += u64::from(length);
+        }
+        self.checkpoints.iter().for_each(|(_, checkpoint)| table.extend_from_slice(&checkpoint.window));
         Ok(table)
     }
 }

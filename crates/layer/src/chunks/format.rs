@@ -2,7 +2,7 @@
 //!
 //! | part | bytes | |
 //! |---|---|---|
-//! | header | 64 | magic, layers, objects, chunks, placed chunks, reserved zeros |
+//! | header | 64 | magic, layers, objects, chunks, placed chunks, checkpoints, bytes of windows, reserved zeros |
 //! | layers | 48 each | digest 32, size 8, compression 1, zeros 7 |
 //! | object ids | 32 each | ascending |
 //! | numbers | 4 each | of the objects, in the order of their ids |
@@ -10,6 +10,8 @@
 //! | chunks | 48 each | place in object 8, size 8, offset 8, length 8, skip 8, object 4, layer 2, codec 1, zero 1 |
 //! | digests | 32 each | of the chunks |
 //! | by place | 4 each | numbers of the chunks that are in a blob, by layer, offset, skip, number |
+//! | checkpoints | 24 each | offset 8, start of its window 8, bytes of its window 4, layer 2, used bits 1, zero 1; by layer, offset |
+//! | windows | | as [`Checkpoint`](crate::spans::Checkpoint) holds them |
 //!
 //! Objects and their chunks lie in the order of the first chunk's place (holes first): what is fetched together is looked up
 //! together, and the check on opening, which memory bounds, goes straight through. Digests stand apart because that check
@@ -21,15 +23,19 @@ use crate::decode::Compression;
 use crate::index::Codec;
 
 /// Changes with the format: another version is not read but rebuilt.
-pub(super) const MAGIC: &[u8; 16] = b"tarpon-chunks\0\0\x01";
+pub(super) const MAGIC: &[u8; 16] = b"tarpon-chunks\0\0\x02";
 pub(super) const HEADER: usize = 64;
 pub(super) const LAYER: usize = 48;
 pub(super) const ID: usize = 32;
 pub(super) const OBJECT: usize = 16;
 pub(super) const CHUNK: usize = 48;
 pub(super) const NUMBER: usize = 4;
+pub(super) const CHECKPOINT: usize = 24;
 
 pub(super) const ZEROS: u8 = 0;
+
+/// The largest byte that stands for a codec.
+pub(super) const LAST_CODEC: u8 = 5;
 
 pub(super) fn codec_to_byte(codec: Codec) -> u8 {
     match codec {
@@ -37,6 +43,7 @@ pub(super) fn codec_to_byte(codec: Codec) -> u8 {
         Codec::Gzip => 2,
         Codec::Zstd => 3,
         Codec::Stream => 4,
+        Codec::Deflate => 5,
     }
 }
 
@@ -46,6 +53,7 @@ pub(super) fn codec_from_byte(byte: u8) -> Option<Codec> {
         2 => Some(Codec::Gzip),
         3 => Some(Codec::Zstd),
         4 => Some(Codec::Stream),
+        5 => Some(Codec::Deflate),
         _ => None,
     }
 }
@@ -67,6 +75,17 @@ pub(super) fn compression_from_byte(byte: u8) -> Option<Compression> {
     }
 }
 
+/// How many there are of each; of windows, how many bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counts {
+    pub(super) layers: usize,
+    pub(super) objects: usize,
+    pub(super) chunks: usize,
+    pub(super) placed: usize,
+    pub(super) checkpoints: usize,
+    pub(super) windows: usize,
+}
+
 /// Where the parts are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
@@ -77,11 +96,14 @@ pub(super) struct Layout {
     pub(super) chunks: Range<usize>,
     pub(super) digests: Range<usize>,
     pub(super) places: Range<usize>,
+    pub(super) checkpoints: Range<usize>,
+    pub(super) windows: Range<usize>,
 }
 
 impl Layout {
     /// `None` if the parts are longer than the address space.
-    pub(super) fn new(layers: usize, objects: usize, chunks: usize, placed: usize) -> Option<Self> {
+    pub(super) fn new(counts: Counts) -> Option<Self> {
+        let Counts { layers, objects, chunks, placed, checkpoints, windows } = counts;
         let mut end = HEADER;
         let mut part = |count: usize, size: usize| {
             let start = end;
@@ -96,6 +118,8 @@ impl Layout {
             chunks: part(chunks, CHUNK)?,
             digests: part(chunks, ID)?,
             places: part(placed, NUMBER)?,
+            checkpoints: part(checkpoints, CHECKPOINT)?,
+            windows: part(windows, 1)?,
         })
     }
 }

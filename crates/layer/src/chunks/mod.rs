@@ -9,4 +9,4 @@ mod format;
 mod table;
 
 pub use builder::{ChunkTableBuilder, ChunkTableError};
-pub use table::{ChunkEntry, ChunkTable, InvalidChunkTable, LayerEntry, ObjectEntry};
+pub use table::{CheckpointEntry, ChunkEntry, ChunkTable, InvalidChunkTable, LayerEntry, ObjectEntry};

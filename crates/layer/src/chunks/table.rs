@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use tarpon_oci::{Blob, Digest, limits};
 
-use super::format::{self, CHUNK, HEADER, ID, LAYER, Layout, NUMBER, OBJECT};
+use super::format::{self, CHECKPOINT, CHUNK, Counts, HEADER, ID, LAYER, Layout, NUMBER, OBJECT};
 use crate::decode::Compression;
-use crate::index::{Chunk, Codec, ObjectId, Place};
+use crate::index::{Chunk, ObjectId, Place};
 
 /// Why a file is no chunk table (of this version).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +42,15 @@ pub struct LayerEntry {
     pub blob: Blob,
     /// How the blob is compressed as a whole.
     pub compression: Compression,
+}
+
+/// Where a span begins in the middle of a gzip member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckpointEntry<'a> {
+    /// As [`Checkpoint::used_bits`](crate::spans::Checkpoint::used_bits).
+    pub used_bits: u8,
+    /// As [`Checkpoint::window`](crate::spans::Checkpoint::window).
+    pub window: &'a [u8],
 }
 
 /// A checked chunk table in memory that somebody else owns, a mapped file for example.
@@ -150,6 +159,16 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
         Some(LayerEntry { blob, compression: format::compression_from_byte(record[40])? })
     }
 
+    /// The checkpoint at this offset of a layer's blob.
+    pub fn checkpoint(&self, layer: u16, offset: u64) -> Option<CheckpointEntry<'_>> {
+        let (records, _) = self.part(&self.layout.checkpoints).as_chunks::<CHECKPOINT>();
+        let key = |record: &[u8; CHECKPOINT]| (short_at(record, 20), long_at(record, 0));
+        let record = &records[records.binary_search_by_key(&(layer, offset), key).ok()?];
+        let start = usize::try_from(long_at(record, 8)).ok()?;
+        let window = self.part(&self.layout.windows).get(start..)?.get(..number_at(record, 16) as usize)?;
+        Some(CheckpointEntry { used_bits: record[22], window })
+    }
+
     fn part(&self, range: &Range<usize>) -> &[u8] {
         // The layout was compared with the length when the table was opened.
         self.bytes.as_ref().get(range.clone()).unwrap_or_default()
@@ -225,7 +244,7 @@ fn check_run(chunks: &[[u8; CHUNK]], object: u32, size: u64, layers: u32) -> Res
             && length != 0
             && number_at(chunk, 40) == object
             && u32::from(short_at(chunk, 44)) < layers
-            && chunk[46] <= format::codec_to_byte(Codec::Stream);
+            && chunk[46] <= format::LAST_CODEC;
         if !is_right {
             return Err(InvalidChunkTable("a chunk that is not where it should be"));
         }
@@ -256,13 +275,21 @@ fn read_layout(bytes: &[u8]) -> Result<Layout, InvalidChunkTable> {
     if !header.starts_with(format::MAGIC) {
         return Err(InvalidChunkTable("unknown magic"));
     }
-    if header[32..] != [0; HEADER - 32] {
+    if header[40..] != [0; HEADER - 40] {
         return Err(InvalidChunkTable("unknown header"));
     }
     let counted = |at| number_at(header, at) as usize;
-    let layout = Layout::new(counted(16), counted(20), counted(24), counted(28));
+    let counts = Counts {
+        layers: counted(16),
+        objects: counted(20),
+        chunks: counted(24),
+        placed: counted(28),
+        checkpoints: counted(32),
+        windows: counted(36),
+    };
+    let layout = Layout::new(counts);
     let layout = layout.ok_or(InvalidChunkTable("too long"))?;
-    if layout.places.end == bytes.len() { Ok(layout) } else { Err(InvalidChunkTable("wrong length")) }
+    if layout.windows.end == bytes.len() { Ok(layout) } else { Err(InvalidChunkTable("wrong length")) }
 }
 
 fn count(part: &Range<usize>, size: usize) -> u32 {

@@ -7,6 +7,7 @@ use tarpon_oci::limits;
 use zstd::zstd_safe::{self, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
 use crate::index::Codec;
+use crate::spans::skip_header;
 
 /// Decoded bytes that lie before a chunk go here.
 const SCRATCH_BYTES: usize = 64 << 10;
@@ -34,7 +35,7 @@ pub enum DecodeError {
     /// Over [`limits::CHUNK_BYTES`] or, with what lies before it, [`limits::MEMBER_BYTES`].
     #[error("the chunk is larger than this program decodes at once")]
     TooLarge,
-    /// [`Codec::Stream`] has no random access.
+    /// [`Codec::Stream`] has no random access, and [`Codec::Deflate`] none without its checkpoint.
     #[error("the layer can only be decoded from its beginning")]
     NotSeekable,
 }
@@ -88,7 +89,7 @@ impl ChunkDecoder {
         match codec {
             Codec::Gzip => self.gzip(encoded, skip, out),
             Codec::Zstd => self.zstd(encoded, skip, out),
-            Codec::Raw | Codec::Stream => Err(DecodeError::NotSeekable),
+            Codec::Raw | Codec::Deflate | Codec::Stream => Err(DecodeError::NotSeekable),
         }
     }
 
@@ -205,32 +206,12 @@ fn zstd_error(code: zstd_safe::ErrorCode) -> DecodeError {
     malformed("zstd", zstd_safe::get_error_name(code))
 }
 
-fn malformed(codec: &'static str, problem: impl ToString) -> DecodeError {
+pub(super) fn malformed(codec: &'static str, problem: impl ToString) -> DecodeError {
     DecodeError::Malformed { codec, problem: problem.to_string() }
 }
 
-/// What follows the header of the gzip member that `bytes` begins with (RFC 1952).
-fn gzip_body(bytes: &[u8]) -> Result<&[u8], DecodeError> {
-    const EXTRA: u8 = 4;
-    const NAME: u8 = 8;
-    const COMMENT: u8 = 16;
-    const HEADER_CHECKSUM: u8 = 2;
-    let header = |problem: &str| malformed("gzip", problem);
-    let (fixed, mut rest) = bytes.split_at_checked(10).ok_or_else(|| header("no header"))?;
-    let [0x1f, 0x8b, 8, flags, ..] = *fixed else { return Err(header("no header")) };
-    let truncated = || header("truncated header");
-    if flags & EXTRA != 0 {
-        let (length, after) = rest.split_at_checked(2).ok_or_else(truncated)?;
-        rest = after.get(usize::from(u16::from_le_bytes([length[0], length[1]]))..).ok_or_else(truncated)?;
-    }
-    for flag in [NAME, COMMENT] {
-        if flags & flag != 0 {
-            let end = rest.iter().position(|byte| *byte == 0).ok_or_else(truncated)?;
-            rest = &rest[end + 1..];
-        }
-    }
-    if flags & HEADER_CHECKSUM != 0 {
-        rest = rest.get(2..).ok_or_else(truncated)?;
-    }
-    Ok(rest)
+/// What follows the header of the gzip member that `bytes` begins with.
+pub(super) fn gzip_body(mut bytes: &[u8]) -> Result<&[u8], DecodeError> {
+    skip_header(&mut bytes).map_err(|error| malformed("gzip", error))?;
+    Ok(bytes)
 }

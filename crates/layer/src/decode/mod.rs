@@ -4,10 +4,13 @@
 //! for, never what the data claims.
 
 mod chunk;
+mod span;
 mod stream;
 
 pub use chunk::{ChunkDecoder, DecodeError, decode_chunk};
+pub use span::decode_span;
 pub use stream::LayerReader;
+pub(crate) use stream::sniff;
 pub use tarpon_oci::Compression;
 
 /// Bytes of a blob that [`Compression::detect`] looks at.

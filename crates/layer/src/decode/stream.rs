@@ -26,15 +26,7 @@ impl<R: BufRead> LayerReader<R> {
     /// # Errors
     /// As `reader`, and for a reader whose buffer is too small to tell.
     pub fn sniffed(mut reader: R) -> io::Result<Self> {
-        let start = reader.fill_buf()?;
-        if !start.is_empty() && start.len() < SNIFF_BYTES {
-            let start = start.to_vec();
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("the blob begins with a piece of only {} bytes", start.len()),
-            ));
-        }
-        let compression = Compression::detect(start);
+        let compression = sniff(&mut reader)?;
         Self::new(reader, compression)
     }
 
@@ -68,6 +60,16 @@ impl<R: BufRead> LayerReader<R> {
             Decoder::Zstd(decoder) => decoder.finish(),
         }
     }
+}
+
+/// How the blob that begins here is compressed.
+pub(crate) fn sniff(reader: &mut impl BufRead) -> io::Result<Compression> {
+    let start = reader.fill_buf()?;
+    if !start.is_empty() && start.len() < SNIFF_BYTES {
+        let problem = format!("the blob begins with a piece of only {} bytes", start.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+    }
+    Ok(Compression::detect(start))
 }
 
 impl<R: BufRead> Read for LayerReader<R> {

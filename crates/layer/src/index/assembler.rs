@@ -334,7 +334,7 @@ impl Assembler {
         if self.has_orphan_chunks {
             self.chunks = keep_owned(&mut entries, &self.chunks);
         }
-        Ok(LayerIndex { entries, chunks: self.chunks, dropped_xattrs: self.dropped_xattrs })
+        Ok(LayerIndex { entries, chunks: self.chunks, checkpoints: Vec::new(), dropped_xattrs: self.dropped_xattrs })
     }
 
     /// Points every hard link at the end of its chain. Each link is followed once.

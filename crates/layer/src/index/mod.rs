@@ -14,6 +14,8 @@ use tarpon_oci::Digest;
 pub use xattrs::InvalidXattr;
 pub(crate) use xattrs::XattrSet;
 
+use crate::spans::Checkpoint;
+
 /// The content of a regular file, named by the sha256 of its bytes.
 pub type ObjectId = Digest;
 
@@ -28,6 +30,8 @@ pub struct LayerIndex {
     /// Chunks of all files; each file owns a run of them ([`FileContent::chunks`]), ascending by object offset,
     /// without gap or overlap.
     pub chunks: Vec<Chunk>,
+    /// Where the spans begin that its chunks of [`Codec::Deflate`] lie in, ascending by offset.
+    pub checkpoints: Vec<Checkpoint>,
     /// Xattrs that the layer carried and that images may not set (`trusted.*`, `user.overlay.*`, …).
     pub dropped_xattrs: u64,
 }
@@ -163,6 +167,9 @@ pub enum Codec {
     Gzip,
     /// One or more zstd frames start at the offset.
     Zstd,
+    /// A deflate block in the middle of a gzip member starts in the byte at the offset; what it refers to is in the
+    /// [`Checkpoint`] of that offset. It may go on past the chunk, and into further members.
+    Deflate,
     /// No random access: the layer must be decoded from its beginning, through its own compression.
     Stream,
 }

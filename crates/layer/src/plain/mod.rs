@@ -12,6 +12,7 @@ use crate::index::{
     Assembler, Chunk, Codec, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName, LayerPath, NO_DIGEST,
     Node, Place,
 };
+use crate::spans::SpanStarts;
 use crate::tar::{Piece, TarEntry, TarError, TarKind, TarReader, printable};
 use crate::toc;
 
@@ -37,16 +38,17 @@ pub trait ObjectSink {
 }
 
 /// How the bytes of a plain layer can be read again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Access {
     /// The blob is the tar itself: chunks are ranges of it ([`Codec::Raw`]).
     Random,
-    /// The blob is compressed: chunks are places in the decoded layer ([`Codec::Stream`]).
-    Stream,
+    /// The blob is compressed: chunks are places in the decoded layer ([`Codec::Stream`]), cut where spans begin, so that each
+    /// has a place in one of them ([`LayerIndex::place_in_spans`]).
+    Spans(SpanStarts),
 }
 
 /// What the walk has to know about the layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// How the layer can be read again.
     pub access: Access,
@@ -160,7 +162,7 @@ impl<R: Read, S: ObjectSink> Walk<'_, R, S> {
             return Ok(FileContent { size, object: Digest::of(b""), first_chunk, chunk_count: 0 });
         }
         self.sink.begin(size).map_err(ImportError::Sink)?;
-        let mut pieces = Pieces::new(self.options.access, size);
+        let mut pieces = Pieces::new(&self.options.access, size);
         while let Some(piece) = self.tar.piece()? {
             match piece {
                 Piece::Data { offset, bytes } => {
@@ -182,9 +184,8 @@ impl<R: Read, S: ObjectSink> Walk<'_, R, S> {
 }
 
 /// Cuts a file into chunks and hashes both.
-struct Pieces {
-    codec: Codec,
-    limit: u64,
+struct Pieces<'a> {
+    access: &'a Access,
     whole: Hasher,
     /// Of the current chunk; `None` as long as the file is one chunk, so that nothing is hashed twice.
     part: Option<Hasher>,
@@ -195,14 +196,11 @@ struct Pieces {
     offset: u64,
 }
 
-impl Pieces {
-    fn new(access: Access, size: u64) -> Self {
-        let (codec, limit) = match access {
-            Access::Random => (Codec::Raw, RAW_CHUNK_BYTES),
-            Access::Stream => (Codec::Stream, u64::MAX),
-        };
-        let part = (size > limit).then(Hasher::new);
-        Self { codec, limit, whole: Hasher::new(), part, place: 0, start: 0, offset: 0 }
+impl<'a> Pieces<'a> {
+    fn new(access: &'a Access, size: u64) -> Self {
+        let is_cut = matches!(access, Access::Random) && size > RAW_CHUNK_BYTES;
+        let part = is_cut.then(Hasher::new);
+        Self { access, whole: Hasher::new(), part, place: 0, start: 0, offset: 0 }
     }
 
     fn data(
@@ -211,24 +209,40 @@ impl Pieces {
         mut bytes: &[u8],
         mut push: impl FnMut(Chunk) -> Result<(), InvalidEntry>,
     ) -> Result<(), InvalidEntry> {
-        self.whole.update(bytes);
         while !bytes.is_empty() {
+            if self.ends_at(offset) {
+                self.cut(&mut push)?;
+            }
             if self.place == self.start {
                 self.offset = offset;
             }
-            let room = usize::try_from(self.limit - (self.place - self.start)).unwrap_or(usize::MAX);
+            let room = usize::try_from(self.room(offset)).unwrap_or(usize::MAX);
             let (now, rest) = bytes.split_at(room.min(bytes.len()));
+            self.whole.update(now);
             if let Some(part) = &mut self.part {
                 part.update(now);
             }
             self.place += now.len() as u64;
             offset += now.len() as u64;
             bytes = rest;
-            if self.place - self.start == self.limit {
-                self.cut(&mut push)?;
-            }
         }
         Ok(())
+    }
+
+    /// Whether the current chunk must end before the byte at `offset` of the layer.
+    fn ends_at(&self, offset: u64) -> bool {
+        match self.access {
+            Access::Random => self.place - self.start == RAW_CHUNK_BYTES,
+            Access::Spans(starts) => self.place > self.start && starts.contains(offset),
+        }
+    }
+
+    /// Bytes from `offset` of the layer that belong to the current chunk.
+    fn room(&self, offset: u64) -> u64 {
+        match self.access {
+            Access::Random => RAW_CHUNK_BYTES - (self.place - self.start),
+            Access::Spans(starts) => starts.next_after(offset).map_or(u64::MAX, |next| next - offset),
+        }
     }
 
     fn hole(
@@ -254,7 +268,7 @@ impl Pieces {
         Ok(())
     }
 
-    /// Ends the current chunk, if it holds anything. [`Self::part`] is there: the file has more than this chunk.
+    /// Ends the current chunk, if it holds anything. The file has more than this chunk.
     fn cut(&mut self, push: &mut impl FnMut(Chunk) -> Result<(), InvalidEntry>) -> Result<(), InvalidEntry> {
         if self.place == self.start {
             return Ok(());
@@ -270,7 +284,11 @@ impl Pieces {
 
     fn chunk(&self, digest: Digest) -> Chunk {
         let size = self.place - self.start;
-        let place = Place::Blob { codec: self.codec, offset: self.offset, length: size, skip: 0 };
+        let codec = match self.access {
+            Access::Random => Codec::Raw,
+            Access::Spans(_) => Codec::Stream,
+        };
+        let place = Place::Blob { codec, offset: self.offset, length: size, skip: 0 };
         Chunk { object_offset: self.start, size, digest, place }
     }
 

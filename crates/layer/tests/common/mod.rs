@@ -7,6 +7,7 @@ use std::convert::Infallible;
 
 use tarpon_layer::decode::{LayerReader, decode_chunk};
 use tarpon_layer::plain::{Access, ImportError, ObjectSink, Options, import};
+use tarpon_layer::spans::SpanStarts;
 use tarpon_layer::toc::{Claim, TocError, TocPlace};
 use tarpon_layer::{Chunk, Entry, LayerIndex, Node, Place};
 use tarpon_oci::{Digest, MediaType, Verified};
@@ -50,7 +51,11 @@ impl ObjectSink for Kept {
 }
 
 pub(crate) const RANDOM: Options = Options { access: Access::Random, hides_toc_files: false };
-pub(crate) const STREAM: Options = Options { access: Access::Stream, hides_toc_files: false };
+
+/// Of a compressed layer, without spans.
+pub(crate) fn stream() -> Options {
+    Options { access: Access::Spans(SpanStarts::default()), hides_toc_files: false }
+}
 
 pub(crate) fn import_tar(tar: &[u8], options: Options) -> Result<(LayerIndex, Kept), ImportError<Infallible>> {
     let mut kept = Kept::default();

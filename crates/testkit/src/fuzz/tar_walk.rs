@@ -3,6 +3,7 @@
 
 use tarpon_layer::decode::decode_chunk;
 use tarpon_layer::plain::{Access, ObjectSink, Options, import};
+use tarpon_layer::spans::SpanStarts;
 use tarpon_layer::{LayerIndex, Node, Place};
 use tarpon_oci::{Digest, Verified};
 
@@ -14,7 +15,7 @@ const LARGEST: u64 = 16 << 20;
 /// Takes `data` as the tar of a layer.
 pub fn tar_walk(data: &[u8]) {
     let walk = |access| import(data, Options { access, hides_toc_files: false }, &mut Sink);
-    let (bare, streamed) = (walk(Access::Random), walk(Access::Stream));
+    let (bare, streamed) = (walk(Access::Random), walk(Access::Spans(SpanStarts::default())));
     let (Ok(bare), Ok(streamed)) = (&bare, &streamed) else {
         assert_eq!(bare.is_ok(), streamed.is_ok());
         return;

@@ -1,0 +1,40 @@
+//! [`Checkpoint`]: what it takes to start in the middle of a deflate stream.
+
+use serde::{Deserialize, Serialize};
+
+/// How far back deflate refers (RFC 1951).
+pub const WINDOW_BYTES: usize = 32 << 10;
+/// Most of a window is zeros, and indexes are written once and fetched often; higher levels save 1 % and take ten times as long.
+const ZSTD_LEVEL: i32 = 9;
+
+/// The beginning of a span that is in the middle of a gzip member, at the boundary of two deflate blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// First byte of the blob that belongs to the span.
+    pub offset: u64,
+    /// Low bits of that byte that belong to the block before: 0 to 7.
+    pub used_bits: u8,
+    /// What deflate refers to: the [`WINDOW_BYTES`] before the span, with zeros where the span does not, as zstd.
+    pub window: Box<[u8]>,
+}
+
+/// A window that is not [`WINDOW_BYTES`] of zstd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the window of a checkpoint cannot be read")]
+pub struct InvalidWindow;
+
+/// Encodes a window.
+pub(super) fn pack(window: &[u8; WINDOW_BYTES]) -> Box<[u8]> {
+    // Into a buffer of sufficient size compression cannot fail; an empty window makes the span unreadable, not wrong.
+    zstd::bulk::compress(window, ZSTD_LEVEL).unwrap_or_default().into()
+}
+
+/// Decodes a window to the end of `out`.
+pub(crate) fn unpack(window: &[u8], out: &mut Vec<u8>) -> Result<(), InvalidWindow> {
+    let start = out.len();
+    out.resize(start + WINDOW_BYTES, 0);
+    match zstd::bulk::decompress_to_buffer(window, &mut out[start..]) {
+        Ok(WINDOW_BYTES) => Ok(()),
+        _ => Err(InvalidWindow),
+    }
+}

@@ -1,0 +1,104 @@
+//! [`SpanReader`]: a whole layer, decoded as it is read, and its spans at the end.
+
+use std::io::{self, BufRead, Read};
+
+use super::gzip::Gzip;
+use super::recorder::{Recorder, Start};
+use super::zstd::Zstd;
+use super::{Checkpoint, SPAN_BYTES, SpanStarts};
+use crate::decode::{Compression, sniff};
+
+/// The tar in a layer's blob, like [`LayerReader`](crate::decode::LayerReader); on the way it notes where decoding can start
+/// again. That costs a tenth of the time; [`LayerReader`](crate::decode::LayerReader) is for those who do not need it.
+pub struct SpanReader<R> {
+    decoder: Decoder<R>,
+    recorder: Recorder,
+}
+
+enum Decoder<R> {
+    None(R),
+    Gzip(Gzip<R>),
+    Zstd(Zstd<R>),
+}
+
+/// The spans of a layer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Spans {
+    pub(super) starts: Vec<Start>,
+    /// Bytes of the blob.
+    pub(super) end: u64,
+}
+
+impl<R: BufRead> SpanReader<R> {
+    /// Looks at the blob's first bytes and decodes by what they say. Give `reader` a large buffer.
+    ///
+    /// # Errors
+    /// As `reader`, for a reader whose buffer is too small to tell, and when no decoder can be set up.
+    pub fn sniffed(reader: R) -> io::Result<Self> {
+        Self::with_spans_of(SPAN_BYTES, reader)
+    }
+
+    /// The same, with spans of at least `bytes`, decoded, instead of [`SPAN_BYTES`].
+    ///
+    /// # Errors
+    /// As [`SpanReader::sniffed`].
+    pub fn with_spans_of(bytes: u64, mut reader: R) -> io::Result<Self> {
+        let decoder = match sniff(&mut reader)? {
+            Compression::None => Decoder::None(reader),
+            Compression::Gzip => Decoder::Gzip(Gzip::new(reader)),
+            Compression::Zstd => Decoder::Zstd(Zstd::new(reader)?),
+        };
+        Ok(Self { decoder, recorder: Recorder::new(bytes) })
+    }
+
+    /// How the blob is compressed.
+    pub fn compression(&self) -> Compression {
+        match self.decoder {
+            Decoder::None(_) => Compression::None,
+            Decoder::Gzip(_) => Compression::Gzip,
+            Decoder::Zstd(_) => Compression::Zstd,
+        }
+    }
+
+    /// Where spans begin, as far as the layer was read.
+    pub fn starts(&self) -> SpanStarts {
+        self.recorder.starts.clone()
+    }
+
+    /// The spans of the layer, once it was read to its end.
+    pub fn finish(mut self) -> Spans {
+        self.recorder.end_trail();
+        let end = match &self.decoder {
+            Decoder::None(_) => 0,
+            Decoder::Gzip(gzip) => gzip.position(),
+            Decoder::Zstd(zstd) => zstd.position(),
+        };
+        Spans { starts: self.recorder.spans, end }
+    }
+}
+
+impl<R: BufRead> Read for SpanReader<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        match &mut self.decoder {
+            Decoder::None(reader) => reader.read(out),
+            Decoder::Gzip(gzip) => gzip.read(out, &mut self.recorder),
+            Decoder::Zstd(zstd) => zstd.read(out, &mut self.recorder),
+        }
+    }
+}
+
+impl Spans {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Whether there are none: the layer is not compressed, or empty.
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    pub(super) fn checkpoints(&self) -> Vec<Checkpoint> {
+        self.starts.iter().filter_map(Start::checkpoint).collect()
+    }
+}
