@@ -124,7 +124,7 @@ fn every_file_of_a_gzip_layer_is_read_from_its_spans_alone() {
     for level in [3, 6, 9] {
         let blob = gzip_at(level, &tar);
         let (index, spans, compression, _) = indexed(&blob, 200_000);
-        assert!((8..18).contains(&spans.len()), "{} spans at level {level}", spans.len());
+        assert!((4..18).contains(&spans.len()), "{} spans at level {level}", spans.len());
         assert_eq!(index.checkpoints.len(), spans.len() - 1, "the first span is the member's beginning");
         let counts = read_all(&table(&index, &blob, compression), &blob);
         assert_eq!(count(&counts, Codec::Stream), 0);
@@ -143,7 +143,7 @@ fn a_file_that_lies_in_several_spans_is_cut_where_they_begin() {
     let blob = gzip_at(6, &builder.into_inner().unwrap());
     let (index, spans, compression, kept) = indexed(&blob, 100_000);
     let Node::File(file) = &index.entries[0].node else { panic!("a file") };
-    assert_eq!(file.chunk_count as usize, spans.len());
+    assert!(spans.len() > 1 && file.chunk_count as usize >= spans.len());
     assert_eq!(kept.objects[&file.object], content);
     read_all(&table(&index, &blob, compression), &blob);
 }
@@ -172,7 +172,7 @@ fn a_span_may_run_through_the_end_of_a_member() {
 
 #[test]
 fn stored_blocks_are_spans_too() {
-    let tar = tar(&text(400_000, 13));
+    let tar = tar(&text(2 << 20, 13));
     let blob = gzip_at(0, &tar);
     let (index, spans, compression, _) = indexed(&blob, 100_000);
     assert!(spans.len() > 2);
@@ -187,7 +187,7 @@ fn windows_hold_what_their_span_refers_to_and_zeros() {
     let (index, _, _, _) = indexed(&blob, 200_000);
     let packed: usize = index.checkpoints.iter().map(|checkpoint| checkpoint.window.len()).sum();
     let whole: usize = index.checkpoints.len() * zstd(&tar[100_000..132_768]).len();
-    assert!(packed * 3 < whole * 2, "{packed} bytes, {whole} if they were whole");
+    assert!(packed * 2 < whole, "{packed} bytes, {whole} if they were whole");
 }
 
 #[test]

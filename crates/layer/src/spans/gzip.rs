@@ -108,7 +108,7 @@ impl<R: BufRead> Gzip<R> {
                 Ok(())
             }
             TINFLStatus::Done => {
-                recorder.end_trail();
+                recorder.settle();
                 self.place = Place::Trailer;
                 Ok(())
             }

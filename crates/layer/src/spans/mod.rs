@@ -29,6 +29,6 @@ pub(crate) use gzip::skip_header;
 pub use reader::{SpanReader, Spans};
 pub use starts::SpanStarts;
 
-/// Decoded bytes of a span, from which on it ends at the next opportunity. Reading 4 KiB decodes at most about so much
-/// (9 ms); and a window of some 4 KiB for each span keeps an index well under 1 % of its layer.
-pub const SPAN_BYTES: u64 = 2 << 20;
+/// Decoded bytes of a span, from which on it ends where ending costs least. Reading 4 KiB decodes at most about so much
+/// (4 ms), and windows, one for each span, are what keeps spans from being shorter: an index is to stay below 1 % of its layer.
+pub const SPAN_BYTES: u64 = 1 << 20;

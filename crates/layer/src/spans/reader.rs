@@ -67,7 +67,7 @@ impl<R: BufRead> SpanReader<R> {
 
     /// The spans of the layer, once it was read to its end.
     pub fn finish(mut self) -> Spans {
-        self.recorder.end_trail();
+        self.recorder.settle();
         let end = match &self.decoder {
             Decoder::None(_) => 0,
             Decoder::Gzip(gzip) => gzip.position(),

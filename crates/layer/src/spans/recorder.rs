@@ -3,11 +3,15 @@
 use miniz_oxide::inflate::core::BlockBoundaryState;
 
 use super::checkpoint::{self, Checkpoint};
-use super::{SpanStarts, WINDOW_BYTES, sparse};
+use super::sparse::Needed;
+use super::{SpanStarts, WINDOW_BYTES};
 
 /// A place where decoding needs no window (member, frame) begins a span if the one before has at least this part of a span's
 /// bytes: such places cost nothing, but spans of a few KiB would cost a request each.
 const FREE_PART: u64 = 4;
+/// Boundaries of blocks that are looked at, once a span is long enough; the next one begins where the window is the least.
+/// Windows are most of an index. Each look costs the time of decoding 64 KiB.
+const CANDIDATES: usize = 8;
 /// Encoded bytes that are kept to see what of a window is needed. 32 KiB decoded are hardly ever more; if they are, the
 /// window is kept whole.
 const TRAIL_BYTES: usize = 4 * WINDOW_BYTES;
@@ -29,11 +33,16 @@ pub(super) struct Recorder {
     span_bytes: u64,
     pub(super) starts: SpanStarts,
     pub(super) spans: Vec<Start>,
+    /// The boundary that is being looked at.
     trail: Option<Trail>,
+    /// The best that was looked at since the last span began.
+    best: Option<Candidate>,
+    looks: usize,
 }
 
-/// What follows a checkpoint, until it is known what of the window it needs.
+/// A boundary of blocks, and what follows it until it is known what of the window it needs.
 struct Trail {
+    start: Start,
     state: BlockBoundaryState,
     window: Box<[u8; WINDOW_BYTES]>,
     encoded: Vec<u8>,
@@ -41,34 +50,42 @@ struct Trail {
     until: u64,
 }
 
+struct Candidate {
+    start: Start,
+    window: Box<[u8; WINDOW_BYTES]>,
+    cost: usize,
+}
+
 impl Recorder {
     pub(super) fn new(span_bytes: u64) -> Self {
-        Self { span_bytes, starts: SpanStarts::default(), spans: Vec::new(), trail: None }
+        let (starts, spans) = (SpanStarts::default(), Vec::new());
+        Self { span_bytes, starts, spans, trail: None, best: None, looks: 0 }
     }
 
-    /// Whether the span has become long enough at this place.
+    /// Whether the next boundary of blocks is of interest.
     pub(super) fn is_due(&self, decoded: u64) -> bool {
-        decoded - self.last() >= self.span_bytes
+        self.trail.is_none() && decoded - self.last() >= self.span_bytes
     }
 
     /// At a place where decoding can start without a window.
     pub(super) fn free(&mut self, decoded: u64, offset: u64) {
-        self.end_trail();
+        self.settle();
         if self.spans.is_empty() || decoded - self.last() >= self.span_bytes / FREE_PART {
-            self.push(Start { decoded, offset, used_bits: 0, window: None });
+            self.starts.push(decoded);
+            self.spans.push(Start { decoded, offset, used_bits: 0, window: None });
         }
     }
 
     /// At a boundary of blocks: `taken` bytes of the blob were taken, `before` was decoded from the member before it.
     pub(super) fn block(&mut self, decoded: u64, taken: u64, state: BlockBoundaryState, before: &[u8]) {
-        self.end_trail();
         let shared = u64::from(state.num_bits > 0);
         let used_bits = (8 - state.num_bits) % 8;
-        self.push(Start { decoded, offset: taken - shared, used_bits, window: None });
+        let start = Start { decoded, offset: taken - shared, used_bits, window: None };
         let mut window = Box::new([0; WINDOW_BYTES]);
         let tail = &before[before.len().saturating_sub(WINDOW_BYTES)..];
         window[WINDOW_BYTES - tail.len()..].copy_from_slice(tail);
-        self.trail = Some(Trail { state, window, encoded: Vec::new(), until: decoded + WINDOW_BYTES as u64 });
+        self.starts.push(decoded);
+        self.trail = Some(Trail { start, state, window, encoded: Vec::new(), until: decoded + WINDOW_BYTES as u64 });
     }
 
     /// `encoded` was taken, and everything up to `decoded` came out of it.
@@ -77,24 +94,31 @@ impl Recorder {
         let room = TRAIL_BYTES.saturating_sub(trail.encoded.len());
         trail.encoded.extend_from_slice(&encoded[..encoded.len().min(room)]);
         if decoded >= trail.until {
-            self.end_trail();
+            self.judge();
+            if self.looks == CANDIDATES {
+                self.settle();
+            }
         }
     }
 
-    /// Settles what the last checkpoint needs: at the latest when its member ends.
-    pub(super) fn end_trail(&mut self) {
-        let Some(mut trail) = self.trail.take() else { return };
-        if trail.encoded.len() < TRAIL_BYTES {
-            sparse::thin(&mut trail.window, &trail.state, &trail.encoded);
-        }
-        if let Some(start) = self.spans.last_mut() {
-            start.window = Some(checkpoint::pack(&trail.window));
+    /// Begins a span at the best place that was found: at the latest when the member ends.
+    pub(super) fn settle(&mut self) {
+        self.judge();
+        self.looks = 0;
+        if let Some(Candidate { start, window, .. }) = self.best.take() {
+            self.spans.push(Start { window: Some(checkpoint::pack(&window)), ..start });
         }
     }
 
-    fn push(&mut self, start: Start) {
-        self.starts.push(start.decoded);
-        self.spans.push(start);
+    /// Finds out what the boundary needs, and whether that is less than any other since the last span began.
+    fn judge(&mut self) {
+        let Some(Trail { start, state, mut window, encoded, .. }) = self.trail.take() else { return };
+        let is_known = encoded.len() < TRAIL_BYTES;
+        let cost = if is_known { Needed::by(&state, &encoded).thin(&mut window) } else { WINDOW_BYTES };
+        self.looks += 1;
+        if self.best.as_ref().is_none_or(|best| cost < best.cost) {
+            self.best = Some(Candidate { start, window, cost });
+        }
     }
 
     fn last(&self) -> u64 {
