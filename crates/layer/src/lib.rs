@@ -9,6 +9,7 @@ mod index;
 pub mod plain;
 pub mod tar;
 pub mod toc;
+pub mod write;
 
 pub use index::{
     Attributes, Chunk, Codec, Device, Entry, FileContent, InvalidEntry, InvalidPath, InvalidXattr, LayerIndex,
