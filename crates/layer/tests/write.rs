@@ -321,6 +321,25 @@ fn an_archive_that_ends_early_ends_properly_as_estargz() {
 }
 
 #[test]
+fn sizes_may_be_in_base_256_and_global_comments_stay() {
+    let mut size = [0; 12];
+    (size[0], size[11]) = (0x80, 3);
+    let comment = b"13 comment=1\n";
+    let tar = Tar::new()
+        .sized(RawHeader::new("g").kind(b'g'), comment)
+        .entry(&RawHeader::new("a").gnu().field(124, size), b"abc")
+        .sized(RawHeader::new("c").kind(b'7'), b"contiguous")
+        .finish();
+    let layer = as_estargz(&tar, &small_chunks()).unwrap();
+    check_shows(&layer, &tar);
+    assert!(decoded(&layer.blob).windows(comment.len()).any(|window| window == comment));
+    let layer = as_zstd_chunked(&tar).unwrap();
+    check_shows(&layer, &tar);
+    // containers/storage takes neither global headers nor contiguous files.
+    assert!(toc(&layer).get("tarSplitDigest").is_none());
+}
+
+#[test]
 fn tar_split_gives_the_tar_again() {
     let trailing = [tar(&sample(), Dialect::Gnu), vec![0; 3 << 20]].concat();
     for tar in [tar(&sample(), Dialect::Pax), tar(&sample(), Dialect::Gnu), trailing] {

@@ -83,6 +83,9 @@ impl Record {
             xattrs.insert(text(name, Unrepresentable::Xattr)?, BASE64.encode(value));
         }
         let attributes = &entry.attributes;
+        // In eStargz, a time that is missing is the epoch; containers/storage writes that out.
+        let is_written = format == Format::ZstdChunked || attributes.mtime != Timestamp::default();
+        let modified = Some(attributes.mtime).filter(|_| is_written);
         let mut record = Self {
             kind,
             name: text(entry.name.clone(), Unrepresentable::Name)?,
@@ -90,7 +93,7 @@ impl Record {
             mode: facts.mode,
             uid: attributes.uid,
             gid: attributes.gid,
-            modified: time(attributes.mtime)?,
+            modified: modified.map(time).transpose()?,
             xattrs,
             ..Self::default()
         };
@@ -101,8 +104,8 @@ impl Record {
         if format == Format::ZstdChunked && facts.is_ordinary {
             record.link_name = String::from_utf8(facts.link).map_err(|_| Unrepresentable::Link)?;
             (record.dev_major, record.dev_minor) = (facts.major, facts.minor);
-            record.accessed = facts.accessed.map(time).transpose()?.flatten();
-            record.changed = facts.changed.map(time).transpose()?.flatten();
+            record.accessed = facts.accessed.map(time).transpose()?;
+            record.changed = facts.changed.map(time).transpose()?;
         }
         Ok(record)
     }
@@ -112,10 +115,6 @@ fn text(bytes: Vec<u8>, problem: Unrepresentable) -> Result<String, Unrepresenta
     String::from_utf8(bytes).ok().filter(|text| !text.contains('\u{fffd}')).ok_or(problem)
 }
 
-/// Left out for 1970-01-01, which is what readers take for a time that is missing.
-fn time(time: Timestamp) -> Result<Option<String>, Unrepresentable> {
-    if time == Timestamp::default() {
-        return Ok(None);
-    }
-    time::format(time).map(Some).ok_or(Unrepresentable::Time)
+fn time(time: Timestamp) -> Result<String, Unrepresentable> {
+    time::format(time).ok_or(Unrepresentable::Time)
 }

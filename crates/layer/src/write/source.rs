@@ -17,7 +17,7 @@ const REST_BYTES: usize = 64 << 10;
 pub(super) struct Before {
     /// Padding of the entry before it. May be too short at the end of an archive that lacks its trailer.
     pub(super) padding: Vec<u8>,
-    /// Whether the entry before it needs more padding than there is.
+    /// Bytes of padding that the entry before it needs and does not have.
     pub(super) lacks_padding: u64,
     /// Global headers: they are no part of any entry.
     pub(super) global: Vec<u8>,
