@@ -10,6 +10,7 @@ pub mod plain;
 pub mod spans;
 pub mod tar;
 pub mod toc;
+pub mod write;
 
 pub use index::{
     Attributes, Chunk, Codec, Device, Entry, FileContent, InvalidEntry, InvalidPath, InvalidXattr, LayerIndex,

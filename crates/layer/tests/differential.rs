@@ -126,8 +126,10 @@ proptest! {
             bytes[place] = byte;
         }
         tarpon_testkit::fuzz::tar_walk(&bytes);
+        tarpon_testkit::fuzz::write_layer(&bytes);
         bytes.truncate(cut.index(bytes.len()));
         tarpon_testkit::fuzz::tar_walk(&bytes);
+        tarpon_testkit::fuzz::write_layer(&bytes);
     }
 }
 

@@ -1,9 +1,11 @@
 //! The seeds of the fuzz targets go through them without a panic.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use tarpon_layer::chunks::ChunkTableBuilder;
+use tarpon_layer::decode::LayerReader;
 use tarpon_layer::plain::{Access, Options};
 use tarpon_layer::{Codec, Place};
 use tarpon_testkit::fuzz;
@@ -56,11 +58,17 @@ fn seeds_of_chunk_table() {
     replay("chunk_table", fuzz::chunk_table);
 }
 
+#[test]
+fn seeds_of_write_layer() {
+    replay("write_layer", fuzz::write_layer);
+}
+
 /// The catalogue of bad layers goes through the targets as well.
 #[test]
 fn hostile_layers_pass_the_fuzz_targets() {
     for (_, tar) in hostile_tars() {
         fuzz::tar_walk(&tar);
+        fuzz::write_layer(&tar);
     }
     for (_, layer) in hostile_tocs() {
         fuzz::estargz_footer_toc(&layer.blob);
@@ -92,6 +100,13 @@ fn write_seeds() {
     let (pax_tar, gnu_tar) = (tar(&items(), Dialect::Pax), tar(&items(), Dialect::Gnu));
     let sparse = hostile_tars().into_iter().filter(|(name, _)| name.contains("sparse") || name.contains("size"));
     save("tar_walk", [vec![pax_tar.clone(), gnu_tar], sparse.map(|(_, tar)| tar).collect()].concat());
+    let repeated = hostile_tars().into_iter().filter(|(name, _)| name.contains("link") || name.contains("twice"));
+    let written = estargz(&items(), EstargzOptions::default());
+    let mut estargz_tar = Vec::new();
+    let mut decoder = LayerReader::new(&written.blob[..], written.compression).expect("a decoder");
+    decoder.read_to_end(&mut estargz_tar).expect("it decodes");
+    let tars = vec![pax_tar.clone(), tar(&items(), Dialect::Gnu), estargz_tar];
+    save("write_layer", [tars, repeated.map(|(_, tar)| tar).collect()].concat());
     let records: [(&str, &[u8]); 12] = [
         ("path", b"a/b"),
         ("linkpath", b"c"),

@@ -10,8 +10,8 @@
 mod error;
 mod header;
 mod input;
-mod number;
-mod pax;
+pub(crate) mod number;
+pub(crate) mod pax;
 mod reader;
 mod sparse;
 

@@ -2,7 +2,7 @@
 
 /// A number in a header field: octal digits between optional spaces and NULs, or, where the first byte has its high bit set,
 /// big-endian two's complement in the remaining bits. An empty field is 0. `None` for anything else.
-pub(super) fn parse(field: &[u8]) -> Option<i64> {
+pub(crate) fn parse(field: &[u8]) -> Option<i64> {
     match field.first() {
         Some(first) if first & 0x80 != 0 => base256(field),
         _ => octal(field),

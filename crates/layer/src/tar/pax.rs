@@ -4,7 +4,7 @@ use super::error::TarProblem;
 use super::sparse::{self, PaxSparse};
 use crate::index::{Timestamp, XattrSet};
 
-const XATTR: &[u8] = b"SCHILY.xattr.";
+pub(crate) const XATTR: &[u8] = b"SCHILY.xattr.";
 
 /// What one extended header says about the entry after it.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ fn optional<T>(value: &[u8], parse: impl Fn(&[u8]) -> Result<T, &'static str>) -
 }
 
 /// The records of an extended header's data.
-fn split(mut data: &[u8]) -> impl Iterator<Item = Result<(&[u8], &[u8]), TarProblem>> {
+pub(crate) fn split(mut data: &[u8]) -> impl Iterator<Item = Result<(&[u8], &[u8]), TarProblem>> {
     std::iter::from_fn(move || {
         if data.is_empty() {
             return None;
@@ -119,7 +119,7 @@ fn signed(text: &[u8]) -> Option<i64> {
 }
 
 /// `[-]SECONDS[.FRACTION]`; digits beyond nanoseconds are cut off.
-fn timestamp(text: &[u8]) -> Option<Timestamp> {
+pub(crate) fn timestamp(text: &[u8]) -> Option<Timestamp> {
     let (negative, text) = match text.strip_prefix(b"-") {
         Some(rest) => (true, rest),
         None => (false, text),

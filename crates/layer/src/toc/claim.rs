@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use tarpon_oci::{Compression, Digest, MediaType};
 
-const ESTARGZ_DIGEST: &str = "containerd.io/snapshot/stargz/toc.digest";
+/// Annotation of eStargz.
+pub(crate) const ESTARGZ_DIGEST: &str = "containerd.io/snapshot/stargz/toc.digest";
 /// The spellings of containers/storage since 1.44, and of older ones and stargz-snapshotter.
 const ZSTD_PREFIXES: [&str; 2] = ["io.github.containers.zstd-chunked.", "io.containers.zstd-chunked."];
 const CHECKSUM: &str = "manifest-checksum";

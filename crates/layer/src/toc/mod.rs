@@ -16,6 +16,7 @@ mod json;
 mod open;
 mod time;
 
+pub(crate) use claim::ESTARGZ_DIGEST;
 pub use claim::{Claim, ClaimError, Format, TocClaim};
 pub use error::{EntryProblem, NotLazy, TocError};
 pub use open::{Toc, TocPlace};
@@ -28,9 +29,13 @@ pub const EXTERNAL_TOC_TAG_SUFFIX: &str = "-esgztoc";
 pub const EXTERNAL_TOC_LAYER_ANNOTATION: &str = "containerd.io/snapshot/stargz/layer.digest";
 
 /// Name of the TOC in an eStargz tar.
-const TOC_NAME: &[u8] = b"stargz.index.json";
+pub(crate) const TOC_NAME: &[u8] = b"stargz.index.json";
+/// Name of the file that ends what is to be prefetched, and of the one that says that nothing is.
+pub(crate) const PREFETCH_LANDMARK: &str = ".prefetch.landmark";
+/// See [`PREFETCH_LANDMARK`].
+pub(crate) const NO_PREFETCH_LANDMARK: &str = ".no.prefetch.landmark";
 
 /// Whether a regular file at this path belongs to the format and not to the image: the TOC and the landmarks.
 pub(crate) fn is_toc_file(path: &LayerPath) -> bool {
-    path.as_bytes() == TOC_NAME || matches!(path.as_bytes(), b".prefetch.landmark" | b".no.prefetch.landmark")
+    [TOC_NAME, PREFETCH_LANDMARK.as_bytes(), NO_PREFETCH_LANDMARK.as_bytes()].contains(&path.as_bytes())
 }

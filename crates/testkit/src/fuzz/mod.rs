@@ -14,6 +14,7 @@ mod pax;
 mod record_json;
 mod tar_walk;
 mod tree_build;
+mod write_layer;
 mod www_authenticate;
 mod zstd_chunked_toc;
 
@@ -21,6 +22,7 @@ use tarpon_layer::toc::{Claim, Toc, TocPlace};
 use tarpon_oci::MediaType;
 
 use crate::layers::Layer;
+use tar_walk::Sink;
 
 pub use chunk_table::chunk_table;
 pub use content_range::content_range;
@@ -33,6 +35,7 @@ pub use pax::pax;
 pub use record_json::record_json;
 pub use tar_walk::tar_walk;
 pub use tree_build::tree_build;
+pub use write_layer::write_layer;
 pub use www_authenticate::www_authenticate;
 pub use zstd_chunked_toc::zstd_chunked_toc;
 

@@ -44,7 +44,8 @@ fn shown(index: &LayerIndex) -> LayerIndex {
     index
 }
 
-struct Sink;
+/// Takes files that are not too large, and forgets them.
+pub(super) struct Sink;
 
 impl ObjectSink for Sink {
     type Error = ();

@@ -1,0 +1,96 @@
+//! tar-split data: everything of a tar but its payloads, from which the very tar can be put together again.
+//!
+//! One JSON object a line: stretches of raw bytes, and between them files by name, size and checksum. containers/storage keeps
+//! it beside the layer, so that an image that was pulled piece by piece can be pushed.
+
+use std::io::{self, Write};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::Serialize;
+use tarpon_oci::Digest;
+
+use super::crc64::Crc64;
+
+/// Compressed bytes that are kept in memory; no layer within the limits of [`tarpon_oci::limits`] comes near.
+const COMPRESSED_BYTES: usize = 256 << 20;
+
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(rename = "type")]
+    kind: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "is_zero")]
+    size: u64,
+    payload: Option<String>,
+    position: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+const FILE: u8 = 1;
+const SEGMENT: u8 = 2;
+
+/// Finished tar-split data.
+pub(super) struct Done {
+    pub(super) compressed: Vec<u8>,
+    /// Of the compressed bytes.
+    pub(super) digest: Digest,
+    pub(super) decoded: u64,
+}
+
+/// tar-split data that grows.
+pub(super) struct TarSplit {
+    encoder: zstd::stream::write::Encoder<'static, Vec<u8>>,
+    decoded: u64,
+    position: u64,
+    line: Vec<u8>,
+}
+
+impl TarSplit {
+    pub(super) fn new(level: i32) -> io::Result<Self> {
+        let encoder = zstd::stream::write::Encoder::new(Vec::new(), level)?;
+        Ok(Self { encoder, decoded: 0, position: 0, line: Vec::new() })
+    }
+
+    /// Bytes that are no payload. There is one stretch for all headers of an entry, with the padding before them.
+    pub(super) fn segment(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.write(SEGMENT, None, 0, Some(BASE64.encode(bytes)))
+    }
+
+    /// An entry, whose payload stands here if it has any.
+    pub(super) fn file(&mut self, name: &str, size: u64, checksum: Option<Crc64>) -> io::Result<()> {
+        let checksum = checksum.map(|checksum| BASE64.encode(checksum.finish()));
+        self.write(FILE, Some(name), size, checksum)
+    }
+
+    /// The data, unless it became too large.
+    pub(super) fn finish(self) -> io::Result<Option<Done>> {
+        let compressed = self.encoder.finish()?;
+        if compressed.len() > COMPRESSED_BYTES {
+            return Ok(None);
+        }
+        let digest = Digest::of(&compressed);
+        Ok(Some(Done { compressed, digest, decoded: self.decoded }))
+    }
+
+    fn write(&mut self, kind: u8, name: Option<&str>, size: u64, payload: Option<String>) -> io::Result<()> {
+        // What is too large is thrown away at the end; until then it must not grow.
+        if self.encoder.get_ref().len() > COMPRESSED_BYTES {
+            return Ok(());
+        }
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, &Line { kind, name, size, payload, position: self.position })?;
+        self.line.push(b'\n');
+        self.position += 1;
+        self.decoded += self.line.len() as u64;
+        self.encoder.write_all(&self.line)
+    }
+}
