@@ -69,7 +69,7 @@ pub const REDIRECTS: usize = 3;
 pub const ATTEMPTS: u32 = 4;
 /// Pages of one list of referrers.
 pub const REFERRERS_PAGES: usize = 16;
-/// Referrers of one manifest that are looked through, over all pages and kinds: signatures and reports of many years.
+/// Referrers on one page, or looked through in a layout: signatures and reports of many years.
 pub const REFERRERS: usize = 1_000;
 /// Bytes of one small record file of the store (image record, reference, mount): 512 layers at 300 bytes each, with
 /// room to spare.
