@@ -60,7 +60,7 @@ impl ScriptedTransport {
     async fn respond(&self, request: Request) -> Result<Response, TransportError> {
         let fault = self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(Fault::Pass);
         let sent = sent(request.body, &fault).await;
-        let body = sent.as_ref().map(Bytes::clone).unwrap_or_default();
+        let body = sent.clone().unwrap_or_default();
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(Seen {
             method: request.method.clone(),
             url: request.url.clone(),

@@ -65,5 +65,5 @@ fn naming(blobs: &LocalBlobs, entry: Descriptor, subject: &Digest) -> Option<Des
     let bytes = blobs.read_manifest(entry.blob()).ok()?;
     let Document::Manifest(manifest) = Document::parse(bytes, None).ok()? else { return None };
     let is_about = manifest.subject.is_some_and(|named| named.digest == *subject);
-    is_about.then(|| Descriptor { artifact_type: manifest.artifact_type, ..entry })
+    is_about.then_some(Descriptor { artifact_type: manifest.artifact_type, ..entry })
 }
