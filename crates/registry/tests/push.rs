@@ -294,7 +294,7 @@ async fn run((name, what, script, expect, methods, seconds): Case) -> Result<(),
         }
     };
     let elapsed = started.elapsed().as_secs_f64();
-    let class = outcome.as_ref().map(|()| ()).map_err(Error::fault);
+    let class = outcome.as_ref().copied().map_err(Error::fault);
     let seen = push.methods();
     if class != expect || seen != methods || elapsed > seconds + 0.05 {
         return Err(format!(
