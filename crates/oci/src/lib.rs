@@ -3,6 +3,7 @@
 //!
 //! Pure: no I/O, no clock. Everything here is parsed from bytes whose digest was checked before ([`Verified`]).
 
+mod artifact;
 mod blob;
 mod config;
 mod descriptor;
@@ -15,7 +16,9 @@ mod platform;
 mod reference;
 mod source;
 mod verified;
+mod write;
 
+pub use artifact::{Artifact, EMPTY_CONFIG, NewArtifact, empty_config};
 pub use blob::Blob;
 pub use config::{ImageConfig, RunConfig};
 pub use descriptor::Descriptor;
@@ -23,6 +26,7 @@ pub use digest::{Digest, Hasher, InvalidDigest};
 pub use manifest::{Document, ImageIndex, InvalidManifest, Manifest, NoPlatform};
 pub use media_type::{Compression, MediaType};
 pub use platform::{InvalidPlatform, Platform};
-pub use reference::{DEFAULT_TAG, DOCKER_HUB, InvalidReference, Reference};
+pub use reference::{DEFAULT_TAG, DOCKER_HUB, InvalidReference, Reference, is_tag};
 pub use source::{InvalidSource, Source};
 pub use verified::{DigestMismatch, Verified};
+pub use write::NewDescriptor;

@@ -67,6 +67,10 @@ pub const ERROR_BODY_BYTES: u64 = 16 << 10;
 pub const REDIRECTS: usize = 3;
 /// Attempts of one request, the first included.
 pub const ATTEMPTS: u32 = 4;
+/// Pages of one list of referrers.
+pub const REFERRERS_PAGES: usize = 16;
+/// Referrers on one page, or looked through in a layout: signatures and reports of many years.
+pub const REFERRERS: usize = 1_000;
 /// Bytes of one small record file of the store (image record, reference, mount): 512 layers at 300 bytes each, with
 /// room to spare.
 pub const STORE_RECORD_BYTES: u64 = 1 << 20;

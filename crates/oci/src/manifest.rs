@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::descriptor::RawDescriptor;
+use crate::media_type::OCI_MANIFEST;
 use crate::{Compression, Descriptor, Digest, ImageConfig, InvalidDigest, MediaType, Platform, Verified, json, limits};
 
 /// What a manifest request can answer.
@@ -27,6 +28,8 @@ pub enum Document {
 pub struct Manifest {
     /// The document as it came.
     pub bytes: Verified<Bytes>,
+    /// What it says it is, letter by letter: what a descriptor of it must say too. OCI's if it does not say.
+    pub media_type: String,
     /// The image config.
     pub config: Descriptor,
     /// The layers, base first.
@@ -48,6 +51,10 @@ pub struct ImageIndex {
     pub manifests: Vec<Descriptor>,
     /// Annotations of the whole index.
     pub annotations: BTreeMap<String, String>,
+    /// The kind of an artifact that is no choice of images.
+    pub artifact_type: Option<String>,
+    /// The manifest that an artifact is about.
+    pub subject: Option<Descriptor>,
 }
 
 /// Why a manifest, index or config is not used.
@@ -91,6 +98,9 @@ pub enum InvalidManifest {
     /// An artifact (chart, signature, …).
     #[error("not a container image: {0}")]
     NotAnImage(String),
+    /// No artifact of the kind that is read, though it may be another.
+    #[error("not an artifact: {0}")]
+    NotAnArtifact(String),
     /// More layers than [`limits::LAYERS`].
     #[error("{0} layers are more than {limit}", limit = limits::LAYERS)]
     TooManyLayers(usize),
@@ -221,6 +231,7 @@ impl RawDocument {
         }
         Ok(Manifest {
             bytes,
+            media_type: self.media_type.filter(|text| !text.is_empty()).unwrap_or_else(|| OCI_MANIFEST.to_owned()),
             config: config.try_into()?,
             layers: descriptors(layers)?,
             annotations: self.annotations.unwrap_or_default(),
@@ -230,8 +241,13 @@ impl RawDocument {
     }
 
     fn into_index(self, bytes: Verified<Bytes>) -> Result<ImageIndex, InvalidManifest> {
-        let manifests = descriptors(self.manifests.unwrap_or_default())?;
-        Ok(ImageIndex { bytes, manifests, annotations: self.annotations.unwrap_or_default() })
+        Ok(ImageIndex {
+            bytes,
+            manifests: descriptors(self.manifests.unwrap_or_default())?,
+            annotations: self.annotations.unwrap_or_default(),
+            artifact_type: self.artifact_type.filter(|kind| !kind.is_empty()),
+            subject: self.subject.map(Descriptor::try_from).transpose()?,
+        })
     }
 }
 
@@ -343,7 +359,7 @@ impl ImageIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::media_type::{DOCKER_MANIFEST, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
+    use crate::media_type::{DOCKER_MANIFEST, OCI_CONFIG, OCI_INDEX};
 
     fn digest(of: &str) -> String {
         Digest::of(of.as_bytes()).to_string()

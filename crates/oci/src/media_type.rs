@@ -38,6 +38,8 @@ pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 /// The type of an OCI image config.
 pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+/// The type of an empty JSON object: the config of what needs none.
+pub const EMPTY_JSON: &str = "application/vnd.oci.empty.v1+json";
 /// The type of a Docker schema 2 manifest.
 pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 /// The type of a Docker manifest list.
@@ -45,6 +47,19 @@ pub const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.lis
 /// What a registry is told we accept when it is asked for a manifest. Without the OCI types some registries
 /// answer 404 for an OCI image.
 pub const ACCEPT_MANIFEST: [&str; 4] = [OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_INDEX];
+
+/// Bytes of either half of a media type (RFC 6838 §4.2).
+const NAME_BYTES: usize = 127;
+
+/// Whether `text` is `TYPE/SUBTYPE` (RFC 6838 §4.2) without parameters.
+pub fn is_valid(text: &str) -> bool {
+    let name = |name: &str| {
+        let first = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b);
+        first && name.len() <= NAME_BYTES && name.bytes().all(allowed)
+    };
+    text.split_once('/').is_some_and(|(kind, subtype)| name(kind) && name(subtype))
+}
 
 impl MediaType {
     /// Classifies `text`, ignoring parameters (`; charset=…`) and the case of letters, as HTTP says.
@@ -132,6 +147,17 @@ mod tests {
         assert_eq!(MediaType::parse(OCI_INDEX), MediaType::parse(DOCKER_INDEX));
         for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
             assert_eq!(MediaType::parse(compression.layer_media_type()), MediaType::Layer(compression));
+        }
+    }
+
+    #[test]
+    fn a_media_type_is_two_plain_names() {
+        for text in [OCI_MANIFEST, EMPTY_JSON, "a/b", "image/svg+xml"] {
+            assert!(is_valid(text), "{text}");
+        }
+        let long = format!("a/{}", "b".repeat(128));
+        for text in ["", "a", "a/", "/b", "a/b/c", "a/b; c=d", "a/ b", "a/b\n", "a/.b", "a/ü", &long] {
+            assert!(!is_valid(text), "{text}");
         }
     }
 

@@ -6,7 +6,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::ser::SerializeStruct as _;
+use serde::{Deserialize, Serialize, Serializer};
 
 /// An operating system, an architecture in Go's spelling, and its variant. Always normalised: no two values mean
 /// the same machine.
@@ -38,6 +39,20 @@ impl From<RawPlatform> for Platform {
         // What could not be typed is shown to nobody and matches nothing.
         let known = |text: &str| if text.is_empty() || is_plain(text) { text.to_owned() } else { "unknown".to_owned() };
         Self::new(&known(&raw.os), &known(&raw.architecture), raw.variant.as_deref().map(known).as_deref())
+    }
+}
+
+/// As the platform object of a descriptor.
+impl Serialize for Platform {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("Platform", if self.variant.is_some() { 3 } else { 2 })?;
+        object.serialize_field("architecture", &self.architecture)?;
+        object.serialize_field("os", &self.os)?;
+        match &self.variant {
+            Some(variant) => object.serialize_field("variant", variant)?,
+            None => object.skip_field("variant")?,
+        }
+        object.end()
     }
 }
 

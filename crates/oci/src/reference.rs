@@ -169,7 +169,8 @@ fn is_component(component: &str) -> bool {
         .all(|separator| matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-'))
 }
 
-fn is_tag(tag: &str) -> bool {
+/// Whether `tag` can be a tag: letters, digits, `_`, `.` and `-`, the last two not at its start, at most 128 bytes.
+pub fn is_tag(tag: &str) -> bool {
     let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     tag.len() <= TAG_BYTES
         && tag.bytes().next().is_some_and(word)

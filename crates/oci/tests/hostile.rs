@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use bytes::Bytes;
-use tarpon_oci::{Document, Platform, Verified};
+use tarpon_oci::{Artifact, Document, Platform, Verified};
 
 /// What mounting the document would say, for a machine of linux/amd64.
 fn verdict(bytes: Vec<u8>) -> String {
@@ -23,8 +23,16 @@ fn verdict(bytes: Vec<u8>) -> String {
     }
 }
 
-#[test]
-fn every_hostile_manifest_has_its_verdict() {
+/// What reading the document as an artifact would say.
+fn artifact_verdict(bytes: Vec<u8>) -> String {
+    match Artifact::parse(Verified::seal(Bytes::from(bytes))) {
+        Err(error) => format!("refused: {error}"),
+        Ok(artifact) => format!("taken, {} of {} layers", artifact.artifact_type, artifact.layers.len()),
+    }
+}
+
+/// The name of each hostile manifest and its verdict, a line each.
+fn verdicts(verdict: fn(Vec<u8>) -> String) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hostile/manifest");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
@@ -36,5 +44,15 @@ fn every_hostile_manifest_has_its_verdict() {
         assert!(verdict.len() < 1_000 && !verdict.contains('\n'), "{name}: {verdict}");
         writeln!(verdicts, "{name}: {verdict}").unwrap();
     }
-    insta::assert_snapshot!(verdicts);
+    verdicts
+}
+
+#[test]
+fn every_hostile_manifest_has_its_verdict() {
+    insta::assert_snapshot!(verdicts(verdict));
+}
+
+#[test]
+fn every_hostile_manifest_has_its_verdict_as_an_artifact() {
+    insta::assert_snapshot!(verdicts(artifact_verdict));
 }

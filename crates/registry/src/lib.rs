@@ -1,5 +1,5 @@
-//! Where images come from: registries, OCI layouts and archives, all read by range through
-//! [`tarpon_fetch::BlobSource`].
+//! Where images come from and go to: registries, OCI layouts and archives, all read by range through
+//! [`tarpon_fetch::BlobSource`], the first two also written ([`Destination`]).
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), tarpon_registry::Error> {
@@ -16,10 +16,12 @@
 //! Not here: what layers mean, what is kept on this host, which ranges to ask for.
 
 mod credentials;
+mod destination;
 mod error;
 mod http;
 mod local;
 mod options;
+mod referrers;
 mod repository;
 pub mod serve;
 mod stats;
@@ -27,6 +29,7 @@ mod timing;
 pub mod transport;
 
 pub use credentials::{CredentialSource, Credentials, Secret};
+pub use destination::{Destination, open_destination, open_destination_with};
 pub use error::Error;
 pub use http::{Challenge, ContentRange};
 pub use options::AccessOptions;

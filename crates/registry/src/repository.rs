@@ -10,7 +10,7 @@ use tarpon_oci::{
 
 use crate::Error;
 use crate::credentials::CredentialSource;
-use crate::http::{RemoteBlobs, Session};
+use crate::http::{Blobs, Purpose, RemoteBlobs, Session};
 use crate::local::{Local, Root};
 use crate::options::AccessOptions;
 use crate::stats::{Counters, Stats};
@@ -26,7 +26,7 @@ pub struct Repository {
 }
 
 enum Backend {
-    Registry { session: Arc<Session>, reference: Reference },
+    Registry { session: Arc<Session>, blobs: Arc<Blobs>, reference: Reference },
     Local(Arc<Local>),
 }
 
@@ -78,9 +78,11 @@ pub fn open_with(
 ) -> Result<Repository, Error> {
     let counters = Arc::new(Counters::default());
     let name = reference.to_string();
-    let session = Session::new(transport, reference, tls_verify, credentials, counters.clone())
+    let session = Session::new(transport, reference, tls_verify, credentials, Purpose::Pull, counters.clone())
         .map_err(|error| Error::Options(error.to_string()))?;
-    let backend = Backend::Registry { session: Arc::new(session), reference: reference.clone() };
+    let session = Arc::new(session);
+    let blobs = Arc::new(Blobs::new(session.clone()));
+    let backend = Backend::Registry { session, blobs, reference: reference.clone() };
     Ok(Repository { backend, name, counters, warm_pool: false })
 }
 
@@ -119,7 +121,7 @@ impl Repository {
     pub async fn config(&self, image: &ResolvedImage) -> Result<ImageConfig, Error> {
         let blob = image.manifest.config.blob();
         let bytes = match &self.backend {
-            Backend::Registry { session, .. } => session.small_blob(blob).await,
+            Backend::Registry { blobs, .. } => blobs.small_blob(blob).await,
             Backend::Local(local) => local.opened().await.map_err(Error::Source)?.blobs.small_blob(blob).await,
         };
         let config = parsed("config", ImageConfig::parse(bytes.map_err(Error::Source)?))?;
@@ -127,12 +129,32 @@ impl Repository {
         Ok(config)
     }
 
+    /// The manifest or index `digest`, whatever it is. Its bytes are checked, not parsed.
+    pub async fn manifest(&self, digest: &Digest) -> Result<Verified<Bytes>, Error> {
+        let found = match &self.backend {
+            Backend::Registry { session, .. } => {
+                session.manifest(&digest.to_string(), Some(digest)).await.map(|(bytes, _)| bytes)
+            }
+            Backend::Local(local) => local.manifest(digest).await,
+        };
+        found.map_err(Error::Source)
+    }
+
+    /// The artifacts of kind `artifact_type` (a media type) that are about the manifest `subject`: from the registry's
+    /// list, or else from the index under the tag `sha256-…`, or from the manifests of a layout. None are no error.
+    ///
+    /// Nobody vouches for the list: who uses an artifact needs another reason to trust it.
+    pub async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Descriptor>, Error> {
+        match &self.backend {
+            Backend::Registry { session, .. } => session.referrers(subject, artifact_type).await,
+            Backend::Local(local) => local.referrers(subject, artifact_type).await.map_err(Error::Source),
+        }
+    }
+
     /// The blobs, readable by range.
     pub fn blobs(&self) -> Arc<dyn BlobSource> {
         match &self.backend {
-            Backend::Registry { session, .. } => {
-                Arc::new(RemoteBlobs { session: session.clone(), name: self.name.clone() })
-            }
+            Backend::Registry { blobs, .. } => Arc::new(RemoteBlobs { blobs: blobs.clone(), name: self.name.clone() }),
             Backend::Local(local) => local.clone(),
         }
     }
@@ -146,7 +168,7 @@ impl Repository {
     /// costs all bytes before it.
     pub fn ignores_ranges(&self) -> bool {
         match &self.backend {
-            Backend::Registry { session, .. } => session.ignores_ranges(),
+            Backend::Registry { blobs, .. } => blobs.ignores_ranges(),
             _ => false,
         }
     }
@@ -154,7 +176,7 @@ impl Repository {
     /// The document that the reference or tag names.
     async fn root(&self, platform: &Platform) -> Result<Document, Error> {
         match &self.backend {
-            Backend::Registry { session, reference } => {
+            Backend::Registry { session, reference, .. } => {
                 if self.warm_pool {
                     let session = session.clone();
                     tokio::spawn(async move { session.warm_up().await });
@@ -182,10 +204,7 @@ impl Repository {
             return parsed("manifest", Err(InvalidManifest::TooLarge { size: chosen.size }));
         }
         let found = match &self.backend {
-            Backend::Registry { session, .. } => {
-                let found = session.manifest(&chosen.digest.to_string(), Some(&chosen.digest)).await;
-                found.map(|(bytes, _)| bytes)
-            }
+            Backend::Registry { .. } => return self.manifest(&chosen.digest).await,
             Backend::Local(local) => local.opened().await.map_err(Error::Source)?.blobs.small_blob(chosen.blob()).await,
         };
         found.map_err(Error::Source)

@@ -6,6 +6,9 @@ use std::time::Duration;
 pub(crate) const CONNECT: Duration = Duration::from_secs(4);
 /// From sending a request to the head of its answer.
 pub(crate) const FIRST_BYTE: Duration = Duration::from_secs(5);
+/// From the last byte that an upload took to the answer, and the longest time in which it may take none: registries
+/// write to object stores in large parts, and copy and hash the blob when it is whole.
+pub(crate) const COMMIT: Duration = Duration::from_secs(60);
 /// A request with all its attempts, redirects and tokens, until the head of the final answer.
 pub(crate) const REQUEST: Duration = Duration::from_secs(30);
 /// The span over which a body must bring [`STALL_BYTES`].
@@ -17,6 +20,8 @@ pub(crate) const STALL_BYTES: u64 = 10 << 10;
 pub(crate) const PROGRESS_BYTES: u64 = 1 << 20;
 /// First pause before another attempt; doubles each time.
 pub(crate) const BACKOFF: Duration = Duration::from_millis(100);
+/// A longer pause that a server asks for is as good as a refusal.
+pub(crate) const RETRY_AFTER_LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// To read the body of an error for its message, or a short body so that its connection can be used again.
 pub(crate) const DRAIN: Duration = Duration::from_secs(1);
 /// When a registry may speak plain HTTP and has answered so: how long the HTTPS attempt may still take.

@@ -184,6 +184,8 @@ fn cases() -> Vec<Case> {
         94 "identity is no packing" Open Nothing, Range [Header("content-encoding", "identity")] => Ok(()), 1, 0.0;
         95 "a page of HTML instead of a blob" Open Nothing, Range [Html, Html] => Err(Class::BadData), 2, 0.3;
         96 "a manifest under a digest that is not its own" Open Nothing, Tag [Header("docker-content-digest", "sha256:0000000000000000000000000000000000000000000000000000000000000000")] => Ok(()), 2, 0.3;
+        97 "429 with a date is waited for" Open Nothing, Range [RetryAt(429, "Sun, 06 Nov 1994 08:49:40 GMT", "Sun, 06 Nov 1994 08:49:37 GMT")] => Ok(()), 2, 3.3;
+        98 "429 with a date beyond the deadline ends at once" Open Nothing, Range [RetryAt(429, "Mon, 07 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:37 GMT")] => Err(Class::Unavailable), 1, 0.0;
     }
 }
 

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use http::{HeaderMap, Method};
-use tarpon_registry::transport::{Request, Response, Transport, TransportError, TransportFault};
+use tarpon_registry::transport::{Request, RequestBody, Response, Transport, TransportError, TransportFault};
 use url::Url;
 
 use crate::registry::{FakeRegistry, Fault, NoAnswer, Role, answer};
@@ -58,19 +58,21 @@ impl ScriptedTransport {
     }
 
     async fn respond(&self, request: Request) -> Result<Response, TransportError> {
+        let fault = self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(Fault::Pass);
+        let sent = sent(request.body, &fault).await;
+        let body = sent.clone().unwrap_or_default();
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(Seen {
             method: request.method.clone(),
             url: request.url.clone(),
             headers: request.headers.clone(),
-            body: request.body.clone(),
+            body,
         });
-        let fault = self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(Fault::Pass);
         // A network takes time: others get their turn before the answer.
         tokio::task::yield_now().await;
         let Some(role) = self.role(&request.url) else {
             return Err(TransportError::new(TransportFault::Connect, "no such host"));
         };
-        let mut inner = http::Request::new(request.body);
+        let mut inner = http::Request::new(sent?);
         *inner.method_mut() = request.method;
         *inner.headers_mut() = request.headers;
         let target = request.url[url::Position::BeforePath..].parse();
@@ -86,6 +88,26 @@ impl ScriptedTransport {
             body.map(|piece| piece.map_err(|error| TransportError::new(TransportFault::Broken, error.to_string())));
         Ok(Response { status: head.status, headers: head.headers, body: body.boxed() })
     }
+}
+
+/// What of `body` goes out: under most faults all, where the fault is in its middle a little more than arrives.
+async fn sent(body: RequestBody, fault: &Fault) -> Result<Bytes, TransportError> {
+    let mut pieces = match body {
+        RequestBody::Whole(bytes) => return Ok(bytes),
+        RequestBody::Pieces { pieces, .. } => pieces,
+    };
+    let enough = match fault {
+        Fault::TakeAndBreak(bytes) | Fault::TakeAndHang(bytes) => *bytes,
+        _ => usize::MAX,
+    };
+    let mut sent = BytesMut::new();
+    while let Some(piece) = pieces.next().await {
+        sent.extend_from_slice(&piece?);
+        if sent.len() > enough {
+            break;
+        }
+    }
+    Ok(sent.freeze())
 }
 
 impl Transport for ScriptedTransport {

@@ -16,12 +16,46 @@ use super::wire::Wire;
 use crate::credentials::{CredentialSource, Credentials};
 use crate::timing;
 
+/// What tokens must allow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To read.
+    Pull,
+    /// To read and write.
+    Push,
+    /// To read and write, and to read this other repository.
+    Mount(String),
+}
+
+impl Purpose {
+    /// The scopes to ask for. `challenged` is what the registry says a request needs: it knows better what to call
+    /// the repository, but not what will be asked next.
+    fn scopes(&self, repository: &str, challenged: Option<&str>) -> Vec<String> {
+        let own = match self {
+            Self::Pull => {
+                return vec![challenged.map_or_else(|| format!("repository:{repository}:pull"), str::to_owned)];
+            }
+            Self::Push => vec![format!("repository:{repository}:pull,push")],
+            Self::Mount(from) => {
+                vec![format!("repository:{repository}:pull,push"), format!("repository:{from}:pull")]
+            }
+        };
+        fn resource(scope: &str) -> &str {
+            scope.rsplit_once(':').map_or(scope, |(resource, _)| resource)
+        }
+        let others = challenged.unwrap_or_default().split_ascii_whitespace();
+        let others = others.filter(|scope| own.iter().all(|own| resource(own) != resource(scope)));
+        others.map(str::to_owned).collect::<Vec<_>>().into_iter().chain(own.clone()).collect()
+    }
+}
+
 /// Authorises requests to one repository.
 pub(super) struct Authenticator {
     source: CredentialSource,
     /// The registry as written in references: what credentials are kept under.
     registry: String,
     repository: String,
+    purpose: Purpose,
     /// Held while a token is fetched, so that one task fetches it for all.
     state: Mutex<State>,
 }
@@ -55,8 +89,13 @@ pub(super) struct Authorization {
 }
 
 impl Authenticator {
-    pub(super) fn new(source: CredentialSource, registry: String, repository: String) -> Self {
-        Self { source, registry, repository, state: Mutex::default() }
+    pub(super) fn new(source: CredentialSource, registry: String, repository: String, purpose: Purpose) -> Self {
+        Self { source, registry, repository, purpose, state: Mutex::default() }
+    }
+
+    /// As this one, for something else.
+    pub(super) fn for_purpose(&self, purpose: Purpose) -> Self {
+        Self::new(self.source.clone(), self.registry.clone(), self.repository.clone(), purpose)
     }
 
     /// The header for the next request; none as long as the registry asked for none.
@@ -162,10 +201,10 @@ impl Authenticator {
         credentials: Option<&Credentials>,
     ) -> Result<Current, Failure> {
         let realm = self.check_realm(realm, wire)?;
-        let own = format!("repository:{}:pull", self.repository);
-        let request = TokenRequest { realm, service, scope: scope.unwrap_or(&own), credentials };
-        let (method, url, headers, body) = request.build();
-        let token = request.read(wire.send(method, url, headers, body).await?).await?;
+        let scopes = self.purpose.scopes(&self.repository, scope);
+        let request = TokenRequest { realm, service, scopes: &scopes, credentials };
+        let (url, call, authorization) = request.build();
+        let token = request.read(wire.send(url, &call, authorization).await?).await?;
         let margin = timing::TOKEN_MARGIN.min(token.lifetime / 5);
         let header = token::bearer(token.secret.expose()).ok_or_else(|| Failure::bad_data("odd token".to_owned()))?;
         Ok(Current { header, renew_at: Some(Instant::now() + token.lifetime - margin) })

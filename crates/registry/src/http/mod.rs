@@ -1,24 +1,38 @@
 //! The client side of the OCI distribution protocol, above [`crate::transport`].
 //!
 //! ```text
-//! reader    pieces of a range; stalls, broken connections
-//!   session   one request: scheme, token, redirect, presigned address, retry, checks of the answer
-//!     auth      headers, tokens, challenges          locations   presigned addresses
-//!       wire      single requests, counted and timed
+//! reader    pieces of a range; stalls, broken connections       pushes     manifests and the lists they belong to
+//!   blobs     ranges, presigned addresses (locations)             uploads    blobs; feed: their bytes, sent again
+//!     session   scheme, token, redirects, retry; manifests          referrers   what is about a manifest
+//!       auth      headers, tokens, challenges
+//!         wire      single requests (call), counted and timed
 //! ```
+//!
+//! On the left what reads, on the right what writes; both stand on the session.
 
+mod answers;
 mod auth;
+mod blobs;
 mod body;
+mod call;
 mod challenge;
+mod feed;
 mod locations;
+mod pushes;
 mod range;
 mod reader;
+mod referrers;
 mod retry;
 mod session;
 mod token;
+mod uploads;
 mod wire;
 
+pub(crate) use auth::Purpose;
+pub(crate) use blobs::Blobs;
 pub use challenge::Challenge;
+pub(crate) use feed::{Feed, read_on};
 pub use range::ContentRange;
 pub(crate) use reader::RemoteBlobs;
+pub(crate) use referrers::fallback_tag;
 pub(crate) use session::Session;

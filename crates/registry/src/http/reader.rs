@@ -12,13 +12,13 @@ use tarpon_fetch::{BlobSource, BlobStream, Fault, SourceError};
 use tarpon_oci::{Blob, limits};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::session::{Answer, Ask, Session};
+use super::blobs::{Answer, Ask, Blobs};
 use crate::timing;
 use crate::transport::{Body, TransportError};
 
 /// Serves the blobs of a repository.
 pub(crate) struct RemoteBlobs {
-    pub(crate) session: Arc<Session>,
+    pub(crate) blobs: Arc<Blobs>,
     pub(crate) name: String,
 }
 
@@ -29,8 +29,8 @@ impl BlobSource for RemoteBlobs {
                 let message = format!("bytes {}-{} are not in a blob of {}", range.start, range.end, blob.size);
                 return Err(SourceError::new(Fault::BadData, message));
             }
-            let answer = self.session.open(blob, range.clone()).await?;
-            Ok(RangeReader::new(self.session.clone(), blob, range, answer).into_stream())
+            let answer = self.blobs.open(blob, range.clone()).await?;
+            Ok(RangeReader::new(self.blobs.clone(), blob, range, answer).into_stream())
         }
         .boxed()
     }
@@ -42,7 +42,7 @@ impl BlobSource for RemoteBlobs {
 
 /// What is left of a range, and the body it comes from.
 struct RangeReader {
-    session: Arc<Session>,
+    blobs: Arc<Blobs>,
     blob: Blob,
     range: Range<u64>,
     answer: Option<Open>,
@@ -68,9 +68,9 @@ struct StallWatch {
 }
 
 impl RangeReader {
-    fn new(session: Arc<Session>, blob: Blob, range: Range<u64>, answer: Answer) -> Self {
+    fn new(blobs: Arc<Blobs>, blob: Blob, range: Range<u64>, answer: Answer) -> Self {
         let answer = Some(Open::new(answer));
-        Self { session, blob, range, answer, failed: 0, progress: 0 }
+        Self { blobs, blob, range, answer, failed: 0, progress: 0 }
     }
 
     fn into_stream(self) -> BlobStream {
@@ -91,7 +91,7 @@ impl RangeReader {
                 Some(open) => open,
                 None if self.range.is_empty() => return Ok(None),
                 None => {
-                    let answer = self.session.open(self.blob, self.range.clone()).await?;
+                    let answer = self.blobs.open(self.blob, self.range.clone()).await?;
                     self.answer.insert(Open::new(answer))
                 }
             };
@@ -159,8 +159,8 @@ impl RangeReader {
     }
 
     fn error(&self, fault: Fault, why: &str) -> SourceError {
-        let ask = Ask::Blob(self.blob, Some((self.range.start, self.range.end)));
-        SourceError::new(fault, format!("{}: {why}", self.session.shown(ask)))
+        let ask = Ask { blob: self.blob, range: Some((self.range.start, self.range.end)) };
+        SourceError::new(fault, format!("{}: {why}", self.blobs.shown(ask)))
     }
 }
 

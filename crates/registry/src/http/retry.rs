@@ -1,11 +1,13 @@
 //! What follows a failed attempt: nothing, or another one after a pause.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use http::HeaderMap;
+use http::header::{DATE, RETRY_AFTER};
 use tarpon_fetch::{Fault, SourceError};
 use tarpon_oci::limits;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::timing;
 
@@ -45,22 +47,55 @@ impl Failure {
     }
 }
 
+/// Repeats `attempt` until it succeeds or nothing more helps. `shown` says what is done.
+pub(super) async fn retried<T, F: Future<Output = Result<T, Failure>>>(
+    mut budget: Budget,
+    shown: &str,
+    attempt: impl Fn() -> F,
+) -> Result<T, SourceError> {
+    loop {
+        match budget.within(shown, attempt()).await {
+            Ok(value) => return Ok(value),
+            Err(failure) => budget.spend(failure).await?,
+        }
+    }
+}
+
 /// The attempts and the time that one request has.
 #[derive(Debug)]
 pub(crate) struct Budget {
+    time: Duration,
     deadline: Instant,
     failed: u32,
     wrong: u32,
 }
 
 impl Budget {
+    /// For a short request.
     pub(crate) fn new() -> Self {
-        Self { deadline: Instant::now() + timing::REQUEST, failed: 0, wrong: 0 }
+        Self::lasting(timing::REQUEST)
     }
 
-    /// When the request must have ended.
-    pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
+    /// For a request that carries `bytes`: as long as it takes if none of it stalls.
+    pub(crate) fn carrying(bytes: u64) -> Self {
+        let slowest = timing::STALL_BYTES / timing::STALL.as_secs();
+        Self::lasting(timing::COMMIT * limits::ATTEMPTS + Duration::from_secs(bytes / slowest))
+    }
+
+    fn lasting(time: Duration) -> Self {
+        Self { time, deadline: Instant::now() + time, failed: 0, wrong: 0 }
+    }
+
+    /// Starts the time again, not the attempts: for what may last while it moves.
+    pub(crate) fn restart_clock(&mut self) {
+        self.deadline = Instant::now() + self.time;
+    }
+
+    async fn within<T>(&self, shown: &str, attempt: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        timeout_at(self.deadline, attempt).await.unwrap_or_else(|_| {
+            let message = format!("{shown}: no answer within {} s", self.time.as_secs());
+            Err(Failure::new(Fault::Timeout, Retry::Never, message))
+        })
     }
 
     /// Books a failed attempt and waits until the next may start; an error if there is none.
@@ -103,9 +138,52 @@ fn jittered(pause: Duration) -> Duration {
     pause + Duration::from_millis(RandomState::new().hash_one(0) % half)
 }
 
-/// `Retry-After` in seconds. Its other form, a date, needs a clock that agrees with the server's: such an answer is
-/// retried like one without the header.
-pub(crate) fn retry_after(headers: &http::HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(http::header::RETRY_AFTER)?.to_str().ok()?.trim().parse::<u32>().ok()?;
-    Some(Duration::from_secs(u64::from(seconds)).max(timing::BACKOFF))
+/// `Retry-After`: seconds or a date (RFC 9110 §10.2.3). A date is compared with the `Date` of the same answer, and only
+/// without one with the clock here.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let pause = match text.parse::<u32>() {
+        Ok(seconds) => Duration::from_secs(u64::from(seconds)),
+        Err(_) => {
+            let date = |text: &str| httpdate::parse_http_date(text).ok();
+            let now = headers.get(DATE).and_then(|value| date(value.to_str().ok()?)).unwrap_or_else(SystemTime::now);
+            date(text)?.duration_since(now).unwrap_or_default()
+        }
+    };
+    Some(pause.clamp(timing::BACKOFF, timing::RETRY_AFTER_LONGEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+    fn pause(retry_after: &str, date: Option<&str>) -> Option<Duration> {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, retry_after.parse().unwrap());
+        if let Some(date) = date {
+            headers.insert(DATE, date.parse().unwrap());
+        }
+        super::retry_after(&headers)
+    }
+
+    #[test]
+    fn a_pause_is_seconds_or_a_date_of_any_of_three_forms() {
+        assert_eq!(pause("7", None), Some(Duration::from_secs(7)));
+        for date in ["Sun, 06 Nov 1994 08:49:44 GMT", "Sunday, 06-Nov-94 08:49:44 GMT", "Sun Nov  6 08:49:44 1994"] {
+            assert_eq!(pause(date, Some(NOW)), Some(Duration::from_secs(7)), "{date}");
+        }
+        for nonsense in ["soon", "-1", "1.5", "Sun, 99 Nov 1994 08:49:44 GMT"] {
+            assert_eq!(pause(nonsense, Some(NOW)), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_pause_is_never_nothing_and_never_for_ever() {
+        assert_eq!(pause("0", None), Some(timing::BACKOFF));
+        assert_eq!(pause(NOW, None), Some(timing::BACKOFF), "that date is long past");
+        assert_eq!(pause("Fri, 31 Dec 9999 23:59:59 GMT", Some(NOW)), Some(timing::RETRY_AFTER_LONGEST));
+        assert_eq!(pause("4294967295", None), Some(timing::RETRY_AFTER_LONGEST));
+    }
 }

@@ -5,25 +5,29 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, StatusCode};
 use serde::Deserialize;
 use tarpon_fetch::Fault;
 use tarpon_oci::limits;
 use url::Url;
 
 use super::body;
+use super::call::{Call, Payload};
 use super::retry::{Failure, Retry, retry_after};
 use crate::credentials::{Credentials, Secret};
 use crate::timing;
 use crate::transport::without_query;
+
+const JSON: &str = "application/json";
+const FORM: &str = "application/x-www-form-urlencoded";
 
 /// What a token is asked for.
 pub(super) struct TokenRequest<'a> {
     /// The token service, checked already.
     pub(super) realm: Url,
     pub(super) service: Option<&'a str>,
-    pub(super) scope: &'a str,
+    pub(super) scopes: &'a [String],
     pub(super) credentials: Option<&'a Credentials>,
 }
 
@@ -41,29 +45,31 @@ struct Answer {
 }
 
 impl TokenRequest<'_> {
-    /// Method, address, headers and body: a GET, or the POST of OAuth 2 for an identity token.
-    pub(super) fn build(&self) -> (Method, Url, HeaderMap, Bytes) {
+    /// The address, the request and its credentials: a GET, or the POST of OAuth 2 for an identity token.
+    pub(super) fn build(&self) -> (Url, Call, Option<HeaderValue>) {
         let mut url = self.realm.clone();
-        let mut headers = HeaderMap::new();
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         if let Some(Credentials::IdentityToken(token)) = self.credentials {
             let mut form = url::form_urlencoded::Serializer::new(String::new());
             form.append_pair("grant_type", "refresh_token").append_pair("client_id", "tarpon");
-            form.append_pair("scope", self.scope).append_pair("refresh_token", token.expose());
+            form.append_pair("scope", &self.scopes.join(" ")).append_pair("refresh_token", token.expose());
             if let Some(service) = self.service {
                 form.append_pair("service", service);
             }
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
-            return (Method::POST, url, headers, Bytes::from(form.finish()));
+            let call = Call::new(Method::POST, url.path()).accepting(&[JSON]).with(CONTENT_TYPE, FORM);
+            return (url, Call { payload: Payload::Bytes(Bytes::from(form.finish())), ..call }, None);
         }
         if let Some(service) = self.service {
             url.query_pairs_mut().append_pair("service", service);
         }
-        url.query_pairs_mut().append_pair("scope", self.scope);
-        if let Some(Credentials::Basic { user, password }) = self.credentials {
-            headers.insert(AUTHORIZATION, basic(user, password));
+        for scope in self.scopes {
+            url.query_pairs_mut().append_pair("scope", scope);
         }
-        (Method::GET, url, headers, Bytes::new())
+        let authorization = match self.credentials {
+            Some(Credentials::Basic { user, password }) => Some(basic(user, password)),
+            _ => None,
+        };
+        let call = Call::get(url.path()).accepting(&[JSON]);
+        (url, call, authorization)
     }
 
     /// Reads the answer.

@@ -1,15 +1,17 @@
 //! Single requests: counted, timed, to the right kind of peer; and the choice between HTTPS and HTTP.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::{Either, select};
 use futures::{FutureExt as _, StreamExt as _};
-use http::{HeaderMap, Method};
+use http::header::AUTHORIZATION;
+use http::{HeaderValue, Method};
 use tarpon_fetch::Fault;
 use tokio::time::timeout;
 use url::Url;
 
+use super::call::{Activity, Call, join};
 use super::retry::{Failure, Retry};
 use crate::stats::Counters;
 use crate::timing;
@@ -63,13 +65,12 @@ impl Wire {
     /// Sends one request, counted whatever comes of it; the head of its answer must come in time.
     pub(super) async fn send(
         &self,
-        method: Method,
         url: Url,
-        headers: HeaderMap,
-        body: Bytes,
+        call: &Call,
+        authorization: Option<HeaderValue>,
     ) -> Result<Response, Failure> {
         let shown = without_query(&url);
-        match self.try_send(method, url, headers, body).await {
+        match self.try_send(url, call, authorization).await {
             Ok(response) => Ok(response),
             Err(error) => {
                 self.counters.request();
@@ -79,10 +80,21 @@ impl Wire {
     }
 
     /// The first request to a registry that may speak plain HTTP goes out under both schemes at once, without
-    /// credentials, and HTTPS wins if it answers at all. So finding out costs no round trip.
+    /// credentials, and HTTPS wins if it answers at all. So finding out costs no round trip, unless the request is to
+    /// change something: then another goes first.
     ///
     /// `None`: the scheme is known by now, send as usual.
-    pub(super) async fn choose(&self, path: &str, headers: &HeaderMap) -> Result<Option<Response>, Failure> {
+    pub(super) async fn choose(&self, path: &str, call: &Call) -> Result<Option<Response>, Failure> {
+        if matches!(call.method, Method::GET | Method::HEAD) {
+            return self.choose_by(path, call).await;
+        }
+        if let Some(response) = self.choose_by("", &Call::get("/v2/")).await? {
+            super::body::drain(response).await;
+        }
+        Ok(None)
+    }
+
+    async fn choose_by(&self, path: &str, call: &Call) -> Result<Option<Response>, Failure> {
         if self.chosen.get().is_some() {
             return Ok(None);
         }
@@ -91,16 +103,14 @@ impl Wire {
             return Ok(None);
         }
         debug_assert!(self.plain_allowed, "the scheme of others is chosen from the start");
-        let ask = |base: &Url| {
-            let url = base.join(path).expect("a repository, a tag and a digest make a path");
-            self.try_send(Method::GET, url, headers.clone(), Bytes::new()).boxed()
-        };
+        let ask = |base: &Url| self.try_send(join(base, path), call, None).boxed();
         let (secure, plain) = match select(ask(&self.secure), ask(&self.plain)).await {
-            Either::Left((secure @ Ok(_), _)) => (secure, Err(too_slow())),
+            Either::Left((secure @ Ok(_), _)) => (secure, Err(too_slow(call.patience))),
             Either::Left((secure, plain)) => (secure, plain.await),
-            Either::Right((plain @ Ok(_), secure)) => {
-                (timeout(timing::HTTPS_GRACE, secure).await.unwrap_or_else(|_| Err(too_slow())), plain)
-            }
+            Either::Right((plain @ Ok(_), secure)) => (
+                timeout(timing::HTTPS_GRACE, secure).await.unwrap_or_else(|_| Err(too_slow(timing::HTTPS_GRACE))),
+                plain,
+            ),
             Either::Right((plain, secure)) => (secure.await, plain),
         };
         match (secure, plain) {
@@ -120,17 +130,21 @@ impl Wire {
     /// Counts answered requests only: of two that find out the scheme, one goes nowhere.
     async fn try_send(
         &self,
-        method: Method,
         url: Url,
-        headers: HeaderMap,
-        body: Bytes,
+        call: &Call,
+        authorization: Option<HeaderValue>,
     ) -> Result<Response, TransportError> {
         let same_host = url.host() == self.secure.host();
         let peer = if same_host { Peer::Registry } else { Peer::Other };
-        let request = Request { method, url, headers, body, peer };
+        let mut headers = call.headers.clone();
+        if let Some(value) = authorization {
+            headers.insert(AUTHORIZATION, value);
+        }
+        let activity = Arc::new(Activity::default());
+        let body = call.payload.open(&activity).await;
+        let request = Request { method: call.method.clone(), url, headers, body, peer };
         tracing::trace!(?request, "sending");
-        let sent = timeout(timing::FIRST_BYTE, self.transport.send(request)).await;
-        let response = sent.unwrap_or_else(|_| Err(too_slow()))?;
+        let response = self.watched(request, &activity, call.patience).await?;
         self.counters.request();
         let counters = self.counters.clone();
         let body = response.body.inspect(move |piece| {
@@ -140,10 +154,28 @@ impl Wire {
         });
         Ok(Response { body: body.boxed(), ..response })
     }
+
+    /// Waits for an answer as long as the body moves, and `patience` longer.
+    async fn watched(
+        &self,
+        request: Request,
+        activity: &Activity,
+        patience: Duration,
+    ) -> Result<Response, TransportError> {
+        let mut sending = self.transport.send(request);
+        loop {
+            let before = activity.taken();
+            match timeout(patience, &mut sending).await {
+                Ok(answer) => return answer,
+                Err(_) if activity.goes_on_since(before) => {}
+                Err(_) => return Err(too_slow(patience)),
+            }
+        }
+    }
 }
 
-fn too_slow() -> TransportError {
-    TransportError::new(TransportFault::Slow, format!("no answer within {} s", timing::FIRST_BYTE.as_secs()))
+fn too_slow(patience: Duration) -> TransportError {
+    TransportError::new(TransportFault::Slow, format!("no answer within {} s", patience.as_secs()))
 }
 
 fn failure(shown: &str, error: &TransportError) -> Failure {

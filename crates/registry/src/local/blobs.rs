@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use tarpon_fetch::{BlobSource, BlobStream, Fault, SourceError};
-use tarpon_oci::{Blob, Digest, Verified};
+use tarpon_oci::{Blob, Digest, Verified, limits};
 
 use crate::stats::Counters;
 
@@ -71,6 +71,12 @@ impl LocalBlobs {
         }
     }
 
+    /// The blob `digest`, of whatever size. Blocks on the local disk.
+    pub(super) fn named(&self, digest: &Digest) -> Result<Blob, SourceError> {
+        let missing = || SourceError::new(Fault::NotFound, format!("{}: blob {digest}: not there", self.name));
+        Ok(Blob { digest: *digest, size: self.size(digest).ok_or_else(missing)? })
+    }
+
     /// Finds `blob` and checks its size. Blocks on the local disk.
     fn place(&self, blob: Blob) -> Result<Place, SourceError> {
         let fail = |fault, why: String| SourceError::new(fault, format!("{}: blob {}: {why}", self.name, blob.digest));
@@ -99,13 +105,23 @@ impl LocalBlobs {
     /// A short blob, whole.
     pub(crate) async fn small_blob(self: &Arc<Self>, blob: Blob) -> Result<Verified<Bytes>, SourceError> {
         let blobs = self.clone();
-        let bytes = blocking(move || {
-            let place = blobs.place(blob)?;
-            blobs.counters.request();
-            blobs.counters.received(place.size);
-            place.read_all().map_err(|error| blobs.failed(blob, &error))
-        })
-        .await?;
+        blocking(move || blobs.read_small(blob)).await
+    }
+
+    /// A manifest, whole. Blocks on the local disk.
+    pub(super) fn read_manifest(&self, blob: Blob) -> Result<Verified<Bytes>, SourceError> {
+        if blob.size > limits::MANIFEST_BYTES {
+            let message = format!("{}: manifest {}: {} bytes are too many", self.name, blob.digest, blob.size);
+            return Err(SourceError::new(Fault::Refused, message));
+        }
+        self.read_small(blob)
+    }
+
+    fn read_small(&self, blob: Blob) -> Result<Verified<Bytes>, SourceError> {
+        let place = self.place(blob)?;
+        self.counters.request();
+        self.counters.received(place.size);
+        let bytes = place.read_all().map_err(|error| self.failed(blob, &error))?;
         Verified::check(&blob.digest, bytes)
             .map_err(|error| SourceError::new(Fault::BadData, format!("{}: {error}", self.name)))
     }

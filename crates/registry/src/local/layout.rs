@@ -15,7 +15,7 @@ use super::blobs::LocalBlobs;
 use crate::stats::Counters;
 
 /// The annotation that names an image in a layout.
-const REF_NAME: &str = "org.opencontainers.image.ref.name";
+pub(super) const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// `index.json` of a layout, and what to take from it.
 pub(crate) struct LayoutIndex {
@@ -53,7 +53,7 @@ pub(crate) fn open_archive(
     Ok((index, LocalBlobs::places(blobs, name, counters)))
 }
 
-fn failed(doing: &str, error: &io::Error) -> SourceError {
+pub(super) fn failed(doing: &str, error: &io::Error) -> SourceError {
     let fault = match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Fault::NotFound,
         io::ErrorKind::PermissionDenied => Fault::Denied,
@@ -68,6 +68,11 @@ impl LayoutIndex {
         let index = ImageIndex::parse(Verified::seal(bytes))
             .map_err(|error| SourceError::new(Fault::BadData, format!("index.json: {error}")))?;
         Ok(Self { index, tag })
+    }
+
+    /// All that `index.json` names.
+    pub(super) fn manifests(&self) -> &[Descriptor] {
+        &self.index.manifests
     }
 
     /// The manifest or index that the tag names, or the only one. Of several manifests under one name, the one for
@@ -109,7 +114,7 @@ impl LayoutIndex {
     }
 }
 
-fn is_called(found: &Descriptor, tag: &str) -> bool {
+pub(super) fn is_called(found: &Descriptor, tag: &str) -> bool {
     match tag.strip_prefix('@') {
         Some(digest) => found.digest.to_string() == digest,
         None => found.annotations.get(REF_NAME).is_some_and(|name| name == tag),

@@ -1,13 +1,16 @@
 //! Images that are files here: OCI layouts and archives.
 //!
-//! Nothing is unpacked: an archive is walked once for the places of its members, and blobs are read from it in place.
+//! Layouts can be written too. Nothing is unpacked: an archive is walked once for the places of its members, and blobs are read from it in place.
 
 mod archive;
 mod blobs;
 mod docker;
 mod layout;
 mod opened;
+mod referrers;
+mod write;
 
 pub(crate) use blobs::{LocalBlobs, LocalSource, Place};
 pub(crate) use layout::LayoutIndex;
 pub(crate) use opened::{Local, Root};
+pub(crate) use write::LayoutWriter;

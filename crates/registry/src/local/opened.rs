@@ -28,6 +28,7 @@ pub(crate) struct Opened {
 }
 
 /// Where resolving starts.
+#[expect(clippy::large_enum_variant, reason = "one per source")]
 pub(crate) enum Root {
     /// At `index.json`.
     Layout(LayoutIndex),

@@ -14,10 +14,11 @@ use std::sync::OnceLock;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
+use http::header::CONTENT_LENGTH;
 use url::Url;
 
 use super::tls::Certificates;
-use super::{Peer, Request, Response, Transport, TransportError, TransportFault};
+use super::{Peer, Request, RequestBody, Response, Transport, TransportError, TransportFault};
 use crate::timing;
 
 /// Idle connections kept per host: as many as a mount opens at once.
@@ -89,7 +90,17 @@ impl Transport for HttpsTransport {
     fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>> {
         async move {
             let client = self.client(&request)?;
-            let builder = client.request(request.method, request.url).headers(request.headers).body(request.body);
+            let builder = client.request(request.method, request.url).headers(request.headers);
+            let builder = match request.body {
+                RequestBody::Whole(bytes) => builder.body(bytes),
+                RequestBody::Pieces { length, pieces } => {
+                    let builder = match length {
+                        Some(length) => builder.header(CONTENT_LENGTH, length),
+                        None => builder,
+                    };
+                    builder.body(reqwest::Body::wrap_stream(pieces))
+                }
+            };
             let response = builder.send().await.map_err(classify)?;
             Ok(Response {
                 status: response.status(),

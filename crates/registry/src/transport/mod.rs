@@ -24,16 +24,29 @@ pub trait Transport: Send + Sync + 'static {
 
 /// One request.
 pub struct Request {
-    /// GET, or POST for a token.
+    /// What to do.
     pub method: Method,
     /// Whole address. Its query may hold a signature: never print it.
     pub url: Url,
     /// Headers; secret values are marked sensitive.
     pub headers: HeaderMap,
-    /// Body, of a POST.
-    pub body: Bytes,
+    /// What it carries.
+    pub body: RequestBody,
     /// How far the other side is trusted.
     pub peer: Peer,
+}
+
+/// What a request carries.
+pub enum RequestBody {
+    /// Known whole.
+    Whole(Bytes),
+    /// As it comes.
+    Pieces {
+        /// How many bytes it will be; `None` is sent in chunks.
+        length: Option<u64>,
+        /// The bytes. An error in them must break the request off.
+        pieces: Body,
+    },
 }
 
 /// Who is asked.
@@ -55,7 +68,7 @@ pub struct Response {
     pub body: Body,
 }
 
-/// The bytes of a body. A body that ends before its `Content-Length` must end with an error.
+/// The bytes of a body. A body of an answer that ends before its `Content-Length` must end with an error.
 pub type Body = BoxStream<'static, Result<Bytes, TransportError>>;
 
 /// No answer, or half of one.

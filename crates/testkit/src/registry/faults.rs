@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, stream};
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE, RETRY_AFTER};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE, RANGE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use tarpon_registry::serve::Body;
 use tokio::time::sleep;
@@ -59,6 +59,16 @@ pub enum Fault {
     Text(&'static str),
     /// 206 in several parts.
     Multipart,
+    /// The registry takes so many bytes of the request's body, and the connection breaks.
+    TakeAndBreak(usize),
+    /// The registry takes so many bytes of the request's body, and never answers.
+    TakeAndHang(usize),
+    /// The registry does what it is asked, and the connection breaks before it says so.
+    DoAndBreak,
+    /// This status, and when to come back, at this time of the registry's.
+    RetryAt(u16, &'static str, &'static str),
+    /// 200 and this text as this type.
+    Typed(&'static str, &'static str),
 }
 
 /// No answer came.
@@ -95,6 +105,32 @@ pub async fn answer(
             return Ok(answer);
         }
         Fault::Redirect(status, location) => return Ok(super::redirect(*status, location)),
+        Fault::RetryAt(status, when, now) => {
+            let mut answer = super::text(*status, "later");
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(when));
+            answer.headers_mut().insert(DATE, HeaderValue::from_static(now));
+            return Ok(answer);
+        }
+        Fault::TakeAndBreak(bytes) | Fault::TakeAndHang(bytes) => {
+            let taken = (*bytes).min(request.body().len());
+            request.body_mut().truncate(taken);
+            // Part of a body is not what its range says.
+            request.headers_mut().remove(CONTENT_RANGE);
+            drop(registry.answer(role, &request).await);
+            if let Fault::TakeAndHang(_) = fault {
+                std::future::pending::<()>().await;
+            }
+            return Err(NoAnswer::Broken);
+        }
+        Fault::DoAndBreak => {
+            drop(registry.answer(role, &request).await);
+            return Err(NoAnswer::Broken);
+        }
+        Fault::Typed(kind, text) => {
+            let mut answer = super::text(200, text);
+            answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+            return Ok(answer);
+        }
         Fault::Html => {
             let mut answer = super::text(200, "<html>Please log in to the hotel's network</html>");
             answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html"));

@@ -4,6 +4,7 @@
 //! [`crate::server`] behind loopback ports.
 
 mod faults;
+mod writes;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -19,6 +20,7 @@ use tarpon_registry::serve::{Body, Contents};
 use tokio::time::Instant;
 
 pub use faults::{Fault, NoAnswer, answer};
+pub use writes::{Locations, Referrers};
 
 /// Who a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,7 +70,7 @@ pub struct Hosts {
 
 /// The model.
 pub struct FakeRegistry {
-    contents: Contents,
+    contents: tokio::sync::RwLock<Contents>,
     auth: Auth,
     presigned: Option<Duration>,
     hosts: RwLock<Hosts>,
@@ -78,7 +80,9 @@ pub struct FakeRegistry {
 #[derive(Default)]
 struct State {
     issued: u64,
-    tokens: HashMap<String, Instant>,
+    tokens: HashMap<String, (Instant, Vec<String>)>,
+    refused_scope: Option<String>,
+    writes: writes::Writes,
     signatures: HashMap<String, Instant>,
     password: Option<String>,
     redirect_to: Option<(u16, String)>,
@@ -92,6 +96,7 @@ impl FakeRegistry {
             tokens: "https://auth.test".to_owned(),
             blobs: "https://cdn.test".to_owned(),
         };
+        let contents = tokio::sync::RwLock::new(contents);
         Self { contents, auth, presigned, hosts: RwLock::new(hosts), state: Mutex::default() }
     }
 
@@ -108,6 +113,11 @@ impl FakeRegistry {
     /// Refuses all tokens that were issued so far.
     pub fn revoke_tokens(&self) {
         self.state().tokens.clear();
+    }
+
+    /// Issues tokens without this scope from now on.
+    pub fn refuse_scope(&self, scope: &str) {
+        self.state().refused_scope = Some(scope.to_owned());
     }
 
     /// Refuses all presigned addresses that were issued so far.
@@ -134,6 +144,10 @@ impl FakeRegistry {
         match role {
             Role::Registry => self.registry(request).await,
             Role::Tokens => self.token(request),
+            Role::Blobs if request.uri().path().contains("/blobs/uploads/") => {
+                assert!(!request.headers().contains_key(AUTHORIZATION), "credentials for another host");
+                self.write(role, request).await.unwrap_or_else(|| text(404, ""))
+            }
             Role::Blobs => self.presigned_blob(request).await,
         }
     }
@@ -142,8 +156,11 @@ impl FakeRegistry {
         if let Some(refusal) = self.unauthorized(request) {
             return refusal;
         }
+        if let Some(answer) = self.write(Role::Registry, request).await {
+            return answer;
+        }
         let Some((_, digest)) = request.uri().path().split_once("/blobs/") else {
-            return self.contents.answer(request).await;
+            return self.contents.read().await.answer(request).await;
         };
         let target = {
             let hosts = self.hosts();
@@ -161,7 +178,7 @@ impl FakeRegistry {
         };
         match target {
             Some((status, location)) => redirect(status, &location),
-            None => self.contents.answer(request).await,
+            None => self.contents.read().await.answer(request).await,
         }
     }
 
@@ -172,11 +189,15 @@ impl FakeRegistry {
             Auth::Basic => (given == Some(&self.basic()), "Basic realm=\"test\"".to_owned()),
             Auth::Bearer { .. } => {
                 let token = given.and_then(|given| given.strip_prefix("Bearer "));
-                let expiry = token.and_then(|token| self.state().tokens.get(token).copied());
+                let known = token.and_then(|token| self.state().tokens.get(token).cloned());
                 let tokens = self.hosts().tokens;
+                let needed = writes::needed_scopes(request);
                 let challenge =
-                    format!(r#"Bearer realm="{tokens}/token",service="registry.test",scope="repository:app:pull""#);
-                (expiry.is_some_and(|expiry| Instant::now() < expiry), challenge)
+                    format!(r#"Bearer realm="{tokens}/token",service="registry.test",scope="{}""#, needed.join(" "));
+                let good = known.is_some_and(|(expiry, given)| {
+                    Instant::now() < expiry && needed.iter().all(|needed| writes::allows(&given, needed))
+                });
+                (good, challenge)
             }
         };
         if good {
@@ -202,10 +223,16 @@ impl FakeRegistry {
         if !(by_password || by_identity || anonymous) {
             return text(401, r#"{"errors":[{"code":"UNAUTHORIZED"}]}"#);
         }
+        let query = request.uri().query().unwrap_or_default().as_bytes();
+        let pairs = url::form_urlencoded::parse(query).chain(url::form_urlencoded::parse(request.body()));
+        let scopes = pairs.filter(|(name, _)| name == "scope").map(|(_, scope)| scope.into_owned());
+        let scopes: Vec<String> =
+            scopes.flat_map(|scopes| scopes.split(' ').map(str::to_owned).collect::<Vec<_>>()).collect();
         let mut state = self.state();
+        let granted = scopes.into_iter().filter(|scope| state.refused_scope.as_ref() != Some(scope)).collect();
         state.issued += 1;
         let token = format!("token-{}", state.issued);
-        state.tokens.insert(token.clone(), Instant::now() + Duration::from_secs(expires_in.unwrap_or(60)));
+        state.tokens.insert(token.clone(), (Instant::now() + Duration::from_secs(expires_in.unwrap_or(60)), granted));
         let expires = expires_in.map(|seconds| format!(r#","expires_in":{seconds}"#)).unwrap_or_default();
         let field = if by_identity { "access_token" } else { "token" };
         text(200, &format!(r#"{{"{field}":"{token}"{expires}}}"#))
@@ -224,7 +251,7 @@ impl FakeRegistry {
         let mut inner = request.clone();
         let path = format!("/v2/app{}", request.uri().path());
         *inner.uri_mut() = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
-        self.contents.answer(&inner).await
+        self.contents.read().await.answer(&inner).await
     }
 }
 

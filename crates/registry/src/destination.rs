@@ -1,0 +1,223 @@
+//! Where an image is written to: blobs first, then the manifests that name them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tarpon_fetch::{BlobSource, BlobStream, Fault, SourceError};
+use tarpon_oci::{Blob, DEFAULT_TAG, Digest, Document, NewDescriptor, Reference, Source, Verified, is_tag};
+
+use crate::Error;
+use crate::credentials::CredentialSource;
+use crate::http::{Feed, Purpose, Session, read_on};
+use crate::local::LayoutWriter;
+use crate::options::AccessOptions;
+use crate::stats::{Counters, Stats};
+use crate::transport::{HttpsTransport, Transport};
+
+/// An image source that can be written to: a repository or an OCI layout. Cheap to share in an `Arc`; blobs may be
+/// pushed at the same time.
+///
+/// What is pushed is checked: a digest that comes back from here names the bytes that are there.
+pub struct Destination {
+    backend: Backend,
+    name: String,
+    tag: Option<String>,
+    counters: Arc<Counters>,
+}
+
+enum Backend {
+    Registry { session: Arc<Session>, reference: Reference, mounts: Mounts },
+    Layout(LayoutWriter),
+}
+
+/// Sessions with the right to mount, by the repository they mount from: a token for that may be refused, which must not
+/// end everything else.
+#[derive(Default)]
+struct Mounts(Mutex<HashMap<String, Arc<Session>>>);
+
+/// Opens `source` to write to it. Nothing is sent or written yet. An archive is an error.
+pub fn open_destination(source: &Source, options: &AccessOptions) -> Result<Destination, Error> {
+    match source {
+        Source::Registry(reference) => {
+            let cert_dir = options.cert_dir.as_deref();
+            let transport =
+                HttpsTransport::new(reference.api_host(), options.tls_verify, cert_dir).map_err(Error::Options)?;
+            open_destination_with(reference, Arc::new(transport), options.credential_source(), options.tls_verify)
+        }
+        Source::OciLayout { directory, tag } => {
+            // As a registry would: what is not named is the latest. A pin names nothing.
+            let tag = tag.clone().unwrap_or_else(|| DEFAULT_TAG.to_owned());
+            let tag = Some(tag).filter(|tag| !tag.starts_with('@'));
+            let backend = Backend::Layout(LayoutWriter::new(directory.clone()));
+            Ok(Destination { backend, name: source.to_string(), tag, counters: Arc::default() })
+        }
+        archive @ (Source::OciArchive { .. } | Source::DockerArchive { .. }) => {
+            Err(Error::ReadOnly(archive.to_string()))
+        }
+    }
+}
+
+/// Opens the repository of `reference` over `transport`: for tests.
+pub fn open_destination_with(
+    reference: &Reference,
+    transport: Arc<dyn Transport>,
+    credentials: CredentialSource,
+    tls_verify: bool,
+) -> Result<Destination, Error> {
+    let counters = Arc::new(Counters::default());
+    let session = Session::new(transport, reference, tls_verify, credentials, Purpose::Push, counters.clone())
+        .map_err(|error| Error::Options(error.to_string()))?;
+    let session = Arc::new(session);
+    let backend = Backend::Registry { session, reference: reference.clone(), mounts: Mounts::default() };
+    Ok(Destination { backend, name: reference.to_string(), tag: reference.tag().map(str::to_owned), counters })
+}
+
+impl Destination {
+    /// The destination as the user named it, normalised.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The tag that the user named, `latest` if none; `None` if it was a digest instead.
+    pub fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
+    /// What was asked and received so far. Nothing is counted for layouts.
+    pub fn stats(&self) -> Stats {
+        self.counters.read()
+    }
+
+    /// Whether `blob` is there already. A registry that does not clearly say so is taken to say no.
+    pub async fn has_blob(&self, blob: Blob) -> Result<bool, Error> {
+        let found = match &self.backend {
+            Backend::Registry { session, .. } => session.has_blob(blob).await,
+            Backend::Layout(layout) => layout.has_blob(blob).await,
+        };
+        found.map_err(Error::Push)
+    }
+
+    /// Takes `blob` over from the repository of `from` without its bytes going through here. `false` if that cannot be
+    /// done, for whatever reason: then it has to be pushed.
+    pub async fn mount_blob(&self, blob: Blob, from: &Reference) -> Result<bool, Error> {
+        match &self.backend {
+            Backend::Registry { session, reference, mounts } if reference.registry() == from.registry() => {
+                let session = mounts.session(session, from.repository());
+                session.mount(blob, from.repository()).await.map_err(Error::Push)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Pushes `bytes`; what they are called.
+    pub async fn push_bytes(&self, bytes: Bytes) -> Result<Blob, Error> {
+        let pushed = match &self.backend {
+            Backend::Registry { session, .. } => {
+                let blob = Blob { digest: Digest::of(&bytes), size: bytes.len() as u64 };
+                session.push_bytes(blob, &bytes).await.map(|()| blob)
+            }
+            Backend::Layout(layout) => layout.push_bytes(bytes).await,
+        };
+        pushed.map_err(Error::Push)
+    }
+
+    /// Pushes all that `pieces` bring, of a length and a digest that are known at their end; what they are called then.
+    /// `pieces` must end or fail in bounded time. Their error is [`Error::Source`], and nothing is left of the blob.
+    ///
+    /// The last 16 MiB are kept, so that an upload goes on where a connection broke. If the registry kept less, that is
+    /// an error: [`Destination::copy_blob`] is for what can be read again.
+    pub async fn push_stream(&self, pieces: BlobStream) -> Result<Blob, Error> {
+        match &self.backend {
+            Backend::Registry { session, .. } => Ok(session.push_feed(&Feed::once(pieces)).await?),
+            Backend::Layout(layout) => Ok(layout.push_stream(pieces, None).await?),
+        }
+    }
+
+    /// Pushes `blob` as `source` has it, reading it again from where an upload broke. Bytes that are not `blob` are
+    /// [`Error::Source`].
+    pub async fn copy_blob(&self, blob: Blob, source: Arc<dyn BlobSource>) -> Result<(), Error> {
+        match &self.backend {
+            Backend::Registry { session, .. } => {
+                let feed = Feed::of(blob, source).await.map_err(Error::Source)?;
+                session.push_feed(&feed).await?;
+            }
+            Backend::Layout(layout) => {
+                let pieces = read_on(&*source, blob, 0).await.map_err(Error::Source)?;
+                layout.push_stream(pieces, Some(blob)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Pushes a manifest or index of type `media_type`, under `tag` if there is one, and gives its digest. Everything
+    /// that it names must be there. If it has a `subject`, it can be found by [`crate::Repository::referrers`]
+    /// afterwards.
+    ///
+    /// In a layout, `index.json` names what has a tag or a subject, and nothing else.
+    pub async fn push_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&str>) -> Result<Digest, Error> {
+        let invalid = |error| Error::Manifest { what: "manifest", error };
+        let document = Document::parse(Verified::seal(bytes.clone()), Some(media_type)).map_err(invalid)?;
+        let described = Described::new(media_type, &document);
+        match &self.backend {
+            Backend::Registry { session, .. } => put(session, &described, &bytes, tag).await?,
+            Backend::Layout(layout) => {
+                layout.push_bytes(bytes).await.map_err(Error::Push)?;
+                if tag.is_some() || described.subject.is_some() {
+                    layout.add(described.entry.clone(), tag.map(str::to_owned)).await.map_err(Error::Push)?;
+                }
+            }
+        }
+        Ok(described.entry.digest)
+    }
+}
+
+/// A manifest as others name it, and what it is about.
+struct Described {
+    entry: NewDescriptor,
+    subject: Option<Digest>,
+}
+
+impl Described {
+    fn new(media_type: &str, document: &Document) -> Self {
+        let (bytes, artifact_type, annotations, subject) = match document {
+            Document::Manifest(it) => (&it.bytes, &it.artifact_type, &it.annotations, &it.subject),
+            Document::Index(it) => (&it.bytes, &it.artifact_type, &it.annotations, &it.subject),
+        };
+        let blob = Blob { digest: *bytes.digest(), size: bytes.len() as u64 };
+        let mut entry = NewDescriptor::new(media_type, blob);
+        entry.artifact_type.clone_from(artifact_type);
+        if subject.is_some() {
+            // As the list of referrers is to have them.
+            entry.annotations.clone_from(annotations);
+        }
+        Self { entry, subject: subject.as_ref().map(|subject| subject.digest) }
+    }
+}
+
+async fn put(session: &Session, described: &Described, bytes: &Bytes, tag: Option<&str>) -> Result<(), Error> {
+    let digest = &described.entry.digest;
+    let name = match tag {
+        Some(tag) if !is_tag(tag) => {
+            let message = format!("{tag:?} cannot be a tag");
+            return Err(Error::Push(SourceError::new(Fault::Refused, message)));
+        }
+        Some(tag) => tag.to_owned(),
+        None => digest.to_string(),
+    };
+    let put = session.put_manifest(&name, &described.entry.media_type, digest, bytes).await;
+    let keeps_referrers = put.map_err(Error::Push)?;
+    match &described.subject {
+        Some(subject) if !keeps_referrers => session.add_referrer(subject, &described.entry).await,
+        _ => Ok(()),
+    }
+}
+
+impl Mounts {
+    fn session(&self, session: &Session, from: &str) -> Arc<Session> {
+        let mut sessions = self.0.lock();
+        let make = || Arc::new(session.for_purpose(Purpose::Mount(from.to_owned())));
+        sessions.entry(from.to_owned()).or_insert_with(make).clone()
+    }
+}

@@ -1,0 +1,53 @@
+//! Writing manifests, and naming what is about another manifest where a registry does not do so itself.
+
+use bytes::Bytes;
+use http::Method;
+use http::header::CONTENT_TYPE;
+use tarpon_fetch::{Fault, SourceError};
+use tarpon_oci::media_type::OCI_INDEX;
+use tarpon_oci::{Digest, ImageIndex, InvalidManifest, NewDescriptor};
+
+use super::answers::{check_stored, expect};
+use super::body;
+use super::call::{Call, Payload};
+use super::referrers::fallback_tag;
+use super::retry::{Budget, retried};
+use super::session::Session;
+use crate::Error;
+
+impl Session {
+    /// Puts a manifest or index under `name`, its digest or a tag. Whether the registry says that it keeps the list of
+    /// the subject's referrers itself.
+    pub(crate) async fn put_manifest(
+        &self,
+        name: &str,
+        media_type: &str,
+        digest: &Digest,
+        bytes: &Bytes,
+    ) -> Result<bool, SourceError> {
+        let path = &self.path(&format!("manifests/{name}"));
+        let call = &Call::new(Method::PUT, path).with(CONTENT_TYPE, media_type).carrying(Payload::Bytes(bytes.clone()));
+        retried(Budget::carrying(bytes.len() as u64), &call.shown, || async move {
+            let response = expect(call, self.at_registry(path, call).await?, &[200, 201]).await?;
+            check_stored(&response, digest, &call.shown)?;
+            let keeps_referrers = response.headers.contains_key("oci-subject");
+            body::drain(response).await;
+            Ok(keeps_referrers)
+        })
+        .await
+    }
+
+    /// Adds `referrer` to the list of what is about `subject`, which is kept under a tag.
+    pub(crate) async fn add_referrer(&self, subject: &Digest, referrer: &NewDescriptor) -> Result<(), Error> {
+        let unreadable = |error: InvalidManifest| Error::Manifest { what: "list of referrers", error };
+        let tag = fallback_tag(subject);
+        let known = match self.manifest(&tag, None).await {
+            Ok((bytes, _)) => ImageIndex::parse(bytes).map_err(unreadable)?,
+            Err(error) if error.fault == Fault::NotFound => ImageIndex::empty(),
+            Err(error) => return Err(Error::Push(error)),
+        };
+        let list = known.with(referrer, |found| found.digest == referrer.digest).map_err(unreadable)?;
+        let put = self.put_manifest(&tag, OCI_INDEX, list.bytes.digest(), &list.bytes).await;
+        put.map(drop).map_err(Error::Push)
+    }
+}

@@ -1,0 +1,13 @@
+//! Choosing from lists of what is about a manifest.
+
+use tarpon_oci::{Descriptor, MediaType};
+
+/// Those of `found` that are of kind `artifact_type`. `filtered`: whoever made the list left out all others, and so may
+/// not name the kind of each.
+pub(crate) fn of_kind(found: Vec<Descriptor>, artifact_type: &str, filtered: bool) -> Vec<Descriptor> {
+    let is_wanted = |referrer: &Descriptor| match &referrer.artifact_type {
+        Some(kind) => kind == artifact_type,
+        None => filtered,
+    };
+    found.into_iter().filter(|referrer| referrer.media_type == MediaType::Manifest && is_wanted(referrer)).collect()
+}

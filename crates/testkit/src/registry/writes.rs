@@ -1,0 +1,272 @@
+//! The writing side of the model: uploads, mounts, manifests and the list of referrers.
+
+use std::collections::HashMap;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, LINK, LOCATION, RANGE};
+use http::{Method, Request, Response};
+use serde_json::{Value, json};
+use tarpon_oci::{Digest, media_type};
+use tarpon_registry::serve::Body;
+
+use super::{FakeRegistry, Role, header, text};
+
+/// Where the model says that an upload goes on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Locations {
+    /// At a path of its own.
+    #[default]
+    Relative,
+    /// At its whole address.
+    Absolute,
+    /// At the host of the blobs.
+    Elsewhere,
+}
+
+/// The list of referrers that the model keeps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Referrers {
+    /// None: clients keep it under a tag.
+    #[default]
+    Unknown,
+    /// One, with so many entries on a page, which says whether it is filtered.
+    Kept {
+        /// Entries of one page.
+        page: usize,
+        /// Leaves out what was not asked for.
+        filters: bool,
+    },
+    /// One whose pages never end.
+    Endless,
+}
+
+/// Uploads that are open, and how the model does what it may do in several ways.
+#[derive(Default)]
+pub(super) struct Writes {
+    pub(super) locations: Locations,
+    pub(super) referrers: Referrers,
+    pub(super) mounts: bool,
+    opened: u64,
+    uploads: HashMap<String, Upload>,
+    /// By subject, as an index has them.
+    about: HashMap<String, Vec<Value>>,
+}
+
+#[derive(Default)]
+struct Upload {
+    bytes: BytesMut,
+    /// Counts the answers: each names a new address, and only the last is good.
+    turn: u64,
+}
+
+impl FakeRegistry {
+    /// Says where uploads go on.
+    pub fn set_locations(&self, locations: Locations) {
+        self.state().writes.locations = locations;
+    }
+
+    /// Says which list of referrers is kept.
+    pub fn set_referrers(&self, referrers: Referrers) {
+        self.state().writes.referrers = referrers;
+    }
+
+    /// Lets blobs be mounted from other repositories.
+    pub fn allow_mounts(&self) {
+        self.state().writes.mounts = true;
+    }
+
+    /// Forgets all uploads, as a registry does after a while.
+    pub fn forget_uploads(&self) {
+        self.state().writes.uploads.clear();
+    }
+
+    /// Uploads that were neither ended nor given up.
+    pub fn open_uploads(&self) -> usize {
+        self.state().writes.uploads.len()
+    }
+
+    /// A request that writes or lists; `None` if it is neither.
+    pub(super) async fn write(&self, role: Role, request: &Request<Bytes>) -> Option<Response<Body>> {
+        let path = request.uri().path();
+        if let Some((_, session)) = path.split_once("/blobs/uploads/") {
+            return Some(self.upload(role, session, request).await);
+        }
+        if let Some((_, subject)) = path.split_once("/referrers/") {
+            return self.referrers(subject, request);
+        }
+        match path.split_once("/manifests/") {
+            Some((before, name)) if *request.method() == Method::PUT => {
+                let repository = before.trim_start_matches("/v2/");
+                Some(self.put_manifest(repository, name, request).await)
+            }
+            _ => None,
+        }
+    }
+
+    async fn upload(&self, role: Role, session: &str, request: &Request<Bytes>) -> Response<Body> {
+        let query: HashMap<String, String> =
+            url::form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes()).into_owned().collect();
+        if *request.method() == Method::POST {
+            return self.open_upload(&query).await;
+        }
+        let mut ended = None;
+        let answer = {
+            let mut state = self.state();
+            let locations = state.writes.locations;
+            let elsewhere = locations == Locations::Elsewhere;
+            let known = state.writes.uploads.get_mut(session);
+            // Who lost an answer may ask with the address before.
+            let asks = *request.method() == Method::GET;
+            let right_address = query.get("secret").is_some_and(|secret| secret == "a/b")
+                && known.as_ref().is_some_and(|upload| asks || query.get("turn") == Some(&upload.turn.to_string()));
+            let Some(upload) = known.filter(|_| right_address && elsewhere == (role == Role::Blobs)) else {
+                return error(404, "BLOB_UPLOAD_UNKNOWN");
+            };
+            let start = request.headers().get(CONTENT_RANGE).and_then(|range| range.to_str().ok()?.split_once('-'));
+            if start.is_some_and(|(start, _)| start != upload.bytes.len().to_string()) {
+                return error(416, "BLOB_UPLOAD_INVALID");
+            }
+            match *request.method() {
+                Method::GET => Some(204),
+                Method::PATCH => {
+                    upload.bytes.extend_from_slice(request.body());
+                    Some(202)
+                }
+                Method::PUT => {
+                    upload.bytes.extend_from_slice(request.body());
+                    let bytes = upload.bytes.clone().freeze();
+                    if query.get("digest") != Some(&Digest::of(&bytes).to_string()) {
+                        return error(400, "DIGEST_INVALID");
+                    }
+                    ended = Some(bytes);
+                    None
+                }
+                Method::DELETE => None,
+                _ => return error(405, "UNSUPPORTED"),
+            }
+            .map(|status| self.progress(session, upload, locations, status))
+        };
+        if let Some(answer) = answer {
+            return answer;
+        }
+        self.state().writes.uploads.remove(session);
+        match ended {
+            Some(bytes) => created(self.contents.write().await.add_blob(bytes)),
+            None => text(204, ""),
+        }
+    }
+
+    async fn open_upload(&self, query: &HashMap<String, String>) -> Response<Body> {
+        if let Some(mount) = query.get("mount").filter(|_| self.state().writes.mounts)
+            && let Ok(digest) = mount.parse()
+        {
+            return created(digest);
+        }
+        let mut state = self.state();
+        state.writes.opened += 1;
+        let session = format!("session-{}", state.writes.opened);
+        let locations = state.writes.locations;
+        let upload = state.writes.uploads.entry(session.clone()).or_default();
+        self.progress(&session, upload, locations, 202)
+    }
+
+    /// Where the upload goes on, and how much of it is there.
+    fn progress(&self, session: &str, upload: &mut Upload, locations: Locations, status: u16) -> Response<Body> {
+        upload.turn += 1;
+        let hosts = self.hosts();
+        let base = match locations {
+            Locations::Relative => "",
+            Locations::Absolute => &hosts.registry,
+            Locations::Elsewhere => &hosts.blobs,
+        };
+        let mut answer = text(status, "");
+        let location = format!("{base}/v2/app/blobs/uploads/{session}?secret=a%2Fb&turn={}", upload.turn);
+        answer.headers_mut().insert(LOCATION, header(&location));
+        answer.headers_mut().insert(RANGE, header(&format!("0-{}", upload.bytes.len().saturating_sub(1))));
+        answer
+    }
+
+    async fn put_manifest(&self, repository: &str, name: &str, request: &Request<Bytes>) -> Response<Body> {
+        let bytes = request.body().clone();
+        let digest = Digest::of(&bytes);
+        if name.contains(':') && name != digest.to_string() {
+            return error(400, "DIGEST_INVALID");
+        }
+        let tag = (!name.contains(':')).then_some((repository, name));
+        let media_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        self.contents.write().await.add_manifest(tag, media_type, bytes.clone());
+        let mut answer = created(digest);
+        let document: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let mut state = self.state();
+        if let (Some(subject), true) =
+            (document["subject"]["digest"].as_str(), state.writes.referrers != Referrers::Unknown)
+        {
+            let entry = json!({
+                "mediaType": media_type, "digest": digest, "size": bytes.len(),
+                "artifactType": document["artifactType"],
+            });
+            state.writes.about.entry(subject.to_owned()).or_default().push(entry);
+            answer.headers_mut().insert("oci-subject", header(subject));
+        }
+        answer
+    }
+
+    fn referrers(&self, subject: &str, request: &Request<Bytes>) -> Option<Response<Body>> {
+        let query: HashMap<String, String> =
+            url::form_urlencoded::parse(request.uri().query()?.as_bytes()).into_owned().collect();
+        let kind = query.get("artifactType").cloned().unwrap_or_default();
+        let from: usize = query.get("from").and_then(|from| from.parse().ok()).unwrap_or_default();
+        let state = self.state();
+        let mut entries = state.writes.about.get(subject).cloned().unwrap_or_default();
+        let (page, filters) = match state.writes.referrers {
+            Referrers::Unknown => return None,
+            Referrers::Kept { page, filters } => (page, filters),
+            Referrers::Endless => (0, false),
+        };
+        entries.retain(|entry| !filters || entry["artifactType"] == kind);
+        let rest = entries.split_off(from.min(entries.len()));
+        let shown: Vec<_> = rest.iter().take(page).collect();
+        let index = json!({"schemaVersion": 2, "mediaType": media_type::OCI_INDEX, "manifests": shown});
+        let mut answer = text(200, &index.to_string());
+        answer.headers_mut().insert(CONTENT_TYPE, header(media_type::OCI_INDEX));
+        if filters {
+            answer.headers_mut().insert("oci-filters-applied", header("artifactType"));
+        }
+        if rest.len() > page || state.writes.referrers == Referrers::Endless {
+            let next = format!("</v2/app/referrers/{subject}?artifactType={kind}&from={}>; rel=\"next\"", from + page);
+            answer.headers_mut().insert(LINK, header(&next));
+        }
+        Some(answer)
+    }
+}
+
+/// What a token must allow for `request` to `/v2/REPOSITORY/…`.
+pub(super) fn needed_scopes(request: &Request<Bytes>) -> Vec<String> {
+    let write = !matches!(*request.method(), Method::GET | Method::HEAD);
+    let mut scopes = vec![format!("repository:app:pull{}", if write { ",push" } else { "" })];
+    let query = request.uri().query().unwrap_or_default();
+    let from = url::form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "from");
+    if let Some((_, from)) = from.filter(|_| *request.method() == Method::POST) {
+        scopes.push(format!("repository:{from}:pull"));
+    }
+    scopes
+}
+
+/// Whether a token for `given` allows `needed`.
+pub(super) fn allows(given: &[String], needed: &str) -> bool {
+    let parts = |scope: &str| scope.rsplit_once(':').map(|(name, actions)| (name.to_owned(), actions.to_owned()));
+    let Some((name, actions)) = parts(needed) else { return false };
+    given.iter().filter_map(|scope| parts(scope)).any(|(given, allowed)| {
+        given == name && actions.split(',').all(|action| allowed.split(',').any(|allowed| allowed == action))
+    })
+}
+
+fn created(digest: Digest) -> Response<Body> {
+    let mut answer = text(201, "");
+    answer.headers_mut().insert("docker-content-digest", header(&digest.to_string()));
+    answer
+}
+
+fn error(status: u16, code: &str) -> Response<Body> {
+    text(status, &format!(r#"{{"errors":[{{"code":"{code}"}}]}}"#))
+}
