@@ -6,6 +6,7 @@ use std::io::Read;
 
 use tarpon_layer::decode::{LayerReader, decode_chunk};
 use tarpon_layer::plain::{Access, Options, import};
+use tarpon_layer::spans::SpanStarts;
 use tarpon_layer::write::{EstargzOptions, WriteError, Written, ZstdChunkedOptions, estargz, zstd_chunked};
 use tarpon_layer::{LayerIndex, Node, Place};
 use tarpon_oci::Digest;
@@ -55,7 +56,7 @@ fn write(data: &[u8], writer: impl Fn(&mut Vec<u8>, usize) -> Result<Written, Wr
 
 /// What a tar shows once what belongs to a format is hidden.
 fn shown(tar: &[u8]) -> Option<BTreeMap<String, String>> {
-    let options = Options { access: Access::Stream, hides_toc_files: true };
+    let options = Options { access: Access::Spans(SpanStarts::default()), hides_toc_files: true };
     import(tar, options, &mut Sink).ok().map(|index| listing(&index))
 }
 
