@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::commands::{cache, completions, demo, doctor, inspect, ls, man, mount, recover, serve, status, umount};
+use crate::commands::{
+    cache, completions, demo, doctor, index, inspect, ls, man, mount, recover, serve, status, umount,
+};
 use crate::exit;
 
 const EXAMPLES: &str = "\
@@ -55,6 +57,7 @@ pub(crate) enum Command {
     #[command(visible_alias = "unmount")]
     Umount(umount::Umount),
     Ls(ls::Ls),
+    Index(index::Index),
     Inspect(inspect::Inspect),
     Status(status::Status),
     Cache(cache::Cache),

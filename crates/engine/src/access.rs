@@ -2,7 +2,7 @@
 
 use tarpon_fetch::{Fault, SourceError};
 use tarpon_oci::{ImageConfig, Platform, Source};
-use tarpon_registry::{AccessOptions, Credentials, Repository, ResolvedImage};
+use tarpon_registry::{AccessOptions, Credentials, Destination, Repository, ResolvedImage};
 
 use crate::protocol::Access;
 use crate::{Error, ErrorKind, Result};
@@ -19,9 +19,19 @@ pub(crate) fn open_later(image: &str, access: &Access) -> Result<Repository> {
     tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
 }
 
+/// Opens `destination` to write to it.
+pub(crate) fn open_destination(destination: &Source, access: &Access) -> Result<Destination> {
+    let options = options(access)?;
+    tarpon_registry::open_destination(destination, &options).map_err(|error| registry("open the destination", error))
+}
+
 fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
     let source: Source =
         image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
+    Ok((source, options(access)?))
+}
+
+fn options(access: &Access) -> Result<AccessOptions> {
     let credentials = match access.creds.as_deref() {
         None => None,
         Some(text) => Some(
@@ -29,13 +39,12 @@ fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
                 .ok_or_else(|| Error::new(ErrorKind::Denied, "read the credentials", "--creds is not USER:PASSWORD"))?,
         ),
     };
-    let options = AccessOptions {
+    Ok(AccessOptions {
         credentials,
         authfile: access.authfile.clone(),
         tls_verify: access.tls_verify.unwrap_or(true),
         cert_dir: access.cert_dir.clone(),
-    };
-    Ok((source, options))
+    })
 }
 
 /// Pins the image for `platform`.
@@ -53,7 +62,7 @@ pub(crate) fn source(step: impl Into<String>, error: &SourceError) -> Error {
     with_hint(Error::new(kind(error.fault), step, error), error.fault)
 }
 
-fn registry(step: &str, error: tarpon_registry::Error) -> Error {
+pub(crate) fn registry(step: &str, error: tarpon_registry::Error) -> Error {
     let fault = error.fault();
     with_hint(Error::new(kind(fault), step, error), fault)
 }

@@ -21,6 +21,18 @@ pub enum Pull {
     Never,
 }
 
+/// Which index may stand in for tables of contents that an image's layers do not have.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum IndexChoice {
+    /// None: such layers are streamed.
+    #[default]
+    None,
+    /// The index with this digest, which the user vouches for.
+    Pinned(Digest),
+    /// Whichever the registry lists for the image.
+    Registry,
+}
+
 /// An image, as it is asked for.
 #[derive(Debug, Clone)]
 pub struct ImageRequest {
@@ -32,6 +44,8 @@ pub struct ImageRequest {
     pub platform: Platform,
     /// Whether to ask again.
     pub pull: Pull,
+    /// Which index may be used.
+    pub index: IndexChoice,
     /// How to get at it.
     pub access: Access,
 }

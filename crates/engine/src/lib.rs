@@ -22,6 +22,7 @@ mod access;
 mod engine;
 mod error;
 mod image;
+mod index;
 mod inspect;
 mod prepare;
 mod progress;
@@ -32,7 +33,8 @@ mod tree;
 
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, ErrorKind, Result};
-pub use image::{ImageRequest, Prepared, Pull};
+pub use image::{ImageRequest, IndexChoice, Prepared, Pull};
+pub use index::{ImageIndexArtifact, IndexCheck, IndexedLayer};
 pub use inspect::{Inspection, LayerInspection};
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{

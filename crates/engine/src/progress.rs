@@ -51,6 +51,8 @@ pub enum LayerWay {
     Local,
     /// Its table of contents is fetched; its files come when they are read.
     Toc,
+    /// An index from elsewhere stands in for the table of contents that it does not have.
+    Index,
     /// It has no usable table of contents: the whole blob is streamed once.
     Stream,
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use tarpon_engine::{Access, ImageRequest, Pull};
+use tarpon_engine::{Access, ImageRequest, IndexChoice, Pull};
 use tarpon_oci::{InvalidSource, Platform, Source};
 
 /// The heading of [`RegistryOptions`] in help.
@@ -51,8 +51,20 @@ pub(crate) struct ImageOptions {
     /// When to ask the registry what a tag means
     #[arg(long, value_name = "WHEN", default_value = "missing")]
     pull: PullWhen,
+    /// Which index may stand in for tables of contents that layers do not have: none, registry (whichever the registry lists
+    /// for the image: it is believed), or the DIGEST of one
+    #[arg(long, value_name = "INDEX", default_value = "none", value_parser = index_choice, env = "TARPON_INDEX")]
+    index: IndexChoice,
     #[command(flatten)]
     registry: RegistryOptions,
+}
+
+fn index_choice(argument: &str) -> Result<IndexChoice, String> {
+    match argument {
+        "none" => Ok(IndexChoice::None),
+        "registry" => Ok(IndexChoice::Registry),
+        digest => digest.parse().map(IndexChoice::Pinned).map_err(|_| "expected none, registry or a digest".to_owned()),
+    }
 }
 
 impl ImageOptions {
@@ -64,6 +76,7 @@ impl ImageOptions {
             source: image.source,
             platform: self.platform.clone().unwrap_or_else(Platform::host),
             pull: self.pull.into(),
+            index: self.index.clone(),
             access: Access {
                 creds: registry.creds.map(|creds| creds.0),
                 authfile: registry.authfile,

@@ -5,6 +5,7 @@ pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod image;
+pub(crate) mod index;
 pub(crate) mod inspect;
 pub(crate) mod ls;
 pub(crate) mod man;
@@ -26,6 +27,7 @@ pub(crate) fn run(cli: Cli) -> Result {
         Command::Mount(command) => command.run(global),
         Command::Umount(command) => command.run(global),
         Command::Ls(command) => command.run(global),
+        Command::Index(command) => command.run(global),
         Command::Inspect(command) => command.run(global),
         Command::Status(command) => command.run(global),
         Command::Cache(command) => command.run(global),

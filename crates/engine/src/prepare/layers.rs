@@ -15,6 +15,8 @@ use tarpon_store::Store;
 
 use super::stream::{StreamJob, stream};
 use super::{kept, toc};
+use crate::image::IndexChoice;
+use crate::index::{self, Found, Indexed};
 use crate::progress::{LayerPlan, LayerWay, Progress};
 use crate::{Error, ErrorKind, Result, access};
 
@@ -29,14 +31,27 @@ pub(super) const TOC_VERIFIED: &str = "toc-verified";
 
 /// An indexed layer.
 #[derive(Debug, Clone)]
-pub(super) struct Layer {
-    pub(super) blob: Blob,
-    pub(super) compression: Compression,
+pub(crate) struct Layer {
+    pub(crate) blob: Blob,
+    pub(crate) compression: Compression,
     pub(super) format: String,
     pub(super) verification: String,
-    pub(super) index: LayerIndex,
+    pub(crate) index: LayerIndex,
     /// Why a layer with a table of contents had to be streamed all the same.
     pub(super) fallback: Option<String>,
+}
+
+impl Layer {
+    fn by_index(indexed: &Indexed, verification: &str) -> Self {
+        let Indexed { blob, compression, index } = indexed.clone();
+        let (format, verification) = (compression.to_string(), verification.to_owned());
+        Self { blob, compression, format, verification, index, fallback: None }
+    }
+
+    /// Whether every byte of it was seen here.
+    pub(crate) fn was_streamed(&self) -> bool {
+        self.verification == DIFF_ID_VERIFIED
+    }
 }
 
 /// A layer as the manifest has it.
@@ -51,6 +66,7 @@ pub(super) async fn index_all(
     store: &Store,
     repository: &Repository,
     image: &ResolvedImage,
+    choice: &IndexChoice,
     progress: &dyn Progress,
 ) -> Result<(ImageConfig, Vec<Layer>)> {
     let wanted = wanted(&image.manifest.layers)?;
@@ -60,17 +76,43 @@ pub(super) async fn index_all(
             found.insert(layer.blob.digest, kept);
         }
     }
-    progress.resolved(image.manifest.digest(), &plan(&wanted, &found));
+    let plain =
+        wanted.iter().filter(|layer| matches!(layer.claim, Claim::Plain) && !found.contains_key(&layer.blob.digest));
+    let plain: Vec<Blob> = plain.map(|layer| layer.blob).collect();
+    // Looking for an index takes as long as the config, without which no layer can be streamed.
+    let (early, by_index) = if *choice == IndexChoice::None || plain.is_empty() {
+        (None, Found::default())
+    } else {
+        let (config, by_index) =
+            futures::join!(access::config(repository, image), index::find(choice, repository, image, &plain));
+        (Some(config?), by_index)
+    };
+    progress.resolved(image.manifest.digest(), &plan(&wanted, &found, &by_index));
+    if let Some(note) = &by_index.note {
+        progress.note(note);
+    }
     let blobs = repository.blobs();
     let missing: Vec<&Wanted> = wanted.iter().filter(|layer| !found.contains_key(&layer.blob.digest)).collect();
     // The config and the tables of contents are one round trip together.
     let tocs = missing.iter().map(|layer| through_toc(layer, &*blobs, progress));
-    let (config, tocs) = futures::try_join!(access::config(repository, image), try_join_all(tocs))?;
+    let config = async {
+        match early {
+            Some(config) => Ok(config),
+            None => access::config(repository, image).await,
+        }
+    };
+    let (config, tocs) = futures::try_join!(config, try_join_all(tocs))?;
     let mut to_stream = Vec::new();
     for (layer, outcome) in missing.into_iter().zip(tocs) {
-        match outcome {
-            ByToc::Indexed(indexed) => keep(store, &mut found, *indexed),
-            ByToc::MustStream { fallback } => to_stream.push((layer, fallback)),
+        let indexed = by_index.layers.iter().find(|indexed| indexed.blob == layer.blob);
+        match (outcome, indexed) {
+            (ByToc::Indexed(indexed), _) => keep(store, &mut found, *indexed),
+            // Not kept for other images: it is believed for this one.
+            (ByToc::MustStream { .. }, Some(indexed)) => {
+                progress.layer_done(layer.number);
+                found.insert(layer.blob.digest, Layer::by_index(indexed, by_index.verification));
+            }
+            (ByToc::MustStream { fallback }, None) => to_stream.push((layer, fallback)),
         }
     }
     let streams = to_stream
@@ -100,10 +142,11 @@ fn wanted(layers: &[Descriptor]) -> Result<Vec<Wanted>> {
     Ok(wanted)
 }
 
-fn plan(wanted: &[Wanted], found: &HashMap<Digest, Layer>) -> Vec<LayerPlan> {
+fn plan(wanted: &[Wanted], found: &HashMap<Digest, Layer>, by_index: &Found) -> Vec<LayerPlan> {
     let way = |layer: &Wanted| match &layer.claim {
         _ if found.contains_key(&layer.blob.digest) => LayerWay::Local,
         Claim::Toc(_) => LayerWay::Toc,
+        Claim::Plain if by_index.layers.iter().any(|indexed| indexed.blob == layer.blob) => LayerWay::Index,
         Claim::Plain => LayerWay::Stream,
     };
     wanted

@@ -13,10 +13,11 @@ mod pipe;
 mod stream;
 mod toc;
 
+pub(crate) use layers::Layer;
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::ImageRecord;
 
-use crate::image::{ImageRequest, Prepared, Pull};
+use crate::image::{ImageRequest, IndexChoice, Prepared, Pull};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
@@ -79,7 +80,7 @@ impl Engine {
     ) -> Result<(ImageRecord, Vec<String>)> {
         // Objects of this import are not evicted before the record that needs them is there.
         let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
-        let (config, layers) = layers::index_all(self.store(), repository, &resolved, progress).await?;
+        let (config, layers) = layers::index_all(self.store(), repository, &resolved, &request.index, progress).await?;
         let fallbacks = layers.iter().filter_map(|layer| layer.fallback.clone()).collect();
         let image = assemble::Image { request: request.clone(), resolved, config, layers };
         let store = self.store().clone();
@@ -88,6 +89,18 @@ impl Engine {
             .map_err(|error| Error::new(ErrorKind::Other, "merge the layers", error))??;
         Ok((record, fallbacks))
     }
+}
+
+/// The index of each layer, without a record of the image. What is streamed goes into the store all the same.
+pub(crate) async fn index_layers(
+    engine: &Engine,
+    repository: &Repository,
+    image: &ResolvedImage,
+    choice: &IndexChoice,
+    progress: &dyn Progress,
+) -> Result<Vec<Layer>> {
+    let _pin = engine.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
+    Ok(layers::index_all(engine.store(), repository, image, choice, progress).await?.1)
 }
 
 fn prepared(request: &ImageRequest, record: ImageRecord, fallbacks: Vec<String>) -> Prepared {

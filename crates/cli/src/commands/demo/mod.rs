@@ -15,7 +15,9 @@ use std::time::Instant;
 
 use clap::Args;
 use tarpon_engine::registry::Server as Registry;
-use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, MountRequest, Prepared, Pull, Server, Silent};
+use tarpon_engine::{
+    Access, Engine, EngineOptions, ImageRequest, IndexChoice, MountRequest, Prepared, Pull, Server, Silent,
+};
 use tarpon_oci::Platform;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -131,6 +133,7 @@ fn request(reference: &str) -> Result<ImageRequest> {
         source: name.source,
         platform: Platform::host(),
         pull: Pull::Always,
+        index: IndexChoice::None,
         access: Access::default(),
     })
 }
