@@ -48,7 +48,7 @@ impl Request {
 #[serde(rename_all = "kebab-case", tag = "answer")]
 pub enum Response {
     /// The mount is usable.
-    Mounted(MountStatus),
+    Mounted(Box<MountStatus>),
     /// It is unmounted.
     Unmounted {
         /// Whether somebody still used it.

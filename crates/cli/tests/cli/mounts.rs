@@ -114,7 +114,7 @@ fn of_several_who_mount_at_one_place_one_does() {
         let children: Vec<_> = commands.iter_mut().map(|command| command.spawn().expect("it runs")).collect();
         let codes: Vec<_> = children.into_iter().map(|mut child| child.wait().expect("it ends").code()).collect();
         assert_eq!(codes.iter().filter(|code| **code == Some(0)).count(), 1, "round {round}: {codes:?}");
-        assert_eq!(bed.mounts(), [point.clone()], "round {round}");
+        assert_eq!(bed.mounts(), std::slice::from_ref(&point), "round {round}");
         assert_eq!(bed.json(&["status", "--json"])[0]["alive"], true, "round {round}");
         bed.stdout(&["umount", "TMP/mnt"]);
         assert!(bed.mounts().is_empty(), "round {round}");

@@ -45,7 +45,7 @@ impl Client {
     /// Mounts; returns when the mount is usable. Starts a server if none runs.
     pub fn mount(&self, request: MountRequest) -> Result<MountStatus> {
         match self.ask_or_start(&Request::mount(request))? {
-            Response::Mounted(status) => Ok(status),
+            Response::Mounted(status) => Ok(*status),
             other => Err(unexpected(other)),
         }
     }

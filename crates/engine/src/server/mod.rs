@@ -78,7 +78,7 @@ impl Server {
     /// Mounts, in this process.
     pub async fn mount(&self, request: MountRequest) -> Result<MountStatus> {
         match answer(&self.mounts, Request::mount(request)).await {
-            Response::Mounted(status) => Ok(status),
+            Response::Mounted(status) => Ok(*status),
             other => Err(failure(other)),
         }
     }
@@ -133,7 +133,7 @@ pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
     let done = tokio::task::spawn_blocking(move || match request {
         Request::Mount { request, namespaces } => {
             namespaces.check()?;
-            mounts.mount(*request).map(Response::Mounted)
+            mounts.mount(*request).map(|status| Response::Mounted(Box::new(status)))
         }
         Request::Unmount { mountpoint } => mounts.unmount(&mountpoint).map(|how| Response::Unmounted { how }),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),
