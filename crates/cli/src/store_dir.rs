@@ -10,7 +10,8 @@ const SYSTEM: &str = "/var/lib/tarpon";
 
 /// The store to use: what was asked for, else the default for this user.
 pub(crate) fn resolve(asked: Option<PathBuf>) -> Result<PathBuf> {
-    match asked {
+    // `TARPON_STORE=` is how a shell says that it is not set.
+    match asked.filter(|dir| !dir.as_os_str().is_empty()) {
         Some(dir) => std::path::absolute(&dir)
             .map_err(|error| Failure::io(format_args!("cannot use the store {}", dir.display()), &error)),
         None => default(rustix::process::geteuid().is_root(), |name| std::env::var_os(name)),

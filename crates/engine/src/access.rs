@@ -21,17 +21,18 @@ pub(crate) fn open_later(image: &str, access: &Access) -> Result<Repository> {
 
 /// Opens `destination` to write to it.
 pub(crate) fn open_destination(destination: &Source, access: &Access) -> Result<Destination> {
-    let options = options(access)?;
+    let options = options(access, destination)?;
     tarpon_registry::open_destination(destination, &options).map_err(|error| registry("open the destination", error))
 }
 
 fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
     let source: Source =
         image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
-    Ok((source, options(access)?))
+    let options = options(access, &source)?;
+    Ok((source, options))
 }
 
-fn options(access: &Access) -> Result<AccessOptions> {
+fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
     let credentials = match access.creds.as_deref() {
         None => None,
         Some(text) => Some(
@@ -41,7 +42,7 @@ fn options(access: &Access) -> Result<AccessOptions> {
     };
     Ok(AccessOptions {
         credentials,
-        authfile: access.authfile.clone(),
+        authfile: crate::auth_files::choose(&access.authfiles, source),
         tls_verify: access.tls_verify.unwrap_or(true),
         cert_dir: access.cert_dir.clone(),
     })

@@ -9,6 +9,7 @@ pub(crate) mod index;
 pub(crate) mod inspect;
 pub(crate) mod ls;
 pub(crate) mod man;
+mod mode;
 pub(crate) mod mount;
 mod mountpoint;
 pub(crate) mod recover;
