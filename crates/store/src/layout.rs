@@ -119,8 +119,12 @@ impl Layout {
         self.fan_out("objects", object)
     }
 
-    pub(crate) fn partial(&self, object: &Digest) -> PathBuf {
-        self.fan_out("partial", object)
+    /// `partial/ab/cdef….LIST`.
+    pub(crate) fn partial(&self, object: &Digest, list: &Digest) -> PathBuf {
+        let mut path = self.fan_out("partial", object).into_os_string();
+        path.push(".");
+        path.push(list.hex());
+        path.into()
     }
 
     pub(crate) fn image(&self, manifest: &Digest) -> PathBuf {
@@ -138,9 +142,13 @@ impl Layout {
     }
 }
 
-/// The object that `objects/FOLDER/NAME` holds; `None` if that is no name of an object.
+/// The object that `objects/FOLDER/NAME` or `partial/FOLDER/NAME.LIST` holds; `None` if that is no name of an object.
 pub(crate) fn object_of(folder: &OsStr, name: &OsStr) -> Option<Digest> {
     let (folder, name) = (folder.to_str()?, name.to_str()?);
+    let (name, list) = name.split_once('.').map_or((name, None), |(name, list)| (name, Some(list)));
+    if list.is_some_and(|list| Digest::from_hex(list).is_err()) {
+        return None;
+    }
     if folder.len() != 2 || name.len() != 62 {
         return None;
     }

@@ -6,18 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tarpon_oci::Digest;
-
 use crate::budget::Budget;
 use crate::clock::{Clock, SystemClock};
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::health::{Health, HealthCheck, is_full};
 use crate::layout::Layout;
-use crate::partial::Partial;
+use crate::partial::{self, Partial};
 use crate::storage::Storage;
 use crate::{OpenError, StoreError};
+use parking_lot::Mutex;
 
 /// How a store is used.
 #[derive(Debug, Clone)]
@@ -53,8 +51,8 @@ pub(crate) struct Shared {
     pub(crate) durability: Durability,
     pub(crate) budget: Arc<Budget>,
     pub(crate) health: HealthCheck,
-    /// All users of one partial object share it.
-    pub(crate) partials: Mutex<HashMap<Digest, Weak<Partial>>>,
+    /// All users of one partial object and chunk list share it.
+    pub(crate) partials: Mutex<HashMap<partial::Key, Weak<Partial>>>,
     pub(crate) eviction: Mutex<LastEviction>,
 }
 

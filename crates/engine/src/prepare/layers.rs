@@ -36,6 +36,8 @@ pub(crate) struct Layer {
     pub(crate) compression: Compression,
     pub(super) format: String,
     pub(super) verification: String,
+    /// What its tar hashed to, if every byte was seen.
+    pub(super) diff_id: Option<Digest>,
     pub(crate) index: LayerIndex,
     /// Why a layer with a table of contents had to be streamed all the same.
     pub(super) fallback: Option<String>,
@@ -44,8 +46,8 @@ pub(crate) struct Layer {
 impl Layer {
     fn by_index(indexed: &Indexed, verification: &str) -> Self {
         let Indexed { blob, compression, index } = indexed.clone();
-        let (format, verification) = (compression.to_string(), verification.to_owned());
-        Self { blob, compression, format, verification, index, fallback: None }
+        let (format, verification) = (crate::inspect::format_name(compression).to_owned(), verification.to_owned());
+        Self { blob, compression, format, verification, diff_id: None, index, fallback: None }
     }
 
     /// Whether every byte of it was seen here.
@@ -72,7 +74,7 @@ pub(super) async fn index_all(
     let wanted = wanted(&image.manifest.layers)?;
     let mut found: HashMap<Digest, Layer> = HashMap::new();
     for layer in &wanted {
-        if let Some(kept) = kept::load(store, layer.blob) {
+        if let Some(kept) = kept::load(store, layer.blob, &layer.claim) {
             found.insert(layer.blob.digest, kept);
         }
     }
@@ -103,10 +105,17 @@ pub(super) async fn index_all(
     };
     let (config, tocs) = futures::try_join!(config, try_join_all(tocs))?;
     let mut to_stream = Vec::new();
+    // Kept for an image whose config names another diffID: then one of the two configs is wrong. Streaming tells.
+    for layer in &wanted {
+        if found.get(&layer.blob.digest).is_some_and(|kept| !kept.is_what_config_names(&config, layer.number)) {
+            found.remove(&layer.blob.digest);
+            to_stream.push((layer, None));
+        }
+    }
     for (layer, outcome) in missing.into_iter().zip(tocs) {
         let indexed = by_index.layers.iter().find(|indexed| indexed.blob == layer.blob);
         match (outcome, indexed) {
-            (ByToc::Indexed(indexed), _) => keep(store, &mut found, *indexed),
+            (ByToc::Indexed(indexed), _) => keep(store, &mut found, layer, *indexed),
             // Not kept for other images: it is believed for this one.
             (ByToc::MustStream { .. }, Some(indexed)) => {
                 progress.layer_done(layer.number);
@@ -119,14 +128,29 @@ pub(super) async fn index_all(
         .into_iter()
         .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), Arc::new(store.clone()), progress));
     let mut streams = stream::iter(streams).buffer_unordered(STREAMS);
-    while let Some(layer) = streams.try_next().await? {
-        keep(store, &mut found, layer);
+    while let Some((wanted, layer)) = streams.try_next().await? {
+        keep(store, &mut found, wanted, layer);
     }
     drop(streams);
-    let layers = image.manifest.layers.iter().map(|layer| found.get(&layer.digest).cloned());
-    let layers = layers.collect::<Option<Vec<Layer>>>();
-    let layers = layers.ok_or_else(|| Error::new(ErrorKind::Other, "index the layers", "one was lost"))?;
+    let mut layers = Vec::with_capacity(image.manifest.layers.len());
+    for (number, layer) in image.manifest.layers.iter().enumerate() {
+        let found = found.get(&layer.digest).cloned();
+        let found = found.ok_or_else(|| Error::new(ErrorKind::Other, "index the layers", "one was lost"))?;
+        // A blob that the image has twice was compared with the first of its diffIDs.
+        if !found.is_what_config_names(&config, number) {
+            let cause = "the config has two diffIDs for one blob";
+            return Err(Error::new(ErrorKind::Refused, step(number, &layer.digest), cause));
+        }
+        layers.push(found);
+    }
     Ok((config, layers))
+}
+
+impl Layer {
+    /// Whether nothing in the config speaks against the layer being the one with this number.
+    fn is_what_config_names(&self, config: &ImageConfig, number: usize) -> bool {
+        self.diff_id.is_none_or(|diff_id| config.diff_ids.get(number) == Some(&diff_id))
+    }
 }
 
 /// Each blob once, with what its descriptor claims about it.
@@ -135,8 +159,13 @@ fn wanted(layers: &[Descriptor]) -> Result<Vec<Wanted>> {
     for (number, layer) in layers.iter().enumerate() {
         let claim = Claim::of(&layer.media_type, &layer.annotations, layer.size)
             .map_err(|error| Error::new(ErrorKind::Refused, step(number, &layer.digest), error))?;
-        if !wanted.iter().any(|other| other.blob.digest == layer.digest) {
-            wanted.push(Wanted { number, blob: layer.blob(), claim });
+        match wanted.iter().find(|other| other.blob.digest == layer.digest) {
+            None => wanted.push(Wanted { number, blob: layer.blob(), claim }),
+            Some(other) if other.claim == claim && other.blob == layer.blob() => {}
+            Some(other) => {
+                let cause = format!("layer {} is the same blob and claims something else of it", other.number + 1);
+                return Err(Error::new(ErrorKind::Refused, step(number, &layer.digest), cause));
+            }
         }
     }
     Ok(wanted)
@@ -160,8 +189,8 @@ fn plan(wanted: &[Wanted], found: &HashMap<Digest, Layer>, by_index: &Found) -> 
         .collect()
 }
 
-fn keep(store: &Store, found: &mut HashMap<Digest, Layer>, layer: Layer) {
-    kept::save(store, &layer);
+fn keep(store: &Store, found: &mut HashMap<Digest, Layer>, wanted: &Wanted, layer: Layer) {
+    kept::save(store, &wanted.claim, &layer);
     found.insert(layer.blob.digest, layer);
 }
 
@@ -182,6 +211,7 @@ async fn through_toc(layer: &Wanted, blobs: &dyn BlobSource, progress: &dyn Prog
                 compression,
                 format: claim.format().to_string(),
                 verification: TOC_VERIFIED.into(),
+                diff_id: None,
                 index,
                 fallback: None,
             })))
@@ -198,14 +228,14 @@ async fn through_toc(layer: &Wanted, blobs: &dyn BlobSource, progress: &dyn Prog
     }
 }
 
-async fn streamed(
-    layer: &Wanted,
+async fn streamed<'a>(
+    layer: &'a Wanted,
     fallback: Option<String>,
     config: &ImageConfig,
     source: Arc<dyn BlobSource>,
     store: Arc<dyn ObjectStore>,
     progress: &dyn Progress,
-) -> Result<Layer> {
+) -> Result<(&'a Wanted, Layer)> {
     let step = step(layer.number, &layer.blob.digest);
     let diff_id = *config
         .diff_ids
@@ -216,14 +246,16 @@ async fn streamed(
     let streamed = stream(job, |bytes| progress.received(layer.number, bytes)).await;
     let streamed = streamed.map_err(|error| super::stream::outward(step, error))?;
     progress.layer_done(layer.number);
-    Ok(Layer {
+    let indexed = Layer {
         blob: layer.blob,
         compression: streamed.compression,
         format: crate::inspect::format_name(streamed.compression).into(),
         verification: DIFF_ID_VERIFIED.into(),
+        diff_id: Some(diff_id),
         index: streamed.index,
         fallback,
-    })
+    };
+    Ok((layer, indexed))
 }
 
 /// "read layer 3 (sha256:…)", as people count.
