@@ -6,7 +6,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    cache, completions, demo, doctor, index, inspect, ls, man, mount, recover, serve, status, umount,
+    cache, completions, demo, doctor, index, inspect, ls, man, mount, pull, recover, serve, status, umount,
 };
 use crate::exit;
 
@@ -58,6 +58,7 @@ pub(crate) enum Command {
     Mount(mount::Mount),
     #[command(visible_alias = "unmount")]
     Umount(umount::Umount),
+    Pull(pull::Pull),
     Ls(ls::Ls),
     Index(index::Index),
     Inspect(inspect::Inspect),

@@ -40,6 +40,7 @@ pub use image::{ImageRequest, IndexChoice, Prepared, Pull};
 pub use index::{ImageIndexArtifact, IndexCheck, IndexedLayer};
 pub use inspect::{Inspection, LayerInspection};
 pub use namespaces::Namespaces;
+pub use prepare::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{Access, LayerVerification, MountRequest, MountStatus, Request, Response};
 pub use serve::serve;

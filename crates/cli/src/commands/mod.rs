@@ -12,6 +12,7 @@ pub(crate) mod man;
 mod mode;
 pub(crate) mod mount;
 mod mountpoint;
+pub(crate) mod pull;
 pub(crate) mod recover;
 pub(crate) mod serve;
 mod session;
@@ -27,6 +28,7 @@ pub(crate) fn run(cli: Cli) -> Result {
     match cli.command {
         Command::Mount(command) => command.run(global),
         Command::Umount(command) => command.run(global),
+        Command::Pull(command) => command.run(global),
         Command::Ls(command) => command.run(global),
         Command::Index(command) => command.run(global),
         Command::Inspect(command) => command.run(global),

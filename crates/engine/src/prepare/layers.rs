@@ -1,14 +1,14 @@
 //! Every layer of an image to its index: kept from before, from its table of contents, or streamed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use futures::future::try_join_all;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_fetch::{BlobSource, ObjectStore};
-use tarpon_layer::LayerIndex;
 use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::Claim;
+use tarpon_layer::{LayerIndex, Node};
 use tarpon_oci::{Blob, Descriptor, Digest, ImageConfig};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::Store;
@@ -56,6 +56,15 @@ impl Layer {
     }
 }
 
+/// How much of the layers is brought.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Extent<'a> {
+    /// What it takes to know what is in them; the index may come from where the choice says.
+    Index(&'a IndexChoice),
+    /// Every byte that is not here: afterwards all objects are in the store and all layers are verified.
+    Whole,
+}
+
 /// A layer as the manifest has it.
 struct Wanted {
     number: usize,
@@ -68,9 +77,14 @@ pub(super) async fn index_all(
     store: &Store,
     repository: &Repository,
     image: &ResolvedImage,
-    choice: &IndexChoice,
+    extent: Extent<'_>,
     progress: &dyn Progress,
 ) -> Result<(ImageConfig, Vec<Layer>)> {
+    let is_whole = matches!(extent, Extent::Whole);
+    let choice = match extent {
+        Extent::Index(choice) => choice,
+        Extent::Whole => &IndexChoice::None,
+    };
     let wanted = wanted(&image.manifest.layers)?;
     let mut found: HashMap<Digest, Layer> = HashMap::new();
     for layer in &wanted {
@@ -89,7 +103,8 @@ pub(super) async fn index_all(
             futures::join!(access::config(repository, image), index::find(choice, repository, image, &plain));
         (Some(config?), by_index)
     };
-    progress.resolved(image.manifest.digest(), &plan(&wanted, &found, &by_index));
+    let lacking = if is_whole { lacking(store, &wanted, &found) } else { HashSet::new() };
+    progress.resolved(image.manifest.digest(), &plan(&wanted, &found, &by_index, &lacking));
     if let Some(note) = &by_index.note {
         progress.note(note);
     }
@@ -110,12 +125,19 @@ pub(super) async fn index_all(
         if found.get(&layer.blob.digest).is_some_and(|kept| !kept.is_what_config_names(&config, layer.number)) {
             found.remove(&layer.blob.digest);
             to_stream.push((layer, None));
+        } else if found.contains_key(&layer.blob.digest) && lacking.contains(&layer.blob.digest) {
+            to_stream.push((layer, None));
         }
     }
     for (layer, outcome) in missing.into_iter().zip(tocs) {
         let indexed = by_index.layers.iter().find(|indexed| indexed.blob == layer.blob);
         match (outcome, indexed) {
-            (ByToc::Indexed(indexed), _) => keep(store, &mut found, layer, *indexed),
+            (ByToc::Indexed(indexed), _) => {
+                keep(store, &mut found, layer, *indexed);
+                if is_whole {
+                    to_stream.push((layer, None));
+                }
+            }
             // Not kept for other images: it is believed for this one.
             (ByToc::MustStream { .. }, Some(indexed)) => {
                 progress.layer_done(layer.number);
@@ -128,7 +150,12 @@ pub(super) async fn index_all(
         .into_iter()
         .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), Arc::new(store.clone()), progress));
     let mut streams = stream::iter(streams).buffer_unordered(STREAMS);
-    while let Some((wanted, layer)) = streams.try_next().await? {
+    while let Some((wanted, streamed)) = streams.try_next().await? {
+        // A table of contents is how everybody reads the layer; streaming only proved that the layer is what it should be.
+        let layer = match found.remove(&wanted.blob.digest) {
+            Some(by_toc) => Layer { verification: streamed.verification, diff_id: streamed.diff_id, ..by_toc },
+            None => streamed,
+        };
         keep(store, &mut found, wanted, layer);
     }
     drop(streams);
@@ -171,8 +198,27 @@ fn wanted(layers: &[Descriptor]) -> Result<Vec<Wanted>> {
     Ok(wanted)
 }
 
-fn plan(wanted: &[Wanted], found: &HashMap<Digest, Layer>, by_index: &Found) -> Vec<LayerPlan> {
+/// The layers of which not every byte was seen, or not every object is here.
+fn lacking(store: &Store, wanted: &[Wanted], found: &HashMap<Digest, Layer>) -> HashSet<Digest> {
+    let is_here = |layer: &Layer| {
+        let mut files = layer.index.entries.iter().filter_map(|entry| match &entry.node {
+            Node::File(content) if content.size > 0 => Some(content.object),
+            _ => None,
+        });
+        layer.was_streamed() && files.all(|object| store.contains(&object))
+    };
+    let digests = wanted.iter().map(|layer| layer.blob.digest);
+    digests.filter(|digest| !found.get(digest).is_some_and(is_here)).collect()
+}
+
+fn plan(
+    wanted: &[Wanted],
+    found: &HashMap<Digest, Layer>,
+    by_index: &Found,
+    lacking: &HashSet<Digest>,
+) -> Vec<LayerPlan> {
     let way = |layer: &Wanted| match &layer.claim {
+        _ if lacking.contains(&layer.blob.digest) => LayerWay::Whole,
         _ if found.contains_key(&layer.blob.digest) => LayerWay::Local,
         Claim::Toc(_) => LayerWay::Toc,
         Claim::Plain if by_index.layers.iter().any(|indexed| indexed.blob == layer.blob) => LayerWay::Index,

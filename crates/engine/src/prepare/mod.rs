@@ -14,7 +14,7 @@ mod platform;
 mod stream;
 mod toc;
 
-pub(crate) use layers::Layer;
+pub(crate) use layers::{Extent, Layer};
 use tarpon_oci::Source;
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::ImageRecord;
@@ -22,6 +22,15 @@ use tarpon_store::ImageRecord;
 use crate::image::{ImageRequest, IndexChoice, Prepared, Pull};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access};
+
+/// An image that is here as a whole.
+#[derive(Debug, Clone)]
+pub struct Pulled {
+    /// Its record.
+    pub record: ImageRecord,
+    /// What was asked of its source, and what came.
+    pub fetched: tarpon_registry::Stats,
+}
 
 impl Engine {
     /// Makes sure that the image's record is in the store. Asks the registry only when the pull policy or an absent
@@ -68,11 +77,31 @@ impl Engine {
         self.store().image(&reference.manifest).map_err(failed)
     }
 
+    /// Brings the whole image into the store and its record with it, whatever was there before. Everything is verified then,
+    /// also what an index from elsewhere said: if that was wrong, the record that came of it is removed.
+    pub async fn pull(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Pulled> {
+        let repository = access::open(&request.text, &request.access).await?;
+        let image = access::resolve(&repository, &request.platform).await?;
+        if request.platform_named && image.index_digest.is_none() {
+            platform::check(request, &access::config(&repository, &image).await?)?;
+        }
+        let (record, _) = self.index(request, &repository, image, Extent::Whole, progress).await?;
+        self.note_name(request, &record)?;
+        Ok(Pulled { record, fetched: repository.stats() })
+    }
+
+    fn note_name(&self, request: &ImageRequest, record: &ImageRecord) -> Result<()> {
+        let (name, platform) = (request.source.to_string(), request.platform.to_string());
+        let noted = self.store().set_reference(&name, &platform, &record.manifest);
+        noted.map_err(|error| Error::new(ErrorKind::Store, "note the image's name", error))
+    }
+
     async fn prepare_remote(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
         let repository = access::open(&request.text, &request.access).await?;
         let resolved = access::resolve(&repository, &request.platform).await?;
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
         let known = self.store().image(resolved.manifest.digest()).map_err(failed)?;
+        let extent = Extent::Index(&request.index);
         let (record, fallbacks) = match known {
             Some(record) => {
                 platform::check_record(self.store(), request, &record)?;
@@ -81,13 +110,11 @@ impl Engine {
             // Before the layers are streamed for nothing.
             None if request.platform_named && resolved.index_digest.is_none() => {
                 platform::check(request, &access::config(&repository, &resolved).await?)?;
-                self.index(request, &repository, resolved, progress).await?
+                self.index(request, &repository, resolved, extent, progress).await?
             }
-            None => self.index(request, &repository, resolved, progress).await?,
+            None => self.index(request, &repository, resolved, extent, progress).await?,
         };
-        let (name, platform) = (request.source.to_string(), request.platform.to_string());
-        let noted = self.store().set_reference(&name, &platform, &record.manifest);
-        noted.map_err(|error| Error::new(ErrorKind::Store, "note the image's name", error))?;
+        self.note_name(request, &record)?;
         Ok(prepared(request, record, fallbacks))
     }
 
@@ -97,11 +124,12 @@ impl Engine {
         request: &ImageRequest,
         repository: &Repository,
         resolved: ResolvedImage,
+        extent: Extent<'_>,
         progress: &dyn Progress,
     ) -> Result<(ImageRecord, Vec<String>)> {
         // Objects of this import are not evicted before the record that needs them is there.
         let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
-        let (config, layers) = layers::index_all(self.store(), repository, &resolved, &request.index, progress).await?;
+        let (config, layers) = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
         let fallbacks = layers.iter().filter_map(|layer| layer.fallback.clone()).collect();
         let image = assemble::Image { request: request.clone(), resolved, config, layers };
         let store = self.store().clone();
@@ -121,7 +149,7 @@ pub(crate) async fn index_layers(
     progress: &dyn Progress,
 ) -> Result<Vec<Layer>> {
     let _pin = engine.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
-    Ok(layers::index_all(engine.store(), repository, image, choice, progress).await?.1)
+    Ok(layers::index_all(engine.store(), repository, image, Extent::Index(choice), progress).await?.1)
 }
 
 /// Whether the source is a layout or archive that exists.

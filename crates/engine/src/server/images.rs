@@ -10,7 +10,7 @@ use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::Digest;
 use tarpon_registry::Repository;
-use tarpon_store::{ImageRecord, Store};
+use tarpon_store::{ImageRecord, LayerRecord, Store};
 
 use crate::protocol::{Access, MountRequest};
 use crate::{Error, ErrorKind, Result, access};
@@ -19,11 +19,18 @@ use crate::{Error, ErrorKind, Result, access};
 pub(super) struct Image {
     pub(super) record: ImageRecord,
     pub(super) tree: TreeFile,
+    store: Store,
     repository: Repository,
     handle: ImageHandle,
 }
 
 impl Image {
+    /// The layers as they are known now: since it was loaded, the image may have been pulled, which proves more of it.
+    pub(super) fn layers(&self) -> Vec<LayerRecord> {
+        let now = self.store.image(&self.record.manifest).ok().flatten();
+        now.unwrap_or_else(|| self.record.clone()).layers
+    }
+
     pub(super) fn counters(&self) -> Stats {
         self.handle.stats()
     }
@@ -82,6 +89,6 @@ impl Images {
         let handle = self.fetcher.add_image(table, repository.blobs(), request.image.as_str());
         let file = found.tree.file().try_clone().map_err(|error| failed(error.to_string()))?;
         let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
-        Ok(Image { record: found.record, tree, repository, handle })
+        Ok(Image { store: self.store.clone(), record: found.record, tree, repository, handle })
     }
 }

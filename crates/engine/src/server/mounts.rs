@@ -205,10 +205,10 @@ impl Served {
     fn status(&self) -> MountStatus {
         let Self { request, image, mounted, before } = self;
         let (transfers, counters) = (image.transfers(), image.counters());
-        let verification = image.record.layers.iter().map(|layer| LayerVerification {
+        let verification = image.layers().into_iter().map(|layer| LayerVerification {
             digest: layer.digest,
-            format: layer.format.clone(),
-            state: layer.verification.clone(),
+            format: layer.format,
+            state: layer.verification,
         });
         let mode = mounted.fallback_reason().map(|reason| format!("mode fuse, not native: {reason}"));
         let ranges = image.ignores_ranges().then(|| {

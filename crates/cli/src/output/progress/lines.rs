@@ -67,14 +67,12 @@ impl State {
 impl Progress for Lines {
     fn resolved(&self, _: &Digest, layers: &[LayerPlan]) {
         let Ok(mut state) = self.state.lock() else { return };
-        state.streamed = layers.iter().map(|layer| (layer.way == LayerWay::Stream).then_some(layer.size)).collect();
+        state.streamed = layers.iter().map(|layer| layer.way.is_streamed().then_some(layer.size)).collect();
         if state.layers() > 0 {
-            let total = size::human(state.total());
-            note(&format!(
-                "streaming {} of {} layers once, {total}: they have no table of contents",
-                state.layers(),
-                layers.len()
-            ));
+            let is_plain = layers.iter().any(|layer| layer.way == LayerWay::Stream);
+            let reason = if is_plain { ": they have no table of contents" } else { "" };
+            let (streamed, all, total) = (state.layers(), layers.len(), size::human(state.total()));
+            note(&format!("streaming {streamed} of {all} layers once, {total}{reason}"));
         }
     }
 
