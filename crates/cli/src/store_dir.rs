@@ -54,6 +54,12 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_name_is_none() {
+        assert_eq!(resolve(Some(PathBuf::new())).ok(), resolve(None).ok());
+        assert_eq!(resolve(Some("/srv/x".into())).ok(), Some("/srv/x".into()));
+    }
+
+    #[test]
     fn without_a_home_the_user_is_told_what_to_say() {
         let failure = with(&[]).expect_err("nowhere to put it");
         assert_eq!(failure.exit, Exit::Usage);
