@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tarpon_oci::{Digest, limits};
 
 use crate::files::{self, io_error};
+use crate::settings;
 use crate::storage::{Access, Storage};
 use crate::{OpenError, StoreError};
 
@@ -27,8 +28,8 @@ pub(crate) const FILE_MODE: u32 = 0o600;
 pub(crate) const OBJECT_MODE: u32 = 0o444;
 
 const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
-const OTHER_NAMES: [&str; 9] =
-    ["version", "state", "clean", "usage", "lock", "publishing", "set-aside", "corrupt", "lost+found"];
+const OTHER_NAMES: [&str; 10] =
+    ["version", "state", "clean", "usage", "lock", "publishing", "set-aside", "corrupt", "lost+found", settings::FILE];
 
 /// Paths inside the folder of a store.
 #[derive(Debug, Clone)]

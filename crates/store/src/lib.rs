@@ -41,6 +41,7 @@ mod process;
 mod record;
 mod refs;
 mod sealed;
+mod settings;
 pub mod storage;
 mod store;
 mod usage;

@@ -22,7 +22,8 @@ use crate::{OpenError, StoreError};
 /// How a store is used.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    /// Bytes that the store may hold; `None` is 80 % of the disk or 20 GiB, whichever is less.
+    /// Bytes that the store may hold, for this process; `None` is what was settled for the store
+    /// ([`Store::settle_budget`]), else 80 % of the disk or 20 GiB, whichever is less.
     pub budget: Option<u64>,
     /// Bytes that stay free on the disk; `None` is 5 % of it or 1 GiB, whichever is less.
     pub free_floor: Option<u64>,
@@ -72,7 +73,7 @@ impl Store {
         let StoreConfig { budget, free_floor, storage, clock } = config;
         let layout = Layout::open(&*storage, folder)?;
         let durability = Durability::open(Arc::clone(&storage), Arc::clone(&clock), &layout)?;
-        let budget = Arc::new(Budget::new(Arc::clone(&storage), layout.root(), budget, free_floor));
+        let budget = Arc::new(Budget::new(Arc::clone(&storage), &layout, budget, free_floor));
         let health = HealthCheck::new(Arc::clone(&clock));
         let shared = Shared {
             storage,
