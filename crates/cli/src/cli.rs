@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{cache, completions, demo, doctor, inspect, ls, man, mount, recover, serve, status, umount};
@@ -35,6 +36,7 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     /// Where fetched content is kept [default: /var/lib/tarpon as root, else $XDG_DATA_HOME/tarpon]
     #[arg(long, global = true, value_name = "DIR", env = "TARPON_STORE", hide_env_values = true)]
+    #[arg(value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub(crate) store: Option<PathBuf>,
     /// Say nothing but errors and what was asked for
     #[arg(short, long, global = true)]

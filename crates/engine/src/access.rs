@@ -31,7 +31,7 @@ fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
     };
     let options = AccessOptions {
         credentials,
-        authfile: access.authfile.clone(),
+        authfile: crate::auth_files::choose(&access.authfiles, &source),
         tls_verify: access.tls_verify.unwrap_or(true),
         cert_dir: access.cert_dir.clone(),
     };

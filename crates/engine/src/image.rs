@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use tarpon_mount::{ModeChoice, Writable};
 use tarpon_oci::{Digest, Platform, Source};
 use tarpon_store::ImageRecord;
 
-use crate::protocol::{Access, ModeChoice, MountRequest, Writable};
+use crate::protocol::{Access, MountRequest};
 
 /// Whether to ask the registry for a tag that was resolved before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,6 +31,8 @@ pub struct ImageRequest {
     pub source: Source,
     /// For which platform.
     pub platform: Platform,
+    /// Whether the user named it: then nothing else will do.
+    pub platform_named: bool,
     /// Whether to ask again.
     pub pull: Pull,
     /// How to get at it.
@@ -66,6 +69,7 @@ impl Prepared {
             suid: false,
             dev: false,
             access: self.access.clone(),
+            credentials_lost: false,
             fallbacks: self.fallbacks.clone(),
         }
     }

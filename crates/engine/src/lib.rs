@@ -19,10 +19,12 @@
 //! ```
 
 mod access;
+mod auth_files;
 mod engine;
 mod error;
 mod image;
 mod inspect;
+mod namespaces;
 mod prepare;
 mod progress;
 mod protocol;
@@ -30,17 +32,17 @@ mod serve;
 mod server;
 mod tree;
 
+pub use auth_files::auth_files;
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use image::{ImageRequest, Prepared, Pull};
 pub use inspect::{Inspection, LayerInspection};
+pub use namespaces::Namespaces;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
-pub use protocol::{
-    Access, LayerVerification, ModeChoice, MountRequest, MountStatus, Request, Response, Unmounted, Writable,
-};
+pub use protocol::{Access, LayerVerification, MountRequest, MountStatus, Request, Response};
 pub use serve::serve;
-pub use server::{Client, Server};
-pub use tarpon_mount::{Capability, probe};
+pub use server::{Client, Ended, Server};
+pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
 pub use tarpon_registry::serve as registry;
 pub use tarpon_store as store;

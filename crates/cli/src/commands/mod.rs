@@ -8,6 +8,7 @@ pub(crate) mod image;
 pub(crate) mod inspect;
 pub(crate) mod ls;
 pub(crate) mod man;
+mod mode;
 pub(crate) mod mount;
 mod mountpoint;
 pub(crate) mod recover;

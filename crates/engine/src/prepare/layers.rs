@@ -176,7 +176,7 @@ async fn streamed(
     Ok(Layer {
         blob: layer.blob,
         compression: streamed.compression,
-        format: streamed.compression.to_string(),
+        format: crate::inspect::format_name(streamed.compression).into(),
         verification: DIFF_ID_VERIFIED.into(),
         index: streamed.index,
         fallback,

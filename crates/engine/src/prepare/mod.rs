@@ -10,9 +10,11 @@ mod assemble;
 mod kept;
 mod layers;
 mod pipe;
+mod platform;
 mod stream;
 mod toc;
 
+use tarpon_oci::Source;
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::ImageRecord;
 
@@ -22,9 +24,20 @@ use crate::{Engine, Error, ErrorKind, Result, access};
 
 impl Engine {
     /// Makes sure that the image's record is in the store. Asks the registry only when the pull policy or an absent
-    /// record demands it.
+    /// record demands it. A layout or archive costs nothing to ask, and may have been made anew: it is always asked,
+    /// unless it is gone or the policy is "never".
     pub async fn prepare(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
+        let mut prepared = self.find(request, progress).await?;
+        if let Some(warning) = platform::check_record(self.store(), request, &prepared.record)? {
+            progress.note(&warning);
+            prepared.fallbacks.push(warning);
+        }
+        Ok(prepared)
+    }
+
+    async fn find(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
         match request.pull {
+            Pull::Missing if is_there(&request.source) => self.prepare_remote(request, progress).await,
             Pull::Missing => match self.local(request)? {
                 Some(record) => Ok(prepared(request, record, Vec::new())),
                 None => self.prepare_remote(request, progress).await,
@@ -60,7 +73,15 @@ impl Engine {
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
         let known = self.store().image(resolved.manifest.digest()).map_err(failed)?;
         let (record, fallbacks) = match known {
-            Some(record) => (record, Vec::new()),
+            Some(record) => {
+                platform::check_record(self.store(), request, &record)?;
+                (record, Vec::new())
+            }
+            // Before the layers are streamed for nothing.
+            None if request.platform_named && resolved.index_digest.is_none() => {
+                platform::check(request, &access::config(&repository, &resolved).await?)?;
+                self.index(request, &repository, resolved, progress).await?
+            }
             None => self.index(request, &repository, resolved, progress).await?,
         };
         let (name, platform) = (request.source.to_string(), request.platform.to_string());
@@ -87,6 +108,15 @@ impl Engine {
             .await
             .map_err(|error| Error::new(ErrorKind::Other, "merge the layers", error))??;
         Ok((record, fallbacks))
+    }
+}
+
+/// Whether the source is a layout or archive that exists.
+fn is_there(source: &Source) -> bool {
+    match source {
+        Source::Registry(_) => false,
+        Source::OciLayout { directory, .. } => directory.exists(),
+        Source::OciArchive { file, .. } | Source::DockerArchive { file, .. } => file.exists(),
     }
 }
 

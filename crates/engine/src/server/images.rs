@@ -1,24 +1,24 @@
 //! The images whose objects this server can fetch.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_fetch::{Fetcher, ImageHandle, Stats};
 use tarpon_layer::chunks::ChunkTable;
+use tarpon_mount::TreeFile;
 use tarpon_oci::Digest;
 use tarpon_registry::Repository;
 use tarpon_store::{ImageRecord, Store};
 
-use crate::protocol::MountRequest;
+use crate::protocol::{Access, MountRequest};
 use crate::{Error, ErrorKind, Result, access};
 
 /// An image that was loaded from its record and registered with the fetcher.
 pub(super) struct Image {
     pub(super) record: ImageRecord,
-    pub(super) tree: PathBuf,
+    pub(super) tree: TreeFile,
     repository: Repository,
     handle: ImageHandle,
 }
@@ -28,10 +28,24 @@ impl Image {
         self.handle.stats()
     }
 
+    /// Whether the registry answers requests for a part with the whole.
+    pub(super) fn ignores_ranges(&self) -> bool {
+        self.repository.ignores_ranges()
+    }
+
     /// What crossed the wire for this image, retries and tokens included.
     pub(super) fn transfers(&self) -> tarpon_registry::Stats {
         self.repository.stats()
     }
+}
+
+/// An image from one source: a second mount may name another registry or other credentials for the same manifest, and
+/// must not depend on those of the first. The fetcher tries all sources of a manifest in turn.
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    manifest: Digest,
+    reference: String,
+    access: Access,
 }
 
 /// Images stay registered as long as the server lives: somebody who uses a lazily unmounted tree still reads from it.
@@ -39,7 +53,7 @@ impl Image {
 pub(super) struct Images {
     store: Store,
     fetcher: Fetcher,
-    loaded: Mutex<HashMap<Digest, Arc<Image>>>,
+    loaded: Mutex<HashMap<Key, Arc<Image>>>,
 }
 
 impl Images {
@@ -49,12 +63,13 @@ impl Images {
 
     /// Loads the image, or takes it as it was loaded for an earlier mount.
     pub(super) fn load(&self, request: &MountRequest) -> Result<Arc<Image>> {
+        let key = Key { manifest: request.manifest, reference: request.image.clone(), access: request.access.clone() };
         let mut loaded = self.loaded.lock();
-        if let Some(image) = loaded.get(&request.manifest) {
+        if let Some(image) = loaded.get(&key) {
             return Ok(image.clone());
         }
         let image = Arc::new(self.load_new(request)?);
-        loaded.insert(request.manifest, image.clone());
+        loaded.insert(key, image.clone());
         Ok(image)
     }
 
@@ -65,6 +80,8 @@ impl Images {
         let table = ChunkTable::open(Bytes::from_owner(found.chunks)).map_err(|error| failed(error.to_string()))?;
         let repository = access::open_later(&request.image, &request.access)?;
         let handle = self.fetcher.add_image(table, repository.blobs(), request.image.as_str());
-        Ok(Image { record: found.record, tree: found.tree_path, repository, handle })
+        let file = found.tree.file().try_clone().map_err(|error| failed(error.to_string()))?;
+        let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
+        Ok(Image { record: found.record, tree, repository, handle })
     }
 }
