@@ -171,18 +171,19 @@ impl Live {
 
     /// Compares with the table of mounts, which may show that somebody else has unmounted it.
     pub(crate) fn look(&self, table: &[TableEntry]) {
-        // If the lock is taken, it is being unmounted right now, and whoever does that will see to everything.
-        let Some(mut rest) = self.rest.try_lock() else { return };
+        // Whoever holds the lock is just unmounting it or finding out the same. What is asked next must see the outcome.
+        let mut rest = self.rest.lock();
         if rest.is_some() && self.find(table).is_none() {
             tracing::info!(path = %self.mountpoint.display(), "was unmounted by somebody else");
             self.let_go(&mut rest, false);
         }
     }
 
-    /// The mount in the table, also if its directory was renamed. Asked only while it has not been found gone: somebody
-    /// else may have its number next.
+    /// The mount in the table, also if its directory was renamed. The kernel gives the number of a mount that is gone to the
+    /// next one, which may be another server's: that one is elsewhere, and our directory is where it was.
     fn find<'t>(&self, table: &'t [TableEntry]) -> Option<&'t TableEntry> {
-        table.iter().find(|entry| entry.id == self.id && entry.is_ours())
+        let entry = table.iter().find(|entry| entry.id == self.id && entry.is_ours())?;
+        (entry.mountpoint == self.mountpoint || !self.mountpoint.exists()).then_some(entry)
     }
 
     fn let_go(&self, rest: &mut Option<Rest>, unused: bool) {
