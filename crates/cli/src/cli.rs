@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::commands::{cache, completions, demo, doctor, inspect, ls, man, mount, recover, serve, status, umount};
+use crate::commands::{
+    cache, completions, convert, demo, doctor, inspect, ls, man, mount, recover, serve, status, umount,
+};
 use crate::exit;
 
 const EXAMPLES: &str = "\
@@ -56,6 +58,7 @@ pub(crate) enum Command {
     Umount(umount::Umount),
     Ls(ls::Ls),
     Inspect(inspect::Inspect),
+    Convert(convert::Convert),
     Status(status::Status),
     Cache(cache::Cache),
     Recover(recover::Recover),

@@ -2,7 +2,7 @@
 
 use tarpon_fetch::{Fault, SourceError};
 use tarpon_oci::{ImageConfig, Platform, Source};
-use tarpon_registry::{AccessOptions, Credentials, Repository, ResolvedImage};
+use tarpon_registry::{AccessOptions, Credentials, Destination, Repository, ResolvedImage};
 
 use crate::protocol::Access;
 use crate::{Error, ErrorKind, Result};
@@ -17,6 +17,12 @@ pub(crate) async fn open(image: &str, access: &Access) -> Result<Repository> {
 pub(crate) fn open_later(image: &str, access: &Access) -> Result<Repository> {
     let (source, options) = read(image, access)?;
     tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
+}
+
+/// Opens `image` to write to it. Nothing is asked or written yet.
+pub(crate) fn destination(image: &str, access: &Access) -> Result<Destination> {
+    let (source, options) = read(image, access)?;
+    tarpon_registry::open_destination(&source, &options).map_err(|error| registry("open the destination", error))
 }
 
 fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
@@ -53,7 +59,8 @@ pub(crate) fn source(step: impl Into<String>, error: &SourceError) -> Error {
     with_hint(Error::new(kind(error.fault), step, error), error.fault)
 }
 
-fn registry(step: &str, error: tarpon_registry::Error) -> Error {
+/// A registry, layout or archive failed while doing `step`.
+pub(crate) fn registry(step: impl Into<String>, error: tarpon_registry::Error) -> Error {
     let fault = error.fault();
     with_hint(Error::new(kind(fault), step, error), fault)
 }

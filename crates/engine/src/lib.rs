@@ -15,10 +15,12 @@
 //!
 //! engine.open_tree(&prepared)?;                                                    // `ls`: names and attributes
 //! engine.inspect(&request).await?;                                                 // manifest, config, layer formats
+//! convert(&ConvertRequest { … }, progress).await?;                                // needs no store
 //! engine.store()                                                                   // cache: list, check, empty
 //! ```
 
 mod access;
+mod convert;
 mod engine;
 mod error;
 mod image;
@@ -30,6 +32,9 @@ mod serve;
 mod server;
 mod tree;
 
+pub use convert::{
+    Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
+};
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use image::{ImageRequest, Prepared, Pull};
@@ -40,6 +45,7 @@ pub use protocol::{
 };
 pub use serve::serve;
 pub use server::{Client, Server};
+pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, probe};
 pub use tarpon_oci as oci;
 pub use tarpon_registry::serve as registry;

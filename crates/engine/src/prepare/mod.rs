@@ -9,9 +9,9 @@
 mod assemble;
 mod kept;
 mod layers;
-mod pipe;
+pub(crate) mod pipe;
 mod stream;
-mod toc;
+pub(crate) mod toc;
 
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::ImageRecord;
