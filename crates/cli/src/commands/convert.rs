@@ -23,7 +23,7 @@ Examples:
   tarpon convert --format estargz debian:12 registry.example/debian:12-lazy
   tarpon convert --format zstd-chunked --all-platforms alpine:3.20 registry.example/alpine:3.20
   tarpon convert --format estargz --prioritize files.txt oci-archive:app.tar oci:/srv/layout:v1
-  tarpon convert --format zstd-chunked --json docker-archive:app.tar localhost:5000/app | jq -r .digest
+  tarpon convert --format zstd-chunked --json oci:app localhost:5000/app | jq -r .digest
 
 SRC is as IMAGE of the other commands; DST is [docker://]NAME[:TAG] or oci:DIR[:TAG].
 The result is an OCI image, also if SRC is one of Docker's. The same image and options always give the same digest.";

@@ -1,0 +1,68 @@
+//! What a mounted image must look like: `umoci unpack` of the gzip image, or Podman's store where umoci refuses it. Accepted
+//! differences, each with its reason, are listed in [`accepted`]; anything else fails.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+use anyhow::Result;
+
+use crate::dump::{Difference, Dump, Seen, compare, dump};
+use crate::real::{self, Oracle};
+
+/// What a mount is compared with, and how it was read.
+pub struct Expected {
+    oracle: Oracle,
+    tree: Dump,
+    /// When the oracle unpacked, in seconds since 1970.
+    unpacked: i64,
+}
+
+/// Why a difference is right. `None`: it is not.
+fn accepted(is_estargz: bool, expected: &Expected, actual: &Dump, found: &Difference) -> Option<&'static str> {
+    let (was, is) = (expected.tree.get(&found.path)?, actual.get(&found.path)?);
+    match (found.field, expected.oracle) {
+        // The mount counts the names that are there; others count names that a later layer removed.
+        ("nlink", _) if is.nlink == names_of(actual, is) => Some("names that were whited out do not count"),
+        // eStargz's TOC holds whole seconds (RFC 3339 without a fraction).
+        ("mtime", _) if is_estargz && was.mtime.1 != 0 && is.mtime.0 == was.mtime.0 => Some("whole seconds"),
+        ("mtime", Oracle::Umoci) if was.mtime == (0, 0) && is.mtime.0 < 0 => Some("umoci: no times before 1970"),
+        ("xattrs", Oracle::Umoci) if without_empty(&is.xattrs) == was.xattrs => Some("umoci: no empty attributes"),
+        // A directory that no layer lists, or that a later layer changed something in.
+        ("mtime", Oracle::Podman) if was.kind == 'd' && was.mtime.0 >= expected.unpacked => {
+            Some("Podman: the time of unpacking")
+        }
+        ("mode", Oracle::Podman) if found.path.is_empty() => Some("Podman: 0555 for a root that no layer lists"),
+        _ => None,
+    }
+}
+
+/// Names in the tree that lead to this inode.
+fn names_of(tree: &Dump, seen: &Seen) -> u64 {
+    match seen.group.is_empty() {
+        true => 1,
+        false => tree.values().filter(|other| other.group == seen.group).count() as u64,
+    }
+}
+
+fn without_empty(xattrs: &BTreeMap<Vec<u8>, Vec<u8>>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    xattrs.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+impl Expected {
+    /// Unpacks `image`, `NAME:TAG` in the registry.
+    pub fn of(registry: &str, image: &str) -> Result<Self> {
+        let unpacked = i64::try_from(UNIX_EPOCH.elapsed()?.as_secs())?;
+        let (oracle, tree) = real::unpacked(registry, image)?;
+        Ok(Self { oracle, tree, unpacked })
+    }
+
+    /// Panics unless the tree at `root` is this one. `what` names it.
+    pub fn assert_at(&self, root: &Path, is_estargz: bool, what: &str) {
+        let actual = dump(root).expect("a tree that can be read");
+        let mut wrong = compare(&self.tree, &actual);
+        wrong.retain(|found| accepted(is_estargz, self, &actual, found).is_none());
+        let shown: Vec<String> = wrong.iter().take(20).map(ToString::to_string).collect();
+        assert!(wrong.is_empty(), "{what}: {} differences:\n{}", wrong.len(), shown.join("\n"));
+    }
+}
