@@ -31,7 +31,7 @@ const PREPARING: Words = Words {
     arrived: "indexing",
     done: "indexed",
 };
-const CONVERTING: Words = Words { doing: "converting", how: "", why: "", arrived: "uploading", done: "converted" };
+const CONVERTING: Words = Words { doing: "converting", how: "", why: "", arrived: "uploading", done: "is there" };
 
 /// The progress display for stderr while an image is prepared. It cleans up after itself when it is dropped.
 pub(crate) fn progress(quiet: bool) -> Box<dyn Progress> {

@@ -69,7 +69,7 @@ async fn of_index(repository: &Repository, index: ImageIndex, platforms: &Platfo
     }
     let keeps_index = match platforms {
         Platforms::Host => false,
-        Platforms::These(these) => these.len() > 1,
+        Platforms::These(_) => entries.len() > 1,
         Platforms::All => true,
     };
     let notes = if keeps_index { left_out(&index) } else { Vec::new() };

@@ -109,7 +109,7 @@ impl Work<'_> {
         let ways: Vec<BoxFuture<'_, Result<Way>>> =
             all.iter().enumerate().map(|(number, layer)| self.way(number, layer).boxed()).collect();
         let ways: Vec<Way> = stream::iter(ways).buffered(self.jobs).try_collect().await?;
-        self.progress.resolved(&chosen.digest(), &plan(&all, &ways));
+        self.progress.resolved(&chosen.digest(), &plan(&all));
         let layers: Vec<BoxFuture<'_, Result<NewLayer>>> = all
             .iter()
             .zip(ways)
@@ -205,17 +205,13 @@ impl Work<'_> {
     }
 }
 
-fn plan(layers: &[Wanted], ways: &[Way]) -> Vec<LayerPlan> {
-    let way = |way: &Way| match way {
-        Way::Keep => LayerWay::Local,
-        Way::Rewrite => LayerWay::Stream,
-    };
-    let layers = layers.iter().zip(ways).enumerate();
-    let plan = |(number, (layer, chosen)): (usize, (&Wanted, &Way))| {
+/// Copies take their time too, so that all layers are worth showing.
+fn plan(layers: &[Wanted]) -> Vec<LayerPlan> {
+    let plan = |(number, layer): (usize, &Wanted)| {
         let Blob { digest, size } = layer.descriptor.blob();
-        LayerPlan { number, digest, size, way: way(chosen) }
+        LayerPlan { number, digest, size, way: LayerWay::Stream }
     };
-    layers.map(plan).collect()
+    layers.iter().enumerate().map(plan).collect()
 }
 
 /// "convert layer 3 (sha256:…)", as people count.

@@ -75,6 +75,10 @@ impl RewriteError {
             Self::Bad(cause) => Error::new(ErrorKind::Refused, step, cause),
             Self::Write(error @ WriteError::HoldsToc) => Error::new(ErrorKind::Refused, step, error)
                 .hint("without --force such a layer is copied; without --keep-diff-id it is written anew"),
+            Self::Write(error @ WriteError::Toc(_)) => Error::new(ErrorKind::Refused, step, error).hint(
+                "a name that is in the layer twice, as two different things, has no place in a table of contents",
+            ),
+            Self::Write(error @ WriteError::Options(_)) => Error::new(ErrorKind::Other, "read the options", error),
             Self::Write(error) => Error::new(ErrorKind::Refused, step, error),
             Self::Spool(error) => Error::new(ErrorKind::Other, step, format!("the temporary file: {error}"))
                 .hint("$TMPDIR names the directory for temporary files"),
