@@ -1,11 +1,12 @@
 //! What a mounted tree is compared with: the tree that other tools unpack, and the differences from it that are right.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use anyhow::Result;
 
-use crate::dump::{Difference, Dump, Seen, compare};
+use crate::dump::{Difference, Dump, Seen, compare, dump};
 use crate::real::{self, Oracle};
 
 /// What a mount is compared with, and how it was read.
@@ -31,6 +32,13 @@ impl Expected {
         let mut wrong = compare(&self.tree, actual);
         wrong.retain(|found| accepted(format, self, actual, found).is_none());
         wrong
+    }
+
+    /// Panics unless the tree at `root`, of an image in `format`, is this one. `what` names it.
+    pub fn assert_at(&self, root: &Path, format: &str, what: &str) {
+        let wrong = self.differences(format, &dump(root).expect("a tree that can be read"));
+        let shown: Vec<String> = wrong.iter().take(20).map(ToString::to_string).collect();
+        assert!(wrong.is_empty(), "{what}: {} differences:\n{}", wrong.len(), shown.join("\n"));
     }
 }
 

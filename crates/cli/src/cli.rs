@@ -6,7 +6,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    cache, completions, demo, doctor, index, inspect, ls, man, mount, pull, recover, serve, status, umount,
+    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, recover, serve, status, umount,
 };
 use crate::exit;
 
@@ -62,6 +62,7 @@ pub(crate) enum Command {
     Ls(ls::Ls),
     Index(index::Index),
     Inspect(inspect::Inspect),
+    Convert(convert::Convert),
     Status(status::Status),
     Cache(cache::Cache),
     Recover(recover::Recover),

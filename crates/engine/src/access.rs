@@ -19,7 +19,12 @@ pub(crate) fn open_later(image: &str, access: &Access) -> Result<Repository> {
     tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
 }
 
-/// Opens `destination` to write to it.
+/// Opens `image` to write to it. Nothing is asked or written yet.
+pub(crate) fn destination(image: &str, access: &Access) -> Result<Destination> {
+    open_destination(&read(image, access)?.0, access)
+}
+
+/// As [`destination`], of an image that was read already.
 pub(crate) fn open_destination(destination: &Source, access: &Access) -> Result<Destination> {
     let options = options(access, destination)?;
     tarpon_registry::open_destination(destination, &options).map_err(|error| registry("open the destination", error))
@@ -63,7 +68,8 @@ pub(crate) fn source(step: impl Into<String>, error: &SourceError) -> Error {
     with_hint(Error::new(kind(error.fault), step, error), error.fault)
 }
 
-pub(crate) fn registry(step: &str, error: tarpon_registry::Error) -> Error {
+/// A registry, layout or archive failed while doing `step`.
+pub(crate) fn registry(step: impl Into<String>, error: tarpon_registry::Error) -> Error {
     let fault = error.fault();
     with_hint(Error::new(kind(fault), step, error), fault)
 }

@@ -15,11 +15,13 @@
 //!
 //! engine.open_tree(&prepared)?;                                                    // `ls`: names and attributes
 //! engine.inspect(&request).await?;                                                 // manifest, config, layer formats
+//! convert(&ConvertRequest { … }, progress).await?;                                // needs no store
 //! engine.store()                                                                   // cache: list, check, empty
 //! ```
 
 mod access;
 mod auth_files;
+mod convert;
 mod engine;
 mod error;
 mod image;
@@ -34,6 +36,9 @@ mod server;
 mod tree;
 
 pub use auth_files::auth_files;
+pub use convert::{
+    Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
+};
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use image::{ImageRequest, IndexChoice, Prepared, Pull};
@@ -45,6 +50,7 @@ pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{Access, LayerVerification, MountRequest, MountStatus, Request, Response};
 pub use serve::serve;
 pub use server::{Client, Ended, Server};
+pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
 pub use tarpon_registry::serve as registry;

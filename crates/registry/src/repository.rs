@@ -173,8 +173,9 @@ impl Repository {
         }
     }
 
-    /// The document that the reference or tag names.
-    async fn root(&self, platform: &Platform) -> Result<Document, Error> {
+    /// The document that the reference or tag names, whatever it is. `platform` chooses where a layout without a tag has
+    /// several images.
+    pub async fn root(&self, platform: &Platform) -> Result<Document, Error> {
         match &self.backend {
             Backend::Registry { session, reference, .. } => {
                 if self.warm_pool {

@@ -185,7 +185,7 @@ struct RegistryOptions {
 
 /// `USER:PASSWORD`, which never shows in a debug print.
 #[derive(Clone)]
-struct Creds(String);
+pub(super) struct Creds(pub(super) String);
 
 impl std::fmt::Debug for Creds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -193,7 +193,7 @@ impl std::fmt::Debug for Creds {
     }
 }
 
-fn creds(argument: &str) -> Result<Creds, String> {
+pub(super) fn creds(argument: &str) -> Result<Creds, String> {
     match argument.split_once(':') {
         Some((user, _)) if !user.is_empty() => Ok(Creds(argument.to_owned())),
         _ => Err("expected USER:PASSWORD".to_owned()),

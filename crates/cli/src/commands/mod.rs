@@ -2,6 +2,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod completions;
+pub(crate) mod convert;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod image;
@@ -32,6 +33,7 @@ pub(crate) fn run(cli: Cli) -> Result {
         Command::Ls(command) => command.run(global),
         Command::Index(command) => command.run(global),
         Command::Inspect(command) => command.run(global),
+        Command::Convert(command) => command.run(global),
         Command::Status(command) => command.run(global),
         Command::Cache(command) => command.run(global),
         Command::Recover(command) => command.run(global),

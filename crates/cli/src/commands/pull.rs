@@ -48,7 +48,7 @@ impl Pull {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
         let doing = || format!("cannot pull {}", self.image.text());
-        let progress = output::progress(global.quiet);
+        let progress = output::pull_progress(global.quiet);
         let pulled = runtime()?.block_on(session.engine().pull(&self.image.request(), &*progress)).doing(doing)?;
         drop(progress);
         let Pulled { record, fetched } = pulled;

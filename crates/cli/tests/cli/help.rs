@@ -18,8 +18,20 @@ fn short_help_of_the_command() {
 
 #[test]
 fn help_of_every_subcommand() {
-    let subcommands =
-        ["mount", "umount", "ls", "inspect", "status", "cache", "recover", "doctor", "demo", "completions", "man"];
+    let subcommands = [
+        "mount",
+        "umount",
+        "ls",
+        "inspect",
+        "convert",
+        "status",
+        "cache",
+        "recover",
+        "doctor",
+        "demo",
+        "completions",
+        "man",
+    ];
     for subcommand in subcommands {
         insta::assert_snapshot!(format!("help_of_{subcommand}"), help(&[subcommand, "--help"]));
     }
@@ -51,7 +63,7 @@ fn completions_exist_for_every_shell() {
 fn there_is_a_manual_page_for_every_subcommand() {
     let world = World::new();
     let pages = world.stdout(&["man", "TMP/man"]);
-    for page in ["tarpon", "tarpon-mount", "tarpon-cache-verify", "tarpon-demo"] {
+    for page in ["tarpon", "tarpon-mount", "tarpon-convert", "tarpon-cache-verify", "tarpon-demo"] {
         assert!(pages.contains(&format!("TMP/man/{page}.1\n")), "{page} is missing in\n{pages}");
     }
     let mount = std::fs::read_to_string(world.path("man/tarpon-mount.1")).expect("written");

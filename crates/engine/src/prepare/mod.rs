@@ -9,10 +9,10 @@
 mod assemble;
 mod kept;
 mod layers;
-mod pipe;
+pub(crate) mod pipe;
 mod platform;
 mod stream;
-mod toc;
+pub(crate) mod toc;
 
 pub(crate) use layers::{Extent, Layer};
 use tarpon_oci::Source;

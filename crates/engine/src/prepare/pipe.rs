@@ -12,7 +12,7 @@ use tarpon_layer::decode::SNIFF_BYTES;
 use tarpon_oci::Hasher;
 
 /// Pieces of a blob that wait between download and decoder: at 16 KiB to 256 KiB a piece at most 16 MiB a layer.
-pub(super) const PIECES: usize = 64;
+pub(crate) const PIECES: usize = 64;
 
 /// Size of a buffer of decoded tar. Large enough that a hand-over between threads costs nothing against filling it.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -21,14 +21,14 @@ const BUFFER_BYTES: usize = 256 << 10;
 const BUFFERS: usize = 8;
 
 /// The reading end of a download.
-pub(super) struct BlobReader {
+pub(crate) struct BlobReader {
     pieces: tokio::sync::mpsc::Receiver<Result<Bytes, SourceError>>,
     current: Bytes,
     begun: bool,
 }
 
 impl BlobReader {
-    pub(super) fn new(pieces: tokio::sync::mpsc::Receiver<Result<Bytes, SourceError>>) -> Self {
+    pub(crate) fn new(pieces: tokio::sync::mpsc::Receiver<Result<Bytes, SourceError>>) -> Self {
         Self { pieces, current: Bytes::new(), begun: false }
     }
 
@@ -73,7 +73,7 @@ impl BufRead for BlobReader {
 
 /// Reads `source` to its end into the channel and hashes what passes. Returns early, without error, when the reading
 /// end is gone: then the reader has an error of its own.
-pub(super) fn pump(source: &mut impl Read, sink: &DecodedSink) -> io::Result<Hasher> {
+pub(crate) fn pump(source: &mut impl Read, sink: &DecodedSink) -> io::Result<Hasher> {
     let mut hasher = Hasher::new();
     loop {
         let mut buffer = sink.recycled.try_recv().unwrap_or_default();
@@ -102,13 +102,13 @@ fn fill(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// The writing end between decoder and walker.
-pub(super) struct DecodedSink {
+pub(crate) struct DecodedSink {
     full: SyncSender<Vec<u8>>,
     recycled: Receiver<Vec<u8>>,
 }
 
 /// The reading end between decoder and walker. Buffers go back to be filled again.
-pub(super) struct DecodedReader {
+pub(crate) struct DecodedReader {
     full: Receiver<Vec<u8>>,
     recycled: SyncSender<Vec<u8>>,
     current: Vec<u8>,
@@ -116,7 +116,7 @@ pub(super) struct DecodedReader {
 }
 
 /// A channel of decoded buffers.
-pub(super) fn decoded() -> (DecodedSink, DecodedReader) {
+pub(crate) fn decoded() -> (DecodedSink, DecodedReader) {
     let (full, filled) = sync_channel(BUFFERS);
     let (give_back, recycled) = sync_channel(BUFFERS + 2);
     let reader = DecodedReader { full: filled, recycled: give_back, current: Vec::new(), position: 0 };

@@ -11,7 +11,7 @@ use tarpon_layer::toc::{Format, TocClaim, TocError, TocPlace};
 use tarpon_oci::Blob;
 
 /// Why there is no index.
-pub(super) enum TocFailure {
+pub(crate) enum TocFailure {
     /// The bytes could not be had.
     Source(SourceError),
     /// The layer can be read, but not piece by piece.
@@ -36,7 +36,7 @@ impl From<TocError> for TocFailure {
 }
 
 /// How a blob of this format is compressed.
-pub(super) fn compression(format: Format) -> Compression {
+pub(crate) fn compression(format: Format) -> Compression {
     match format {
         Format::Estargz => Compression::Gzip,
         Format::ZstdChunked => Compression::Zstd,
@@ -44,7 +44,7 @@ pub(super) fn compression(format: Format) -> Compression {
 }
 
 /// Fetches, checks and parses the table of contents of `blob`.
-pub(super) async fn fetch(
+pub(crate) async fn fetch(
     claim: &TocClaim,
     blob: Blob,
     source: &dyn BlobSource,

@@ -7,6 +7,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tarpon_engine::{LayerPlan, Progress};
 use tarpon_oci::Digest;
 
+use super::Words;
 use crate::output::{escape, short_digest};
 
 /// Redraws in a second; more would only cost.
@@ -16,18 +17,17 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// One bar for each layer that has to be streamed. Layers with a table of contents are too quick for one.
 pub(super) struct Bars {
+    words: &'static Words,
     all: MultiProgress,
     layers: std::sync::Mutex<BTreeMap<usize, ProgressBar>>,
 }
 
-impl Default for Bars {
-    fn default() -> Self {
-        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(REDRAWS));
-        Self { all, layers: std::sync::Mutex::default() }
-    }
-}
-
 impl Bars {
+    pub(super) fn new(words: &'static Words) -> Self {
+        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(REDRAWS));
+        Self { words, all, layers: std::sync::Mutex::default() }
+    }
+
     fn with(&self, layer: usize, f: impl FnOnce(&ProgressBar)) {
         if let Ok(layers) = self.layers.lock()
             && let Some(bar) = layers.get(&layer)
@@ -57,7 +57,7 @@ impl Progress for Bars {
         self.with(layer, |bar| {
             bar.inc(bytes);
             if bar.length().is_some_and(|length| bar.position() >= length) {
-                bar.set_message("indexing");
+                bar.set_message(self.words.arrived);
             }
         });
     }

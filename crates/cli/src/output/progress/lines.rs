@@ -3,9 +3,10 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use tarpon_engine::{LayerPlan, LayerWay, Progress};
+use tarpon_engine::{LayerPlan, Progress};
 use tarpon_oci::Digest;
 
+use super::Words;
 use crate::output::{escape, note};
 use crate::size;
 
@@ -13,13 +14,18 @@ use crate::size;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Writes to stderr what has arrived.
-#[derive(Default)]
 pub(super) struct Lines {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+impl Lines {
+    pub(super) fn new(words: &'static Words) -> Self {
+        Self { state: Mutex::new(State::new(words, Vec::new())) }
+    }
+}
+
 struct State {
+    words: &'static Words,
     /// Compressed bytes of the layers that are streamed, by layer; `None` for the others.
     streamed: Vec<Option<u64>>,
     received: u64,
@@ -28,6 +34,10 @@ struct State {
 }
 
 impl State {
+    fn new(words: &'static Words, streamed: Vec<Option<u64>>) -> Self {
+        Self { words, streamed, received: 0, done: 0, last: None }
+    }
+
     fn total(&self) -> u64 {
         self.streamed.iter().flatten().sum()
     }
@@ -51,7 +61,8 @@ impl State {
         }
         self.last = Some(now);
         let (received, total) = (size::human(self.received), size::human(self.total()));
-        Some(format!("streaming layers: {received} of {total}, {} of {} done", self.done, self.layers()))
+        let (doing, layers) = (self.words.doing, self.layers());
+        Some(format!("{doing} layers: {received} of {total}, {} of {layers} done", self.done))
     }
 
     /// The line for a finished layer, if it is one that took time.
@@ -60,7 +71,7 @@ impl State {
             return None;
         }
         self.done += 1;
-        Some(format!("layer {} indexed: {} of {} done", layer + 1, self.done, self.layers()))
+        Some(format!("layer {} {}: {} of {} done", layer + 1, self.words.done, self.done, self.layers()))
     }
 }
 
@@ -69,10 +80,8 @@ impl Progress for Lines {
         let Ok(mut state) = self.state.lock() else { return };
         state.streamed = layers.iter().map(|layer| layer.way.is_streamed().then_some(layer.size)).collect();
         if state.layers() > 0 {
-            let is_plain = layers.iter().any(|layer| layer.way == LayerWay::Stream);
-            let reason = if is_plain { ": they have no table of contents" } else { "" };
-            let (streamed, all, total) = (state.layers(), layers.len(), size::human(state.total()));
-            note(&format!("streaming {streamed} of {all} layers once, {total}{reason}"));
+            let (total, Words { doing, how, why, .. }) = (size::human(state.total()), state.words);
+            note(&format!("{doing} {} of {} layers{how}, {total}{why}", state.layers(), layers.len()));
         }
     }
 
@@ -93,11 +102,12 @@ impl Progress for Lines {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PREPARING;
     use super::*;
 
     #[test]
     fn at_most_one_line_a_second_counts_bytes() {
-        let mut state = State { streamed: vec![Some(4096), None, Some(4096)], ..State::default() };
+        let mut state = State::new(&PREPARING, vec![Some(4096), None, Some(4096)]);
         let start = Instant::now();
         assert_eq!(state.receive(0, 1024, start), None);
         assert_eq!(state.receive(2, 1024, start + INTERVAL / 2), None);
@@ -108,7 +118,7 @@ mod tests {
 
     #[test]
     fn only_streamed_layers_are_worth_a_line() {
-        let mut state = State { streamed: vec![Some(4096), None], ..State::default() };
+        let mut state = State::new(&PREPARING, vec![Some(4096), None]);
         assert_eq!(state.receive(1, 10, Instant::now()), None);
         assert_eq!(state.finish(1), None);
         assert_eq!(state.finish(0).as_deref(), Some("layer 1 indexed: 1 of 1 done"));

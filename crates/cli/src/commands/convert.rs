@@ -1,0 +1,302 @@
+//! `tarpon convert`: an image in a format that can be read lazily, from where it is to where it is wanted.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use tarpon_engine::{
+    Access, Conversion, ConvertRequest, ConvertedImage, ErrorKind, LayerFormat, MAX_CONVERT_JOBS, Outcome, Platforms,
+    auth_files,
+};
+use tarpon_oci::{Platform, Source};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::image::{Creds, ImageName, creds, image_name};
+use super::session::runtime;
+use crate::cli::Global;
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
+use crate::output::{self, Table, escape};
+use crate::size;
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon convert --format estargz debian:12 registry.example/debian:12-lazy
+  tarpon convert --format zstd-chunked --all-platforms alpine:3.20 registry.example/alpine:3.20
+  tarpon convert --format estargz --prioritize files.txt oci-archive:app.tar oci:/srv/layout:v1
+  tarpon convert --format zstd-chunked --json oci:app localhost:5000/app | jq -r .digest
+
+SRC is as IMAGE of the other commands; DST is [docker://]NAME[:TAG] or oci:DIR[:TAG].
+The result is an OCI image, also if SRC is one of Docker's. The same image and options always give the same digest.";
+
+const REGISTRY_OPTIONS: &str = "Registry options";
+const HIGHEST_GZIP_LEVEL: u8 = 9;
+const HIGHEST_ZSTD_LEVEL: u8 = 22;
+
+/// Convert an image to a format whose files can be fetched one by one
+///
+/// Streams each layer from SRC to DST and rewrites it on the way; nothing is unpacked. Layers that are in the format already
+/// are copied as they are. DST's tag is set last, when everything was checked against the digests of SRC and is there.
+///
+/// Of an image for several platforms, the one for this machine is converted, to a single image; --platform and
+/// --all-platforms choose otherwise. Attestations in an index are left out, because they name digests that change. Foreign
+/// layers are refused, and so are layers that the format cannot hold, for example for a name that is not UTF-8.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Convert {
+    /// What layers become
+    #[arg(long, value_name = "FORMAT")]
+    format: FormatName,
+    /// Convert the image for this platform, as OS/ARCH[/VARIANT]; more than one give an index [default: this machine's]
+    #[arg(long, value_name = "PLATFORM")]
+    platform: Vec<Platform>,
+    /// Convert the images for all platforms, to an index
+    #[arg(long, conflicts_with = "platform")]
+    all_platforms: bool,
+    /// How hard to compress: 0 to 9 for estargz [default: 6], 1 to 22 for zstd-chunked [default: 6]
+    #[arg(long, value_name = "N")]
+    level: Option<u8>,
+    /// Layers to convert at once [default: 3]; each takes up to 60 MiB of memory, and its table of contents
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_CONVERT_JOBS as i64))]
+    jobs: Option<u16>,
+    /// Keep diffIDs, and so the config and the image's ID; eStargz then has its tables of contents in an image of their own,
+    /// DST-esgztoc (zstd-chunked always keeps them)
+    #[arg(long)]
+    keep_diff_id: bool,
+    /// Put the files that FILE lists, one path a line, first in their layers, so that others prefetch them (estargz only; takes
+    /// disk space for uncompressed layers in $TMPDIR or /var/tmp)
+    #[arg(long, value_name = "FILE", conflicts_with = "keep_diff_id")]
+    prioritize: Option<PathBuf>,
+    /// Also rewrite layers that are in the format already
+    #[arg(long)]
+    force: bool,
+    /// Print what was done as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    registries: Registries,
+    /// The image, for example docker.io/library/alpine:3.20
+    #[arg(value_name = "SRC", value_parser = image_name)]
+    source: ImageName,
+    /// Where the result goes
+    #[arg(value_name = "DST", value_parser = destination_name)]
+    destination: ImageName,
+}
+
+/// How to talk to the registries of SRC and DST.
+#[derive(Debug, Clone, Args)]
+struct Registries {
+    /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
+    #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS)]
+    authfile: Option<PathBuf>,
+    /// Credentials for SRC; other users can see arguments, so prefer --authfile
+    #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
+    src_creds: Option<Creds>,
+    /// Credentials for DST; other users can see arguments, so prefer --authfile
+    #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
+    dest_creds: Option<Creds>,
+    /// Check certificates; `false` also allows plain HTTP, which else only loopback addresses may speak [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(help_heading = REGISTRY_OPTIONS)]
+    tls_verify: Option<bool>,
+    /// Folder with the registries' CA certificates (*.crt) and client certificates (*.cert, *.key)
+    #[arg(long, value_name = "DIR", help_heading = REGISTRY_OPTIONS)]
+    cert_dir: Option<PathBuf>,
+}
+
+impl Registries {
+    fn access(&self, creds: Option<&Creds>) -> Access {
+        Access {
+            creds: creds.map(|creds| creds.0.clone()),
+            authfiles: self.authfile.clone().map_or_else(auth_files, |file| vec![file]),
+            cert_dir: self.cert_dir.clone(),
+            tls_verify: self.tls_verify,
+        }
+    }
+}
+
+/// What layers become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FormatName {
+    /// gzip with a table of contents; for containerd's stargz snapshotter, and readable by everybody
+    Estargz,
+    /// zstd with a table of contents; for Podman and CRI-O, and readable by everybody who reads zstd
+    ZstdChunked,
+}
+
+impl From<FormatName> for LayerFormat {
+    fn from(name: FormatName) -> Self {
+        match name {
+            FormatName::Estargz => Self::Estargz,
+            FormatName::ZstdChunked => Self::ZstdChunked,
+        }
+    }
+}
+
+/// An image name that can be written to.
+fn destination_name(argument: &str) -> std::result::Result<ImageName, String> {
+    let name = image_name(argument).map_err(|error| error.to_string())?;
+    match &name.source {
+        Source::Registry(reference) if reference.tag().is_none() || reference.digest().is_some() => {}
+        Source::OciLayout { tag, .. } if tag.as_deref().is_some_and(|tag| tag.starts_with('@')) => {}
+        Source::Registry(_) | Source::OciLayout { .. } => return Ok(name),
+        Source::OciArchive { .. } | Source::DockerArchive { .. } => {
+            return Err("an archive cannot be written to: use a registry or oci:DIR[:TAG]".to_owned());
+        }
+    }
+    Err("it needs a tag: its digest comes from the result".to_owned())
+}
+
+impl Convert {
+    pub(crate) fn run(self, global: &Global) -> Result {
+        let request = self.request()?;
+        let doing = || format!("cannot convert {} to {}", self.source.text, self.destination.text);
+        let progress = Arc::from(output::conversion_progress(global.quiet));
+        let runtime = runtime()?;
+        let converted = runtime.block_on(async {
+            let mut interrupt = signal(SignalKind::interrupt()).doing(doing)?;
+            let mut terminate = signal(SignalKind::terminate()).doing(doing)?;
+            let stopped = || Err(Failure::new(Exit::Interrupted, format_args!("{}: interrupted", doing())));
+            tokio::select! {
+                // What was asked for first counts.
+                biased;
+                _ = interrupt.recv() => stopped(),
+                _ = terminate.recv() => stopped(),
+                converted = tarpon_engine::convert(&request, progress) => converted.map_err(|error| failure(doing(), error)),
+            }
+        });
+        // Waits for threads that still write, so that their temporary files are gone.
+        drop(runtime);
+        let converted = converted?;
+        if self.json { output::json(&converted) } else { output::text(&text(&converted)) }
+    }
+
+    fn request(&self) -> Result<ConvertRequest> {
+        self.check_level()?;
+        let usage = |message| Failure::new(Exit::Usage, message);
+        if self.format == FormatName::ZstdChunked && self.prioritize.is_some() {
+            return Err(usage("--prioritize goes with --format estargz only"));
+        }
+        Ok(ConvertRequest {
+            source_access: self.registries.access(self.registries.src_creds.as_ref()),
+            destination_access: self.registries.access(self.registries.dest_creds.as_ref()),
+            platforms: match (self.all_platforms, self.platform.as_slice()) {
+                (true, _) => Platforms::All,
+                (false, []) => Platforms::Host,
+                (false, these) => Platforms::These(these.to_vec()),
+            },
+            level: self.level,
+            jobs: self.jobs.map(usize::from),
+            keep_diff_id: self.keep_diff_id,
+            prioritised: self.prioritised()?,
+            force: self.force,
+            ..ConvertRequest::new(&self.source.text, &self.destination.text, self.format.into())
+        })
+    }
+
+    fn check_level(&self) -> Result {
+        let (format, levels) = match self.format {
+            FormatName::Estargz => ("estargz", 0..=HIGHEST_GZIP_LEVEL),
+            FormatName::ZstdChunked => ("zstd-chunked", 1..=HIGHEST_ZSTD_LEVEL),
+        };
+        match self.level {
+            Some(level) if !levels.contains(&level) => {
+                let (low, high) = levels.into_inner();
+                let message = format!("--level {level}: levels of {format} are {low} to {high}");
+                Err(Failure::new(Exit::Usage, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The paths in the file: any bytes but newlines, blank lines left out.
+    fn prioritised(&self) -> Result<Vec<Vec<u8>>> {
+        let Some(file) = &self.prioritize else { return Ok(Vec::new()) };
+        let text = std::fs::read(file).doing(|| format!("cannot read {}", file.display()))?;
+        let lines = text.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        Ok(lines.filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
+    }
+}
+
+/// An error of options that only the engine could find is one of the command line all the same.
+fn failure(doing: String, error: tarpon_engine::Error) -> Failure {
+    let is_usage = error.kind == ErrorKind::Other && error.step.starts_with("read the ");
+    let mut failure = Failure::engine(doing, error);
+    if is_usage {
+        failure.exit = Exit::Usage;
+    }
+    failure
+}
+
+fn text(done: &Conversion) -> String {
+    let mut facts = Table::new(&["", ""]);
+    let mut fact = |name: &str, value: String| facts.row([name.to_owned(), escape(value.as_bytes())]);
+    fact("image", format!("{} ({})", done.destination, done.format));
+    fact(if done.is_index { "index" } else { "manifest" }, done.digest.to_string());
+    if let Some(toc) = &done.external_toc {
+        fact("contents", format!("{} {}", toc.tag, toc.digest));
+    }
+    for image in &done.images {
+        let (before, after) = (size::human(image.source_size), size::human(image.size));
+        fact(&image.platform, format!("{before} → {after} ({})", ratio(image.size, image.source_size)));
+    }
+    for note in &done.notes {
+        fact("note", note.clone());
+    }
+    let tables: Vec<String> = done.images.iter().map(|image| layers(image, done.is_index)).collect();
+    format!("{facts}\n{}", tables.join("\n"))
+}
+
+fn layers(image: &ConvertedImage, is_one_of_many: bool) -> String {
+    let mut table = Table::new(&[">LAYER", "FROM", "DIGEST", ">BEFORE", ">AFTER", ">RATIO", "HOW"]);
+    for (number, layer) in image.layers.iter().enumerate() {
+        let how = match layer.outcome {
+            Outcome::Converted => "converted",
+            Outcome::Copied => "copied",
+            Outcome::Reused => "was there",
+        };
+        table.row([
+            (number + 1).to_string(),
+            output::short_digest(&layer.source_digest),
+            output::short_digest(&layer.digest),
+            size::human(layer.source_size),
+            size::human(layer.size),
+            ratio(layer.size, layer.source_size),
+            how.to_owned(),
+        ]);
+    }
+    match is_one_of_many {
+        true => format!("{} {}\n{table}", escape(image.platform.as_bytes()), image.digest),
+        false => table.to_string(),
+    }
+}
+
+/// What became of a size: `103 %`.
+fn ratio(after: u64, before: u64) -> String {
+    match (u128::from(after) * 100 + u128::from(before) / 2).checked_div(u128::from(before)) {
+        Some(percent) => format!("{percent} %"),
+        None => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_destination_can_be_written_to_and_has_a_tag() {
+        for good in ["localhost:5000/a", "docker://quay.io/a/b:v1", "oci:/srv/layout", "oci:/srv/layout:v1"] {
+            assert!(destination_name(good).is_ok(), "{good}");
+        }
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let pinned = [format!("localhost:5000/a@{digest}"), format!("oci:/srv/layout@{digest}")];
+        for bad in pinned.iter().map(String::as_str).chain(["oci-archive:a.tar", "docker-archive:a.tar", "dir:/a"]) {
+            assert!(destination_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ratios_are_rounded_and_never_divide_by_nothing() {
+        assert_eq!([ratio(103, 100), ratio(1, 3), ratio(5, 0)], ["103 %", "33 %", "-"]);
+    }
+}

@@ -1,0 +1,136 @@
+//! Which images a source names, and which of them are converted.
+
+use bytes::Bytes;
+use tarpon_oci::{Descriptor, Digest, Document, ImageConfig, ImageIndex, Manifest, MediaType, Platform, Verified};
+use tarpon_registry::{Repository, ResolvedImage};
+
+use super::{Platforms, advised, outward};
+use crate::{Error, ErrorKind, Result};
+
+/// What is converted.
+pub(super) struct Chosen {
+    /// The index that the result will be like; `None`: the result is a single manifest.
+    pub(super) index: Option<ImageIndex>,
+    /// In the order of the index.
+    pub(super) images: Vec<Image>,
+    /// What the user should know, in one line each.
+    pub(super) notes: Vec<String>,
+    digest: Digest,
+}
+
+/// One image of the source.
+pub(super) struct Image {
+    /// Its place in the index.
+    pub(super) entry: Option<usize>,
+    pub(super) manifest: Manifest,
+    pub(super) config: ImageConfig,
+}
+
+impl Chosen {
+    /// Of the manifest or index that the source's name means.
+    pub(super) fn digest(&self) -> Digest {
+        self.digest
+    }
+}
+
+/// Resolves the source and reads the manifests and configs that are asked for.
+pub(super) async fn images(repository: &Repository, platforms: &Platforms) -> Result<Chosen> {
+    let host = Platform::host();
+    let hint = match platforms {
+        Platforms::These(these) => these.first().unwrap_or(&host),
+        _ => &host,
+    };
+    match repository.root(hint).await.map_err(|error| outward("resolve", error))? {
+        Document::Manifest(manifest) => {
+            let digest = *manifest.digest();
+            let image = image(repository, None, manifest).await?;
+            check_platform(&image.config, platforms)?;
+            Ok(Chosen { index: None, images: vec![image], notes: Vec::new(), digest })
+        }
+        Document::Index(index) => of_index(repository, index, platforms).await,
+    }
+}
+
+async fn of_index(repository: &Repository, index: ImageIndex, platforms: &Platforms) -> Result<Chosen> {
+    let entries = match platforms {
+        Platforms::Host => vec![select(&index, &Platform::host())?],
+        Platforms::These(these) => {
+            let mut entries = these.iter().map(|platform| select(&index, platform)).collect::<Result<Vec<_>>>()?;
+            entries.sort_unstable();
+            entries.dedup();
+            entries
+        }
+        Platforms::All => all(&index)?,
+    };
+    let mut images = Vec::with_capacity(entries.len());
+    for entry in &entries {
+        let bytes = repository.manifest(&index.manifests[*entry].digest).await;
+        images.push(image(repository, Some(*entry), parse(bytes.map_err(|error| outward("resolve", error))?)?).await?);
+    }
+    let keeps_index = match platforms {
+        Platforms::Host => false,
+        Platforms::These(_) => entries.len() > 1,
+        Platforms::All => true,
+    };
+    let notes = if keeps_index { left_out(&index) } else { Vec::new() };
+    let digest = *index.bytes.digest();
+    Ok(Chosen { index: keeps_index.then_some(index), images, notes, digest })
+}
+
+fn parse(bytes: Verified<Bytes>) -> Result<Manifest> {
+    Manifest::parse(bytes).map_err(|error| Error::new(ErrorKind::Refused, "resolve", format!("manifest: {error}")))
+}
+
+/// Place of the manifest for `platform`.
+fn select(index: &ImageIndex, platform: &Platform) -> Result<usize> {
+    let found = index.select(platform).map_err(|error| {
+        Error::new(ErrorKind::NotFound, "resolve", error).hint("choose with --platform, or take --all-platforms")
+    })?;
+    place(index, found)
+}
+
+fn all(index: &ImageIndex) -> Result<Vec<usize>> {
+    if let Some(inner) = index.manifests.iter().find(|entry| entry.media_type == MediaType::Index) {
+        let cause = format!("index {} inside of the index is not supported", inner.digest);
+        return Err(Error::new(ErrorKind::Refused, "resolve", cause));
+    }
+    let places: Vec<usize> = index.images().map(|entry| place(index, entry)).collect::<Result<_>>()?;
+    match places.is_empty() {
+        true => Err(Error::new(ErrorKind::NotFound, "resolve", "the index names no image")),
+        false => Ok(places),
+    }
+}
+
+fn place(index: &ImageIndex, found: &Descriptor) -> Result<usize> {
+    let place = index.manifests.iter().position(|entry| std::ptr::eq(entry, found));
+    place.ok_or_else(|| Error::new(ErrorKind::Other, "resolve", "an entry of the index was lost"))
+}
+
+/// Attestations, signatures and the like name the digests of manifests, which change.
+fn left_out(index: &ImageIndex) -> Vec<String> {
+    match index.manifests.len() - index.images().count() {
+        0 => Vec::new(),
+        count => {
+            vec![format!("left out {count} manifests of the index that are no images (attestations and the like)")]
+        }
+    }
+}
+
+async fn image(repository: &Repository, entry: Option<usize>, manifest: Manifest) -> Result<Image> {
+    let refused = |error| Error::new(ErrorKind::Refused, format!("read manifest {}", manifest.digest()), error);
+    manifest.check_image().map_err(refused)?;
+    let resolved = ResolvedImage { manifest, index_digest: None, name: String::new() };
+    let config = crate::access::config(repository, &resolved).await.map_err(advised)?;
+    Ok(Image { entry, manifest: resolved.manifest, config })
+}
+
+/// A source that is a single image must be for what was asked for.
+fn check_platform(config: &ImageConfig, platforms: &Platforms) -> Result<()> {
+    match platforms {
+        Platforms::These(these) if !these.iter().any(|platform| platform.distance(&config.platform).is_some()) => {
+            let cause = format!("the image is for {} only", config.platform);
+            Err(Error::new(ErrorKind::NotFound, "choose the platform", cause))
+        }
+        _ => Ok(()),
+    }
+}

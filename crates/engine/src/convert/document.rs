@@ -1,0 +1,106 @@
+//! The documents that name the result: what they said before, with what has changed and nothing else.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use tarpon_oci::media_type::{DOCKER_INDEX, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
+use tarpon_oci::{Blob, Digest, ImageIndex, NewDescriptor, limits};
+
+use super::choose::{Chosen, Image};
+use super::layers::NewLayer;
+use crate::{Error, ErrorKind, Result};
+
+/// A JSON object whose values are not looked into.
+type Object = BTreeMap<String, Box<RawValue>>;
+
+/// The config for `layers`: byte for byte the old one, but for the diffIDs.
+pub(super) fn config(image: &Image, layers: &[&NewLayer]) -> Result<Bytes> {
+    #[derive(Deserialize)]
+    struct Config<'a> {
+        #[serde(borrow)]
+        rootfs: RootFs<'a>,
+    }
+    #[derive(Deserialize)]
+    struct RootFs<'a> {
+        #[serde(borrow)]
+        diff_ids: &'a RawValue,
+    }
+    let old = &image.config.bytes;
+    if layers.iter().map(|layer| &layer.diff_id).eq(&image.config.diff_ids) {
+        return Ok(Bytes::clone(old));
+    }
+    let config: Config = serde_json::from_slice(old).map_err(malformed)?;
+    // What was borrowed is a part of the document, so that its place is known.
+    let start = config.rootfs.diff_ids.get().as_ptr().addr() - old.as_ptr().addr();
+    let end = start + config.rootfs.diff_ids.get().len();
+    let diff_ids: Vec<&Digest> = layers.iter().map(|layer| &layer.diff_id).collect();
+    let diff_ids = serde_json::to_vec(&diff_ids).map_err(malformed)?;
+    sized([&old[..start], &diff_ids, &old[end..]].concat())
+}
+
+/// The manifest for `layers`, in OCI's words. If nothing differs it is the old one, byte for byte.
+pub(super) fn manifest(image: &Image, config: Blob, layers: &[&NewLayer]) -> Result<Bytes> {
+    let old = &image.manifest;
+    let is_same = config == old.config.blob() && layers.iter().all(|layer| layer.is_copy());
+    if is_same && old.media_type == OCI_MANIFEST {
+        return Ok(Bytes::clone(&old.bytes));
+    }
+    let mut config = NewDescriptor::new(OCI_CONFIG, config);
+    config.annotations.clone_from(&old.config.annotations);
+    let layers: Vec<&NewDescriptor> = layers.iter().map(|layer| &layer.descriptor).collect();
+    let mut document: Object = serde_json::from_slice(&old.bytes).map_err(malformed)?;
+    set(&mut document, "mediaType", OCI_MANIFEST)?;
+    set(&mut document, "config", &config)?;
+    set(&mut document, "layers", &layers)?;
+    sized(serde_json::to_vec(&document).map_err(malformed)?)
+}
+
+/// The index that names `manifests`, each where the image that it was made from is in the old one.
+pub(super) fn index(old: &ImageIndex, chosen: &Chosen, manifests: &[&Bytes]) -> Result<Bytes> {
+    #[derive(Deserialize)]
+    struct Entries {
+        manifests: Vec<Object>,
+    }
+    let same = |(image, new): (&super::choose::Image, &&Bytes)| **new == *image.manifest.bytes;
+    let is_complete = manifests.len() == old.manifests.len();
+    let mut document: Object = serde_json::from_slice(&old.bytes).map_err(malformed)?;
+    let is_docker = document.get("mediaType").is_some_and(|stated| stated.get().contains(DOCKER_INDEX));
+    if is_complete && !is_docker && chosen.images.iter().zip(manifests).all(same) {
+        return Ok(Bytes::clone(&old.bytes));
+    }
+    let mut old: Entries = serde_json::from_slice(&old.bytes).map_err(malformed)?;
+    let mut entries = Vec::with_capacity(manifests.len());
+    for (image, manifest) in chosen.images.iter().zip(manifests) {
+        let entry = image.entry.and_then(|place| old.manifests.get_mut(place)).map(std::mem::take);
+        let mut entry = entry.unwrap_or_default();
+        set(&mut entry, "mediaType", OCI_MANIFEST)?;
+        set(&mut entry, "digest", Digest::of(manifest))?;
+        set(&mut entry, "size", manifest.len())?;
+        // The manifest itself, or other places of it: the old one's.
+        entry.remove("data");
+        entry.remove("urls");
+        entries.push(entry);
+    }
+    set(&mut document, "mediaType", OCI_INDEX)?;
+    set(&mut document, "manifests", &entries)?;
+    sized(serde_json::to_vec(&document).map_err(malformed)?)
+}
+
+fn set(object: &mut Object, key: &str, value: impl Serialize) -> Result<()> {
+    object.insert(key.to_owned(), to_raw_value(&value).map_err(malformed)?);
+    Ok(())
+}
+
+/// `document`, unless nobody would read it.
+fn sized(document: Vec<u8>) -> Result<Bytes> {
+    match document.len() as u64 {
+        0..=limits::MANIFEST_BYTES => Ok(document.into()),
+        size => Err(malformed(format!("{size} bytes are more than it may have ({})", limits::MANIFEST_BYTES))),
+    }
+}
+
+fn malformed(error: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Refused, "write the new manifest", error)
+}

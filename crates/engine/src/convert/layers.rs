@@ -1,0 +1,243 @@
+//! Every layer of every image once: kept where it is in the format already, else rewritten; several at once.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tarpon_fetch::{BlobSource, BlobStream, SourceError};
+use tarpon_layer::LayerPath;
+use tarpon_layer::toc::{Claim, Format};
+use tarpon_layer::write::ExternalToc;
+use tarpon_oci::{Blob, Compression, Descriptor, Digest, MediaType, NewDescriptor, Reference};
+use tarpon_registry::Destination;
+
+use super::choose::{Chosen, Image};
+use super::report::Outcome;
+use super::rewrite::{self, Recipe, Rewrite};
+use super::{advised, outward};
+use crate::prepare::toc::{self, TocFailure};
+use crate::progress::{LayerPlan, LayerWay, Progress};
+use crate::{Error, ErrorKind, Result, access};
+
+/// Annotations of a layer that say how its blob is packed: they go when it is packed in another way.
+const PACKING_ANNOTATIONS: [&str; 5] = [
+    "containerd.io/snapshot/stargz/",
+    "io.containers.estargz.",
+    "io.github.containers.zstd-chunked.",
+    "io.containers.zstd-chunked.",
+    // containerd's note of the diffID.
+    "containerd.io/uncompressed",
+];
+
+/// What is done to layers, and between whom.
+pub(super) struct Work<'a> {
+    pub(super) source: Arc<dyn BlobSource>,
+    /// A repository that the destination may take blobs over from.
+    pub(super) mount_from: Option<Reference>,
+    pub(super) destination: &'a Destination,
+    pub(super) recipe: Recipe,
+    pub(super) format: Format,
+    /// Whether layers that are in the format already stay as they are.
+    pub(super) reuses: bool,
+    pub(super) jobs: usize,
+    pub(super) progress: Arc<dyn Progress>,
+}
+
+/// A layer of the result.
+pub(super) struct NewLayer {
+    from: Wanted,
+    pub(super) descriptor: NewDescriptor,
+    pub(super) diff_id: Digest,
+    pub(super) outcome: Outcome,
+    pub(super) external_toc: Option<ExternalToc>,
+    not_prioritised: Vec<LayerPath>,
+}
+
+impl NewLayer {
+    /// Whether its blob is the source's.
+    pub(super) fn is_copy(&self) -> bool {
+        self.outcome != Outcome::Converted
+    }
+}
+
+/// A layer of the source, as the manifest has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wanted {
+    descriptor: Descriptor,
+    diff_id: Digest,
+}
+
+/// What becomes of a layer.
+enum Way {
+    Keep,
+    Rewrite,
+}
+
+/// The layers of `image`, lowest first.
+pub(super) fn of<'a>(image: &Image, layers: &'a [NewLayer]) -> Result<Vec<&'a NewLayer>> {
+    let find = |wanted| layers.iter().find(|layer| layer.from == wanted);
+    let found: Option<_> = wanted(image).map(find).collect();
+    found.ok_or_else(|| Error::new(ErrorKind::Other, "convert the layers", "one was lost"))
+}
+
+fn wanted(image: &Image) -> impl Iterator<Item = Wanted> {
+    let layers = image.manifest.layers.iter().zip(&image.config.diff_ids);
+    layers.map(|(descriptor, diff_id)| Wanted { descriptor: descriptor.clone(), diff_id: *diff_id })
+}
+
+/// A line for the paths that come first in no layer.
+pub(super) fn unmoved(layers: &[NewLayer], paths: &[Vec<u8>]) -> Option<String> {
+    let is_nowhere = |path: &&Vec<u8>| {
+        let path = LayerPath::from_tar_name(path).ok();
+        path.is_some_and(|path| layers.iter().all(|layer| layer.not_prioritised.contains(&path)))
+    };
+    let count = paths.iter().filter(is_nowhere).count();
+    (count > 0).then(|| format!("{count} of {} paths to come first are in no layer, or cannot be moved", paths.len()))
+}
+
+impl Work<'_> {
+    /// Converts what `chosen` consists of. A layer that occurs more than once is converted once.
+    pub(super) async fn convert(&self, chosen: &Chosen) -> Result<Vec<NewLayer>> {
+        let mut all: Vec<Wanted> = Vec::new();
+        for layer in chosen.images.iter().flat_map(wanted) {
+            if !all.contains(&layer) {
+                all.push(layer);
+            }
+        }
+        let ways: Vec<BoxFuture<'_, Result<Way>>> =
+            all.iter().enumerate().map(|(number, layer)| self.way(number, layer).boxed()).collect();
+        let ways: Vec<Way> = stream::iter(ways).buffered(self.jobs).try_collect().await?;
+        self.progress.resolved(&chosen.digest(), &plan(&all));
+        let layers: Vec<BoxFuture<'_, Result<NewLayer>>> = all
+            .iter()
+            .zip(ways)
+            .enumerate()
+            .map(|(number, (layer, way))| self.one(number, layer, way).boxed())
+            .collect();
+        stream::iter(layers).buffered(self.jobs).try_collect().await
+    }
+
+    /// Finds out what to do. What a layer's descriptor claims is believed when its table of contents is the one that is
+    /// claimed, and can be read.
+    async fn way(&self, number: usize, layer: &Wanted) -> Result<Way> {
+        let refused = |cause: String| {
+            let step = step("read", number, &layer.descriptor.digest);
+            Error::new(ErrorKind::Refused, step, cause)
+        };
+        let Descriptor { media_type, annotations, size, .. } = &layer.descriptor;
+        let claim = Claim::of(media_type, annotations, *size).map_err(|error| refused(error.to_string()))?;
+        let Claim::Toc(claim) = claim else { return Ok(Way::Rewrite) };
+        if !self.reuses || claim.format() != self.format {
+            return Ok(Way::Rewrite);
+        }
+        match toc::fetch(&claim, layer.descriptor.blob(), &*self.source, |_| ()).await {
+            Ok(_) => Ok(Way::Keep),
+            Err(TocFailure::NotLazy(_)) => Ok(Way::Rewrite),
+            Err(TocFailure::Refused(error)) => {
+                let error = refused(error.to_string());
+                Err(error.hint("--force writes the layer anew from its tar, whatever its table of contents says"))
+            }
+            Err(TocFailure::Source(error)) => {
+                Err(advised(access::source(step("read", number, &layer.descriptor.digest), &error)))
+            }
+        }
+    }
+
+    async fn one(&self, number: usize, layer: &Wanted, way: Way) -> Result<NewLayer> {
+        let done = match way {
+            Way::Keep => self.keep(number, layer).await,
+            Way::Rewrite => self.rewrite(number, layer).await,
+        };
+        if done.is_ok() {
+            self.progress.layer_done(number);
+        }
+        done
+    }
+
+    async fn keep(&self, number: usize, layer: &Wanted) -> Result<NewLayer> {
+        let blob = layer.descriptor.blob();
+        let failed = |error| outward(step("copy", number, &blob.digest), error);
+        let is_there = self.destination.has_blob(blob).await.map_err(failed)?
+            || match &self.mount_from {
+                Some(from) => self.destination.mount_blob(blob, from).await.map_err(failed)?,
+                None => false,
+            };
+        if !is_there {
+            let source = Counted { source: self.source.clone(), progress: self.progress.clone(), number };
+            self.destination.copy_blob(blob, Arc::new(source)).await.map_err(failed)?;
+        }
+        let compression = match layer.descriptor.media_type {
+            MediaType::Layer(compression) => compression,
+            _ => Compression::None,
+        };
+        let mut descriptor = NewDescriptor::new(compression.layer_media_type(), blob);
+        descriptor.annotations.clone_from(&layer.descriptor.annotations);
+        Ok(NewLayer {
+            from: layer.clone(),
+            descriptor,
+            diff_id: layer.diff_id,
+            outcome: if is_there { Outcome::Reused } else { Outcome::Copied },
+            external_toc: None,
+            not_prioritised: Vec::new(),
+        })
+    }
+
+    async fn rewrite(&self, number: usize, layer: &Wanted) -> Result<NewLayer> {
+        let blob = layer.descriptor.blob();
+        let job = Rewrite { blob, diff_id: layer.diff_id, source: &*self.source, recipe: &self.recipe };
+        let written = rewrite::rewrite(job, self.destination, |bytes| self.progress.received(number, bytes)).await;
+        let written = written.map_err(|error| error.outward(step("convert", number, &blob.digest)))?;
+        let mut descriptor = NewDescriptor::new(written.compression.layer_media_type(), written.blob);
+        let is_packing = |name: &str| PACKING_ANNOTATIONS.iter().any(|packing| name.starts_with(packing));
+        let kept = layer.descriptor.annotations.iter().filter(|(name, _)| !is_packing(name));
+        descriptor.annotations = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+        descriptor.annotations.extend(written.annotations);
+        Ok(NewLayer {
+            from: layer.clone(),
+            descriptor,
+            diff_id: written.diff_id,
+            outcome: Outcome::Converted,
+            external_toc: written.external_toc,
+            not_prioritised: written.not_prioritised,
+        })
+    }
+}
+
+/// Copies take their time too, so that all layers are worth showing.
+fn plan(layers: &[Wanted]) -> Vec<LayerPlan> {
+    let plan = |(number, layer): (usize, &Wanted)| {
+        let Blob { digest, size } = layer.descriptor.blob();
+        LayerPlan { number, digest, size, way: LayerWay::Stream }
+    };
+    layers.iter().enumerate().map(plan).collect()
+}
+
+/// "convert layer 3 (sha256:…)", as people count.
+fn step(doing: &str, number: usize, digest: &Digest) -> String {
+    format!("{doing} layer {} ({digest})", number + 1)
+}
+
+/// A source that tells what it reads.
+struct Counted {
+    source: Arc<dyn BlobSource>,
+    progress: Arc<dyn Progress>,
+    number: usize,
+}
+
+impl BlobSource for Counted {
+    fn read(&self, blob: Blob, range: Range<u64>) -> BoxFuture<'_, std::result::Result<BlobStream, SourceError>> {
+        let (progress, number) = (self.progress.clone(), self.number);
+        async move {
+            let pieces = self.source.read(blob, range).await?;
+            let told = pieces.inspect_ok(move |piece| progress.received(number, piece.len() as u64));
+            Ok(told.boxed())
+        }
+        .boxed()
+    }
+
+    fn name(&self) -> String {
+        self.source.name()
+    }
+}

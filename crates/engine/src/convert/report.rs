@@ -1,0 +1,107 @@
+//! What a conversion did.
+
+use bytes::Bytes;
+use serde::Serialize;
+use tarpon_oci::Digest;
+
+use super::choose::Image;
+use super::layers::NewLayer;
+
+/// A conversion, done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Conversion {
+    /// The source, normalised.
+    pub source: String,
+    /// Digest of the manifest or index that its name means.
+    pub source_digest: Digest,
+    /// The destination, normalised.
+    pub destination: String,
+    /// What layers are now.
+    pub format: String,
+    /// Digest of the manifest or index that has the destination's tag now.
+    pub digest: Digest,
+    /// Whether that is an index.
+    pub is_index: bool,
+    /// The image of tables of contents beside it.
+    pub external_toc: Option<TocImage>,
+    /// Each image.
+    pub images: Vec<ConvertedImage>,
+    /// What was left out and the like, in one line each.
+    pub notes: Vec<String>,
+}
+
+/// One image of a conversion.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConvertedImage {
+    /// What it is for.
+    pub platform: String,
+    /// Its manifest before.
+    pub source_digest: Digest,
+    /// Its manifest now.
+    pub digest: Digest,
+    /// Compressed bytes of its layers before.
+    pub source_size: u64,
+    /// Compressed bytes of its layers now.
+    pub size: u64,
+    /// Its layers, lowest first.
+    pub layers: Vec<ConvertedLayer>,
+}
+
+/// One layer of a conversion.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConvertedLayer {
+    /// The blob before.
+    pub source_digest: Digest,
+    /// The blob now.
+    pub digest: Digest,
+    /// Bytes of the blob before.
+    pub source_size: u64,
+    /// Bytes of the blob now.
+    pub size: u64,
+    /// How it came about.
+    pub outcome: Outcome,
+}
+
+/// How a layer came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Written anew.
+    Converted,
+    /// It was in the format already, and its blob was copied.
+    Copied,
+    /// It was in the format already, and the destination had its blob or took it over from the source's repository.
+    Reused,
+}
+
+/// An image that holds tables of contents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TocImage {
+    /// Its tag at the destination.
+    pub tag: String,
+    /// Digest of its manifest.
+    pub digest: Digest,
+}
+
+/// What became of `image`.
+pub(super) fn image(image: &Image, manifest: &Bytes, layers: &[&NewLayer]) -> ConvertedImage {
+    let layers: Vec<ConvertedLayer> = layers
+        .iter()
+        .zip(&image.manifest.layers)
+        .map(|(new, old)| ConvertedLayer {
+            source_digest: old.digest,
+            digest: new.descriptor.digest,
+            source_size: old.size,
+            size: new.descriptor.size,
+            outcome: new.outcome,
+        })
+        .collect();
+    ConvertedImage {
+        platform: image.config.platform.to_string(),
+        source_digest: *image.manifest.digest(),
+        digest: Digest::of(manifest),
+        source_size: image.manifest.layers_size(),
+        size: layers.iter().map(|layer| layer.size).sum(),
+        layers,
+    }
+}

@@ -1,0 +1,118 @@
+//! A converted image is the image that it was made from: mounted in each mode it is the tree that other tools unpack from
+//! the source, and other tools take it.
+
+use std::path::Path;
+use std::process::Command;
+
+use tarpon_tests::expected::Expected;
+use tarpon_tests::real;
+use tarpon_tests::tarpon::Tarpon;
+
+const FORMATS: [&str; 2] = ["estargz", "zstd-chunked"];
+const MODES: [&str; 2] = ["native", "fuse"];
+
+/// What stands in the way of a test on `image`.
+fn missing(image: &str) -> Option<String> {
+    if let Some(reason) = real::missing() {
+        return Some(reason);
+    }
+    let registry = real::registry()?;
+    let is_there = real::has_tag(&registry, image, "gzip");
+    (!is_there).then(|| format!("it is not in the registry (cargo xtask images {image})"))
+}
+
+fn check(image: &str) {
+    if let Some(reason) = missing(image) {
+        eprintln!("skipped: {image}: {reason}");
+        return;
+    }
+    let registry = real::registry().expect("missing() looked");
+    let source = format!("{registry}/{image}:gzip");
+    let expected = Expected::of(&registry, &format!("{image}:gzip")).unwrap();
+    let work = real::scratch().unwrap();
+    for format in FORMATS {
+        let mut tarpon = Tarpon::new().unwrap();
+        let layout = format!("oci:{}:{format}", work.path().join("layout").display());
+        let pushed = format!("{registry}/converted/{image}:{format}");
+        let first = convert(&tarpon, format, &source, &layout);
+        let second = convert(&tarpon, format, &source, &pushed);
+        assert_eq!(first, second, "{image} as {format}: the digest depends on where it goes");
+        for (result, mode) in [(&layout, MODES[0]), (&pushed, MODES[1])] {
+            let root = tarpon.mount(result, &["--mode", mode, "--suid", "--dev"]).unwrap();
+            expected.assert_at(&root, format, &format!("{result} in mode {mode}"));
+            tarpon.unmount(&root).unwrap();
+        }
+        others_take(&layout, &pushed, work.path());
+    }
+}
+
+/// Converts, and gives the digest of the result.
+fn convert(tarpon: &Tarpon, format: &str, from: &str, to: &str) -> String {
+    let done = tarpon.run("convert", &["--quiet", "--json", "--format", format, from, to]).unwrap();
+    let done: serde_json::Value = serde_json::from_str(&done).unwrap();
+    done["digest"].as_str().unwrap().to_owned()
+}
+
+/// skopeo copies it, which checks each digest, and Podman pulls it, which checks the diffIDs too.
+fn others_take(layout: &str, pushed: &str, work: &Path) {
+    let copy = format!("oci:{}", work.join("copy").display());
+    real::run(Command::new("skopeo").args(["copy", "-q", layout, &copy])).unwrap();
+    if !real::have(&["podman"]) {
+        eprintln!("skipped: {pushed}: podman is not installed");
+        return;
+    }
+    // Podman wants its paths short.
+    let store = real::scratch().unwrap();
+    let podman = |arguments: &[&str]| {
+        let mut command = Command::new("podman");
+        command.arg("--root").arg(store.path().join("root")).arg("--runroot").arg(store.path().join("run"));
+        real::run(command.args(["--storage-driver", "overlay"]).args(arguments))
+    };
+    podman(&["pull", "-q", "--tls-verify=false", pushed]).unwrap();
+    podman(&["rmi", "-f", pushed]).unwrap();
+}
+
+#[test]
+fn debian_base_is_converted_as_it_is() {
+    check("dev/debian-base");
+}
+
+#[test]
+fn tars_of_all_dialects_are_converted_as_they_are() {
+    check("dev/quirks-tar");
+}
+
+#[test]
+fn names_that_are_not_utf_8_are_refused_by_name() {
+    check_refusal("dev/quirks", "not-utf8");
+}
+
+#[test]
+fn sparse_files_are_refused_by_name() {
+    check_refusal("dev/quirks-sparse", "a sparse file");
+}
+
+#[test]
+fn names_that_are_a_directory_first_and_a_file_later_are_refused_by_name() {
+    check_refusal("dev/quirks-dup", "qt/dup/");
+}
+
+/// No format can hold what is in `image`: one line says so, with `words` in it, and nothing is left.
+fn check_refusal(image: &str, words: &str) {
+    if let Some(reason) = missing(image) {
+        eprintln!("skipped: {image}: {reason}");
+        return;
+    }
+    let registry = real::registry().expect("missing() looked");
+    let work = real::scratch().unwrap();
+    let tarpon = Tarpon::new().unwrap();
+    for format in FORMATS {
+        let layout = format!("oci:{}", work.path().join(format).display());
+        let source = format!("{registry}/{image}:gzip");
+        let output = tarpon.output("convert", &["--quiet", "--format", format, &source, &layout]).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(6), "{said}");
+        assert!(said.starts_with("tarpon: cannot convert ") && said.contains(words), "{said}");
+        assert!(!work.path().join(format).join("index.json").exists());
+    }
+}
