@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::future::try_join_all;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use tarpon_fetch::{BlobSource, ObjectStore};
+use tarpon_fetch::BlobSource;
 use tarpon_layer::LayerIndex;
 use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::Claim;
@@ -126,7 +126,7 @@ pub(super) async fn index_all(
     }
     let streams = to_stream
         .into_iter()
-        .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), Arc::new(store.clone()), progress));
+        .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), store.clone(), progress));
     let mut streams = stream::iter(streams).buffer_unordered(STREAMS);
     while let Some((wanted, layer)) = streams.try_next().await? {
         keep(store, &mut found, wanted, layer);
@@ -233,7 +233,7 @@ async fn streamed<'a>(
     fallback: Option<String>,
     config: &ImageConfig,
     source: Arc<dyn BlobSource>,
-    store: Arc<dyn ObjectStore>,
+    store: Store,
     progress: &dyn Progress,
 ) -> Result<(&'a Wanted, Layer)> {
     let step = step(layer.number, &layer.blob.digest);
