@@ -7,6 +7,7 @@
 mod common;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use common::{Random, noise};
@@ -93,24 +94,26 @@ impl World {
         let is_local = self.store.object(id).is_some();
         let first = if is_local { Found::LocalFile } else { Found::SharedInode };
         let Found::SharedInode = *mount.found.entry(number).or_insert(first) else { return };
-        if !self.inodes.contains_key(&number) {
-            let Some(size) = self.fetcher.hold_inode(id) else { return };
-            let inode = Inode { size: usize::try_from(size).unwrap(), pages: HashMap::new() };
-            self.inodes.insert(number, inode);
-        }
-        let inode = self.inodes.get_mut(&number).unwrap();
+        let inode = match self.inodes.entry(number) {
+            Entry::Occupied(inode) => inode.into_mut(),
+            Entry::Vacant(free) => {
+                let Some(size) = self.fetcher.hold_inode(id) else { return };
+                free.insert(Inode { size: usize::try_from(size).expect("a small number"), pages: HashMap::new() })
+            }
+        };
         let page = random.index(inode.size.div_ceil(PAGE));
         let (start, end) = (page * PAGE, inode.size.min(page * PAGE + PAGE));
-        if !inode.pages.contains_key(&page) {
-            let Ok(answer) = self.fetcher.read(id, start as u64, (end - start) as u64).await else { return };
-            if answer.len() != end - start {
-                return;
+        let shown = match inode.pages.entry(page) {
+            Entry::Occupied(page) => page.into_mut(),
+            Entry::Vacant(free) => {
+                let answer = self.fetcher.read(id, start as u64, (end - start) as u64).await;
+                let Some(answer) = answer.ok().filter(|answer| answer.len() == end - start) else { return };
+                free.insert(answer.to_vec())
             }
-            inode.pages.insert(page, answer.to_vec());
-        }
+        };
         if mount.is_honest {
             assert_eq!(inode.size, bytes.len(), "a wrong size");
-            assert!(inode.pages[&page] == bytes[start..end], "wrong bytes in page {page}");
+            assert!(*shown == bytes[start..end], "wrong bytes in page {page}");
             self.shown += 1;
         }
     }
@@ -120,7 +123,9 @@ impl World {
         if self.inodes.remove(&number).is_some() {
             self.fetcher.release_inode(&self.objects[number].0);
             // Whoever used it has to look again.
-            self.mounts.iter_mut().for_each(|mount| drop(mount.found.remove(&number)));
+            for mount in &mut self.mounts {
+                mount.found.remove(&number);
+            }
         }
     }
 
