@@ -38,6 +38,11 @@ impl Breaker {
     pub(crate) fn new(rest: Duration) -> Self {
         Self { state: Mutex::default(), rest }
     }
+
+    /// Whether the source failed, and nothing has come from it since.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.state.lock().resting.is_some()
+    }
 }
 
 /// One request to a source, from the moment that it is made.

@@ -1,8 +1,8 @@
 //! Singleflight: whoever wants a piece that is on its way waits for the request that brings it.
 //!
 //! Invariant: a piece is in [`Flights`] from the moment it is asked for until its bytes are kept, so at no moment do two
-//! requests bring it. A waiter that goes away takes nothing from the others; when the last one has gone, the request
-//! ends, unless it was asked to go on.
+//! requests of an image bring it. (Readers of an object that several images have ask for pieces of the same image.) A waiter
+//! that goes away takes nothing from the others; when the last one has gone, the request ends, unless it was asked to go on.
 
 use std::collections::HashMap;
 use std::sync::Arc;

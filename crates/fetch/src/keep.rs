@@ -107,7 +107,7 @@ impl Host {
         if let Some(parts) = &object.parts
             && matches!(published, Ok(()) | Err(StoreError::Corrupt(_)))
         {
-            self.judge(object.id, parts.list, published.is_ok());
+            self.was_hashed(object, parts.list, published.is_ok());
         }
         object.end_publishing();
         match published {

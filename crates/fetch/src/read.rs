@@ -119,21 +119,28 @@ impl Host {
     /// Asks one after the other of the images, which agree on the object. `None` if they no longer do.
     async fn read_from(
         self: &Arc<Self>,
-        claimants: Vec<Claimant>,
+        mut claimants: Vec<Claimant>,
         id: &ObjectId,
         offset: u64,
         length: u64,
         deadline: Instant,
     ) -> Option<Result<ObjectBytes, ReadError>> {
         let mut failure = ReadError::UnknownObject(*id);
+        let mut others = claimants.len();
+        if others > 1 {
+            claimants.sort_by_key(|(image, _)| image.breaker.is_resting());
+        }
         for (image, _) in claimants {
+            others -= 1;
             let Some(object) = self.object_in(&image, id) else { continue };
             if !self.may_be_lazy(&object) {
                 return None;
             }
             let range = clip(offset, length, object.size());
             let began = Instant::now();
-            let answer = self.read_through(&object, range, deadline).await;
+            // A source that hangs leaves time for the others.
+            let until = if others > 0 { began + deadline.saturating_duration_since(began) / 2 } else { deadline };
+            let answer = self.read_through(&object, range, until).await;
             match answer {
                 Ok(bytes) => {
                     image.tally.served_late(bytes.len(), began.elapsed());

@@ -251,3 +251,23 @@ async fn the_size_of_an_inode_is_not_what_one_image_makes_up() {
     assert_eq!(size, Some(100 << 10));
     assert_eq!(image.contested_inode(), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_says_the_truth_and_delivers_nothing_holds_up_another_once() {
+    let content = noise(3, 600 * KIB);
+    let object = Digest::of(&content);
+    let layer = honest(&content, 100 * KIB);
+    let world = World::new(&[&layer]);
+    world.source.always(Then::Never.into());
+    let (_other, _) = add(&world.fetcher, &honest(&content, 100 * KIB), "other:latest");
+    let began = Instant::now();
+    assert_bytes!(world.read(&object, 0, 1000).await.unwrap(), content[..1000]);
+    assert!(began.elapsed() <= Duration::from_secs(15), "{:?}", began.elapsed());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for chunk in 1..6 {
+        let (began, at) = (Instant::now(), chunk * 100 * KIB);
+        assert_bytes!(world.read(&object, at as u64, 1000).await.unwrap(), content[at..at + 1000]);
+        assert!(began.elapsed() < Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_secs(6)).await;
+    }
+}

@@ -20,6 +20,7 @@
 
 mod budget;
 mod clock;
+mod discard;
 mod disk;
 mod durability;
 mod error;

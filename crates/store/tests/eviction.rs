@@ -189,6 +189,25 @@ fn a_partial_object_in_use_is_not_evicted_and_a_forgotten_one_is() {
 }
 
 #[test]
+fn what_a_failed_import_brought_is_taken_back_as_far_as_nobody_else_may_want_it() {
+    let folder = common::folder().unwrap();
+    let store = open(folder.path(), 1 << 30);
+    let ids: Vec<Digest> = (0..3).map(|seed| put(&store, &content(seed, 1000)).unwrap()).collect();
+    install(&store, "other", &ids[1..2]).unwrap();
+    let there = |store: &Store| ids.iter().map(|id| store.contains(id)).collect::<Vec<_>>();
+    let pin = store.pin().unwrap();
+    let another = store.pin().unwrap();
+    store.discard(&ids[..2]).unwrap();
+    assert_eq!(there(&store), [true, true, true], "another import may have found them here");
+    drop(another);
+    let before = store.estimated_usage();
+    assert_eq!(store.discard(&ids[..2]).unwrap().objects, 1);
+    assert_eq!(there(&store), [false, true, true], "one is of an image, one was not asked for");
+    assert!(store.estimated_usage() < before);
+    drop(pin);
+}
+
+#[test]
 fn removing_an_image_takes_what_only_it_refers_to_and_is_refused_while_it_is_mounted() {
     let folder = common::folder().unwrap();
     let store = open(folder.path(), 1 << 30);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::future::try_join_all;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use tarpon_fetch::{BlobSource, ObjectStore};
+use tarpon_fetch::BlobSource;
 use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::Claim;
 use tarpon_layer::{LayerIndex, Node};
@@ -148,7 +148,7 @@ pub(super) async fn index_all(
     }
     let streams = to_stream
         .into_iter()
-        .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), Arc::new(store.clone()), progress));
+        .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), store.clone(), progress));
     let mut streams = stream::iter(streams).buffer_unordered(STREAMS);
     while let Some((wanted, streamed)) = streams.try_next().await? {
         // A table of contents is how everybody reads the layer; streaming only proved that the layer is what it should be.
@@ -279,7 +279,7 @@ async fn streamed<'a>(
     fallback: Option<String>,
     config: &ImageConfig,
     source: Arc<dyn BlobSource>,
-    store: Arc<dyn ObjectStore>,
+    store: Store,
     progress: &dyn Progress,
 ) -> Result<(&'a Wanted, Layer)> {
     let step = step(layer.number, &layer.blob.digest);

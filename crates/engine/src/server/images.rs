@@ -40,6 +40,11 @@ impl Image {
         self.repository.ignores_ranges()
     }
 
+    /// As [`ImageHandle::contested_inode`].
+    pub(super) fn contested_inode(&self) -> Option<Digest> {
+        self.handle.contested_inode()
+    }
+
     /// What crossed the wire for this image, retries and tokens included.
     pub(super) fn transfers(&self) -> tarpon_registry::Stats {
         self.repository.stats()

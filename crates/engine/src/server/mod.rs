@@ -10,6 +10,7 @@ mod memo;
 mod mounts;
 mod places;
 pub(crate) mod recover;
+mod sharing;
 mod signals;
 mod wire;
 

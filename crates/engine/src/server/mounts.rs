@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tarpon_fetch::Fetcher;
-use tarpon_mount::{Host, MountError, MountSpec, Mounted, Unmounted};
+use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted};
 use tarpon_store::Store;
 use tokio::runtime::Handle;
 
@@ -67,12 +67,18 @@ impl Mounts {
     }
 
     /// Mounts. The record is written before the kernel is asked, so that no kill leaves an unrecorded mount.
-    pub(super) fn mount(self: &Arc<Self>, request: MountRequest) -> Result<MountStatus> {
+    pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
         let image = self.images.load(&request)?;
+        let own_inodes = super::sharing::own_inodes(request.mode, image.contested_inode())?;
         self.look_around()?;
         let place = self.places.reserve(&request.mountpoint)?;
         let mut memo = Memo::new(&request);
         memo.write(&self.store).map_err(|error| Error::new(ErrorKind::Store, "record the mount", error))?;
+        if let Some(reason) = own_inodes {
+            // Not in the record: a successor has no such inodes.
+            request.mode = ModeChoice::Only(Mode::Fuse);
+            request.fallbacks.push(reason);
+        }
         let before = Baseline::of(&image);
         let mounted = match self.host.mount(&spec(&self.store, &request, &image)) {
             Ok(mounted) => mounted,
