@@ -122,7 +122,7 @@ impl Engine {
             target.push_bytes(index.blob.clone()).await?;
             target.push_manifest(OCI_MANIFEST, index.manifest.clone(), None).await
         };
-        publish.await.map_err(|error| access::registry(&format!("publish the index to {}", target.name()), error))
+        publish.await.map_err(|error| access::registry(format!("publish the index to {}", target.name()), error))
     }
 
     /// Compares a published index with the layers themselves, which are all read for it.
