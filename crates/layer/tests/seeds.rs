@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use tarpon_layer::chunks::ChunkTableBuilder;
 use tarpon_layer::decode::LayerReader;
-use tarpon_layer::plain::{Access, Options};
-use tarpon_layer::{Codec, Place};
+use tarpon_layer::packed::pack;
+use tarpon_layer::plain::{Access, Options, import};
+use tarpon_layer::spans::SpanReader;
+use tarpon_layer::{Codec, LayerIndex, Place};
 use tarpon_testkit::fuzz;
 use tarpon_testkit::layers::{
     Dialect, EstargzOptions, Item, ZstdChunkedOptions, estargz, gzip, gzip_members, hostile_tars, hostile_tocs,
@@ -59,6 +61,16 @@ fn seeds_of_chunk_table() {
 }
 
 #[test]
+fn seeds_of_packed_index() {
+    replay("packed_index", fuzz::packed_index);
+}
+
+#[test]
+fn seeds_of_spanned_layer() {
+    replay("spanned_layer", fuzz::spanned_layer);
+}
+
+#[test]
 fn seeds_of_write_layer() {
     replay("write_layer", fuzz::write_layer);
 }
@@ -86,6 +98,22 @@ fn items() -> Vec<Item> {
         Item::whiteout("gone"),
         Item::opaque("d"),
     ]
+}
+
+/// The tar in many compressions, behind a byte for the length of spans.
+fn spanned(tar: &[u8]) -> Vec<Vec<u8>> {
+    let cut = gzip(tar);
+    let blobs = [
+        gzip(tar),
+        gzip_members(tar, 700),
+        gzip_members(tar, 3000),
+        zstd(tar),
+        zstd_frames(tar, 700),
+        zstd_frames(tar, 3000),
+        tar.to_vec(),
+        cut[..cut.len() - 5].to_vec(),
+    ];
+    blobs.into_iter().zip([0, 3, 15, 0, 1, 40, 0, 7]).map(|(blob, span)| [&[span][..], &blob].concat()).collect()
 }
 
 #[test]
@@ -147,6 +175,21 @@ fn write_seeds() {
         seeds.push(with(2, skip, size, zstd_frames(&text, 100)));
     }
     save("decode_chunk", seeds);
+    save("spanned_layer", spanned(&pax_tar));
+    let mut seeds = vec![pack(&LayerIndex::default())];
+    for layer in [&layer, &chunked] {
+        seeds.push(pack(&common::index_by_toc(layer).expect("a TOC")));
+    }
+    // The last one is cut.
+    for blob in spanned(&pax_tar).iter().rev().skip(1) {
+        let mut reader = SpanReader::with_spans_of(64, &blob[1..]).expect("a decoder");
+        let (compression, access) = (reader.compression(), Access::Spans(reader.starts()));
+        let options = Options { access, hides_toc_files: false };
+        let mut index = import(&mut reader, options, &mut common::Kept::default()).expect("a layer");
+        index.place_in_spans(&reader.finish(), compression);
+        seeds.push(pack(&index));
+    }
+    save("packed_index", seeds);
     let mut seeds = vec![ChunkTableBuilder::new().finish().expect("a table")];
     for layer in [&layer, &chunked] {
         let index = common::index_by_toc(layer).expect("a TOC");
