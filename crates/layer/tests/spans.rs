@@ -207,6 +207,24 @@ fn one_huge_frame_is_no_random_access() {
 }
 
 #[test]
+fn spans_do_not_depend_on_the_pieces_in_which_the_blob_arrives() {
+    let tar = tar(&text(3 << 20, 31));
+    for blob in [gzip_at(3, &tar), gzip_at(6, &tar), gzip_members(&tar, 300_000), zstd_frames(&tar, 90_000)] {
+        let all = |capacity: usize, step: usize| {
+            let mut reader = SpanReader::with_spans_of(100_000, BufReader::with_capacity(capacity, &blob[..])).unwrap();
+            let mut buffer = vec![0; step];
+            while reader.read(&mut buffer).unwrap() > 0 {}
+            reader.finish()
+        };
+        let expected = all(4 << 20, 4 << 20);
+        assert!(expected.len() > 2);
+        for (capacity, step) in [(4, 1 << 20), (1000, 1000), (65_536, 300_000), (1 << 20, 777)] {
+            assert_eq!(all(capacity, step), expected, "pieces of {capacity}, reads of {step}");
+        }
+    }
+}
+
+#[test]
 fn bare_layers_have_no_spans() {
     let tar = tar(&text(100_000, 19));
     let mut reader = SpanReader::sniffed(&tar[..]).unwrap();

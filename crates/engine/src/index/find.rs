@@ -11,6 +11,8 @@ use tarpon_registry::{Repository, ResolvedImage};
 use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, Indexed};
 use crate::image::IndexChoice;
 
+/// How the states of layers begin of which an index from elsewhere is all that is known.
+pub(crate) const BY_INDEX: &str = "index-";
 /// The user named the index by digest, so whoever made it is believed.
 pub(crate) const INDEX_PINNED: &str = "index-pinned";
 /// The registry lists the index, and the user said that its word is good enough.

@@ -8,11 +8,12 @@ mod find;
 
 use bytes::Bytes;
 use serde::Serialize;
+use tarpon_layer::{Entry, LayerIndex, Node};
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
 
 pub(crate) use self::artifact::Indexed;
-pub(crate) use self::find::{Found, find};
+pub(crate) use self::find::{BY_INDEX, Found, find};
 use crate::image::{ImageRequest, IndexChoice};
 use crate::prepare::{self, Layer};
 use crate::progress::Progress;
@@ -127,8 +128,8 @@ impl Engine {
 
     /// Compares a published index with the layers themselves, which are all read for it.
     ///
-    /// Compared is what the index says about names, attributes and contents. Places are not: a wrong place can only lead to
-    /// bytes that no digest matches, which are never served.
+    /// Compared is what the index says about names, attributes, contents and the digests of their chunks. Places are not: a
+    /// wrong place leads to bytes that no digest matches, which are never served.
     pub async fn check_index(
         &self,
         request: &ImageRequest,
@@ -158,18 +159,21 @@ impl Engine {
 }
 
 /// The first path that one index says something else about than the other.
-fn difference(said: &tarpon_layer::LayerIndex, is: &tarpon_layer::LayerIndex) -> Option<String> {
-    use tarpon_layer::{Entry, FileContent, Node};
-    let plain = |entry: &Entry| {
-        let mut entry = entry.clone();
-        if let Node::File(content) = &mut entry.node {
-            *content = FileContent { first_chunk: 0, chunk_count: 0, ..*content };
-        }
-        entry
-    };
+fn difference(said: &LayerIndex, is: &LayerIndex) -> Option<String> {
     let pairs = said.entries.iter().zip(&is.entries);
-    let differing =
-        pairs.into_iter().find(|(one, other)| plain(one) != plain(other)).map(|(one, _)| one.path.to_string());
+    let mut differing = pairs.filter(|(one, other)| meaning(said, one) != meaning(is, other));
     let count = || format!("how many entries there are ({}, not {})", said.entries.len(), is.entries.len());
-    differing.or_else(|| (said.entries.len() != is.entries.len()).then(count))
+    let first = differing.next().map(|(one, _)| one.path.to_string());
+    first.or_else(|| (said.entries.len() != is.entries.len()).then(count))
+}
+
+/// An entry without its places, and its chunks without theirs.
+fn meaning(index: &LayerIndex, entry: &Entry) -> (Entry, Vec<(u64, Digest)>) {
+    let (mut entry, mut chunks) = (entry.clone(), Vec::new());
+    if let Node::File(content) = &mut entry.node {
+        let own = index.chunks.iter().skip(content.first_chunk as usize).take(content.chunk_count as usize);
+        chunks.extend(own.map(|chunk| (chunk.size, chunk.digest)));
+        (content.first_chunk, content.chunk_count) = (0, 0);
+    }
+    (entry, chunks)
 }

@@ -1,14 +1,18 @@
 //! Indexed layers become one tree, one chunk table, and a record in the store.
 
-use tarpon_layer::LayerIndex;
-use tarpon_layer::chunks::ChunkTableBuilder;
-use tarpon_oci::ImageConfig;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
+use tarpon_layer::{LayerIndex, ObjectId};
+use tarpon_oci::{Digest, ImageConfig};
 use tarpon_registry::ResolvedImage;
 use tarpon_store::{ImageRecord, LayerRecord, Part, Store, StoreError};
 use tarpon_tree::{Tree, erofs, merge};
 
 use super::layers::Layer;
 use crate::image::ImageRequest;
+use crate::index::BY_INDEX;
 use crate::{Error, ErrorKind, Result};
 
 /// Everything that a record is made of.
@@ -37,8 +41,8 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
     });
     let manifest = *resolved.manifest.digest();
     let name = request.source.to_string();
-    let record = ImageRecord::new(manifest, &name, &request.platform.to_string(), records.collect());
-    compare(store, &record, &erofs)?;
+    let mut record = ImageRecord::new(manifest, &name, &request.platform.to_string(), records.collect());
+    compare(store, &mut record, &erofs, &chunks)?;
     let install = || -> std::result::Result<ImageRecord, StoreError> {
         let mut staging = store.stage_image(record)?;
         staging.put(Part::Manifest, &resolved.manifest.bytes)?;
@@ -73,20 +77,38 @@ fn chunk_table(tree: &Tree<'_>, indexes: &[LayerIndex], layers: &[Layer]) -> std
     builder.finish().map_err(|error| error.to_string())
 }
 
-/// If the image is here already and an index from elsewhere had a part in it, the tree must still be the same.
-fn compare(store: &Store, record: &ImageRecord, tree: &[u8]) -> Result<()> {
+/// If the image is here already and an index from elsewhere had a part in it, what it said must still be so.
+fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) -> Result<()> {
     let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
     let Some(known) = store.load_image(&record.manifest).map_err(failed)? else { return Ok(()) };
-    let pairs = known.record.layers.iter().zip(&record.layers);
-    let raised =
-        pairs.filter(|(was, is)| was.verification.starts_with("index-") && was.verification != is.verification);
-    let raised: Vec<String> = raised.map(|(was, _)| was.digest.to_string()).collect();
-    if raised.is_empty() || known.tree.as_ref() == tree {
+    let pairs = known.record.layers.iter().zip(&mut record.layers);
+    let mut raised: Vec<_> = pairs
+        .filter(|(was, is)| was.verification.starts_with(BY_INDEX) && was.verification != is.verification)
+        .collect();
+    if raised.is_empty() || (known.tree.as_ref() == tree && lists(known.chunks.as_ref()) == lists(chunks)) {
         return Ok(());
     }
-    let is_removed = store.remove_image(&record.manifest).is_ok();
+    let is_removed = store.remove_image(&known.record.manifest).is_ok();
+    if known.tree.as_ref() == tree {
+        // Files cut otherwise: that need not be a lie. But what is mounted goes on being read by those lists.
+        if !is_removed {
+            raised.iter_mut().for_each(|(was, is)| is.verification.clone_from(&was.verification));
+        }
+        return Ok(());
+    }
     let hint =
         if is_removed { "its record is removed: mount it again" } else { "unmount it and remove it (tarpon cache rm)" };
-    let cause = format!("the index that it was mounted with said what is not so of {}", raised.join(" or "));
+    let layers: Vec<String> = raised.iter().map(|(was, _)| was.digest.to_string()).collect();
+    let cause = format!("the index that it was mounted with said what is not so of {}", layers.join(" or "));
     Err(Error::new(ErrorKind::Refused, "verify the image", cause).hint(hint))
+}
+
+/// What a chunk table says of objects: their chunks' lengths and digests. `None` if it is none.
+fn lists(table: &[u8]) -> Option<BTreeMap<ObjectId, Vec<(u64, Digest)>>> {
+    let table = ChunkTable::open(table).ok()?;
+    let list = |chunks: Range<u32>| {
+        let chunks = chunks.filter_map(|number| table.chunk(number));
+        chunks.map(|entry| (entry.chunk.size, entry.chunk.digest)).collect()
+    };
+    Some(table.objects().map(|(id, object)| (id, list(object.chunks))).collect())
 }

@@ -91,8 +91,8 @@ impl<R: BufRead> Gzip<R> {
         }
         let input = self.reader.fill_buf()?;
         let more = if input.is_empty() { 0 } else { TINFL_FLAG_HAS_MORE_INPUT };
-        let stop = if recorder.is_due(self.decoded) { TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY } else { 0 };
-        let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF | more | stop;
+        // Stops at every boundary, so that what is noted does not depend on the pieces in which the blob arrives.
+        let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF | TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY | more;
         let (status, taken, given) = decompress(&mut self.inflate, input, &mut self.buffer, self.end, flags);
         self.checksum.update(&self.buffer[self.end..self.end + given]);
         self.end += given;
@@ -102,7 +102,9 @@ impl<R: BufRead> Gzip<R> {
         match status {
             TINFLStatus::NeedsMoreInput | TINFLStatus::HasMoreOutput => Ok(()),
             TINFLStatus::BlockBoundary => {
-                if let Some(state) = self.inflate.block_boundary_state() {
+                if recorder.is_due(self.decoded)
+                    && let Some(state) = self.inflate.block_boundary_state()
+                {
                     recorder.block(self.decoded, self.reader.position(), state, &self.buffer[..self.end]);
                 }
                 Ok(())

@@ -113,8 +113,9 @@ impl Recorder {
     /// Finds out what the boundary needs, and whether that is less than any other since the last span began.
     fn judge(&mut self) {
         let Some(Trail { start, state, mut window, encoded, .. }) = self.trail.take() else { return };
-        let is_known = encoded.len() < TRAIL_BYTES;
-        let cost = if is_known { Needed::by(&state, &encoded).thin(&mut window) } else { WINDOW_BYTES };
+        let needed = Needed::by(&state, &encoded);
+        let is_known = encoded.len() < TRAIL_BYTES || needed.is_all();
+        let cost = if is_known { needed.thin(&mut window) } else { WINDOW_BYTES };
         self.looks += 1;
         if self.best.as_ref().is_none_or(|best| cost < best.cost) {
             self.best = Some(Candidate { start, window, cost });

@@ -11,7 +11,11 @@ use miniz_oxide::inflate::core::{BlockBoundaryState, DecompressorOxide, decompre
 use super::WINDOW_BYTES;
 
 /// Places of a window.
-pub(super) struct Needed(Box<[bool; WINDOW_BYTES]>);
+pub(super) struct Needed {
+    places: Box<[bool; WINDOW_BYTES]>,
+    /// Bytes that were decoded to find out.
+    decoded: usize,
+}
 
 impl Needed {
     /// What decoding `encoded` from `state` refers to.
@@ -26,20 +30,26 @@ impl Needed {
             out
         };
         let (one, other) = (decoded(|[low, _]| low), decoded(|[low, high]| low.wrapping_add(1 + high)));
-        let mut needed = Box::new([false; WINDOW_BYTES]);
+        let decoded = one.len() - WINDOW_BYTES;
+        let mut places = Box::new([false; WINDOW_BYTES]);
         for (one, other) in one.into_iter().zip(other).skip(WINDOW_BYTES) {
             if one != other {
                 let high = other.wrapping_sub(one) - 1;
-                needed[usize::from(u16::from_le_bytes([one, high])) % WINDOW_BYTES] = true;
+                places[usize::from(u16::from_le_bytes([one, high])) % WINDOW_BYTES] = true;
             }
         }
-        Self(needed)
+        Self { places, decoded }
+    }
+
+    /// Whether so much was decoded that what follows can refer to nothing before it.
+    pub(super) fn is_all(&self) -> bool {
+        self.decoded == WINDOW_BYTES
     }
 
     /// Sets to zero what is not needed; how many bytes are.
     pub(super) fn thin(&self, window: &mut [u8; WINDOW_BYTES]) -> usize {
-        let pairs = window.iter_mut().zip(self.0.iter());
+        let pairs = window.iter_mut().zip(self.places.iter());
         pairs.filter(|(_, needed)| !**needed).for_each(|(byte, _)| *byte = 0);
-        self.0.iter().filter(|needed| **needed).count()
+        self.places.iter().filter(|needed| **needed).count()
     }
 }
