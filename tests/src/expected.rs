@@ -1,5 +1,5 @@
 //! What a mounted image must look like: `umoci unpack` of the gzip image, or Podman's store where umoci refuses it. Accepted
-//! differences, each with its reason, are listed in [`accepted`]; anything else fails.
+//! differences are listed in `accepted`, each with its reason; anything else fails.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -57,6 +57,7 @@ fn all_platforms_of_an_archive_become_an_index() {
     }
 }
 
+/// Digests and sizes change with the versions of the compressors, and with nothing else.
 #[test]
 fn a_conversion_says_what_it_did() {
     let world = world();
