@@ -1,5 +1,4 @@
-//! What a mounted image must look like: `umoci unpack` of the gzip image, or Podman's store where umoci refuses it. Accepted
-//! differences are listed in `accepted`, each with its reason; anything else fails.
+//! What a mounted tree is compared with: the tree that other tools unpack, and the differences from it that are right.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,20 +11,45 @@ use crate::real::{self, Oracle};
 
 /// What a mount is compared with, and how it was read.
 pub struct Expected {
-    oracle: Oracle,
-    tree: Dump,
+    /// Who unpacked it.
+    pub oracle: Oracle,
+    /// What it unpacked.
+    pub tree: Dump,
     /// When the oracle unpacked, in seconds since 1970.
     unpacked: i64,
 }
 
+impl Expected {
+    /// What other tools make of an image.
+    pub fn of(registry: &str, image: &str) -> Result<Self> {
+        let unpacked = i64::try_from(UNIX_EPOCH.elapsed()?.as_secs())?;
+        let (oracle, tree) = real::unpacked(registry, image)?;
+        Ok(Self { oracle, tree, unpacked })
+    }
+
+    /// The differences of a mounted tree that have no good reason. `format`: of the image's layers.
+    pub fn differences(&self, format: &str, actual: &Dump) -> Vec<Difference> {
+        let mut wrong = compare(&self.tree, actual);
+        wrong.retain(|found| accepted(format, self, actual, found).is_none());
+        wrong
+    }
+
+    /// Panics unless the tree at `root`, of an image in `format`, is this one. `what` names it.
+    pub fn assert_at(&self, root: &Path, format: &str, what: &str) {
+        let wrong = self.differences(format, &dump(root).expect("a tree that can be read"));
+        let shown: Vec<String> = wrong.iter().take(20).map(ToString::to_string).collect();
+        assert!(wrong.is_empty(), "{what}: {} differences:\n{}", wrong.len(), shown.join("\n"));
+    }
+}
+
 /// Why a difference is right. `None`: it is not.
-fn accepted(is_estargz: bool, expected: &Expected, actual: &Dump, found: &Difference) -> Option<&'static str> {
+fn accepted(format: &str, expected: &Expected, actual: &Dump, found: &Difference) -> Option<&'static str> {
     let (was, is) = (expected.tree.get(&found.path)?, actual.get(&found.path)?);
     match (found.field, expected.oracle) {
         // The mount counts the names that are there; others count names that a later layer removed.
         ("nlink", _) if is.nlink == names_of(actual, is) => Some("names that were whited out do not count"),
         // eStargz's TOC holds whole seconds (RFC 3339 without a fraction).
-        ("mtime", _) if is_estargz && was.mtime.1 != 0 && is.mtime.0 == was.mtime.0 => Some("whole seconds"),
+        ("mtime", _) if format == "estargz" && was.mtime.1 != 0 && is.mtime.0 == was.mtime.0 => Some("whole seconds"),
         ("mtime", Oracle::Umoci) if was.mtime == (0, 0) && is.mtime.0 < 0 => Some("umoci: no times before 1970"),
         ("xattrs", Oracle::Umoci) if without_empty(&is.xattrs) == was.xattrs => Some("umoci: no empty attributes"),
         // A directory that no layer lists, or that a later layer changed something in.
@@ -47,22 +71,4 @@ fn names_of(tree: &Dump, seen: &Seen) -> u64 {
 
 fn without_empty(xattrs: &BTreeMap<Vec<u8>, Vec<u8>>) -> BTreeMap<Vec<u8>, Vec<u8>> {
     xattrs.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.clone(), value.clone())).collect()
-}
-
-impl Expected {
-    /// Unpacks `image`, `NAME:TAG` in the registry.
-    pub fn of(registry: &str, image: &str) -> Result<Self> {
-        let unpacked = i64::try_from(UNIX_EPOCH.elapsed()?.as_secs())?;
-        let (oracle, tree) = real::unpacked(registry, image)?;
-        Ok(Self { oracle, tree, unpacked })
-    }
-
-    /// Panics unless the tree at `root` is this one. `what` names it.
-    pub fn assert_at(&self, root: &Path, is_estargz: bool, what: &str) {
-        let actual = dump(root).expect("a tree that can be read");
-        let mut wrong = compare(&self.tree, &actual);
-        wrong.retain(|found| accepted(is_estargz, self, &actual, found).is_none());
-        let shown: Vec<String> = wrong.iter().take(20).map(ToString::to_string).collect();
-        assert!(wrong.is_empty(), "{what}: {} differences:\n{}", wrong.len(), shown.join("\n"));
-    }
 }

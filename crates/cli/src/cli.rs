@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    cache, completions, convert, demo, doctor, inspect, ls, man, mount, recover, serve, status, umount,
+    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, recover, serve, status, umount,
 };
 use crate::exit;
 
@@ -37,6 +38,7 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     /// Where fetched content is kept [default: /var/lib/tarpon as root, else $XDG_DATA_HOME/tarpon]
     #[arg(long, global = true, value_name = "DIR", env = "TARPON_STORE", hide_env_values = true)]
+    #[arg(value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub(crate) store: Option<PathBuf>,
     /// Say nothing but errors and what was asked for
     #[arg(short, long, global = true)]
@@ -56,7 +58,9 @@ pub(crate) enum Command {
     Mount(mount::Mount),
     #[command(visible_alias = "unmount")]
     Umount(umount::Umount),
+    Pull(pull::Pull),
     Ls(ls::Ls),
+    Index(index::Index),
     Inspect(inspect::Inspect),
     Convert(convert::Convert),
     Status(status::Status),

@@ -64,7 +64,7 @@ mod tests {
             ("oci:/srv/layout", "oci:/srv/layout", "/"),
             ("oci:/srv/layout:v1", "oci:/srv/layout:v1", "/"),
             ("oci:/srv/layout:v1:/etc", "oci:/srv/layout:v1", "/etc"),
-            ("oci:./layout:/etc", "oci:./layout", "/etc"),
+            ("oci:/./layout:/etc", "oci:/layout", "/etc"),
             ("oci-archive:/srv/a.tar:/etc", "oci-archive:/srv/a.tar", "/etc"),
             ("docker-archive:/srv/a.tar", "docker-archive:/srv/a.tar", "/"),
             ("alpine:/odd:/name", "alpine", "/odd:/name"),

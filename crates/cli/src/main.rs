@@ -12,13 +12,17 @@ mod logging;
 mod output;
 mod size;
 mod store_dir;
+mod usage;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::report(&error),
+    };
     logging::start(cli.command.default_log());
     match commands::run(cli) {
         Ok(()) => exit::Exit::Ok.into(),

@@ -10,7 +10,8 @@ const SYSTEM: &str = "/var/lib/tarpon";
 
 /// The store to use: what was asked for, else the default for this user.
 pub(crate) fn resolve(asked: Option<PathBuf>) -> Result<PathBuf> {
-    match asked {
+    // `TARPON_STORE=` is how a shell says that it is not set.
+    match asked.filter(|dir| !dir.as_os_str().is_empty()) {
         Some(dir) => std::path::absolute(&dir)
             .map_err(|error| Failure::io(format_args!("cannot use the store {}", dir.display()), &error)),
         None => default(rustix::process::geteuid().is_root(), |name| std::env::var_os(name)),
@@ -50,6 +51,12 @@ mod tests {
         assert_eq!(dir(&[("XDG_DATA_HOME", "/data"), ("HOME", "/home/a")]), PathBuf::from("/data/tarpon"));
         assert_eq!(dir(&[("HOME", "/home/a")]), PathBuf::from("/home/a/.local/share/tarpon"));
         assert_eq!(dir(&[("XDG_DATA_HOME", "relative"), ("HOME", "/h")]), PathBuf::from("/h/.local/share/tarpon"));
+    }
+
+    #[test]
+    fn an_empty_name_is_none() {
+        assert_eq!(resolve(Some(PathBuf::new())).ok(), resolve(None).ok());
+        assert_eq!(resolve(Some("/srv/x".into())).ok(), Some("/srv/x".into()));
     }
 
     #[test]

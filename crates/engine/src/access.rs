@@ -21,13 +21,23 @@ pub(crate) fn open_later(image: &str, access: &Access) -> Result<Repository> {
 
 /// Opens `image` to write to it. Nothing is asked or written yet.
 pub(crate) fn destination(image: &str, access: &Access) -> Result<Destination> {
-    let (source, options) = read(image, access)?;
-    tarpon_registry::open_destination(&source, &options).map_err(|error| registry("open the destination", error))
+    open_destination(&read(image, access)?.0, access)
+}
+
+/// As [`destination`], of an image that was read already.
+pub(crate) fn open_destination(destination: &Source, access: &Access) -> Result<Destination> {
+    let options = options(access, destination)?;
+    tarpon_registry::open_destination(destination, &options).map_err(|error| registry("open the destination", error))
 }
 
 fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
     let source: Source =
         image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
+    let options = options(access, &source)?;
+    Ok((source, options))
+}
+
+fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
     let credentials = match access.creds.as_deref() {
         None => None,
         Some(text) => Some(
@@ -35,13 +45,12 @@ fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
                 .ok_or_else(|| Error::new(ErrorKind::Denied, "read the credentials", "--creds is not USER:PASSWORD"))?,
         ),
     };
-    let options = AccessOptions {
+    Ok(AccessOptions {
         credentials,
-        authfile: access.authfile.clone(),
+        authfile: crate::auth_files::choose(&access.authfiles, source),
         tls_verify: access.tls_verify.unwrap_or(true),
         cert_dir: access.cert_dir.clone(),
-    };
-    Ok((source, options))
+    })
 }
 
 /// Pins the image for `platform`.

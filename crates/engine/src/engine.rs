@@ -13,8 +13,6 @@ use crate::{Error, ErrorKind, Result};
 pub struct EngineOptions {
     /// The store's directory; made if it is not there.
     pub store: PathBuf,
-    /// Bytes that the store may hold; `None`: 80 % of the disk or 20 GiB, whichever is less.
-    pub store_size: Option<u64>,
     /// The command line that runs [`crate::serve`] on this store. Empty: this program starts no servers.
     pub server_command: Vec<OsString>,
 }
@@ -29,13 +27,12 @@ pub struct Engine {
 impl Engine {
     /// Opens the store. Cheap: nothing is scanned, nobody is asked.
     pub fn open(options: EngineOptions) -> Result<Self> {
-        let EngineOptions { store, store_size, server_command } = options;
-        let config = StoreConfig { budget: store_size, ..StoreConfig::default() };
+        let EngineOptions { store, server_command } = options;
         let failed = |error| {
             Error::new(ErrorKind::Store, format!("open the store {}", store.display()), error)
                 .hint("name another one with --store DIR or $TARPON_STORE")
         };
-        let store = Store::open(&store, config).map_err(failed)?;
+        let store = Store::open(&store, StoreConfig::default()).map_err(failed)?;
         Ok(Self { store, server_command })
     }
 
@@ -46,6 +43,6 @@ impl Engine {
 
     /// The store's server.
     pub fn client(&self) -> Client {
-        Client::new(self.store.run_folder(), self.server_command.clone())
+        Client::new(self.store.clone(), self.server_command.clone())
     }
 }

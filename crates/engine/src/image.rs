@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use tarpon_mount::{ModeChoice, Writable};
 use tarpon_oci::{Digest, Platform, Source};
 use tarpon_store::ImageRecord;
 
-use crate::protocol::{Access, ModeChoice, MountRequest, Writable};
+use crate::protocol::{Access, MountRequest};
 
 /// Whether to ask the registry for a tag that was resolved before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,6 +22,18 @@ pub enum Pull {
     Never,
 }
 
+/// Which index may stand in for tables of contents that an image's layers do not have.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum IndexChoice {
+    /// None: such layers are streamed.
+    #[default]
+    None,
+    /// The index with this digest, which the user vouches for.
+    Pinned(Digest),
+    /// Whichever the registry lists for the image.
+    Registry,
+}
+
 /// An image, as it is asked for.
 #[derive(Debug, Clone)]
 pub struct ImageRequest {
@@ -30,8 +43,12 @@ pub struct ImageRequest {
     pub source: Source,
     /// For which platform.
     pub platform: Platform,
+    /// Whether the user named it: then nothing else will do.
+    pub platform_named: bool,
     /// Whether to ask again.
     pub pull: Pull,
+    /// Which index may be used.
+    pub index: IndexChoice,
     /// How to get at it.
     pub access: Access,
 }
@@ -66,6 +83,7 @@ impl Prepared {
             suid: false,
             dev: false,
             access: self.access.clone(),
+            credentials_lost: false,
             fallbacks: self.fallbacks.clone(),
         }
     }

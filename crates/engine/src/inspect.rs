@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_layer::toc::Claim;
-use tarpon_oci::Digest;
+use tarpon_oci::{Compression, Digest, MediaType};
 
 use crate::image::ImageRequest;
 use crate::{Engine, Error, ErrorKind, Result, access};
@@ -42,7 +42,7 @@ pub struct LayerInspection {
     pub digest: Digest,
     /// Compressed bytes.
     pub size: u64,
-    /// `eStargz`, `zstd:chunked`, or `plain`.
+    /// `eStargz`, `zstd:chunked`, `tar+gzip`, `tar+zstd` or `tar`.
     pub format: String,
     /// Whether its files can be fetched one by one. A plain layer is streamed once, when it is first mounted.
     pub lazy: bool,
@@ -61,7 +61,7 @@ impl Engine {
             })?;
             let (format, lazy) = match claim {
                 Claim::Toc(toc) => (toc.format().to_string(), true),
-                Claim::Plain => ("plain".to_owned(), false),
+                Claim::Plain => (plain_format(&layer.media_type).to_owned(), false),
             };
             Ok(LayerInspection { digest: layer.digest, size: layer.size, format, lazy })
         });
@@ -80,6 +80,24 @@ impl Engine {
             size: image.manifest.layers_size(),
             in_store: known.is_some(),
         })
+    }
+}
+
+/// The format of a layer without a table of contents, by its media type.
+fn plain_format(layer: &MediaType) -> &'static str {
+    match layer {
+        MediaType::Layer(compression) => format_name(*compression),
+        // Refused when it is read.
+        _ => "unknown",
+    }
+}
+
+/// What a layer without a table of contents is called.
+pub(crate) fn format_name(compression: Compression) -> &'static str {
+    match compression {
+        Compression::None => "tar",
+        Compression::Gzip => "tar+gzip",
+        Compression::Zstd => "tar+zstd",
     }
 }
 

@@ -20,11 +20,14 @@
 //! ```
 
 mod access;
+mod auth_files;
 mod convert;
 mod engine;
 mod error;
 mod image;
+mod index;
 mod inspect;
+mod namespaces;
 mod prepare;
 mod progress;
 mod protocol;
@@ -32,21 +35,23 @@ mod serve;
 mod server;
 mod tree;
 
+pub use auth_files::auth_files;
 pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
 };
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, ErrorKind, Result};
-pub use image::{ImageRequest, Prepared, Pull};
+pub use image::{ImageRequest, IndexChoice, Prepared, Pull};
+pub use index::{ImageIndexArtifact, IndexCheck, IndexedLayer};
 pub use inspect::{Inspection, LayerInspection};
+pub use namespaces::Namespaces;
+pub use prepare::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
-pub use protocol::{
-    Access, LayerVerification, ModeChoice, MountRequest, MountStatus, Request, Response, Unmounted, Writable,
-};
+pub use protocol::{Access, LayerVerification, MountRequest, MountStatus, Request, Response};
 pub use serve::serve;
-pub use server::{Client, Server};
+pub use server::{Client, Ended, Server};
 pub use tarpon_layer::toc::Format as LayerFormat;
-pub use tarpon_mount::{Capability, probe};
+pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
 pub use tarpon_registry::serve as registry;
 pub use tarpon_store as store;

@@ -51,6 +51,17 @@ pub enum LayerWay {
     Local,
     /// Its table of contents is fetched; its files come when they are read.
     Toc,
+    /// An index from elsewhere stands in for the table of contents that it does not have.
+    Index,
+    /// It is wanted as a whole, and streamed.
+    Whole,
     /// It has no usable table of contents: the whole blob is streamed once.
     Stream,
+}
+
+impl LayerWay {
+    /// Whether all of its bytes come by.
+    pub fn is_streamed(self) -> bool {
+        matches!(self, Self::Stream | Self::Whole)
+    }
 }

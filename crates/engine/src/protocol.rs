@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tarpon_mount::{ModeChoice, Unmounted, Writable};
 use tarpon_oci::Digest;
 
 use crate::ErrorKind;
+use crate::namespaces::Namespaces;
 
 /// Longest line of the protocol. A status of a thousand mounts fits.
 pub(crate) const LINE_BYTES: u64 = 4 << 20;
@@ -19,7 +21,12 @@ pub(crate) const ANSWER: Duration = Duration::from_secs(60);
 #[serde(rename_all = "kebab-case", tag = "ask")]
 pub enum Request {
     /// Mount an image whose record is in the store.
-    Mount(MountRequest),
+    Mount {
+        /// Which, where and how.
+        request: Box<MountRequest>,
+        /// Where the mount point is to be seen.
+        namespaces: Namespaces,
+    },
     /// Unmount what is mounted at this path.
     Unmount {
         /// Absolute and without symbolic links.
@@ -29,17 +36,27 @@ pub enum Request {
     Status,
 }
 
+impl Request {
+    /// A mount for this process.
+    pub(crate) fn mount(request: MountRequest) -> Self {
+        Self::Mount { request: Box::new(request), namespaces: Namespaces::of_this_process() }
+    }
+}
+
 /// What the server answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "answer")]
 pub enum Response {
     /// The mount is usable.
-    Mounted(MountStatus),
+    Mounted(Box<MountStatus>),
     /// It is unmounted.
-    Unmounted(Unmounted),
+    Unmounted {
+        /// Whether somebody still used it.
+        how: Unmounted,
+    },
     /// All mounts.
     Status {
-        /// In the order they were mounted.
+        /// In the order of their paths.
         mounts: Vec<MountStatus>,
     },
     /// It failed.
@@ -53,39 +70,6 @@ pub enum Response {
         /// As in [`crate::Error`].
         hint: Option<String>,
     },
-}
-
-/// How an unmount went.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unmounted {
-    /// Somebody still used it: it left the name space at once and goes away when the last user does.
-    pub lazily: bool,
-}
-
-/// Which mode to mount in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ModeChoice {
-    /// `native` where it works, else `fuse`.
-    #[default]
-    Auto,
-    /// overlayfs over EROFS and local objects; FUSE only for objects that are not here.
-    Native,
-    /// One FUSE file system.
-    Fuse,
-}
-
-/// The writable layer of a mount.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Writable {
-    /// None: read-only.
-    #[default]
-    No,
-    /// A temporary one, thrown away at unmount.
-    Temporary,
-    /// This directory, which is kept.
-    Upper(PathBuf),
 }
 
 /// A mount to be made.
@@ -107,18 +91,22 @@ pub struct MountRequest {
     pub dev: bool,
     /// How the server gets at the image's blobs.
     pub access: Access,
+    /// There were `--creds` once, which are not kept on disk: this is a mount made again without them.
+    #[serde(default)]
+    pub credentials_lost: bool,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
 }
 
 /// How to get at an image's blobs. Carries no secret but `creds`, which stays in memory.
-#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Access {
     /// `USER:PASSWORD` of `--creds`.
     pub creds: Option<String>,
-    /// `--authfile`.
-    pub authfile: Option<PathBuf>,
-    /// `--cert-dir`.
+    /// Files with credentials, absolute, in the order of asking: `--authfile`, or what the client's environment says
+    /// ([`crate::auth_files`]). None: what the server's says.
+    pub authfiles: Vec<PathBuf>,
+    /// `--cert-dir`, absolute.
     pub cert_dir: Option<PathBuf>,
     /// `--tls-verify`: not said, yes, no.
     pub tls_verify: Option<bool>,
@@ -128,7 +116,7 @@ impl std::fmt::Debug for Access {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Access")
             .field("creds", &self.creds.as_ref().map(|_| "…"))
-            .field("authfile", &self.authfile)
+            .field("authfiles", &self.authfiles)
             .field("cert_dir", &self.cert_dir)
             .field("tls_verify", &self.tls_verify)
             .finish()
@@ -144,7 +132,7 @@ pub struct MountStatus {
     pub manifest: Digest,
     /// Where.
     pub mountpoint: PathBuf,
-    /// `native` or `fuse`.
+    /// `native` or `fuse`; what was asked for if it never came to be mounted.
     pub mode: String,
     /// The writable layer.
     pub writable: Writable,
@@ -152,17 +140,26 @@ pub struct MountStatus {
     pub verification: Vec<LayerVerification>,
     /// What fell back to something slower or weaker, and why; empty when nothing did.
     pub fallbacks: Vec<String>,
+    /// Why it is not mounted although it should be: what a dead server left could not be mounted again.
+    pub problem: Option<String>,
+    /// It was mounted again without the `--creds` that it had.
+    pub credentials_lost: bool,
     /// Whether a server answers for it. `false`: the server died; what is local stays readable in mode `native`.
     pub alive: bool,
     /// Process that serves it, or served it.
     pub server: u32,
     /// Compressed bytes of all layers.
     pub image_bytes: u64,
-    /// Bytes fetched since it was mounted.
+    /// Bytes that came over the wire since it was mounted, tokens and retries included.
     pub fetched_bytes: u64,
     /// Requests made since it was mounted.
     pub requests: u64,
-    /// Everything else that is counted.
+    /// Reads that this image's source could not answer since it was mounted.
+    pub failed_reads: u64,
+    /// The last failure of these, in one line.
+    pub last_error: Option<String>,
+    /// Everything else that is counted, of the image since the server loaded it: `bytes_fetched` are those of file data
+    /// alone.
     pub counters: serde_json::Value,
 }
 

@@ -14,7 +14,7 @@ const RACE: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Runs the server of the engine's store until its last mount is gone. `said` is the standard output: it gets one
-/// line, [`READY`] or why not, and is closed.
+/// line, [`READY`] or why not.
 pub async fn serve(engine: &Engine, mut said: impl Write) -> Result<()> {
     // The terminal of whoever started us is not ours: its hang-up must not end the mounts.
     let _is_leader_already = rustix::process::setsid();
@@ -22,7 +22,7 @@ pub async fn serve(engine: &Engine, mut said: impl Write) -> Result<()> {
         Ok(Some(server)) => {
             say(&mut said, READY);
             drop(said);
-            server.run().await;
+            let _ended = server.run().await;
             Ok(())
         }
         Ok(None) => {

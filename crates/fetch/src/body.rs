@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use tarpon_oci::Blob;
 
+use crate::breaker::Attempt;
 use crate::error::PieceError;
 use crate::image::Image;
 use crate::stats::InFlight;
@@ -21,23 +22,26 @@ pub(crate) struct Body {
     at: u64,
     pending: Bytes,
     stall_limit: Duration,
+    attempt: Attempt,
     _gauge: InFlight,
 }
 
 impl Body {
-    /// Asks the image's source.
+    /// Asks the image's source, unless that failed a moment ago.
     pub(crate) async fn open(
         image: &Arc<Image>,
         blob: Blob,
         range: Range<u64>,
         stall_limit: Duration,
     ) -> Result<Self, PieceError> {
+        let mut attempt = Attempt::begin(image)?;
         let gauge = image.tally.in_flight(range.end - range.start);
         image.tally.add(|counters| &counters.requests, 1);
         let at = range.start;
         let answer = tokio::time::timeout(stall_limit, image.source.read(blob, range)).await;
-        let stream = answer.map_err(|_elapsed| PieceError::Stalled(stall_limit))??;
-        Ok(Self { stream, image: image.clone(), at, pending: Bytes::new(), stall_limit, _gauge: gauge })
+        let answer = answer.map_err(|_elapsed| PieceError::Stalled(stall_limit));
+        let stream = answer.and_then(|answer| Ok(answer?)).inspect_err(|error| attempt.failed(error))?;
+        Ok(Self { stream, image: image.clone(), at, pending: Bytes::new(), stall_limit, attempt, _gauge: gauge })
     }
 
     /// The bytes of a range that starts at or behind the last one; what lies between is dropped.
@@ -71,10 +75,15 @@ impl Body {
                 self.at += bytes.len() as u64;
                 return Ok(bytes);
             }
-            let next = tokio::time::timeout(self.stall_limit, self.stream.next()).await;
-            let part = next.map_err(|_elapsed| PieceError::Stalled(self.stall_limit))?;
-            self.pending = part.unwrap_or_else(|| Err(SourceError::new(Fault::BadData, "the answer ended early")))?;
+            self.pending = self.next_part().await.inspect_err(|error| self.attempt.failed(error))?;
+            self.attempt.progressed();
             self.image.tally.add(|counters| &counters.bytes_fetched, self.pending.len() as u64);
         }
+    }
+
+    async fn next_part(&mut self) -> Result<Bytes, PieceError> {
+        let next = tokio::time::timeout(self.stall_limit, self.stream.next()).await;
+        let part = next.map_err(|_elapsed| PieceError::Stalled(self.stall_limit))?;
+        Ok(part.unwrap_or_else(|| Err(SourceError::new(Fault::BadData, "the answer ended early")))?)
     }
 }

@@ -10,8 +10,9 @@ pub struct Config {
     pub read_deadline: Duration,
     /// A source that sends nothing for so long has failed. As long as the deadline: by then no reader waits.
     pub stall_limit: Duration,
-    /// After a final failure, reads of the same piece fail at once for so long. The kernel asks again after one
-    /// EIO; without a memory the user would wait for the deadline twice.
+    /// After a final failure, reads of the same piece fail at once for so long; after one that concerns the whole source,
+    /// all reads that need it. The kernel asks again after one EIO, and a program for the next file; without a memory the user
+    /// would wait for the deadline each time.
     pub failure_memo: Duration,
     /// After the store refused bytes, nothing is fetched ahead for so long: what nobody can keep must not be fetched
     /// on suspicion.
@@ -43,7 +44,7 @@ pub struct Config {
     pub open_files: u64,
     /// Partly local objects whose state is kept in memory; each may hold one open file.
     pub live_objects: u64,
-    /// Pieces that decode to at most this are decoded and kept on the async thread. Small files of 8 KiB on a busy
+    /// Pieces that decode to at most this are decoded on the async thread, and kept there while there is room. Small files of 8 KiB on a busy
     /// machine were read 5 times as fast so as with a hand-over to another thread and back (`benches/reads.rs`).
     pub inline_bytes: u64,
     /// A stream through a whole layer waits so long for the next reader before it ends: the next read is likely to

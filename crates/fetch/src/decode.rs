@@ -5,11 +5,26 @@ use tarpon_layer::Codec;
 use tarpon_layer::decode::{decode_chunk, decode_span};
 use tarpon_oci::Verified;
 
-use crate::plan::Piece;
+use crate::plan::{Piece, PieceChunk};
 
-/// Decodes the piece and checks each of its chunks. A chunk that does not match its digest is `None`; bytes that are
-/// not even of the right form are an error.
-pub(crate) fn piece(piece: &Piece, encoded: &Bytes) -> Result<Vec<Option<Verified<Bytes>>>, String> {
+/// What became of one chunk of a piece.
+#[derive(Clone)]
+pub(crate) enum Decoded {
+    /// Its digest matched.
+    Bytes(Verified<Bytes>),
+    /// It did not.
+    Wrong,
+    /// It came along for nothing, and is here already.
+    Here,
+}
+
+/// Decodes the piece and checks each of its chunks, except those that `is_here` knows; the first one, which somebody asked
+/// for, is always checked. Bytes that are not even of the right form are an error.
+pub(crate) fn piece(
+    piece: &Piece,
+    encoded: &Bytes,
+    is_here: impl Fn(&PieceChunk) -> bool,
+) -> Result<Vec<Decoded>, String> {
     // What lies before the first chunk is of no use to anybody.
     let start = piece.chunks.iter().map(|chunk| chunk.skip).min().unwrap_or(0);
     let size = piece.decoded_bytes().saturating_sub(start);
@@ -32,6 +47,10 @@ pub(crate) fn piece(piece: &Piece, encoded: &Bytes) -> Result<Vec<Option<Verifie
         (to <= decoded.len())
             .then(|| if copy { Bytes::copy_from_slice(&decoded[from..to]) } else { decoded.slice(from..to) })
     };
-    let checked = piece.chunks.iter().map(|chunk| Verified::check(&chunk.digest, part(chunk.skip, chunk.size)?).ok());
+    let check = |chunk: &PieceChunk| Verified::check(&chunk.digest, part(chunk.skip, chunk.size)?).ok();
+    let checked = piece.chunks.iter().enumerate().map(|(number, chunk)| match () {
+        () if number > 0 && is_here(chunk) => Decoded::Here,
+        () => check(chunk).map_or(Decoded::Wrong, Decoded::Bytes),
+    });
     Ok(checked.collect())
 }

@@ -27,6 +27,14 @@ pub enum ReadError {
     /// All chunks have the digests they should have, the whole object has not: its index lies.
     #[error("object {0} is not what its index promises: every chunk matches, the whole does not")]
     Poisoned(ObjectId),
+    /// Images contradict each other about what the object consists of, and nobody can tell (yet) who is right.
+    #[error("images contradict each other about object {object}, and fetching it whole failed: {reason}")]
+    Disputed {
+        /// What was read.
+        object: ObjectId,
+        /// What failed.
+        reason: Arc<str>,
+    },
     /// More bytes were asked for at once than a read may have.
     #[error("a read of {length} bytes is over the limit of {limit}")]
     TooLong {
@@ -64,6 +72,9 @@ pub enum PieceError {
     /// The source accepted the request and then went silent.
     #[error("no byte from the source for {} s", .0.as_secs())]
     Stalled(Duration),
+    /// The source failed a moment ago and is not asked again so soon.
+    #[error("not asked again so soon: {0}")]
+    Resting(Arc<PieceError>),
     /// The bytes did not arrive within the deadline of a read. The request may go on in the background.
     #[error("not here after {} s", .0.as_secs())]
     Late(Duration),

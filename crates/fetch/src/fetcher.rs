@@ -8,6 +8,7 @@ use tarpon_layer::ObjectId;
 use tarpon_layer::chunks::ChunkTable;
 use tokio::runtime::Handle;
 
+use crate::breaker::Breaker;
 use crate::config::Config;
 use crate::content::ObjectBytes;
 use crate::error::ReadError;
@@ -40,9 +41,11 @@ impl Fetcher {
     ) -> ImageHandle {
         let tally = Tally { image: Arc::default(), host: self.host.counters.clone() };
         let budget = Budget::new(self.host.config.image_bytes);
+        let breaker = Breaker::new(self.host.config.failure_memo);
         let name = name.into();
-        let image = self.host.images.add(|id| Image { id, name, table, source, budget, tally });
+        let image = self.host.images.add(|id| Image { id, name, table, source, budget, breaker, tally });
         self.host.flights.forget_failures();
+        self.host.disputes.forget_failures();
         ImageHandle { host: self.host.clone(), image }
     }
 
@@ -64,6 +67,17 @@ impl Fetcher {
     pub fn object_size(&self, object: &ObjectId) -> Option<u64> {
         let known = self.host.images.first_holding(object).map(|(_, entry)| entry.size);
         known.or_else(|| self.host.complete(object).map(|local| local.size))
+    }
+
+    /// The kernel is about to hold an inode of the object that all images share, until [`Fetcher::release_inode`]: its size, if
+    /// that can be told. Never waits for the network.
+    pub fn hold_inode(&self, object: &ObjectId) -> Option<u64> {
+        self.host.hold_inode(object)
+    }
+
+    /// The kernel holds one inode of the object less.
+    pub fn release_inode(&self, object: &ObjectId) {
+        self.host.release_inode(object);
     }
 
     /// The object as a plain local file, if it is complete.
@@ -108,6 +122,13 @@ impl ImageHandle {
     /// The image in a user's words.
     pub fn name(&self) -> &str {
         &self.image.name
+    }
+
+    /// An object of the image of which the kernel holds an inode with a size, or with pages, that this image does not vouch for.
+    /// Ask after the image was added and before each mount on shared inodes, and make none if there is one; what the
+    /// kernel gets from then on is right for this image too.
+    pub fn contested_inode(&self) -> Option<ObjectId> {
+        self.host.contested_inode(&self.image)
     }
 
     /// Size of the object in bytes, if this image has it.

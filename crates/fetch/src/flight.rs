@@ -1,8 +1,8 @@
 //! Singleflight: whoever wants a piece that is on its way waits for the request that brings it.
 //!
 //! Invariant: a piece is in [`Flights`] from the moment it is asked for until its bytes are kept, so at no moment do two
-//! requests bring it. A waiter that goes away takes nothing from the others; when the last one has gone, the request
-//! ends, unless it was asked to go on.
+//! requests of an image bring it. (Readers of an object that several images have ask for pieces of the same image.) A waiter
+//! that goes away takes nothing from the others; when the last one has gone, the request ends, unless it was asked to go on.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::config::{Config, MEMO_ENTRIES};
+use crate::decode::Decoded;
 use crate::error::PieceError;
 use crate::lanes::Priority;
 use crate::lru::Lru;
@@ -24,9 +25,9 @@ use crate::plan::{Piece, PieceChunk, PieceKey};
 /// What became of a piece.
 #[derive(Clone)]
 pub(crate) enum Outcome {
-    /// Its chunks, in the order of [`Piece::chunks`]; one whose digest did not match is `None`.
-    Chunks(Arc<[Option<Verified<Bytes>>]>),
-    /// It was too large for memory and is in the store now.
+    /// Its chunks, in the order of [`Piece::chunks`].
+    Chunks(Arc<[Decoded]>),
+    /// It is where the next round of a read finds it: too large for memory, or there already.
     Kept,
 }
 
@@ -86,13 +87,12 @@ impl Flights {
     }
 
     /// Joins the flights of those pieces that have one, hands the others to `plan`, which makes requests of them, and
-    /// returns a ticket for each piece. `is_missing` is asked once more under the lock: a piece that was on its way when
-    /// the reader looked for it may have landed since. The caller starts the requests: starting a task may run foreign code, and
-    /// the flights are locked here.
+    /// returns a ticket for each piece. A piece that was on its way when the reader looked for it may have landed since: the
+    /// caller looks once more, settles what is here ([`Flights::is_here`]) and starts the requests. Both would
+    /// hold up everybody else if it was done here, under the lock.
     pub(crate) fn join_or_plan(
         self: &Arc<Self>,
         pieces: Vec<Piece>,
-        is_missing: impl Fn(&Piece) -> bool,
         plan: impl FnOnce(Vec<Piece>) -> Vec<Boarded>,
     ) -> (Vec<Ticket>, Vec<Boarded>) {
         let mut tickets = Vec::with_capacity(pieces.len());
@@ -104,7 +104,7 @@ impl Flights {
             } else if let Some(flight) = flying.get(&piece.key) {
                 flight.request.priority.raise();
                 tickets.push(Ticket::board(self, flight));
-            } else if is_missing(&piece) {
+            } else {
                 missing.push(piece);
             }
         }
@@ -120,13 +120,11 @@ impl Flights {
     pub(crate) fn plan_missing(
         &self,
         pieces: Vec<Piece>,
-        is_missing: impl Fn(&Piece) -> bool,
         plan: impl FnOnce(Vec<Piece>) -> Vec<Boarded>,
     ) -> Vec<Boarded> {
         let mut flying = self.flying.lock();
         let idle = |piece: &Piece| !flying.contains_key(&piece.key) && self.remembered(&piece.key).is_none();
-        let wanted = |piece: &Piece| idle(piece) && is_missing(piece);
-        let missing: Vec<Piece> = pieces.into_iter().filter(wanted).collect();
+        let missing: Vec<Piece> = pieces.into_iter().filter(idle).collect();
         let planned = if missing.is_empty() { Vec::new() } else { plan(missing) };
         for flight in planned.iter().flat_map(|boarded| &boarded.flights) {
             flying.insert(flight.piece.key, flight.clone());
@@ -140,6 +138,12 @@ impl Flights {
         flight.outcome.send_replace(Some(Ok(outcome)));
     }
 
+    /// The piece need not be asked for after all.
+    pub(crate) fn is_here(&self, flight: &Flight) {
+        self.deliver(flight, Outcome::Kept);
+        self.land(flight);
+    }
+
     /// The piece is where the next reader finds it: no more joining.
     pub(crate) fn land(&self, flight: &Flight) {
         let mut flying = self.flying.lock();
@@ -150,7 +154,8 @@ impl Flights {
 
     /// No bytes will come. Final failures are remembered.
     pub(crate) fn fail(&self, flight: &Flight, error: PieceError) {
-        if !matches!(error, PieceError::Cancelled) {
+        // A source that rests is remembered as such, and may be awake again before a memory of this would end.
+        if !matches!(error, PieceError::Cancelled | PieceError::Resting(_)) {
             self.remember(flight.piece.key, error.clone());
         }
         self.land(flight);
@@ -289,7 +294,7 @@ pub(crate) enum Found {
     InStore,
     /// The piece came, but these bytes did not match.
     Corrupt,
-    /// The piece was split by another image's table, which does not know this chunk.
+    /// It is not among the chunks that were taken out of the piece.
     Unknown,
 }
 
@@ -298,8 +303,13 @@ impl Arrival {
     pub(crate) fn find(&self, chunk: &PieceChunk) -> Found {
         let Outcome::Chunks(chunks) = &self.outcome else { return Found::InStore };
         let mut known = self.flight.piece.chunks.iter().zip(chunks.iter()).filter(|(c, _)| c.same_bytes(chunk));
-        match known.find_map(|(_, bytes)| bytes.clone()) {
-            Some(bytes) => Found::Bytes(bytes),
+        let found = |(_, decoded): (&PieceChunk, &Decoded)| match decoded {
+            Decoded::Bytes(bytes) => Some(Found::Bytes(bytes.clone())),
+            Decoded::Here => Some(Found::InStore),
+            Decoded::Wrong => None,
+        };
+        match known.find_map(found) {
+            Some(found) => found,
             None if self.flight.piece.chunks.iter().any(|known| known.same_bytes(chunk)) => Found::Corrupt,
             None => Found::Unknown,
         }

@@ -1,22 +1,22 @@
 //! What all images of this host share, and where its parts are put together.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tarpon_layer::ObjectId;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 
 use crate::ObjectStore;
 use crate::config::Config;
+use crate::dispute::Disputes;
 use crate::flight::Flights;
 use crate::image::{Image, ImageId, Images};
+use crate::inodes::Inodes;
 use crate::keep::Bypass;
 use crate::lanes::Lanes;
 use crate::local::OpenObjects;
 use crate::lru::Lru;
-use crate::object::Object;
+use crate::object::{AllParts, Object};
 use crate::stats::Counters;
 use crate::stream::Passes;
 
@@ -31,11 +31,10 @@ pub(crate) struct Host {
     pub(crate) open: OpenObjects,
     pub(crate) bypass: Bypass,
     pub(crate) counters: Arc<Counters>,
-    /// Objects whose partial files are being hashed as a whole.
-    pub(crate) publishing: watch::Sender<HashSet<ObjectId>>,
-    /// Objects whose index lies; bounded by what the tables name.
-    pub(crate) poisoned: Mutex<HashSet<ObjectId>>,
     pub(crate) passes: Passes,
+    pub(crate) disputes: Disputes,
+    pub(crate) inodes: Inodes,
+    parts: AllParts,
     objects: Mutex<Lru<(ObjectId, ImageId), Arc<Object>>>,
 }
 
@@ -50,9 +49,10 @@ impl Host {
             open: OpenObjects::new(config.open_files),
             bypass: Bypass::new(config.bypass_bytes),
             counters: Arc::default(),
-            publishing: watch::Sender::default(),
-            poisoned: Mutex::default(),
             passes: Passes::default(),
+            disputes: Disputes::new(&config),
+            inodes: Inodes::default(),
+            parts: AllParts::default(),
             objects: Mutex::new(Lru::new(config.live_objects)),
             config,
         }
@@ -65,7 +65,18 @@ impl Host {
         if let Some(object) = objects.get(&key) {
             return Some(object.clone());
         }
-        let object = Arc::new(Object::new(*id, image.clone(), image.table.find(id)?));
+        let entry = image.table.find(id)?;
+        let mut parts = None;
+        if !image.is_own_proof(id, &entry) {
+            // A list may be long: it is not hashed while others wait.
+            drop(objects);
+            parts = Some(self.parts.of(*id, image.list_id(&entry)));
+            objects = self.objects.lock();
+            if let Some(object) = objects.get(&key) {
+                return Some(object.clone());
+            }
+        }
+        let object = Arc::new(Object::new(*id, image.clone(), entry, parts));
         objects.insert(key, object.clone(), 1);
         Some(object)
     }
@@ -77,13 +88,8 @@ impl Host {
 
     /// Whether the object's partial file may be emptied just now, because the whole may not be what its name says.
     pub(crate) fn in_doubt(&self, object: &Object) -> bool {
-        self.publishing.borrow().contains(&object.id) || self.poisoned.lock().contains(&object.id)
-    }
-
-    /// Waits until the object is not being published (any more).
-    pub(crate) async fn published(&self, object: &Object) {
-        // The sender is part of `self`: this cannot fail.
-        let _ = self.publishing.subscribe().wait_for(|objects| !objects.contains(&object.id)).await;
+        let refuted = |list| self.images.judgement(&object.id, list) == Some(false);
+        object.is_publishing() || object.parts.as_ref().is_some_and(|parts| refuted(&parts.list))
     }
 
     /// The object is a local file now, or worthless.

@@ -1,14 +1,21 @@
 //! The images that are registered, and what their chunk tables say about an object or a place.
+//!
+//! A **chunk list** is what one table says an object consists of. Chunks are checked against the list that names them; that the list
+//! itself is true is known only when the whole object has been hashed. Anybody can write a list, so of an object that several
+//! images claim nothing is handed out chunk by chunk unless all of them say the same of it (see `dispute.rs`).
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use parking_lot::RwLock;
-use tarpon_layer::ObjectId;
+use parking_lot::{Mutex, RwLock};
 use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
-use tarpon_oci::Digest;
+use tarpon_layer::{Chunk, ObjectId, Place};
+use tarpon_oci::{Digest, Hasher};
 
 use crate::BlobSource;
+use crate::breaker::Breaker;
 use crate::lanes::Budget;
 use crate::stats::Tally;
 
@@ -23,7 +30,19 @@ pub(crate) struct Image {
     pub(crate) table: ChunkTable<Bytes>,
     pub(crate) source: Arc<dyn BlobSource>,
     pub(crate) budget: Budget,
+    pub(crate) breaker: Breaker,
     pub(crate) tally: Tally,
+}
+
+/// Names a chunk list: the size of the object; in order, the size of each chunk and its digest, or that it is zeros. Where the
+/// chunks lie is no part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ListId(Digest);
+
+impl ListId {
+    pub(crate) fn digest(&self) -> &Digest {
+        &self.0
+    }
 }
 
 /// Sources that one request tries in turn.
@@ -33,6 +52,27 @@ const SOURCES: usize = 8;
 #[derive(Default)]
 pub(crate) struct Images {
     list: RwLock<(u64, Vec<Arc<Image>>)>,
+    /// Lists whose objects were hashed as a whole, and whether they are true; bounded by what the tables name.
+    judged: Mutex<HashMap<ObjectId, Vec<(ListId, bool)>>>,
+    /// Changes with every image that comes or goes and every list that is judged: what was agreed on holds until then.
+    generation: AtomicU64,
+}
+
+/// An image that has an object, and its word on it.
+pub(crate) type Claimant = (Arc<Image>, ObjectEntry);
+
+/// What the registered images say of an object. A list that is known to be false does not count; if one is known to be true, no
+/// other counts.
+pub(crate) enum Claims {
+    /// Nobody has it.
+    Unknown,
+    /// All say the same, or the truth. At most [`SOURCES`], always in the same order, so that readers of different images ask for the same
+    /// bytes of the same image and share one request.
+    Agreed(Vec<Claimant>),
+    /// They contradict each other.
+    Disputed(Vec<Claimant>),
+    /// Every list of it was found to be wrong.
+    Refuted,
 }
 
 impl Images {
@@ -42,21 +82,69 @@ impl Images {
         list.0 += 1;
         let image = Arc::new(make(ImageId(list.0)));
         list.1.push(image.clone());
+        self.changed();
         image
     }
 
     pub(crate) fn remove(&self, id: ImageId) {
         self.list.write().1.retain(|image| image.id != id);
+        self.changed();
     }
 
-    /// The images that have the object. The order is always the same, so that readers of different images ask for
-    /// the same bytes of the same image and share one request.
-    pub(crate) fn holding(&self, object: &ObjectId) -> Vec<(Arc<Image>, ObjectEntry)> {
+    /// The whole object was hashed as this list has it.
+    pub(crate) fn judge(&self, object: ObjectId, list: ListId, is_true: bool) {
+        let mut judged = self.judged.lock();
+        let lists = judged.entry(object).or_default();
+        lists.retain(|(known, _)| *known != list);
+        lists.push((list, is_true));
+        self.changed();
+    }
+
+    /// Whether the list is true, if that is known.
+    pub(crate) fn judgement(&self, object: &ObjectId, list: &ListId) -> Option<bool> {
+        let judged = self.judged.lock();
+        judged.get(object)?.iter().find(|(known, _)| known == list).map(|(_, is_true)| *is_true)
+    }
+
+    /// Whatever was found out about claims holds as long as this stays the same.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// What the images say of the object.
+    pub(crate) fn claims(&self, object: &ObjectId) -> Claims {
         let list = self.list.read();
-        list.1.iter().filter_map(|image| Some((image.clone(), image.table.find(object)?))).take(SOURCES).collect()
+        let all = list.1.iter().filter_map(|image| Some((image.clone(), image.table.find(object)?)));
+        let mut claimants: Vec<Claimant> = all.collect();
+        drop(list);
+        if claimants.is_empty() {
+            return Claims::Unknown;
+        }
+        let judged = self.judged.lock().get(object).cloned();
+        if let Some(judged) = judged {
+            let is = |(image, entry): &Claimant, judgement| judged.contains(&(image.list_id(entry), judgement));
+            if claimants.iter().any(|claimant| is(claimant, true)) {
+                claimants.retain(|claimant| is(claimant, true));
+                claimants.truncate(SOURCES);
+                return Claims::Agreed(claimants);
+            }
+            claimants.retain(|claimant| !is(claimant, false));
+            if claimants.is_empty() {
+                return Claims::Refuted;
+            }
+        }
+        if !claimants.windows(2).all(|pair| same_list(&pair[0], &pair[1])) {
+            return Claims::Disputed(claimants);
+        }
+        claimants.truncate(SOURCES);
+        Claims::Agreed(claimants)
     }
 
-    /// The first of [`Images::holding`].
+    /// The first image that has the object.
     pub(crate) fn first_holding(&self, object: &ObjectId) -> Option<(Arc<Image>, ObjectEntry)> {
         let list = self.list.read();
         list.1.iter().find_map(|image| Some((image.clone(), image.table.find(object)?)))
@@ -70,7 +158,50 @@ impl Images {
     }
 }
 
+/// Whether two images say the same of an object.
+fn same_list((one, a): &Claimant, (other, b): &Claimant) -> bool {
+    let length = a.chunks.len();
+    a.size == b.size && length == b.chunks.len() && one.content(a).eq(other.content(b))
+}
+
 impl Image {
+    /// The sizes and digests of the object's chunks; no digest where the table says zeros.
+    fn content(&self, entry: &ObjectEntry) -> impl Iterator<Item = (u64, Option<Digest>)> {
+        let chunks = entry.chunks.clone().map_while(|number| self.table.chunk(number));
+        chunks.map(|entry| match entry.chunk {
+            Chunk { size, place: Place::Zeros, .. } => (size, None),
+            Chunk { size, digest, .. } => (size, Some(digest)),
+        })
+    }
+
+    /// The name of this image's list of the object.
+    pub(crate) fn list_id(&self, entry: &ObjectEntry) -> ListId {
+        let mut hasher = Hasher::new();
+        hasher.update(&entry.size.to_le_bytes());
+        for (size, digest) in self.content(entry) {
+            hasher.update(&size.to_le_bytes());
+            hasher.update(&[u8::from(digest.is_some())]);
+            hasher.update(digest.as_ref().map_or(&[], |digest| digest.as_bytes()));
+        }
+        ListId(hasher.finish())
+    }
+
+    /// Whether the object is one chunk of its own digest: then whatever matches the chunk is the object, and there is
+    /// nothing that a list could lie about.
+    pub(crate) fn is_own_proof(&self, object: &ObjectId, entry: &ObjectEntry) -> bool {
+        let is_object =
+            |chunk: Chunk| chunk.digest == *object && chunk.size == entry.size && chunk.place != Place::Zeros;
+        entry.chunks.len() == 1 && self.table.chunk(entry.chunks.start).is_some_and(|entry| is_object(entry.chunk))
+    }
+
+    /// Its list of the object is not true.
+    pub(crate) fn accuse(&self, object: &ObjectId) {
+        let text = format!("object {object} of {} is not what its index promises", self.name);
+        tracing::error!("{text}");
+        self.tally.failed(&text);
+        self.tally.add(|counters| &counters.poisoned_objects, 1);
+    }
+
     fn has_layer(&self, layer: &Digest) -> bool {
         (0..self.table.layer_count())
             .any(|number| self.table.layer(number).is_some_and(|known| known.blob.digest == *layer))

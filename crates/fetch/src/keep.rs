@@ -41,10 +41,10 @@ impl Bypass {
     }
 
     fn remember(&self, bytes: &Verified<Bytes>) {
-        // A copy, because a slice would keep the whole decoded piece in memory without counting it.
-        let weight = bytes.len() as u64;
-        let mut chunks = self.chunks.lock();
-        chunks.insert(*bytes.digest(), bytes.clone(), weight);
+        // A slice would keep the whole decoded piece in memory without counting it.
+        let copy = bytes.compact();
+        let weight = copy.len() as u64;
+        self.chunks.lock().insert(*copy.digest(), copy, weight);
     }
 }
 
@@ -102,29 +102,21 @@ impl Host {
     }
 
     fn publish(&self, object: &Object) {
-        if !self.publishing.send_if_modified(|objects| objects.insert(object.id)) {
-            // The same object of another image, and the same file: once is enough.
-            return object.release_publishing();
-        }
         let published = object.partial(&*self.store).and_then(|partial| partial.publish());
         // In this order: at no moment is an emptied file neither being published nor known to be worthless.
-        if matches!(published, Err(StoreError::Corrupt(_))) {
-            self.poisoned.lock().insert(object.id);
+        if let Some(parts) = &object.parts
+            && matches!(published, Ok(()) | Err(StoreError::Corrupt(_)))
+        {
+            self.was_hashed(object, parts.list, published.is_ok());
         }
-        self.publishing.send_if_modified(|objects| objects.remove(&object.id));
+        object.end_publishing();
         match published {
             Ok(()) => self.forget_object(object),
             Err(StoreError::Corrupt(_)) => {
-                let text = format!("object {} of {} is not what its index promises", object.id, object.image.name);
-                tracing::error!("{text}");
-                object.image.tally.failed(&text);
-                object.image.tally.add(|counters| &counters.poisoned_objects, 1);
+                object.image.accuse(&object.id);
                 self.forget_object(object);
             }
-            Err(error) => {
-                object.release_publishing();
-                self.store_refused(&error);
-            }
+            Err(error) => self.store_refused(&error),
         }
     }
 }

@@ -5,15 +5,18 @@
 //! reading at `read.rs`: it is the whole way of a read, step by step.
 
 mod body;
+mod breaker;
 mod config;
 mod content;
 mod decode;
+mod dispute;
 mod error;
 mod fetcher;
 mod flight;
 mod gather;
 mod host;
 mod image;
+mod inodes;
 mod keep;
 mod lanes;
 mod local;

@@ -1,19 +1,23 @@
 //! What is known here and now about an object that is partly local: which of its chunks are verified.
 //!
-//! Invariant: a presence bit is set only after the chunk's digest matched in this process. The store's partial file may
-//! hold more (from an earlier process); that is believed chunk by chunk, after hashing.
+//! Invariant: a presence bit is set only after the chunk's digest matched in this process, and vouches for bytes that nobody
+//! writes over: bits and the partial file belong to one chunk list ([`Parts`]), whichever images have it. The store's
+//! partial file may hold more (from an earlier process); that is believed chunk by chunk, after hashing.
 
+use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_layer::chunks::{ChunkEntry, ObjectEntry};
 use tarpon_layer::{Chunk, Codec, ObjectId, Place};
 use tarpon_oci::{Verified, limits};
+use tokio::sync::watch;
 
 use crate::content::Assembly;
-use crate::image::Image;
+use crate::image::{Image, ListId};
 use crate::plan::PieceChunk;
 use crate::readahead::{Ahead, Sequence, Window};
 use crate::{ObjectStore, PartialObject, StoreError};
@@ -23,8 +27,47 @@ pub(crate) struct Object {
     pub(crate) id: ObjectId,
     pub(crate) image: Arc<Image>,
     record: ObjectEntry,
+    /// `None` if its one chunk is the object: then it is never partly here.
+    pub(crate) parts: Option<Arc<Parts>>,
+    sequence: Mutex<Sequence>,
+    /// The generation of [`crate::image::Images`] in which all images agreed on it; 0 for none.
+    agreed: AtomicU64,
+}
+
+/// What is here of an object, as one chunk list splits it: all images with this list share it.
+pub(crate) struct Parts {
+    pub(crate) list: ListId,
     needed: OnceLock<Needed>,
     state: Mutex<State>,
+    /// Whether the partial file is being hashed as a whole.
+    publishing: watch::Sender<bool>,
+}
+
+type Key = (ObjectId, ListId);
+
+/// The parts that somebody uses.
+#[derive(Default)]
+pub(crate) struct AllParts {
+    known: Mutex<HashMap<Key, Weak<Parts>>>,
+}
+
+/// Entries after which those that nobody uses any more are swept out.
+const SWEEP: usize = 1024;
+
+impl AllParts {
+    pub(crate) fn of(&self, object: ObjectId, list: ListId) -> Arc<Parts> {
+        let mut known = self.known.lock();
+        if let Some(parts) = known.get(&(object, list)).and_then(Weak::upgrade) {
+            return parts;
+        }
+        if known.len() >= SWEEP {
+            known.retain(|_, parts| parts.strong_count() > 0);
+        }
+        let (needed, state, publishing) = (OnceLock::new(), Mutex::default(), watch::Sender::new(false));
+        let parts = Arc::new(Parts { list, needed, state, publishing });
+        known.insert((object, list), Arc::downgrade(&parts));
+        parts
+    }
 }
 
 /// What it takes to have the whole object.
@@ -49,9 +92,9 @@ struct State {
     present: Bits,
     /// Chunks that the partial file was searched for.
     searched: Bits,
+    /// Chunks that are being written without having been checked.
+    spooling: Bits,
     partial: Option<Arc<dyn PartialObject>>,
-    sequence: Sequence,
-    publishing: bool,
 }
 
 /// A set of small numbers.
@@ -99,8 +142,17 @@ pub(crate) enum Trust {
 pub(crate) type Numbered = (u32, Chunk);
 
 impl Object {
-    pub(crate) fn new(id: ObjectId, image: Arc<Image>, record: ObjectEntry) -> Self {
-        Self { id, image, record, needed: OnceLock::new(), state: Mutex::default() }
+    pub(crate) fn new(id: ObjectId, image: Arc<Image>, record: ObjectEntry, parts: Option<Arc<Parts>>) -> Self {
+        Self { id, image, record, parts, sequence: Mutex::default(), agreed: AtomicU64::new(0) }
+    }
+
+    /// Whether all images were found to agree on it in this generation.
+    pub(crate) fn is_agreed(&self, generation: u64) -> bool {
+        self.agreed.load(Ordering::SeqCst) == generation
+    }
+
+    pub(crate) fn set_agreed(&self, generation: u64) {
+        self.agreed.store(generation, Ordering::SeqCst);
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -145,7 +197,7 @@ impl Object {
 
     /// Whether the chunk's bytes can be had without asking anybody.
     pub(crate) fn has(&self, (number, chunk): &Numbered) -> bool {
-        chunk.place == Place::Zeros || self.state.lock().present.has(*number)
+        chunk.place == Place::Zeros || self.parts.as_ref().is_some_and(|parts| parts.state.lock().present.has(*number))
     }
 
     /// Whether the chunk that starts at `offset` is here.
@@ -158,8 +210,9 @@ impl Object {
         if chunk.place == Place::Zeros {
             return true;
         }
+        let Some(parts) = &self.parts else { return false };
         let partial = {
-            let state = self.state.lock();
+            let state = parts.state.lock();
             state.partial.clone().filter(|_| state.present.has(*number))
         };
         let Some(partial) = partial else { return false };
@@ -175,16 +228,17 @@ impl Object {
         };
         if let Err(reason) = &loaded {
             tracing::warn!(object = %self.id, %reason, "a chunk that was kept cannot be used; it is fetched again");
-            self.state.lock().present.remove(*number);
+            parts.state.lock().present.remove(*number);
         }
         loaded.is_ok()
     }
 
     /// Of these chunks, those that an earlier process may have left in the partial file. Each chunk is looked for once.
     pub(crate) fn candidates(&self, store: &dyn ObjectStore, mut chunks: Vec<Numbered>) -> Vec<Numbered> {
+        let Some(parts) = &self.parts else { return Vec::new() };
         chunks.retain(|(number, chunk)| {
-            let by_partial = chunk.place != Place::Zeros && !self.piece_chunk(chunk).is_whole_object();
-            by_partial && chunk.size <= limits::CHUNK_BYTES && self.state.lock().searched.insert(*number)
+            let by_partial = chunk.place != Place::Zeros && chunk.size <= limits::CHUNK_BYTES;
+            by_partial && parts.state.lock().searched.insert(*number)
         });
         if chunks.is_empty() {
             return chunks;
@@ -198,10 +252,10 @@ impl Object {
 
     /// Hashes what the partial file holds of these chunks, and returns those that match.
     pub(crate) fn check(&self, store: &dyn ObjectStore, chunks: Vec<Numbered>) -> Vec<(u32, Verified<Bytes>)> {
-        let Ok(partial) = self.partial(store) else { return Vec::new() };
+        let (Some(parts), Ok(partial)) = (&self.parts, self.partial(store)) else { return Vec::new() };
         let checked = chunks.into_iter().filter_map(|(number, chunk)| {
             let bytes = load_checked(&*partial, &chunk).ok()?;
-            self.state.lock().present.insert(number);
+            parts.state.lock().present.insert(number);
             Some((number, bytes))
         });
         checked.collect()
@@ -209,37 +263,79 @@ impl Object {
 
     /// The object's partial file, opened at the first call.
     pub(crate) fn partial(&self, store: &dyn ObjectStore) -> Result<Arc<dyn PartialObject>, StoreError> {
-        if let Some(partial) = &self.state.lock().partial {
+        // An object of one chunk is kept whole or not at all.
+        let parts = self.parts.as_ref().ok_or(StoreError::Full)?;
+        if let Some(partial) = &parts.state.lock().partial {
             return Ok(partial.clone());
         }
-        let opened = store.partial(&self.id, self.record.size)?;
-        Ok(self.state.lock().partial.get_or_insert(opened).clone())
+        let opened = store.partial(&self.id, parts.list.digest(), self.record.size)?;
+        Ok(parts.state.lock().partial.get_or_insert(opened).clone())
     }
 
     /// The chunk that starts at `offset` is verified and in the partial file.
     pub(crate) fn mark_present(&self, offset: u64) {
-        let found = self.chunks_of(offset..offset.saturating_add(1)).next();
-        if let Some((number, _)) = found {
-            self.state.lock().present.insert(number);
+        if let (Some(parts), Some(number)) = (&self.parts, self.number_at(offset)) {
+            parts.state.lock().present.insert(number);
         }
     }
 
-    /// Whether all chunks are here and nobody is making a local file of it yet; the caller does so now.
-    pub(crate) fn claim_publishing(&self, most_zeros: u64) -> bool {
-        let needed = self.needed.get_or_init(|| Needed::count(self));
-        let mut state = self.state.lock();
-        let ready = needed.zeros <= most_zeros && state.partial.is_some() && state.present.count == needed.chunks;
-        ready && !std::mem::replace(&mut state.publishing, true)
+    /// Claims the place of the chunk that starts at `offset` for bytes that are not checked yet. `false` if the chunk is here,
+    /// or if somebody else is writing it: nothing may be written over what a presence bit vouches for.
+    pub(crate) fn begin_spooling(&self, offset: u64) -> bool {
+        let (Some(parts), Some(number)) = (&self.parts, self.number_at(offset)) else { return false };
+        let mut state = parts.state.lock();
+        !state.present.has(number) && state.spooling.insert(number)
     }
 
-    /// It could not be made a local file; another chunk or a later read may try again.
-    pub(crate) fn release_publishing(&self) {
-        self.state.lock().publishing = false;
+    /// The chunk was written, and matched its digest or did not.
+    pub(crate) fn end_spooling(&self, offset: u64, matched: bool) {
+        let (Some(parts), Some(number)) = (&self.parts, self.number_at(offset)) else { return };
+        let mut state = parts.state.lock();
+        state.spooling.remove(number);
+        if matched {
+            state.present.insert(number);
+        }
+    }
+
+    fn number_at(&self, offset: u64) -> Option<u32> {
+        self.chunks_of(offset..offset.saturating_add(1)).next().map(|(number, _)| number)
+    }
+
+    /// Whether all chunks are here and nobody is making a local file of it yet; the caller does so now, and ends with
+    /// [`Object::end_publishing`].
+    pub(crate) fn claim_publishing(&self, most_zeros: u64) -> bool {
+        let Some(parts) = &self.parts else { return false };
+        let needed = parts.needed.get_or_init(|| Needed::count(self));
+        let ready = {
+            let state = parts.state.lock();
+            needed.zeros <= most_zeros && state.partial.is_some() && state.present.count == needed.chunks
+        };
+        ready && parts.publishing.send_if_modified(|publishing| !std::mem::replace(publishing, true))
+    }
+
+    /// It is a local file now, or is known not to be what its name says, or another chunk or a later read may try again.
+    pub(crate) fn end_publishing(&self) {
+        if let Some(parts) = &self.parts {
+            parts.publishing.send_replace(false);
+        }
+    }
+
+    /// Whether it is being made a local file just now.
+    pub(crate) fn is_publishing(&self) -> bool {
+        self.parts.as_ref().is_some_and(|parts| *parts.publishing.borrow())
+    }
+
+    /// Waits until it is not being published (any more).
+    pub(crate) async fn published(&self) {
+        if let Some(parts) = &self.parts {
+            // The sender is part of `parts`: this cannot fail.
+            let _ = parts.publishing.subscribe().wait_for(|publishing| !publishing).await;
+        }
     }
 
     /// Takes note of a read and says what to fetch ahead.
     pub(crate) fn note_read(&self, read: Range<u64>, window: Window) -> Option<Ahead> {
-        self.state.lock().sequence.note(read, self.record.size, window)
+        self.sequence.lock().note(read, self.record.size, window)
     }
 }
 

@@ -11,9 +11,17 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// The complete, verified object, opened for reading; `None` if it is not (wholly) here.
     fn open(&self, object: &Digest) -> Result<Option<File>, StoreError>;
 
-    /// The object of which some bytes may be here already. All callers of one object get the same one.
+    /// Whether the complete object is here, as far as a look at its name tells: cheaper than [`ObjectStore::open`].
+    fn contains(&self, object: &Digest) -> bool;
+
+    /// Whether so many bytes can be kept without making room for them first, which may take seconds.
+    fn has_room(&self, bytes: u64) -> bool;
+
+    /// The object of which some bytes may be here already, as somebody splits it into chunks: `list` stands for the sizes
+    /// and digests of those. All callers of one object and list get the same one, and whoever splits the object otherwise
+    /// never sees it: nothing of a partial object is worth more than the list that its bytes were checked against.
     /// [`StoreError::Full`] means bypass: go on without keeping anything.
-    fn partial(&self, object: &Digest, size: u64) -> Result<Arc<dyn PartialObject>, StoreError>;
+    fn partial(&self, object: &Digest, list: &Digest, size: u64) -> Result<Arc<dyn PartialObject>, StoreError>;
 
     /// A new object that will be written from its first byte to its last.
     fn writer(&self, size_hint: u64) -> Result<Box<dyn ObjectWriter>, StoreError>;
@@ -30,6 +38,11 @@ pub trait PartialObject: Send + Sync {
 
     /// Keeps verified bytes at `offset`.
     fn write_at(&self, bytes: &Verified<bytes::Bytes>, offset: u64) -> Result<(), StoreError>;
+
+    /// Puts bytes down at `offset` that nobody has checked yet: a part of a chunk that is too large to be checked in memory.
+    /// They prove nothing; once the chunk's digest has matched, its user counts the chunk as present. Before that, nobody
+    /// else may rely on anything in the chunk.
+    fn spool_at(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError>;
 
     /// All bytes are here: hashes the whole, and links the object in if it is what its name says. On a mismatch the
     /// bytes are thrown away and [`StoreError::Corrupt`] is returned.

@@ -46,7 +46,7 @@ fn piece(object: &Object, number: u32) -> Option<Piece> {
     {
         chunks.extend(companions(image, &entry, offset).filter(|other| *other != first).take(PIECE_CHUNKS));
     }
-    let key = PieceKey { layer: blob.digest, codec, offset, length };
+    let key = PieceKey { image: image.id, layer: blob.digest, codec, offset, length };
     Some(Piece { key, blob, image: image.clone(), layer: entry.layer, chunks })
 }
 

@@ -12,11 +12,13 @@ use tarpon_layer::{Chunk, Codec, ObjectId, Place};
 use tarpon_oci::{Blob, Digest};
 
 use crate::config::Config;
-use crate::image::Image;
+use crate::image::{Image, ImageId};
 
-/// Names a piece across all images.
+/// Names a piece. The image is part of the name: what one image's table or source makes of a place in a layer (a failure that
+/// is remembered, a request that hangs) must not be what another image's readers get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PieceKey {
+    pub(crate) image: ImageId,
     pub(crate) layer: Digest,
     pub(crate) codec: Codec,
     pub(crate) offset: u64,

@@ -4,6 +4,7 @@
 //! ```text
 //! read_local   complete object in the store? verified chunks here?      local.rs, object.rs
 //! read         images that have the object, one after the other         image.rs
+//!   resolve    they contradict each other? hash the whole first         dispute.rs
 //!   search     what an earlier process left: hash it, believe it        object.rs
 //!   pieces     missing chunks → pieces to decode                        pieces.rs
 //!   request    on its way already? join. Else pieces → requests         flight.rs, plan.rs, request.rs
@@ -21,10 +22,10 @@ use tokio::time::Instant;
 use crate::config::{READ_BYTES, READ_ROUNDS};
 use crate::content::ObjectBytes;
 use crate::error::{PieceError, ReadError};
-use crate::flight::{Found, Ticket};
+use crate::flight::{Boarded, Found, Ticket};
 use crate::gather::{Arrived, missing};
 use crate::host::Host;
-use crate::image::Image;
+use crate::image::{Claimant, Claims, Image};
 use crate::lanes::Lane;
 use crate::local::LocalObject;
 use crate::object::{Numbered, Object};
@@ -39,11 +40,14 @@ impl Host {
         offset: u64,
         length: u64,
     ) -> Option<Result<ObjectBytes, ReadError>> {
-        if let Err(refused) = self.admissible(id, length) {
-            return Some(Err(refused));
+        if length > READ_BYTES {
+            return Some(Err(ReadError::TooLong { length, limit: READ_BYTES }));
         }
         let known = self.images.first_holding(id);
-        if let Some(object) = known.as_ref().and_then(|(image, _)| self.live_object(image, id)) {
+        if let Some(object) = known.as_ref().and_then(|(image, _)| self.live_object(image, id))
+            && object.parts.is_some()
+            && self.may_be_lazy(&object)
+        {
             let range = clip(offset, length, object.size());
             if let Some(bytes) = self.gather(&object, &range, &Arrived::new()) {
                 self.look_ahead(&object, range);
@@ -84,16 +88,63 @@ impl Host {
             return answer;
         }
         let deadline = Instant::now() + self.config.read_deadline;
+        let mut outcome = Err(ReadError::UnknownObject(*id));
+        for _round in 0..READ_ROUNDS {
+            let claimants = match self.images.claims(id) {
+                Claims::Agreed(claimants) => claimants,
+                Claims::Disputed(claimants) => match self.resolve(id, claimants, deadline).await {
+                    Ok(()) => continue,
+                    Err(error) => {
+                        outcome = Err(error);
+                        break;
+                    }
+                },
+                Claims::Unknown => break,
+                Claims::Refuted => {
+                    outcome = Err(ReadError::Poisoned(*id));
+                    break;
+                }
+            };
+            if let Some(answer) = self.read_from(claimants, id, offset, length, deadline).await {
+                outcome = answer;
+                break;
+            }
+        }
+        if outcome.is_err() {
+            self.counters.failed_reads.add(1);
+        }
+        outcome
+    }
+
+    /// Asks one after the other of the images, which agree on the object. `None` if they no longer do.
+    async fn read_from(
+        self: &Arc<Self>,
+        mut claimants: Vec<Claimant>,
+        id: &ObjectId,
+        offset: u64,
+        length: u64,
+        deadline: Instant,
+    ) -> Option<Result<ObjectBytes, ReadError>> {
         let mut failure = ReadError::UnknownObject(*id);
-        for (image, _) in self.images.holding(id) {
+        let mut others = claimants.len();
+        if others > 1 {
+            claimants.sort_by_key(|(image, _)| image.breaker.is_resting());
+        }
+        for (image, _) in claimants {
+            others -= 1;
             let Some(object) = self.object_in(&image, id) else { continue };
+            if !self.may_be_lazy(&object) {
+                return None;
+            }
             let range = clip(offset, length, object.size());
             let began = Instant::now();
-            let answer = self.read_through(&object, range, deadline).await;
+            // A source that hangs leaves time for the others.
+            let until = if others > 0 { began + deadline.saturating_duration_since(began) / 2 } else { deadline };
+            let answer = self.read_through(&object, range, until).await;
             match answer {
                 Ok(bytes) => {
                     image.tally.served_late(bytes.len(), began.elapsed());
-                    return Ok(bytes);
+                    return Some(Ok(bytes));
                 }
                 Err(cause) => {
                     let elsewhere = cause.another_image_may_help();
@@ -105,11 +156,10 @@ impl Host {
                 }
             }
         }
-        self.counters.failed_reads.add(1);
-        Err(failure)
+        Some(Err(failure))
     }
 
-    /// Reads the object as one image's table splits it: asks for what is missing until nothing is.
+    /// Reads the object as one image's table splits it, or from a local file once it is one.
     async fn read_through(
         self: &Arc<Self>,
         object: &Arc<Object>,
@@ -121,24 +171,54 @@ impl Host {
             if let Some(Ok(bytes)) = self.load_complete(&object.id, range.start, range.end - range.start) {
                 return Ok(bytes);
             }
-            self.search(object, &range, &mut arrived).await;
-            if let Some(bytes) = self.gather(object, &range, &arrived) {
+            if let Some(bytes) = self.read_round(object, &range, deadline, &mut arrived).await? {
                 return Ok(bytes);
-            }
-            let missing: Vec<Numbered> = missing(object, &range, &arrived).collect();
-            if missing.is_empty() {
-                // All is here, and too large to be hashed for each read while it is being published.
-                let late = |_elapsed| PieceError::Late(self.config.read_deadline);
-                tokio::time::timeout_at(deadline, self.published(object)).await.map_err(late)?;
-                continue;
-            }
-            let tickets = self.request(object, &missing);
-            self.look_ahead(object, range.clone());
-            for ticket in &tickets {
-                self.wait(object, &missing, ticket, deadline, &mut arrived).await?;
             }
         }
         Err(PieceError::Cancelled)
+    }
+
+    /// As [`Host::read_through`], but what is returned was checked against the chunk list of this image and nothing else.
+    pub(crate) async fn read_chunks(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        range: Range<u64>,
+        deadline: Instant,
+    ) -> Result<ObjectBytes, PieceError> {
+        let mut arrived = Arrived::new();
+        for _round in 0..READ_ROUNDS {
+            if let Some(bytes) = self.read_round(object, &range, deadline, &mut arrived).await? {
+                return Ok(bytes);
+            }
+        }
+        Err(PieceError::Cancelled)
+    }
+
+    /// Takes what is here, or asks for what is missing and waits for it.
+    async fn read_round(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        range: &Range<u64>,
+        deadline: Instant,
+        arrived: &mut Arrived,
+    ) -> Result<Option<ObjectBytes>, PieceError> {
+        self.search(object, range, arrived).await;
+        if let Some(bytes) = self.gather(object, range, arrived) {
+            return Ok(Some(bytes));
+        }
+        let missing: Vec<Numbered> = missing(object, range, arrived).collect();
+        if missing.is_empty() {
+            // All is here, and too large to be hashed for each read while it is being published.
+            let late = |_elapsed| PieceError::Late(self.config.read_deadline);
+            tokio::time::timeout_at(deadline, object.published()).await.map_err(late)?;
+            return Ok(None);
+        }
+        let tickets = self.request(object, &missing);
+        self.look_ahead(object, range.clone());
+        for ticket in &tickets {
+            self.wait(object, &missing, ticket, deadline, arrived).await?;
+        }
+        Ok(None)
     }
 
     /// Takes what the bypass or an earlier process left.
@@ -167,13 +247,24 @@ impl Host {
     /// Makes sure that somebody brings these chunks.
     fn request(self: &Arc<Self>, object: &Arc<Object>, missing: &[Numbered]) -> Vec<Ticket> {
         let pieces = self.pieces(object, missing);
-        let (tickets, planned) = self.flights.join_or_plan(
-            pieces,
-            |piece| self.is_missing(object, piece),
-            |new| self.plan_requests(new, Lane::Demand),
-        );
-        self.start(planned, Lane::Demand);
+        let (tickets, planned) = self.flights.join_or_plan(pieces, |new| self.plan_requests(new, Lane::Demand));
+        self.start(self.still_missing(object, planned), Lane::Demand);
         tickets
+    }
+
+    /// What is planned, without what has landed since somebody looked for it.
+    fn still_missing(&self, object: &Object, planned: Vec<Boarded>) -> Vec<Boarded> {
+        let still_missing = |mut boarded: Boarded| {
+            boarded.flights.retain(|flight| {
+                let missing = self.is_missing(object, &flight.piece);
+                if !missing {
+                    self.flights.is_here(flight);
+                }
+                missing
+            });
+            (!boarded.flights.is_empty()).then_some(boarded)
+        };
+        planned.into_iter().filter_map(still_missing).collect()
     }
 
     /// Whether the piece's first chunk, which `object` needs, is not here.
@@ -234,12 +325,8 @@ impl Host {
 
     fn request_ahead(self: &Arc<Self>, object: &Arc<Object>, chunks: &[Numbered]) {
         let pieces = self.pieces(object, chunks);
-        let planned = self.flights.plan_missing(
-            pieces,
-            |piece| self.is_missing(object, piece),
-            |new| self.plan_requests(new, Lane::Ahead),
-        );
-        self.start(planned, Lane::Ahead);
+        let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Ahead));
+        self.start(self.still_missing(object, planned), Lane::Ahead);
     }
 
     /// Fetches what is missing of a range, behind all demand and as far as there is room.
@@ -251,17 +338,6 @@ impl Host {
         let Some(object) = self.object_in(&image, id) else { return };
         let missing: Vec<Numbered> = missing(&object, &range, &Arrived::new()).collect();
         self.request_ahead(&object, &missing);
-    }
-
-    /// Whether the read may be tried at all.
-    fn admissible(&self, id: &ObjectId, length: u64) -> Result<(), ReadError> {
-        if length > READ_BYTES {
-            return Err(ReadError::TooLong { length, limit: READ_BYTES });
-        }
-        if self.poisoned.lock().contains(id) {
-            return Err(ReadError::Poisoned(*id));
-        }
-        Ok(())
     }
 }
 

@@ -10,17 +10,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tarpon_oci::Verified;
 
 use crate::body::Body;
 use crate::config::DECODING;
-use crate::decode;
+use crate::decode::{self, Decoded};
 use crate::error::PieceError;
 use crate::flight::{Boarded, Flight, Outcome, Request};
 use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::{Lane, Priority};
-use crate::plan::{self, Piece, PieceKey};
+use crate::plan::{self, Piece, PieceChunk, PieceKey};
 
 /// The pieces that one pass over a source's answer left over.
 #[derive(Default)]
@@ -148,40 +147,70 @@ impl Host {
 
     /// Decodes and checks a piece, hands it over and keeps it. Gives the flight back if its bytes were wrong.
     async fn settle(self: Arc<Self>, flight: Arc<Flight>, encoded: Bytes, last_chance: bool) -> Option<Arc<Flight>> {
-        if flight.piece.decoded_bytes() <= self.config.inline_bytes {
-            return self.settle_now(flight, &encoded, last_chance);
-        }
         let (host, same) = (self.clone(), flight.clone());
-        let done = self.runtime.spawn_blocking(move || host.settle_now(same, &encoded, last_chance)).await;
-        // The runtime is going down, or decoding panicked: not bytes that may be used.
-        done.unwrap_or(Some(flight))
-    }
-
-    fn settle_now(self: &Arc<Self>, flight: Arc<Flight>, encoded: &Bytes, last_chance: bool) -> Option<Arc<Flight>> {
-        let piece = &flight.piece;
-        let chunks = match decode::piece(piece, encoded) {
-            Ok(chunks) => chunks,
-            Err(reason) => {
-                self.alarm(&piece.image, &PieceError::corrupt(&piece.key, &reason));
-                return Some(flight);
-            }
-        };
-        if chunks.iter().any(Option::is_none) {
-            self.alarm(&piece.image, &PieceError::corrupt(&piece.key, "a chunk does not match its digest"));
-            // The second time, those chunks that do match are not to suffer for the others.
-            if !last_chance || chunks.iter().all(Option::is_none) {
-                return Some(flight);
-            }
+        if flight.piece.decoded_bytes() > self.config.inline_bytes {
+            let work = move || match host.open_up(&same, &encoded, last_chance) {
+                Some(chunks) => {
+                    host.hand_over(&same, chunks);
+                    None
+                }
+                None => Some(same),
+            };
+            // The runtime is going down, or decoding panicked: not bytes that may be used.
+            return self.runtime.spawn_blocking(work).await.unwrap_or(Some(flight));
         }
-        self.hand_over(&flight, chunks);
+        let Some(chunks) = self.open_up(&flight, &encoded, last_chance) else { return Some(flight) };
+        // Everything that this process can be fetching fits: then no write has to wait for room, however many there are at
+        // the same time. Otherwise it may wait for seconds, which this thread must not.
+        if self.store.has_room(self.config.host_bytes + self.config.ahead_bytes) {
+            self.hand_over(&flight, chunks);
+            return None;
+        }
+        let chunks: Arc<[_]> = chunks.into();
+        self.flights.deliver(&flight, Outcome::Chunks(chunks.clone()));
+        let _going_down = self.runtime.spawn_blocking(move || host.keep_all(&same, &chunks)).await;
         None
     }
 
-    pub(crate) fn hand_over(self: &Arc<Self>, flight: &Arc<Flight>, chunks: Vec<Option<Verified<Bytes>>>) {
+    /// Decodes and checks; `None` if the bytes were wrong.
+    fn open_up(&self, flight: &Flight, encoded: &Bytes, last_chance: bool) -> Option<Vec<Decoded>> {
+        let piece = &flight.piece;
+        let chunks = match decode::piece(piece, encoded, |chunk| self.is_here(&piece.image, chunk)) {
+            Ok(chunks) => chunks,
+            Err(reason) => {
+                self.alarm(&piece.image, &PieceError::corrupt(&piece.key, &reason));
+                return None;
+            }
+        };
+        if chunks.iter().any(|chunk| matches!(chunk, Decoded::Wrong)) {
+            self.alarm(&piece.image, &PieceError::corrupt(&piece.key, "a chunk does not match its digest"));
+            // The second time, those chunks that do match are not to suffer for the others.
+            if !last_chance || !chunks.iter().any(|chunk| matches!(chunk, Decoded::Bytes(_))) {
+                return None;
+            }
+        }
+        Some(chunks)
+    }
+
+    /// Whether a chunk that nobody asked for is here, as far as a glance tells.
+    fn is_here(&self, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
+        if self.store.contains(&chunk.object) {
+            return true;
+        }
+        let by_parts =
+            || self.live_object(image, &chunk.object).is_some_and(|object| object.has_at(chunk.object_offset));
+        !chunk.is_whole_object() && by_parts()
+    }
+
+    pub(crate) fn hand_over(self: &Arc<Self>, flight: &Arc<Flight>, chunks: Vec<Decoded>) {
         let chunks: Arc<[_]> = chunks.into();
         self.flights.deliver(flight, Outcome::Chunks(chunks.clone()));
-        for (chunk, bytes) in flight.piece.chunks.iter().zip(chunks.iter()) {
-            if let Some(bytes) = bytes {
+        self.keep_all(flight, &chunks);
+    }
+
+    fn keep_all(self: &Arc<Self>, flight: &Arc<Flight>, chunks: &[Decoded]) {
+        for (chunk, decoded) in flight.piece.chunks.iter().zip(chunks) {
+            if let Decoded::Bytes(bytes) = decoded {
                 self.keep(&flight.piece.image, chunk, bytes);
             }
         }

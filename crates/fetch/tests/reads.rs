@@ -273,6 +273,7 @@ async fn writing_goes_on_when_the_store_has_room_again() {
     let world = World::new(&[&packer.finish()]);
     world.store.refuse(Some(Refusal::Full));
     world.read(&first, 0, 10).await.unwrap();
+    world.quiet().await;
     world.store.refuse(None);
     world.read(&second, 0, 10).await.unwrap();
     assert_eq!(world.store.complete(), 1);
@@ -291,7 +292,7 @@ async fn an_object_whose_chunks_match_and_whose_name_does_not_is_poisoned() {
         tokio::task::yield_now().await;
     }
     assert!(matches!(world.fetcher.read(&lie, 0, 10).await, Err(ReadError::Poisoned(_))));
-    assert!(matches!(world.fetcher.read_local(&lie, 0, 10), Some(Err(ReadError::Poisoned(_)))));
+    assert!(world.fetcher.read_local(&lie, 0, 10).is_none(), "nor is anything of it handed out at once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -400,4 +401,83 @@ async fn reads_from_many_threads_end_and_are_right() {
     let asked: u64 = source.requests().iter().map(|(_, range)| range.end - range.start).sum();
     assert!(asked <= layer.blob.size, "{asked} of {}", layer.blob.size);
     tokio::task::spawn_blocking(move || drop(runtime)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_along_and_is_here_already_is_neither_checked_nor_kept_again() {
+    let contents: Vec<Vec<u8>> = (0..3).map(|seed| noise(seed, 40 * KIB)).collect();
+    let mut packer = Packer::new(Form::Zstd);
+    let objects = packer.shared(&contents.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    let layer = packer.finish();
+    let world = World::new(&[&layer]);
+    world.read(&objects[0], 0, 10).await.unwrap();
+    world.quiet().await;
+    assert_eq!(world.store.complete(), 3);
+    world.store.evict(&objects[0]);
+    world.fetcher.close_local(&objects[0]);
+    // A wrong byte in the last of the three: nobody looks at it.
+    world.source.always(Then::Corrupt(layer.blob.size - 1000).into());
+    assert_eq!(world.read(&objects[0], 0, 40 * 1024).await.unwrap(), contents[0]);
+    world.quiet().await;
+    assert_eq!((world.image.stats().digest_failures, world.store.complete()), (0, 3));
+    assert_eq!(world.read(&objects[2], 0, 40 * 1024).await.unwrap(), contents[2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_is_gone_costs_one_wait_however_many_files_are_read() {
+    for silence in [Then::Never, Then::Refuse(Fault::Unavailable)] {
+        let contents: Vec<Vec<u8>> = (0..20).map(|seed| noise(seed, 1000)).collect();
+        let mut packer = Packer::new(Form::Raw);
+        let objects: Vec<Digest> = contents
+            .iter()
+            .map(|content| {
+                packer.gap(100 * KIB);
+                packer.object(content, 4096)
+            })
+            .collect();
+        let world = World::new(&[&packer.finish()]);
+        world.source.always(Reply { latency: Duration::from_secs(2), ..silence.into() });
+        let began = Instant::now();
+        for object in &objects {
+            assert!(world.read(object, 0, 10).await.is_err());
+        }
+        let waited = if silence == Then::Never { 30 } else { 2 };
+        assert_eq!((began.elapsed().as_secs(), world.source.requests().len()), (waited, 1), "{silence:?}");
+        // After a while one request tries again, and one alone.
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let reads = objects.iter().map(|object| world.read(object, 0, 10));
+        assert!(futures::future::join_all(reads).await.iter().all(Result::is_err));
+        assert_eq!(world.source.requests().len(), 2, "{silence:?}");
+        // Once it answers, everything is as before.
+        world.source.calm();
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        for (object, content) in objects.iter().zip(&contents) {
+            assert_eq!(world.read(object, 0, 1000).await.unwrap(), *content);
+        }
+        world.quiet().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_was_given_up_leaves_the_next_one_free_to_try() {
+    let (content, object, layer) = big(Form::Raw);
+    let world = World::new(&[&layer]);
+    world.source.script([Then::Refuse(Fault::Timeout).into(), Then::Never.into()]);
+    assert!(world.read(&object, 0, 10).await.is_err());
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let probe = tokio::time::timeout(Duration::from_secs(1), world.read(&object, 0, 10)).await;
+    assert!(probe.is_err(), "given up");
+    tokio::task::yield_now().await;
+    assert_eq!(world.read(&object, 1 << 20, 10).await.unwrap(), content[MIB..MIB + 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_concerns_one_blob_says_nothing_about_the_source() {
+    let (content, object, layer) = big(Form::Raw);
+    for fault in [Fault::NotFound, Fault::Denied, Fault::BadData] {
+        let world = World::new(&[&layer]);
+        world.source.script([Then::Refuse(fault).into()]);
+        assert!(world.read(&object, 0, 10).await.is_err());
+        assert_eq!(world.read(&object, 1 << 20, 10).await.unwrap(), content[MIB..MIB + 10]);
+    }
 }

@@ -1,5 +1,6 @@
 //! Random images, readers, faults and evictions, one seed after the other: every read gives the right bytes or an error
-//! within its deadline, and once the faults stop everything can be read.
+//! within its deadline, and once the faults stop everything can be read. In half of the runs there is a hostile image as well,
+//! which claims some of the objects with chunks of its own; it must change nothing.
 //!
 //! `SEEDS=50000 cargo test -p tarpon-fetch --test simulation` runs more of them, `SEED=17` just that one.
 
@@ -26,6 +27,8 @@ fn index(number: u64) -> usize {
 struct Universe {
     objects: Vec<Object>,
     layers: Vec<PackedLayer>,
+    /// A layer whose index lies about what its objects are.
+    hostile: Option<PackedLayer>,
     store: MemoryStore,
     sources: Vec<Arc<MemorySource>>,
     config: Config,
@@ -57,6 +60,25 @@ fn pack(random: &mut Random, objects: &[Object]) -> PackedLayer {
     packer.finish()
 }
 
+/// Other bytes under the names of some of the objects.
+fn pack_lies(random: &mut Random, objects: &[Object]) -> PackedLayer {
+    let forms = [Form::Raw, Form::Gzip, Form::Zstd];
+    let mut packer = Packer::new(forms[random.index(3)]);
+    for (name, bytes) in objects {
+        let other = match random.below(4) {
+            0 => continue,
+            // The sizes agree, and sometimes most of the bytes do.
+            1 => bytes.iter().map(|byte| !byte).collect(),
+            2 => [&bytes[..bytes.len() - 1], &[!bytes[bytes.len() - 1]]].concat(),
+            _ => content(random),
+        };
+        let whole = random.below(3) == 0;
+        let lie = packer.object(&other, if whole { other.len() } else { random.index(100_000) + 1 });
+        packer.lie(&lie, *name);
+    }
+    packer.finish()
+}
+
 impl Universe {
     fn new(random: &mut Random) -> Self {
         let objects: Vec<Object> =
@@ -65,7 +87,9 @@ impl Universe {
         let first = pack(random, &objects);
         let second = if random.below(3) == 0 { first.clone() } else { pack(random, &objects) };
         let layers = vec![first, second];
-        let sources = layers.iter().map(|layer| Arc::new(MemorySource::new([layer.bytes.clone()]))).collect();
+        let hostile = (random.below(2) == 0).then(|| pack_lies(random, &objects));
+        let all = layers.iter().chain(&hostile);
+        let sources = all.map(|layer| Arc::new(MemorySource::new([layer.bytes.clone()]))).collect();
         let config = Config {
             ahead_min: 8192 << random.below(4),
             coalesce_gap: random.below(64 << 10),
@@ -80,16 +104,20 @@ impl Universe {
             stream_linger: Duration::from_millis(10),
             ..Config::default()
         };
-        Self { objects, layers, store: MemoryStore::default(), sources, config }
+        Self { objects, layers, hostile, store: MemoryStore::default(), sources, config }
     }
 
-    fn fetcher(&self) -> (Fetcher, Vec<ImageHandle>) {
+    /// The honest images, and the hostile one.
+    fn fetcher(&self, hostile_first: bool) -> (Fetcher, Vec<ImageHandle>, Option<ImageHandle>) {
         let fetcher = Fetcher::new(Arc::new(self.store.clone()), Handle::current(), self.config.clone());
         let image = |(layer, source): (&PackedLayer, &Arc<MemorySource>)| {
             fetcher.add_image(table_of(&[layer]), source.clone(), "simulated:latest")
         };
+        let lies = || self.hostile.as_ref().zip(self.sources.last()).map(image);
+        let before = if hostile_first { lies() } else { None };
         let images = self.layers.iter().zip(&self.sources).map(image).collect();
-        (fetcher, images)
+        let hostile = before.or_else(lies);
+        (fetcher, images, hostile)
     }
 
     /// Layers that are decoded on another thread cannot be mixed with a clock that jumps while that thread waits.
@@ -121,7 +149,7 @@ async fn run(seed: u64) {
     let mut random = Random(seed);
     let universe = Universe::new(&mut random);
     let timed = !universe.streams();
-    let (mut fetcher, mut images) = universe.fetcher();
+    let (mut fetcher, mut images, mut hostile) = universe.fetcher(random.below(2) == 0);
     for source in &universe.sources {
         let faults = random.below(12);
         source.script((0..faults).map(|_| reply(&mut random, universe.layers[0].blob.size, timed)));
@@ -132,7 +160,7 @@ async fn run(seed: u64) {
             1 => universe.store.refuse(Some(Refusal::Io)),
             2 => universe.store.refuse(None),
             // A process that died: what it knew is gone, what it wrote is there.
-            3 => (fetcher, images) = universe.fetcher(),
+            3 => (fetcher, images, hostile) = universe.fetcher(random.below(2) == 0),
             4 => {
                 let (object, _) = &universe.objects[random.index(2)];
                 fetcher.close_local(object);
@@ -144,6 +172,7 @@ async fn run(seed: u64) {
         futures::future::join_all(readers).await;
     }
     recovers(&universe, &fetcher, seed).await;
+    drop(hostile);
 }
 
 /// One reader: jumps, walks on, gives up now and then.

@@ -15,6 +15,14 @@ impl Objects for Fetcher {
         self.object_size(object)
     }
 
+    fn hold(&self, object: &Digest) -> Option<u64> {
+        self.hold_inode(object)
+    }
+
+    fn release(&self, object: &Digest) {
+        self.release_inode(object);
+    }
+
     fn read_local(&self, object: &Digest, offset: u64, length: usize) -> Result<Option<Bytes>, Errno> {
         Fetcher::read_local(self, object, offset, length as u64).map(answer).transpose()
     }

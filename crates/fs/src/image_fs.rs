@@ -6,10 +6,10 @@
 
 use tarpon_tree::erofs::{Image, ImageError, Inode, Nid};
 
-use crate::{Attr, Content, DirEntry, Errno, Kind, MappedFile, NodeId, Operations, Take, Totals};
+use crate::{Attr, Content, DirEntry, Errno, Kind, NodeId, Operations, Take, Totals};
 
 /// The file system of one image. `B` is where its bytes are.
-pub struct ImageFs<B = MappedFile> {
+pub struct ImageFs<B> {
     image: Image<B>,
 }
 

@@ -3,7 +3,8 @@
 //!
 //! One instance serves all images. Node ids come from digests: root, one id for each of the 256 directories, and for
 //! an object 63 bits of its digest. Two objects whose 63 bits are equal get neighbouring ids; which digest an id stands
-//! for is remembered for as long as the kernel holds the inode, so the table is bounded by the kernel's own.
+//! for is remembered for as long as the kernel holds the inode, so the table is bounded by the kernel's own. Whoever the
+//! bytes come from is told which inodes are held: the kernel shows all images the same pages of them ([`Objects::hold`]).
 //!
 //! Directories list nothing of what is in them: overlayfs never asks, and nobody else sees this file system.
 
@@ -46,21 +47,32 @@ impl ObjectFs {
     }
 
     fn lookup_object(&self, object: Digest) -> Result<Attr, Errno> {
-        let size = self.objects.size(&object).ok_or(Errno::NotFound)?;
         let mut known = self.known.lock();
         let mut node = preferred_id(&object);
         loop {
-            let here = known.entry(node).or_insert(Known { object, size, references: 0 });
-            if here.object == object {
-                here.references += 1;
-                return Ok(file(node, here.size));
+            match known.get_mut(&node) {
+                Some(here) if here.object == object => {
+                    here.references += 1;
+                    return Ok(file(node, here.size));
+                }
+                Some(_) => node = NodeId(node.0.wrapping_add(1) | OBJECT),
+                None => break,
             }
-            node = NodeId(node.0.wrapping_add(1) | OBJECT);
         }
+        let size = self.objects.hold(&object).ok_or(Errno::NotFound)?;
+        known.insert(node, Known { object, size, references: 1 });
+        Ok(file(node, size))
     }
 
     fn with_object<T>(&self, node: NodeId, answer: impl FnOnce(&Known) -> T) -> Result<T, Errno> {
         self.known.lock().get(&node).map(answer).ok_or(Errno::Stale)
+    }
+}
+
+impl Drop for ObjectFs {
+    /// The connection is gone, and with it all inodes.
+    fn drop(&mut self) {
+        self.known.get_mut().values().for_each(|known| self.objects.release(&known.object));
     }
 }
 
@@ -121,6 +133,7 @@ impl Operations for ObjectFs {
         if let Some(here) = known.get_mut(&node) {
             here.references = here.references.saturating_sub(count);
             if here.references == 0 {
+                self.objects.release(&here.object);
                 known.remove(&node);
             }
         }
@@ -202,6 +215,37 @@ mod tests {
         }
     }
 
+    /// Objects that the kernel holds.
+    #[derive(Default)]
+    struct Held(Mutex<Vec<Digest>>);
+
+    impl Objects for Held {
+        fn size(&self, _: &Digest) -> Option<u64> {
+            None
+        }
+
+        fn hold(&self, object: &Digest) -> Option<u64> {
+            self.0.lock().push(*object);
+            Some(1)
+        }
+
+        fn release(&self, object: &Digest) {
+            self.0.lock().retain(|held| held != object);
+        }
+
+        fn read_local(&self, _: &Digest, _: u64, _: usize) -> Result<Option<Bytes>, Errno> {
+            Ok(None)
+        }
+
+        fn read(&self, _: Digest, _: u64, _: usize) -> BoxFuture<'static, Result<Bytes, Errno>> {
+            Box::pin(std::future::ready(Err(Errno::Io)))
+        }
+
+        fn open_local(&self, _: &Digest) -> Option<Arc<File>> {
+            None
+        }
+    }
+
     /// A digest that starts with `start` and ends with `end`.
     fn digest(start: u8, end: u8) -> Digest {
         let mut bytes = [0; 32];
@@ -244,6 +288,23 @@ mod tests {
         assert_eq!(files.content(a.node).unwrap().object, Some(first));
         assert_eq!(files.content(b.node).unwrap().object, Some(second));
         assert_eq!(find(&files, &second).unwrap().node, b.node, "the same as before");
+    }
+
+    #[test]
+    fn whoever_the_bytes_come_from_is_told_which_inodes_are_held() {
+        let held = Arc::new(Held::default());
+        let files = ObjectFs::new(held.clone());
+        let (one, other) = (digest(1, 1), digest(2, 1));
+        let node = find(&files, &one).unwrap().node;
+        find(&files, &one).unwrap();
+        find(&files, &other).unwrap();
+        assert_eq!(*held.0.lock(), [one, other], "once each");
+        files.forget(node, 1);
+        assert_eq!(*held.0.lock(), [one, other]);
+        files.forget(node, 1);
+        assert_eq!(*held.0.lock(), [other]);
+        drop(files);
+        assert!(held.0.lock().is_empty(), "a connection that ends holds nothing");
     }
 
     #[test]

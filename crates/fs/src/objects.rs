@@ -18,6 +18,16 @@ pub trait Objects: Send + Sync + 'static {
     /// The size of an object that some image of this host holds; `None` for all others.
     fn size(&self, object: &Digest) -> Option<u64>;
 
+    /// The kernel is about to hold an inode of the object, for all images, until [`Objects::release`]: the size that it is to
+    /// have. `None` if there is no such object or images contradict each other about its size. Answers from memory or the local
+    /// disk.
+    fn hold(&self, object: &Digest) -> Option<u64> {
+        self.size(object)
+    }
+
+    /// The kernel has let go of the inode, and so of all its pages.
+    fn release(&self, _object: &Digest) {}
+
     /// The range, if it can be had without the network. Blocks on memory and the local disk only.
     fn read_local(&self, object: &Digest, offset: u64, length: usize) -> Result<Option<Bytes>, Errno>;
 

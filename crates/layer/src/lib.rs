@@ -6,6 +6,7 @@
 pub mod chunks;
 pub mod decode;
 mod index;
+pub mod packed;
 pub mod plain;
 pub mod spans;
 pub mod tar;

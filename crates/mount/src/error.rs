@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::kernel::StepError;
 use crate::spec::Mode;
+use crate::table::TableEntry;
 
 /// Why nothing was mounted, or not unmounted. Nothing is left half done.
 #[derive(Debug, thiserror::Error)]
@@ -17,11 +18,31 @@ pub enum MountError {
         /// What is wrong with it.
         problem: String,
     },
-    /// The image's tree cannot be read.
-    #[error("tree {}: {problem}", path.display())]
-    Tree {
-        /// The file.
+    /// Something else is mounted on the mount or in it, and would be lost with it.
+    #[error(
+        "{} is not unmounted: {kind} is mounted {} and would go with it",
+        path.display(),
+        if above == path { "over it".to_owned() } else { format!("in it, at {}", above.display()) }
+    )]
+    Covered {
+        /// The mount.
         path: PathBuf,
+        /// Where the other one is.
+        above: PathBuf,
+        /// Its type.
+        kind: String,
+    },
+    /// The directory for writes does not do.
+    #[error("upper directory {}: {problem}", path.display())]
+    Upper {
+        /// As it was given.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The image's tree cannot be read.
+    #[error("read the image's tree: {problem}")]
+    Tree {
         /// What is wrong with it.
         problem: String,
     },
@@ -47,6 +68,10 @@ pub enum MountError {
 }
 
 impl MountError {
+    pub(crate) fn covered(mount: &TableEntry, above: &TableEntry) -> Self {
+        Self::Covered { path: mount.mountpoint.clone(), above: above.mountpoint.clone(), kind: above.kind.clone() }
+    }
+
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();
         move |error| Self::Io { doing, error }

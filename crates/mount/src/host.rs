@@ -16,7 +16,8 @@ use crate::mounted::{Live, Mounted};
 use crate::overlay::{self, Reach};
 use crate::spec::{Mode, ModeChoice, MountSpec};
 use crate::table::{self, TableEntry};
-use crate::{mountpoint, upper, warden};
+use crate::upper::{Upper, Uppers};
+use crate::{mountpoint, warden};
 
 /// Mounts images for one store, and keeps an eye on the mounts. One per process.
 ///
@@ -31,6 +32,9 @@ pub struct Host {
 pub(crate) struct Roll {
     live: Mutex<Vec<Weak<Live>>>,
     connections: Mutex<Vec<Arc<Connection>>>,
+    /// Uppers of mounts that are gone, with the connection until whose end somebody may be using them.
+    left: Mutex<Vec<(Arc<Connection>, Upper)>>,
+    uppers: Arc<Uppers>,
 }
 
 impl Host {
@@ -41,18 +45,29 @@ impl Host {
         std::fs::create_dir_all(&scratch).map_err(MountError::io(doing.clone()))?;
         let scratch = scratch.canonicalize().map_err(MountError::io(doing))?;
         overlay::sweep(&scratch);
-        upper::sweep(&scratch);
         let roll = Arc::<Roll>::default();
+        roll.uppers.sweep(&scratch);
         warden::start(&roll)?;
         let maker = Maker::new(objects, runtime, scratch, Reach::of_this_kernel(), roll.clone());
         Ok(Self { maker, roll })
+    }
+
+    /// Removes the temporary uppers that a killed predecessor left and no mount uses: those of its mounts were still in
+    /// use when this host was made.
+    pub fn sweep(&self) {
+        self.roll.uppers.sweep(self.maker.scratch());
+    }
+
+    /// Looks which mounts are gone, without waiting for the kernel to say so.
+    pub fn look_around(&self) -> Result<(), MountError> {
+        self.roll.look_around(table::mounts).map_err(MountError::io("read the table of mounts"))
     }
 
     /// Mounts an image. Blocks for some milliseconds; never waits for the network.
     pub fn mount(&self, spec: &MountSpec) -> Result<Mounted, MountError> {
         let mountpoint = mountpoint::prepare(&spec.mountpoint)?;
         // The kernel may give the new mount the number of one that is gone.
-        self.roll.look_around(table::mounts).map_err(MountError::io("read the table of mounts"))?;
+        self.look_around()?;
         match spec.mode {
             ModeChoice::Only(mode) => self.mount_as(mode, None, spec, mountpoint),
             ModeChoice::Auto => match self.mount_as(Mode::Native, None, spec, mountpoint.clone()) {
@@ -72,6 +87,7 @@ impl Host {
             let mut ended = connection.ended();
             let _ended = ended.wait_for(|ended| *ended).await;
         }
+        self.roll.tidy();
     }
 
     /// Unmounts everything and waits, for at most `patience`, until running requests are answered. For SIGTERM.
@@ -89,6 +105,7 @@ impl Host {
             }
         };
         let _late = tokio::time::timeout(until.saturating_duration_since(Instant::now()), answered).await;
+        self.roll.tidy();
     }
 
     fn mount_as(
@@ -120,7 +137,7 @@ impl Roll {
         // Before the table is read: what is mounted after that would be taken for gone.
         let live = self.live();
         let table = read()?;
-        live.iter().filter(|live| live.look(&table)).for_each(|live| live.was_removed());
+        live.iter().for_each(|live| live.look(&table));
         Ok(())
     }
 
@@ -129,6 +146,23 @@ impl Roll {
         let mut connections = self.connections.lock();
         connections.retain(|connection| !*connection.ended().borrow());
         connections.clone()
+    }
+
+    /// The upper directories in use.
+    pub(crate) fn uppers(&self) -> &Arc<Uppers> {
+        &self.uppers
+    }
+
+    /// `upper` is not needed any more once `connection` has ended.
+    pub(crate) fn clean_up_later(&self, connection: Arc<Connection>, upper: Upper) {
+        self.left.lock().push((connection, upper));
+    }
+
+    /// Cleans up after the connections that have ended.
+    pub(crate) fn tidy(&self) {
+        let is_over = |(connection, _): &mut (Arc<Connection>, Upper)| *connection.ended().borrow();
+        let over: Vec<_> = self.left.lock().extract_if(.., is_over).collect();
+        over.into_iter().for_each(|(_, upper)| upper.clean_up());
     }
 
     pub(crate) fn add_connection(&self, connection: Arc<Connection>) {

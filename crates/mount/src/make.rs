@@ -2,7 +2,6 @@
 //!
 //! Everything is made detached first and attached last, so a failed or killed mount leaves nothing behind.
 
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -10,7 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::mount::MountAttrFlags;
-use tarpon_fs::{ImageFs, MappedFile, ObjectFs, Objects, Operations, Reads};
+use tarpon_fs::{ImageFs, ObjectFs, Objects, Operations, Reads};
 use tokio::runtime::Handle;
 
 use crate::adapter::{Adapter, OpenPolicy};
@@ -61,30 +60,24 @@ impl Maker {
         if !overlay::is_initial_user_namespace() {
             return Err(unsupported(Mode::Native, "it needs root of the machine, not of a user namespace"));
         }
-        let tree = open_tree(&spec.tree)?;
-        let upper = Upper::prepare(&spec.writable, &self.scratch)?;
-        let made = self.native_image(&tree, spec, upper.as_ref());
+        let upper = self.roll.uppers().prepare(&spec.writable, &self.scratch)?;
+        let made = self.native_image(spec, upper.as_ref());
         let (mount, lazy) = match made {
             Ok(made) => made,
             Err(error) => {
-                upper.iter().for_each(Upper::clean_up);
+                upper.into_iter().for_each(Upper::clean_up);
                 return Err(unsupported(Mode::Native, error));
             }
         };
         let connection = lazy.connection.clone();
-        attach(&mount, mountpoint, Parts { connection, lazy: Some(lazy), upper })
+        self.attach(&mount, mountpoint, Parts { connection, lazy: Some(lazy), upper })
     }
 
     /// Where the upper goes, in the image's overlay or on top of it: see [`Writable`].
-    fn native_image(
-        &self,
-        tree: &File,
-        spec: &MountSpec,
-        upper: Option<&Upper>,
-    ) -> Result<(OwnedFd, Arc<LazyObjects>), StepError> {
+    fn native_image(&self, spec: &MountSpec, upper: Option<&Upper>) -> Result<(OwnedFd, Arc<LazyObjects>), StepError> {
         let attributes = attributes(spec);
         let lazy = self.lazy_objects()?;
-        let tree = Reachable::new(overlay::erofs(tree)?, self.reach, &self.scratch)?;
+        let tree = Reachable::new(overlay::erofs(&spec.tree.file)?, self.reach, &self.scratch)?;
         let objects =
             rustix::fs::open(&spec.objects, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty())
                 .map_err(|errno| StepError::new(format!("open {}", spec.objects.display()), errno))?;
@@ -94,7 +87,7 @@ impl Maker {
         };
         let layers = ImageLayers { tree: tree.layer(), objects, lazy: lazy.root.layer() };
         let mount = match (&spec.writable, upper) {
-            (Writable::Directory(_), Some(upper)) => {
+            (Writable::Upper(_), Some(upper)) => {
                 let image = overlay::image(&layers, None, overlay::INNER)?;
                 let image = Reachable::new(image, self.reach, &self.scratch)?;
                 overlay::writable(image.layer(), upper, attributes)?
@@ -115,7 +108,7 @@ impl Maker {
 
     fn fuse_as_root(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {
         let adapter = self.image_adapter(spec, OpenPolicy::PassThrough)?;
-        let upper = Upper::prepare(&spec.writable, &self.scratch)?;
+        let upper = self.roll.uppers().prepare(&spec.writable, &self.scratch)?;
         let attributes = attributes(spec);
         let made = Connection::open(adapter, attributes).and_then(|(connection, mount)| match &upper {
             None => Ok((connection, mount)),
@@ -127,12 +120,12 @@ impl Maker {
         let (connection, mount) = match made {
             Ok(made) => made,
             Err(error) => {
-                upper.iter().for_each(Upper::clean_up);
+                upper.into_iter().for_each(Upper::clean_up);
                 return Err(unsupported(Mode::Fuse, error));
             }
         };
         let connection = self.enrolled(connection);
-        attach(&mount, mountpoint, Parts { connection, lazy: None, upper })
+        self.attach(&mount, mountpoint, Parts { connection, lazy: None, upper })
     }
 
     fn fuse_unprivileged(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {
@@ -153,13 +146,12 @@ impl Maker {
         let connection = self.enrolled(connection);
         let entry = table::mount_at(&mountpoint).map_err(MountError::io("read the table of mounts"))?;
         let id = entry.map(|entry| entry.id).ok_or_else(|| unsupported(Mode::Fuse, "the mount did not appear"))?;
-        Ok(Live::new(mountpoint, id, Parts { connection, lazy: None, upper: None }))
+        Ok(Live::new(mountpoint, id, self.roll.clone(), Parts { connection, lazy: None, upper: None }))
     }
 
     fn image_adapter(&self, spec: &MountSpec, policy: OpenPolicy) -> Result<Adapter, MountError> {
-        let problem = |problem: String| MountError::Tree { path: spec.tree.clone(), problem };
-        let tree = MappedFile::map(&open_tree(&spec.tree)?).map_err(|error| problem(error.to_string()))?;
-        let files = ImageFs::new(tree).map_err(|error| problem(error.to_string()))?;
+        let files = ImageFs::new(spec.tree.bytes.clone());
+        let files = files.map_err(|error| MountError::Tree { problem: error.to_string() })?;
         Ok(self.adapter(Arc::new(files), policy))
     }
 
@@ -187,25 +179,25 @@ impl Maker {
         self.roll.add_connection(connection.clone());
         connection
     }
-}
 
-fn attach(mount: &OwnedFd, mountpoint: PathBuf, parts: Parts) -> Result<Live, MountError> {
-    let id = table::mount_id(mount.as_fd()).map_err(MountError::io("identify the new mount"));
-    let attached = id.and_then(|id| {
-        kernel::attach(mount.as_fd(), &mountpoint)?;
-        Ok(id)
-    });
-    match attached {
-        Ok(id) => Ok(Live::new(mountpoint, id, parts)),
-        Err(error) => {
-            parts.upper.iter().for_each(Upper::clean_up);
-            Err(error)
+    fn attach(&self, mount: &OwnedFd, mountpoint: PathBuf, parts: Parts) -> Result<Live, MountError> {
+        let id = table::mount_id(mount.as_fd()).map_err(MountError::io("identify the new mount"));
+        let attached = id.and_then(|id| {
+            kernel::attach(mount.as_fd(), &mountpoint)?;
+            Ok(id)
+        });
+        match attached {
+            Ok(id) => Ok(Live::new(mountpoint, id, self.roll.clone(), parts)),
+            Err(error) => {
+                parts.upper.into_iter().for_each(Upper::clean_up);
+                Err(error)
+            }
         }
     }
-}
 
-fn open_tree(path: &Path) -> Result<File, MountError> {
-    File::open(path).map_err(|error| MountError::Tree { path: path.to_owned(), problem: error.to_string() })
+    pub(crate) fn scratch(&self) -> &Path {
+        &self.scratch
+    }
 }
 
 fn attributes(spec: &MountSpec) -> MountAttrFlags {
@@ -222,6 +214,8 @@ fn unsupported(mode: Mode, reason: impl ToString) -> MountError {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::print_stdout)]
 mod tests {
+    use std::fs::File;
+
     use bytes::Bytes;
     use futures::future::BoxFuture;
     use tarpon_fs::Errno;
@@ -229,7 +223,7 @@ mod tests {
     use tarpon_testkit::entries::{file, layer};
 
     use super::*;
-    use crate::spec::ModeChoice;
+    use crate::spec::{ModeChoice, TreeFile};
 
     /// Every object is three bytes, which come late or never.
     struct Abc {
@@ -274,9 +268,10 @@ mod tests {
                 std::fs::create_dir(path(name)).unwrap();
             }
             let layers = [layer([file("f", "abc")])];
-            std::fs::write(path("tree"), tarpon_tree::erofs::write(&tarpon_tree::merge(&layers).unwrap())).unwrap();
+            let tree = tarpon_tree::erofs::write(&tarpon_tree::merge(&layers).unwrap());
+            std::fs::write(path("tree"), &tree).unwrap();
             let spec = MountSpec {
-                tree: path("tree"),
+                tree: TreeFile { file: Arc::new(File::open(path("tree")).unwrap()), bytes: tree.into() },
                 objects: path("objects"),
                 mountpoint: path("mnt"),
                 mode: ModeChoice::Auto,
@@ -300,7 +295,7 @@ mod tests {
     fn kernels_that_take_no_detached_mounts_are_given_paths() {
         let Some(mut bed) = Bed::new(Reach::ByPath, false) else { return };
         let mountpoint = bed.spec.mountpoint.clone();
-        for writable in [Writable::No, Writable::Temporary, Writable::Directory(bed.folder.path().join("upper"))] {
+        for writable in [Writable::No, Writable::Temporary, Writable::Upper(bed.folder.path().join("upper"))] {
             bed.spec.writable = writable;
             let live = bed.maker.native(&bed.spec, mountpoint.clone()).unwrap();
             assert_eq!(std::fs::read(mountpoint.join("f")).unwrap(), b"abc");

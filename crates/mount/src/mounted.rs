@@ -2,23 +2,25 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::adapter::Counters;
 use crate::connection::Connection;
 use crate::error::MountError;
+use crate::host::Roll;
 use crate::make::LazyObjects;
 use crate::mountpoint;
 use crate::spec::Mode;
-use crate::table::TableEntry;
+use crate::table::{self, TableEntry};
 use crate::upper::Upper;
 
 /// How an unmount went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Unmounted {
     /// Nobody used it.
     Clean,
@@ -41,16 +43,24 @@ pub(crate) struct Live {
     mountpoint: PathBuf,
     id: u64,
     connection: Arc<Connection>,
-    attached: watch::Sender<bool>,
-    /// Nobody was using it when it was unmounted.
-    left_clean: AtomicBool,
-    /// Given back when the mount is gone.
-    rest: Mutex<Rest>,
+    roll: Arc<Roll>,
+    /// What is given back when the mount is gone; none once it is. Whoever holds the lock decides about the mount.
+    rest: Mutex<Option<Rest>>,
+    /// Tells those who wait what became of it. Changes once.
+    fate: watch::Sender<Fate>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Mounted,
+    /// It left its path. `unused`: and nobody can be using it any more.
+    Gone {
+        unused: bool,
+    },
+}
+
 struct Rest {
-    lazy: Option<Arc<LazyObjects>>,
+    _lazy: Option<Arc<LazyObjects>>,
     upper: Option<Upper>,
 }
 
@@ -88,7 +98,7 @@ impl Mounted {
 
     /// Whether the mount is still where it was put.
     pub fn is_attached(&self) -> bool {
-        *self.live.attached.borrow()
+        *self.live.fate.borrow() == Fate::Mounted
     }
 
     /// Unmounts; lazily if it is in use.
@@ -98,16 +108,13 @@ impl Mounted {
 
     /// Waits until it is unmounted, by whomever. Who still has files open goes on: see [`Mounted::unused`].
     pub async fn wait(&self) {
-        let mut attached = self.live.attached.subscribe();
-        // The sender lives in `self`, so the channel cannot be closed.
-        let _detached = attached.wait_for(|attached| !*attached).await;
+        self.live.left().await;
     }
 
     /// Waits until it is unmounted and nobody can be using it any more: its image must be served that long. After a lazy
     /// unmount that is the end of its FUSE connection; native mounts share one, which ends with the last of them.
     pub async fn unused(&self) {
-        self.wait().await;
-        if !self.live.left_clean.load(Ordering::Acquire) {
+        if self.live.left().await == (Fate::Gone { unused: false }) {
             let mut ended = self.live.connection.ended();
             // An error means that its thread is gone, which is an end too.
             let _ended = ended.wait_for(|ended| *ended).await;
@@ -124,11 +131,10 @@ impl Drop for Mounted {
 }
 
 impl Live {
-    pub(crate) fn new(mountpoint: PathBuf, id: u64, parts: Parts) -> Self {
+    pub(crate) fn new(mountpoint: PathBuf, id: u64, roll: Arc<Roll>, parts: Parts) -> Self {
         let Parts { connection, lazy, upper } = parts;
-        let rest = Mutex::new(Rest { lazy, upper });
-        let left_clean = AtomicBool::new(false);
-        Self { mountpoint, id, connection, attached: watch::Sender::new(true), left_clean, rest }
+        let rest = Mutex::new(Some(Rest { _lazy: lazy, upper }));
+        Self { mountpoint, id, connection, roll, rest, fate: watch::Sender::new(Fate::Mounted) }
     }
 
     pub(crate) fn mountpoint(&self) -> &Path {
@@ -138,17 +144,20 @@ impl Live {
     pub(crate) fn unmount(&self) -> Result<Unmounted, MountError> {
         // Held throughout, so that two callers do not unmount what lies below.
         let mut rest = self.rest.lock();
-        let table = crate::table::mounts().map_err(MountError::io("read the table of mounts"))?;
+        if rest.is_none() {
+            return Ok(Unmounted::Already);
+        }
+        let table = table::mounts().map_err(MountError::io("read the table of mounts"))?;
         let Some(entry) = self.find(&table) else {
-            self.attached.send_replace(false);
-            rest.let_go(false);
+            self.let_go(&mut rest, false);
             return Ok(Unmounted::Already);
         };
+        // The kernel unmounts by path, and what is topmost there; lazily also all that is mounted below.
+        if let Some(above) = table::above(&table, entry) {
+            return Err(MountError::covered(entry, above));
+        }
         let how = match mountpoint::remove(&entry.mountpoint, false) {
-            Ok(()) => {
-                self.left_clean.store(true, Ordering::Release);
-                Unmounted::Clean
-            }
+            Ok(()) => Unmounted::Clean,
             Err(error) if error.errno() == Errno::BUSY => {
                 mountpoint::remove(&entry.mountpoint, true)?;
                 tracing::info!(path = %entry.mountpoint.display(), "in use: unmounted lazily");
@@ -156,40 +165,41 @@ impl Live {
             }
             Err(error) => return Err(error.into()),
         };
-        self.attached.send_replace(false);
-        rest.let_go(how == Unmounted::Clean);
+        self.let_go(&mut rest, how == Unmounted::Clean);
         Ok(how)
     }
 
-    /// The mount in the table, also if its directory was renamed.
-    fn find<'t>(&self, table: &'t [TableEntry]) -> Option<&'t TableEntry> {
-        table.iter().find(|entry| entry.id == self.id && entry.is_ours() && *self.attached.borrow())
-    }
-
-    /// Compares with the table of mounts; returns whether the mount has just been found gone. What is gone stays gone,
-    /// whoever has its number next.
-    pub(crate) fn look(&self, table: &[TableEntry]) -> bool {
-        let here = self.find(table).is_some();
-        self.attached.send_if_modified(|attached| {
-            let just_gone = *attached && !here;
-            *attached &= here;
-            just_gone
-        })
-    }
-
-    /// Somebody else unmounted it.
-    pub(crate) fn was_removed(&self) {
-        tracing::info!(path = %self.mountpoint.display(), "was unmounted by somebody else");
-        self.rest.lock().let_go(false);
-    }
-}
-
-impl Rest {
-    /// The upper may only be removed if nobody can still be using it; otherwise the next start sweeps it.
-    fn let_go(&mut self, unused: bool) {
-        self.lazy = None;
-        if let Some(upper) = self.upper.take().filter(|_| unused) {
-            upper.clean_up();
+    /// Compares with the table of mounts, which may show that somebody else has unmounted it.
+    pub(crate) fn look(&self, table: &[TableEntry]) {
+        // Whoever holds the lock is just unmounting it or finding out the same. What is asked next must see the outcome.
+        let mut rest = self.rest.lock();
+        if rest.is_some() && self.find(table).is_none() {
+            tracing::info!(path = %self.mountpoint.display(), "was unmounted by somebody else");
+            self.let_go(&mut rest, false);
         }
+    }
+
+    /// The mount in the table, also if its directory was renamed. The kernel gives the number of a mount that is gone to the
+    /// next one, which may be another server's: that one is elsewhere, and our directory is where it was.
+    fn find<'t>(&self, table: &'t [TableEntry]) -> Option<&'t TableEntry> {
+        let entry = table.iter().find(|entry| entry.id == self.id && entry.is_ours())?;
+        (entry.mountpoint == self.mountpoint || !self.mountpoint.exists()).then_some(entry)
+    }
+
+    fn let_go(&self, rest: &mut Option<Rest>, unused: bool) {
+        if let Some(upper) = rest.take().and_then(|rest| rest.upper) {
+            if unused {
+                upper.clean_up();
+            } else {
+                self.roll.clean_up_later(self.connection.clone(), upper);
+            }
+        }
+        self.fate.send_replace(Fate::Gone { unused });
+    }
+
+    async fn left(&self) -> Fate {
+        let mut fate = self.fate.subscribe();
+        // The sender lives in `self`, so the channel cannot be closed.
+        fate.wait_for(|fate| *fate != Fate::Mounted).await.map_or(Fate::Gone { unused: false }, |fate| *fate)
     }
 }

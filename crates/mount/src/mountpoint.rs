@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use crate::error::MountError;
+use crate::table::TableEntry;
 use crate::{fusermount, kernel, table};
 
 /// The absolute path of an existing directory that carries no mount of ours. A dead one is removed first.
@@ -23,26 +24,41 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
 
 /// Removes a FUSE mount of ours at `path` whose server is dead. Anything else is left alone; says whether there was one.
 pub fn clear_dead(path: &Path) -> Result<bool, MountError> {
-    clear_if(path, is_dead)
+    let absolute = absolute(path)?;
+    let top = table::mount_at(&absolute).map_err(MountError::io("read the table of mounts"))?;
+    match top.filter(|mount| mount.is_ours() && is_dead(&absolute)) {
+        Some(mount) => clear_mount(&mount).map(|()| true),
+        None => Ok(false),
+    }
 }
 
 /// Removes the mount of ours at `path`, dead or alive, for whoever knows that its server is gone; says whether there
 /// was one. Users of it keep what they have open.
+///
+/// # Errors
+/// [`MountError::Covered`] if something else is mounted on it or in it.
 pub fn clear(path: &Path) -> Result<bool, MountError> {
-    clear_if(path, |_| true)
+    let absolute = absolute(path)?;
+    let table = table::mounts().map_err(MountError::io("read the table of mounts"))?;
+    match table.iter().rfind(|mount| mount.mountpoint == absolute && mount.is_ours()) {
+        Some(mount) => clear_mount(mount).map(|()| true),
+        None => Ok(false),
+    }
 }
 
-fn clear_if(path: &Path, condition: impl FnOnce(&Path) -> bool) -> Result<bool, MountError> {
-    // No canonical path: that could ask the server.
-    let absolute = std::path::absolute(path).map_err(MountError::io("find the mount point"))?;
-    match table::mount_at(&absolute).map_err(MountError::io("read the table of mounts"))? {
-        Some(mount) if mount.is_ours() && condition(&absolute) => {
-            remove(&absolute, true)?;
-            tracing::info!(path = %absolute.display(), "removed a mount whose server is gone");
-            Ok(true)
-        }
-        _ => Ok(false),
+fn clear_mount(mount: &TableEntry) -> Result<(), MountError> {
+    let table = table::mounts().map_err(MountError::io("read the table of mounts"))?;
+    if let Some(above) = table::above(&table, mount) {
+        return Err(MountError::covered(mount, above));
     }
+    remove(&mount.mountpoint, true)?;
+    tracing::info!(path = %mount.mountpoint.display(), "removed a mount whose server is gone");
+    Ok(())
+}
+
+/// No canonical path: that could ask the server.
+fn absolute(path: &Path) -> Result<PathBuf, MountError> {
+    std::path::absolute(path).map_err(MountError::io("find the mount point"))
 }
 
 /// Whether FUSE says that nobody serves it. `statfs` is never answered from a cache.

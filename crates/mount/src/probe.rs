@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use tarpon_fs::{Errno, ImageFs, MappedFile, Objects, Reads};
+use tarpon_fs::{Errno, ImageFs, Objects, Reads};
 use tarpon_oci::Digest;
 use tokio::runtime::Handle;
 
@@ -38,7 +38,7 @@ pub fn probe(scratch: &Path, runtime: Handle) -> Vec<Capability> {
         capability("/dev/fuse", "both modes", fuse_device()),
         capability("EROFS from a file", "mode native", erofs(scratch).map(|_| "works".to_owned())),
         capability("overlayfs with data-only layers", "mode native", data_only(scratch)),
-        capability("FUSE passthrough", "speed of large files in mode fuse", passthrough(scratch, runtime)),
+        capability("FUSE passthrough", "speed of large files in mode fuse", passthrough(runtime)),
         capability("fusermount3", "mounting without root", fusermount()),
         capability("user namespaces", "writable mounts without root", user_namespaces()),
     ]
@@ -80,10 +80,8 @@ fn data_only(scratch: &Path) -> Result<String, String> {
 }
 
 /// The kernel says at the start of a connection what it can.
-fn passthrough(scratch: &Path, runtime: Handle) -> Result<String, String> {
-    let image = tiny_image(scratch).map_err(|error| error.to_string())?;
-    let mapped = MappedFile::map(&image).map_err(|error| error.to_string())?;
-    let files = ImageFs::new(mapped).map_err(|error| error.to_string())?;
+fn passthrough(runtime: Handle) -> Result<String, String> {
+    let files = ImageFs::new(tiny_tree().map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
     let adapter = Adapter::new(Arc::new(files), Reads::new(Arc::new(Nothing)), runtime, OpenPolicy::PassThrough);
     let (connection, _mount) = Connection::open(adapter, overlay::INNER).map_err(|error| error.to_string())?;
     if connection.kernel_passes_through() {
@@ -135,10 +133,13 @@ fn user_namespaces() -> Result<String, String> {
     }
 }
 
-/// An image with nothing in it but the root directory.
+/// A file with an image with nothing in it but the root directory.
 fn tiny_image(scratch: &Path) -> std::io::Result<File> {
-    let tree = tarpon_tree::merge(&[]).map_err(std::io::Error::other)?;
     let mut file = tempfile::tempfile_in(scratch)?;
-    file.write_all(&tarpon_tree::erofs::write(&tree))?;
+    file.write_all(&tiny_tree()?)?;
     Ok(file)
+}
+
+fn tiny_tree() -> std::io::Result<Vec<u8>> {
+    tarpon_tree::merge(&[]).map(|tree| tarpon_tree::erofs::write(&tree)).map_err(std::io::Error::other)
 }

@@ -1,11 +1,17 @@
 //! [`MountSpec`]: what a caller wants mounted, and how.
 
 use std::fmt;
+use std::fs::File;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 /// How an image is put into the kernel's hands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Overlayfs over an EROFS image, the local objects and one FUSE connection for the others.
     Native,
@@ -30,12 +36,14 @@ impl fmt::Display for Mode {
 }
 
 /// Which mode the caller asks for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ModeChoice {
     /// `native` where it works, else `fuse`.
     #[default]
     Auto,
     /// This one or an error.
+    #[serde(untagged)]
     Only(Mode),
 }
 
@@ -62,7 +70,8 @@ impl fmt::Display for ModeChoice {
 }
 
 /// Whether and where writes go.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Writable {
     /// Nowhere: the mount is read-only.
     #[default]
@@ -76,14 +85,24 @@ pub enum Writable {
     ///
     /// It belongs to a plain overlay on top of the read-only image, so that it holds whole files only and any tool
     /// that knows overlayfs can read it. The price: changing the mode of a file copies the file.
-    Directory(PathBuf),
+    Upper(PathBuf),
+}
+
+/// A finished EROFS file of the store, verified, never to be written again: for the kernel to mount, and its bytes to be
+/// served from.
+#[derive(Debug, Clone)]
+pub struct TreeFile {
+    /// The file.
+    pub file: Arc<File>,
+    /// What is in it, mapped in memory.
+    pub bytes: Bytes,
 }
 
 /// One image to be mounted.
 #[derive(Debug, Clone)]
 pub struct MountSpec {
-    /// The image's tree: a finished EROFS file of the store, verified, never to be written again.
-    pub tree: PathBuf,
+    /// The image's tree.
+    pub tree: TreeFile,
     /// The store's directory of complete objects, `ab/cdef…`.
     pub objects: PathBuf,
     /// An existing directory.
@@ -96,4 +115,19 @@ pub struct MountSpec {
     pub suid: bool,
     /// Let device nodes of the image work.
     pub dev: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_of_mode_is_one_word_in_every_spelling() {
+        for word in ["auto", "native", "fuse"] {
+            let choice: ModeChoice = word.parse().unwrap();
+            assert_eq!(choice.to_string(), word);
+            assert_eq!(serde_json::to_string(&choice).unwrap(), format!("\"{word}\""));
+            assert_eq!(serde_json::from_str::<ModeChoice>(&format!("\"{word}\"")).unwrap(), choice);
+        }
+    }
 }

@@ -20,20 +20,34 @@ pub(crate) const SUBTYPE: &str = "tarpon";
 pub struct TableEntry {
     /// Names the mount as long as it exists; may be used again later.
     pub id: u64,
+    /// The mount that this one is attached to.
+    pub parent: u64,
     /// Where it is.
     pub mountpoint: PathBuf,
     /// Type of the file system: `overlay`, `fuse.tarpon`.
     pub kind: String,
     /// What was mounted: `tarpon` for ours.
     pub source: OsString,
-    /// Options of the file system, as the kernel prints them.
-    pub options: String,
+    /// Options of the file system, as the kernel prints them: separated by commas, odd characters escaped.
+    options: Vec<u8>,
 }
 
 impl TableEntry {
     /// Whether tarpon made it.
     pub fn is_ours(&self) -> bool {
         self.source == SOURCE && matches!(self.kind.as_str(), "overlay" | "fuse.tarpon" | "fuse" | "erofs")
+    }
+
+    /// The upper directory of an overlay.
+    pub(crate) fn upper(&self) -> Option<PathBuf> {
+        let mut options = self.options.split(|byte| *byte == b',');
+        let value = options.find_map(|option| option.strip_prefix(b"upperdir="))?;
+        Some(OsString::from_vec(unescape(value)).into())
+    }
+
+    /// Whether this mount is attached to `below` and hides it.
+    pub(crate) fn covers(&self, below: &Self) -> bool {
+        self.parent == below.id && self.mountpoint == below.mountpoint
     }
 }
 
@@ -44,7 +58,15 @@ pub fn mounts() -> io::Result<Vec<TableEntry>> {
 
 /// The topmost mount exactly at `path`, which must be absolute and free of symbolic links.
 pub fn mount_at(path: &Path) -> io::Result<Option<TableEntry>> {
-    Ok(mounts()?.into_iter().rfind(|entry| entry.mountpoint == path))
+    let mut here: Vec<_> = mounts()?.into_iter().filter(|entry| entry.mountpoint == path).collect();
+    // Not the last one: the table is in the order in which mounts were made, not in which they were attached.
+    let top = here.iter().rposition(|entry| !here.iter().any(|other| other.covers(entry)));
+    Ok(top.map(|top| here.swap_remove(top)))
+}
+
+/// What is mounted on `below` or in it, if anything is: unmounting `below` would take it along.
+pub(crate) fn above<'t>(table: &'t [TableEntry], below: &TableEntry) -> Option<&'t TableEntry> {
+    table.iter().find(|entry| entry.parent == below.id && entry.id != below.id)
 }
 
 /// The id of the mount that `mount` is open on.
@@ -62,16 +84,17 @@ fn parse(table: &[u8]) -> Vec<TableEntry> {
 /// `36 35 98:0 /root /mount/point options [optional …] - type source superoptions`
 fn parse_line(line: &[u8]) -> Option<TableEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let mountpoint = unescape(fields.nth(3)?);
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+    let (id, parent) = (number()?, number()?);
+    let mountpoint = unescape(fields.nth(2)?);
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = OsString::from_vec(unescape(fields.next()?));
-    let options = String::from_utf8_lossy(fields.next().unwrap_or_default()).into_owned();
-    Some(TableEntry { id, mountpoint: PathBuf::from(OsString::from_vec(mountpoint)), kind, source, options })
+    let options = fields.next().unwrap_or_default().to_vec();
+    Some(TableEntry { id, parent, mountpoint: PathBuf::from(OsString::from_vec(mountpoint)), kind, source, options })
 }
 
-/// The kernel writes space, tab, newline and backslash as three octal digits.
+/// The kernel writes space, tab, newline and backslash, and the comma of an option, as three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -132,6 +155,27 @@ mod tests {
         assert_eq!(entries[1].mountpoint, Path::new("/mnt/a b\\"));
         assert!(entries[1].is_ours());
         assert!(!entries[0].is_ours());
+    }
+
+    #[test]
+    fn an_upper_with_odd_characters_is_read_as_it_is() {
+        let table =
+            b"47 27 0:40 / /mnt rw - overlay tarpon rw,lowerdir+=/upperdir=no,upperdir=/a\\040b\\054c/\\134d,work=x\n";
+        assert_eq!(parse(table)[0].upper().unwrap(), Path::new("/a b,c/\\d"));
+        assert_eq!(parse(b"47 27 0:40 / /mnt rw - overlay tarpon rw,lowerdir=/upper\n")[0].upper(), None);
+    }
+
+    #[test]
+    fn a_mount_covers_the_one_that_it_is_attached_to_at_the_same_place() {
+        let table = b"1 0 0:1 / / rw - ext4 disk rw\n2 1 0:2 / /mnt rw - overlay tarpon rw\n\
+            3 2 0:3 / /mnt rw - tmpfs tmpfs rw\n4 2 0:4 / /mnt/tmp rw - tmpfs tmpfs rw\n";
+        let entries = parse(table);
+        let covering =
+            |below: &TableEntry| entries.iter().filter(|entry| entry.covers(below)).map(|entry| entry.id).collect();
+        let (mount, over): (Vec<u64>, Vec<u64>) = (covering(&entries[1]), covering(&entries[2]));
+        assert_eq!(mount, [3]);
+        assert_eq!(over, [0; 0]);
+        assert_eq!(above(&entries[2..], &entries[1]).map(|entry| entry.id), Some(3));
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! [`Upper`]: where the writes of a mount go.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::error::MountError;
 use crate::spec::Writable;
@@ -10,6 +15,12 @@ use crate::table;
 /// Begins the name of every temporary upper in the scratch directory.
 const PREFIX: &str = "upper-";
 
+/// The upper directories of this process, each in use by one mount, until nobody can be using it any more.
+#[derive(Debug, Default)]
+pub(crate) struct Uppers {
+    taken: Mutex<HashSet<PathBuf>>,
+}
+
 /// An upper directory of overlayfs with its work directory on the same disk.
 #[derive(Debug)]
 pub(crate) struct Upper {
@@ -17,41 +28,73 @@ pub(crate) struct Upper {
     work: PathBuf,
     /// Holds both, and is removed with them.
     temporary: Option<PathBuf>,
+    uppers: Arc<Uppers>,
 }
 
-impl Upper {
+impl Uppers {
     /// Makes what `writable` asks for; temporary ones below `scratch`.
-    pub(crate) fn prepare(writable: &Writable, scratch: &Path) -> Result<Option<Self>, MountError> {
+    pub(crate) fn prepare(self: &Arc<Self>, writable: &Writable, scratch: &Path) -> Result<Option<Upper>, MountError> {
         match writable {
             Writable::No => Ok(None),
-            Writable::Temporary => Self::temporary(scratch).map(Some),
-            Writable::Directory(directory) => Self::kept(directory).map(Some),
+            Writable::Temporary => self.temporary(scratch).map(Some),
+            Writable::Upper(directory) => self.kept(directory).map(Some),
         }
     }
 
-    fn temporary(scratch: &Path) -> Result<Self, MountError> {
+    fn temporary(self: &Arc<Self>, scratch: &Path) -> Result<Upper, MountError> {
         let doing = || format!("make a temporary upper directory in {}", scratch.display());
-        let parent =
-            tempfile::Builder::new().prefix(PREFIX).tempdir_in(scratch).map_err(MountError::io(doing()))?.keep();
-        let upper = Self { directory: parent.join("upper"), work: parent.join("work"), temporary: Some(parent) };
+        let parent = tempfile::Builder::new().prefix(PREFIX).tempdir_in(scratch).map_err(MountError::io(doing()))?;
+        let (directory, work) = (parent.path().join("upper"), parent.path().join("work"));
+        self.taken.lock().insert(directory.clone());
+        let upper = Upper { directory, work, temporary: Some(parent.keep()), uppers: self.clone() };
         for directory in [&upper.directory, &upper.work] {
             std::fs::create_dir(directory).map_err(MountError::io(doing()))?;
         }
         Ok(upper)
     }
 
-    fn kept(directory: &Path) -> Result<Self, MountError> {
-        let doing = || format!("use {} as upper directory", directory.display());
-        std::fs::create_dir_all(directory).map_err(MountError::io(doing()))?;
-        let directory = directory.canonicalize().map_err(MountError::io(doing()))?;
-        let mut name = OsString::from(".");
-        name.push(directory.file_name().unwrap_or_default());
-        name.push(".tarpon-work");
-        let work = directory.with_file_name(name);
-        std::fs::create_dir_all(&work).map_err(MountError::io(doing()))?;
-        Ok(Self { directory, work, temporary: None })
+    fn kept(self: &Arc<Self>, given: &Path) -> Result<Upper, MountError> {
+        let doing = || format!("use {} as upper directory", given.display());
+        std::fs::create_dir_all(given).map_err(MountError::io(doing()))?;
+        let directory = given.canonicalize().map_err(MountError::io(doing()))?;
+        let problem = |problem: String| MountError::Upper { path: given.to_owned(), problem };
+        let name = directory.file_name().filter(|_| is_on_the_mount_of_its_parent(&directory));
+        let name = name.ok_or_else(|| {
+            problem("a file system of its own is mounted there, and overlayfs needs a work directory beside it: use a directory inside of it".to_owned())
+        })?;
+        let work =
+            directory.with_file_name([".".as_ref(), name, ".tarpon-work".as_ref()].into_iter().collect::<OsString>());
+        let mounts = table::mounts().map_err(MountError::io("read the table of mounts"))?;
+        let user = mounts.iter().find(|mount| mount.upper().as_ref() == Some(&directory));
+        if let Some(user) = user {
+            return Err(problem(format!("the mount on {} writes to it already", user.mountpoint.display())));
+        }
+        if !self.taken.lock().insert(directory.clone()) {
+            return Err(problem("somebody still uses a mount that writes to it".to_owned()));
+        }
+        let upper = Upper { directory, work, temporary: None, uppers: self.clone() };
+        std::fs::create_dir_all(&upper.work).map_err(MountError::io(doing()))?;
+        Ok(upper)
     }
 
+    /// Removes the temporary uppers that an earlier process left in `scratch`, except those that a mount still uses.
+    pub(crate) fn sweep(&self, scratch: &Path) {
+        let Ok(mounts) = table::mounts() else { return };
+        let used: HashSet<PathBuf> = mounts.iter().filter_map(table::TableEntry::upper).collect();
+        // Held throughout: an upper that is made meanwhile is not in `used`.
+        let taken = self.taken.lock();
+        for entry in std::fs::read_dir(scratch).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let upper = path.join("upper");
+            let is_upper = entry.file_name().to_string_lossy().starts_with(PREFIX);
+            if is_upper && !used.contains(&upper) && !taken.contains(&upper) {
+                let _gone_next_time = std::fs::remove_dir_all(&path);
+            }
+        }
+    }
+}
+
+impl Upper {
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -65,7 +108,7 @@ impl Upper {
     }
 
     /// The mount is gone and nothing uses it: removes what is not to be kept.
-    pub(crate) fn clean_up(&self) {
+    pub(crate) fn clean_up(self) {
         let rubbish = self.temporary.as_ref().unwrap_or(&self.work);
         if let Err(error) = std::fs::remove_dir_all(rubbish) {
             tracing::warn!(path = %rubbish.display(), %error, "could not be removed");
@@ -73,16 +116,20 @@ impl Upper {
     }
 }
 
-/// Removes the temporary uppers that an earlier process left in `scratch`, except those that a mount still uses.
-pub(crate) fn sweep(scratch: &Path) {
-    let mounts = table::mounts().unwrap_or_default();
-    for entry in std::fs::read_dir(scratch).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let is_upper = entry.file_name().to_string_lossy().starts_with(PREFIX);
-        let wanted = format!("upperdir={}", path.join("upper").display());
-        if is_upper && !mounts.iter().any(|mount| mount.options.contains(&wanted)) {
-            let _gone_next_time = std::fs::remove_dir_all(&path);
-        }
+impl Drop for Upper {
+    fn drop(&mut self) {
+        self.uppers.taken.lock().remove(&self.directory);
+    }
+}
+
+/// Overlayfs wants upper and work directory in one mount; a bind mount of the same disk does not do.
+fn is_on_the_mount_of_its_parent(directory: &Path) -> bool {
+    let mount = |path: &Path| rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID);
+    let Some(parent) = directory.parent() else { return false };
+    match (mount(directory), mount(parent)) {
+        (Ok(here), Ok(there)) => here.stx_mnt_id == there.stx_mnt_id,
+        // The kernel will say.
+        _ => true,
     }
 }
 
@@ -90,17 +137,20 @@ pub(crate) fn sweep(scratch: &Path) {
 mod tests {
     use super::*;
 
+    fn prepare(writable: Writable, scratch: &Path) -> Upper {
+        Arc::<Uppers>::default().prepare(&writable, scratch).unwrap().unwrap()
+    }
+
     #[test]
     fn a_temporary_upper_goes_with_its_mount_and_an_own_one_stays() {
         let scratch = tempfile::tempdir().unwrap();
-        let temporary = Upper::prepare(&Writable::Temporary, scratch.path()).unwrap().unwrap();
+        let temporary = prepare(Writable::Temporary, scratch.path());
         assert!(temporary.work().is_dir());
         temporary.clean_up();
         assert_eq!(scratch.path().read_dir().unwrap().count(), 0);
 
         let own = scratch.path().join("mine");
-        let kept = Upper::prepare(&Writable::Directory(own.clone()), scratch.path()).unwrap().unwrap();
-        kept.clean_up();
+        prepare(Writable::Upper(own.clone()), scratch.path()).clean_up();
         let left: Vec<_> = scratch.path().read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(left, [own]);
     }
@@ -108,10 +158,32 @@ mod tests {
     #[test]
     fn leftover_uppers_are_swept_and_nothing_else() {
         let scratch = tempfile::tempdir().unwrap();
+        let uppers = Arc::<Uppers>::default();
+        let taken = uppers.prepare(&Writable::Temporary, scratch.path()).unwrap().unwrap();
         std::fs::create_dir_all(scratch.path().join("upper-old/upper/file")).unwrap();
         std::fs::create_dir_all(scratch.path().join("socket")).unwrap();
-        sweep(scratch.path());
+        uppers.sweep(scratch.path());
         assert!(!scratch.path().join("upper-old").exists());
         assert!(scratch.path().join("socket").exists());
+        assert!(taken.directory().is_dir(), "its mount is just being made");
+    }
+
+    #[test]
+    fn an_upper_serves_one_mount_at_a_time() {
+        let scratch = tempfile::tempdir().unwrap();
+        let uppers = Arc::<Uppers>::default();
+        let writable = Writable::Upper(scratch.path().join("mine"));
+        let first = uppers.prepare(&writable, scratch.path()).unwrap().unwrap();
+        let error = uppers.prepare(&writable, scratch.path()).unwrap_err();
+        assert!(matches!(&error, MountError::Upper { .. }), "{error}");
+        first.clean_up();
+        assert!(uppers.prepare(&writable, scratch.path()).is_ok());
+    }
+
+    #[test]
+    fn a_file_system_of_its_own_does_not_do() {
+        let scratch = tempfile::tempdir().unwrap();
+        let error = Arc::<Uppers>::default().prepare(&Writable::Upper("/proc".into()), scratch.path()).unwrap_err();
+        assert!(error.to_string().contains("use a directory inside of it"), "{error}");
     }
 }

@@ -45,6 +45,7 @@ fn make_round(roll: &Weak<Roll>, changes: &mut Changes) -> Option<()> {
             break_off(&connection);
         }
     }
+    roll.tidy();
     Some(())
 }
 

@@ -74,5 +74,7 @@ pub const REFERRERS: usize = 1_000;
 /// Bytes of one small record file of the store (image record, reference, mount): 512 layers at 300 bytes each, with
 /// room to spare.
 pub const STORE_RECORD_BYTES: u64 = 1 << 20;
+/// Bytes of an index artifact: a layer of 100,000 files takes about 6 MiB.
+pub const INDEX_ARTIFACT_BYTES: u64 = 128 << 20;
 /// Bytes of a kept layer index: as many as the table of contents that it may have come from.
 pub const LAYER_INDEX_BYTES: u64 = TOC_BYTES;

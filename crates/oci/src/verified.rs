@@ -1,13 +1,21 @@
-//! Proof that bytes were checked against a digest.
+//! Proof that bytes have the digest that they go by.
 
 use std::ops::Deref;
 
+use bytes::Bytes;
+
 use crate::{Digest, Hasher};
 
-/// A value whose bytes were hashed and compared with the digest that was expected of them.
+/// A value and the sha256 of its bytes. Nobody gets one without hashing those bytes, so the two always belong together: a
+/// digest bypass does not compile.
 ///
-/// There is no other way to get one, so whatever asks for a `Verified` cannot be handed unchecked bytes: a digest
-/// bypass does not compile.
+/// There are two ways to get one, and they say different things:
+///
+/// - [`Verified::check`] and [`Verified::check_stream`] compare with a digest that somebody else named. This is how bytes
+///   from outside become trusted.
+/// - [`Verified::seal`] and [`Verified::seal_stream`] name bytes by their own hash, where nobody has named a digest yet. That is
+///   sound for putting them under that very name, and says nothing about whether they are the ones that somebody
+///   wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified<T> {
     value: T,
@@ -31,8 +39,8 @@ impl<T: AsRef<[u8]>> Verified<T> {
         Ok(Self { value, digest: *expected })
     }
 
-    /// Names `value` by the digest of its own bytes: for content that this program made or that somebody handed
-    /// it as it is, where there is no digest to compare with.
+    /// Names `value` by the digest of its own bytes, compared with nothing: for content that this program made or that
+    /// somebody handed it as it is.
     pub fn seal(value: T) -> Self {
         let digest = Digest::of(value.as_ref());
         Self { value, digest }
@@ -53,7 +61,7 @@ impl Verified<()> {
 }
 
 impl<T> Verified<T> {
-    /// The digest that the bytes were checked against.
+    /// The digest that the bytes have.
     pub fn digest(&self) -> &Digest {
         &self.digest
     }
@@ -66,6 +74,14 @@ impl<T> Verified<T> {
     /// Gives up the proof and keeps the value.
     pub fn into_inner(self) -> T {
         self.value
+    }
+}
+
+impl Verified<Bytes> {
+    /// The same bytes in memory of their own: a slice keeps everything in memory that it was cut out of.
+    #[must_use]
+    pub fn compact(&self) -> Self {
+        Self { value: Bytes::copy_from_slice(&self.value), digest: self.digest }
     }
 }
 
@@ -91,6 +107,23 @@ mod tests {
         assert_eq!(*Verified::check(&digest, b"tarpon").unwrap(), b"tarpon");
         let error = Verified::check(&digest, b"tarpom").unwrap_err();
         assert_eq!(error, DigestMismatch { expected: digest, actual: Digest::of(b"tarpom") });
+    }
+
+    #[test]
+    fn what_is_sealed_goes_by_its_own_hash_and_no_other() {
+        assert_eq!(*Verified::seal(b"tarpon").digest(), Digest::of(b"tarpon"));
+        let mut hasher = Hasher::new();
+        hasher.update(b"tarpon");
+        assert_eq!(*Verified::seal_stream(hasher).digest(), Digest::of(b"tarpon"));
+    }
+
+    #[test]
+    fn a_compact_copy_is_as_verified_and_lies_elsewhere() {
+        let all = Bytes::from_static(b"before tarpon after");
+        let part = Verified::check(&Digest::of(b"tarpon"), all.slice(7..13)).unwrap();
+        let copy = part.compact();
+        assert_eq!(copy, part);
+        assert_ne!(copy.as_ptr(), part.as_ptr());
     }
 
     #[test]

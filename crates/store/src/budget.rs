@@ -4,12 +4,13 @@
 //! in steps of [`STEP`], so a process that is killed falsifies the sum by less than that; `gc` and `verify` count
 //! anew. The figure steers eviction, nothing else: it need not be exact.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::files;
-use crate::layout::FILE_MODE;
+use crate::layout::{FILE_MODE, Layout};
+use crate::settings::Settings;
 use crate::storage::{Access, Storage};
 
 /// Change that a process may keep to itself.
@@ -34,7 +35,7 @@ pub(crate) fn on_disk(size: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Budget {
     storage: Arc<dyn Storage>,
-    root: PathBuf,
+    layout: Layout,
     file: PathBuf,
     asked_limit: Option<u64>,
     asked_floor: Option<u64>,
@@ -51,11 +52,11 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(storage: Arc<dyn Storage>, root: &Path, limit: Option<u64>, floor: Option<u64>) -> Self {
+    pub(crate) fn new(storage: Arc<dyn Storage>, layout: &Layout, limit: Option<u64>, floor: Option<u64>) -> Self {
         let budget = Self {
             storage,
-            root: root.to_owned(),
-            file: root.join("usage"),
+            layout: layout.clone(),
+            file: layout.name("usage"),
             asked_limit: limit,
             asked_floor: floor,
             limit: AtomicU64::new(limit.unwrap_or(DEFAULT_BUDGET_BYTES)),
@@ -111,11 +112,12 @@ impl Budget {
                 self.shared.fetch_add(change, Ordering::Relaxed);
             }
         }
-        match self.storage.space(&self.root) {
+        match self.storage.space(self.layout.root()) {
             Ok(space) => {
                 let limit = (space.total / 100).saturating_mul(DEFAULT_BUDGET_PERCENT).min(DEFAULT_BUDGET_BYTES);
                 let floor = (space.total / 100).saturating_mul(DEFAULT_FLOOR_PERCENT).min(DEFAULT_FLOOR_BYTES);
-                self.limit.store(self.asked_limit.unwrap_or(limit), Ordering::Relaxed);
+                let settled = || Settings::read(&*self.storage, &self.layout).budget;
+                self.limit.store(self.asked_limit.or_else(settled).unwrap_or(limit), Ordering::Relaxed);
                 self.floor.store(self.asked_floor.unwrap_or(floor), Ordering::Relaxed);
                 self.available.store(i64::try_from(space.available).unwrap_or(i64::MAX), Ordering::Relaxed);
             }

@@ -7,7 +7,7 @@
 //!
 //! Memory: the object ids that begin with the same byte, of all images, at a time. Time: two walks over the store.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -182,6 +182,17 @@ impl Store {
             return Ok(None);
         }
         Ok(Some(candidates))
+    }
+
+    /// Takes the objects that images refer to out of `objects`. `false` if a mounted image does not tell.
+    pub(crate) fn strike_out_used(&self, objects: &mut BTreeSet<Digest>) -> Result<bool, StoreError> {
+        let Some(mut candidates) = self.candidates()? else { return Ok(false) };
+        for candidate in &mut candidates {
+            candidate.list.take(&self.shared, u8::MAX, |object| {
+                objects.remove(&object);
+            })?;
+        }
+        Ok(true)
     }
 
     /// What is of no use to anybody: stores of other versions, objects that were found corrupt.

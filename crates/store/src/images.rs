@@ -85,6 +85,12 @@ impl Store {
         Ok(loaded)
     }
 
+    /// The config of an image; `None` if it is not here or is damaged. Much cheaper than the whole image.
+    pub fn image_config(&self, manifest: &Digest) -> Result<Option<Verified<Bytes>>, StoreError> {
+        let Some(record) = self.image(manifest)? else { return Ok(None) };
+        Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record }.small(Part::Config)
+    }
+
     /// All images, the least recently used first.
     pub fn images(&self) -> Result<Vec<ImageRecord>, StoreError> {
         let mut records = Vec::new();

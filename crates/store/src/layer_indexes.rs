@@ -1,4 +1,8 @@
-//! Indexes of layers, kept by the digest of the layer: images that share a layer fetch and walk it once.
+//! Indexes of layers: images that share a layer, and say the same of it, fetch and walk it once.
+//!
+//! An index is kept under the digest of its layer and the claim that led to it. The claim is part of the name ([`IndexKey`])
+//! because nobody hashes a layer that is read through its table of contents: any manifest can name any blob and a
+//! table of its own, and what follows from that must reach no image that does not make the same claim.
 //!
 //! The store does not know what an index looks like. It gives back the bytes that it was given, or nothing.
 
@@ -15,22 +19,45 @@ use crate::store::Store;
 /// Bytes of the digest in front of an index.
 const DIGEST: usize = 32;
 
+/// What an index of a layer is kept by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct IndexKey {
+    /// Digest of the layer's blob.
+    pub layer: Digest,
+    /// Stands for everything that a manifest says about how to read the blob; `None` if it says nothing.
+    pub claim: Option<Digest>,
+}
+
+impl IndexKey {
+    fn file_name(&self) -> String {
+        match &self.claim {
+            None => self.layer.hex(),
+            Some(claim) => format!("{}.{}", self.layer.hex(), claim.hex()),
+        }
+    }
+
+    /// The layer that a file of this name belongs to.
+    fn layer_of(name: &str) -> Option<Digest> {
+        Digest::from_hex(name.split('.').next()?).ok()
+    }
+}
+
 impl Store {
-    /// Keeps the index of `layer`. It replaces the one that is there.
-    pub fn keep_layer_index(&self, layer: &Digest, index: &[u8]) -> Result<(), StoreError> {
+    /// Keeps an index. It replaces the one that is there.
+    pub fn keep_layer_index(&self, key: &IndexKey, index: &[u8]) -> Result<(), StoreError> {
         let mut text = Vec::with_capacity(DIGEST + index.len());
         text.extend_from_slice(Digest::of(index).as_bytes());
         text.extend_from_slice(index);
         let folder = self.shared.layout.name("layers");
-        files::replace(self.shared.storage(), &folder, &layer.hex(), &text)
+        files::replace(self.shared.storage(), &folder, &key.file_name(), &text)
             .map_err(|error| self.shared.refuse(error))?;
         self.shared.budget.add(signed(on_disk(text.len() as u64)));
         Ok(())
     }
 
-    /// The index of `layer`; `None` if there is none, or not the one that was kept.
-    pub fn layer_index(&self, layer: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
-        let path = self.shared.layout.name("layers").join(layer.hex());
+    /// The index that was kept under `key`; `None` if there is none, or not the one that was kept.
+    pub fn layer_index(&self, key: &IndexKey) -> Result<Option<Vec<u8>>, StoreError> {
+        let path = self.shared.layout.name("layers").join(key.file_name());
         let Some(mut text) = files::read(self.shared.storage(), &path, limits::LAYER_INDEX_BYTES)? else {
             return Ok(None);
         };
@@ -48,7 +75,7 @@ impl Store {
         let pinned_since = self.shared.oldest_pin()?;
         let folder = self.shared.layout.name("layers");
         for name in files::list(self.shared.storage(), &folder)? {
-            let layer = name.to_str().and_then(|name| Digest::from_hex(name).ok());
+            let layer = name.to_str().and_then(IndexKey::layer_of);
             if layer.is_none_or(|layer| used.contains(&layer)) {
                 continue;
             }
@@ -68,23 +95,38 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Store, StoreConfig};
-    use tarpon_oci::Digest;
+    use super::*;
+    use crate::StoreConfig;
+
+    fn key(claim: Option<&[u8]>) -> IndexKey {
+        IndexKey { layer: Digest::of(b"layer"), claim: claim.map(Digest::of) }
+    }
 
     #[test]
     fn an_index_comes_back_until_it_is_damaged_or_unused() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
-        let layer = Digest::of(b"layer");
-        assert_eq!(store.layer_index(&layer).unwrap(), None);
-        store.keep_layer_index(&layer, b"an index").unwrap();
-        assert_eq!(store.layer_index(&layer).unwrap().as_deref(), Some(&b"an index"[..]));
+        for key in [key(None), key(Some(b"claim"))] {
+            assert_eq!(store.layer_index(&key).unwrap(), None);
+            store.keep_layer_index(&key, b"an index").unwrap();
+            assert_eq!(store.layer_index(&key).unwrap().as_deref(), Some(&b"an index"[..]));
 
-        let path = folder.path().join("layers").join(layer.hex());
-        std::fs::write(&path, b"something else altogether, and long enough").unwrap();
-        assert_eq!(store.layer_index(&layer).unwrap(), None);
+            let path = folder.path().join("layers").join(key.file_name());
+            std::fs::write(&path, b"something else altogether, and long enough").unwrap();
+            assert_eq!(store.layer_index(&key).unwrap(), None);
 
-        store.gc().unwrap();
-        assert!(!path.exists(), "no image has this layer");
+            store.gc().unwrap();
+            assert!(!path.exists(), "no image has this layer");
+        }
+    }
+
+    #[test]
+    fn an_index_is_found_by_those_alone_who_claim_the_same_of_the_layer() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
+        store.keep_layer_index(&key(Some(b"evil")), b"an index").unwrap();
+        assert_eq!(store.layer_index(&key(None)).unwrap(), None);
+        assert_eq!(store.layer_index(&key(Some(b"good"))).unwrap(), None);
+        assert!(store.layer_index(&key(Some(b"evil"))).unwrap().is_some());
     }
 }

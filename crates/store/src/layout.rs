@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tarpon_oci::{Digest, limits};
 
 use crate::files::{self, io_error};
+use crate::settings;
 use crate::storage::{Access, Storage};
 use crate::{OpenError, StoreError};
 
@@ -27,8 +28,8 @@ pub(crate) const FILE_MODE: u32 = 0o600;
 pub(crate) const OBJECT_MODE: u32 = 0o444;
 
 const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
-const OTHER_NAMES: [&str; 9] =
-    ["version", "state", "clean", "usage", "lock", "publishing", "set-aside", "corrupt", "lost+found"];
+const OTHER_NAMES: [&str; 10] =
+    ["version", "state", "clean", "usage", "lock", "publishing", "set-aside", "corrupt", "lost+found", settings::FILE];
 
 /// Paths inside the folder of a store.
 #[derive(Debug, Clone)]
@@ -118,8 +119,12 @@ impl Layout {
         self.fan_out("objects", object)
     }
 
-    pub(crate) fn partial(&self, object: &Digest) -> PathBuf {
-        self.fan_out("partial", object)
+    /// `partial/ab/cdef….LIST`.
+    pub(crate) fn partial(&self, object: &Digest, list: &Digest) -> PathBuf {
+        let mut path = self.fan_out("partial", object).into_os_string();
+        path.push(".");
+        path.push(list.hex());
+        path.into()
     }
 
     pub(crate) fn image(&self, manifest: &Digest) -> PathBuf {
@@ -137,9 +142,13 @@ impl Layout {
     }
 }
 
-/// The object that `objects/FOLDER/NAME` holds; `None` if that is no name of an object.
+/// The object that `objects/FOLDER/NAME` or `partial/FOLDER/NAME.LIST` holds; `None` if that is no name of an object.
 pub(crate) fn object_of(folder: &OsStr, name: &OsStr) -> Option<Digest> {
     let (folder, name) = (folder.to_str()?, name.to_str()?);
+    let (name, list) = name.split_once('.').map_or((name, None), |(name, list)| (name, Some(list)));
+    if list.is_some_and(|list| Digest::from_hex(list).is_err()) {
+        return None;
+    }
     if folder.len() != 2 || name.len() != 62 {
         return None;
     }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! objects/ab/cdef…    the content of a file, named by its sha256; complete, 0444, linked in at once, never rewritten
-//! partial/ab/cdef…    an object of which some bytes are here (sparse)
+//! partial/ab/cdef….LIST  an object of which some bytes are here (sparse), as one chunk list splits it
 //! images/HEX/         what mounts an image again: manifest, config, tree.erofs, chunks, objects, record.json
-//! layers/HEX          the index of a layer, for the next image that has it
+//! layers/HEX[.CLAIM]  the index of a layer, for the next image that has it and claims the same of it
 //! refs/               reference and platform → manifest digest
 //! mounts/  pins/      what must not be evicted: live mounts, imports in progress
 //! run/                lock, socket and scratch folders of the server
@@ -20,6 +20,7 @@
 
 mod budget;
 mod clock;
+mod discard;
 mod disk;
 mod durability;
 mod error;
@@ -41,6 +42,7 @@ mod process;
 mod record;
 mod refs;
 mod sealed;
+mod settings;
 pub mod storage;
 mod store;
 mod usage;
@@ -54,6 +56,7 @@ pub use error::OpenError;
 pub use evict::Evicted;
 pub use health::{Health, PROBE_INTERVAL};
 pub use images::{ImageStaging, LoadedImage};
+pub use layer_indexes::IndexKey;
 pub use lock::{LockError, ServerLock};
 pub use maintain::{RemoveError, Swept};
 pub use map::MappedFile;

@@ -35,8 +35,16 @@ impl ObjectStore for Store {
         Ok(Some(file))
     }
 
-    fn partial(&self, object: &Digest, size: u64) -> Result<Arc<dyn PartialObject>, StoreError> {
-        Ok(partial::open(&self.shared, object, size)?)
+    fn contains(&self, object: &Digest) -> bool {
+        Store::contains(self, object)
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.shared.health.may_write() && self.shared.budget.lacking(bytes) == 0
+    }
+
+    fn partial(&self, object: &Digest, list: &Digest, size: u64) -> Result<Arc<dyn PartialObject>, StoreError> {
+        Ok(partial::open(&self.shared, object, list, size)?)
     }
 
     fn writer(&self, size_hint: u64) -> Result<Box<dyn ObjectWriter>, StoreError> {

@@ -1,5 +1,8 @@
 //! [`Partial`]: an object of which some bytes are here.
 //!
+//! There is one for each chunk list that is used of an object, because its bytes were checked against that list alone: two images
+//! that split an object differently, one of them perhaps wrongly, never write to the same file.
+//!
 //! On the disk it is a sparse file and nothing else: no bitmap that could disagree with it. What this process wrote
 //! is remembered in memory; of what an earlier one left, the file system tells where data *may* be, and the reader
 //! believes it only after its chunk digest matched.
@@ -33,10 +36,14 @@ const OPEN_TRIES: usize = 4;
 /// Entries of the map of partial objects after which those that nobody uses any more are swept out.
 const MAP_SWEEP: usize = 1024;
 
+/// An object and the chunk list that its bytes are checked against.
+pub(crate) type Key = (Digest, Digest);
+
 #[derive(Debug)]
 pub(crate) struct Partial {
     shared: Arc<Shared>,
     object: Digest,
+    list: Digest,
     size: u64,
     /// Writers and readers share it; publishing excludes them.
     content: RwLock<Content>,
@@ -57,9 +64,15 @@ enum Content {
 }
 
 /// The partial object that everybody in this process shares.
-pub(crate) fn open(shared: &Arc<Shared>, object: &Digest, size: u64) -> Result<Arc<Partial>, StoreError> {
-    let shared_one = |partials: &HashMap<Digest, Weak<Partial>>| {
-        partials.get(object).and_then(Weak::upgrade).filter(|partial| partial.size == size)
+pub(crate) fn open(
+    shared: &Arc<Shared>,
+    object: &Digest,
+    list: &Digest,
+    size: u64,
+) -> Result<Arc<Partial>, StoreError> {
+    let key = (*object, *list);
+    let shared_one = |partials: &HashMap<Key, Weak<Partial>>| {
+        partials.get(&key).and_then(Weak::upgrade).filter(|partial| partial.size == size)
     };
     if let Some(partial) = shared_one(&shared.partials.lock()) {
         return Ok(partial);
@@ -73,7 +86,7 @@ pub(crate) fn open(shared: &Arc<Shared>, object: &Digest, size: u64) -> Result<A
         let size = usize::try_from(size).map_err(|_| StoreError::Full)?;
         Content::Memory(Mutex::new(vec![0; size]))
     } else {
-        claim_file(shared, object, size)?
+        claim_file(shared, &key, size)?
     };
     if partials.len() >= MAP_SWEEP {
         partials.retain(|_, partial| partial.strong_count() > 0);
@@ -81,19 +94,20 @@ pub(crate) fn open(shared: &Arc<Shared>, object: &Digest, size: u64) -> Result<A
     let partial = Arc::new(Partial {
         shared: Arc::clone(shared),
         object: *object,
+        list: *list,
         size,
         content: RwLock::new(content),
         written: Mutex::default(),
         charge: Mutex::new(Charge::new(&shared.budget)),
     });
-    partials.insert(*object, Arc::downgrade(&partial));
+    partials.insert(key, Arc::downgrade(&partial));
     Ok(partial)
 }
 
 /// Opens and locks the sparse file. Another process that has it means going without.
-fn claim_file(shared: &Shared, object: &Digest, size: u64) -> Result<Content, StoreError> {
+fn claim_file(shared: &Shared, (object, list): &Key, size: u64) -> Result<Content, StoreError> {
     let storage = shared.storage();
-    let path = shared.layout.partial(object);
+    let path = shared.layout.partial(object, list);
     let bypass = |doing: &str, error: io::Error| shared.bypass(doing, &path)(error);
     for _ in 0..OPEN_TRIES {
         let file = match storage.open(&path, Access::OpenOrCreate(FILE_MODE)) {
@@ -131,7 +145,7 @@ fn claim_file(shared: &Shared, object: &Digest, size: u64) -> Result<Content, St
 
 impl Partial {
     fn path(&self) -> std::path::PathBuf {
-        self.shared.layout.partial(&self.object)
+        self.shared.layout.partial(&self.object, &self.list)
     }
 
     fn read_file(&self, file: &File, buffer: &mut [u8], offset: u64) -> Result<(), StoreError> {
@@ -247,27 +261,11 @@ impl PartialObject for Partial {
     }
 
     fn write_at(&self, bytes: &Verified<Bytes>, offset: u64) -> Result<(), StoreError> {
-        let range = self.range(offset, bytes.len())?;
-        let end = offset + bytes.len() as u64;
-        match &*self.content.read() {
-            Content::Memory(content) => {
-                if let Some(target) = content.lock().get_mut(range) {
-                    target.copy_from_slice(bytes);
-                }
-            }
-            Content::File { file, .. } => {
-                self.shared.make_room(bytes.len() as u64)?;
-                let outcome = files::write_all_at(self.shared.storage(), file, bytes, offset);
-                outcome.map_err(self.shared.bypass("writing", &self.path()))?;
-                let mut charge = self.charge.lock();
-                let total = charge.bytes() + bytes.len() as u64;
-                charge.grow_to(total);
-            }
-            // Whoever still writes brings bytes that are here already.
-            Content::Published(_) => return Ok(()),
-        }
-        self.written.lock().insert(offset, end);
-        Ok(())
+        self.write(bytes, offset)
+    }
+
+    fn spool_at(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError> {
+        self.write(bytes, offset)
     }
 
     fn publish(&self) -> Result<(), StoreError> {
@@ -298,6 +296,32 @@ impl PartialObject for Partial {
     }
 }
 
+impl Partial {
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError> {
+        let range = self.range(offset, bytes.len())?;
+        let end = offset + bytes.len() as u64;
+        match &*self.content.read() {
+            Content::Memory(content) => {
+                if let Some(target) = content.lock().get_mut(range) {
+                    target.copy_from_slice(bytes);
+                }
+            }
+            Content::File { file, .. } => {
+                self.shared.make_room(bytes.len() as u64)?;
+                let outcome = files::write_all_at(self.shared.storage(), file, bytes, offset);
+                outcome.map_err(self.shared.bypass("writing", &self.path()))?;
+                let mut charge = self.charge.lock();
+                let total = charge.bytes() + bytes.len() as u64;
+                charge.grow_to(total);
+            }
+            // Whoever still writes brings bytes that are here already.
+            Content::Published(_) => return Ok(()),
+        }
+        self.written.lock().insert(offset, end);
+        Ok(())
+    }
+}
+
 impl Drop for Partial {
     fn drop(&mut self) {
         let Content::File { inherited, .. } = self.content.get_mut() else { return };
@@ -306,7 +330,7 @@ impl Drop for Partial {
             self.charge.get_mut().keep();
         } else {
             // Nothing was written; the lock is still held, so nobody else has either.
-            remove_quietly(&self.shared, &self.shared.layout.partial(&self.object));
+            remove_quietly(&self.shared, &self.shared.layout.partial(&self.object, &self.list));
         }
     }
 }

@@ -54,9 +54,18 @@ impl Drop for Pin {
 impl Shared {
     /// When the oldest pin of a living process began. Pins of dead ones are removed on the way.
     pub(crate) fn oldest_pin(&self) -> Result<Option<SystemTime>, StoreError> {
+        Ok(self.pins()?.into_iter().min())
+    }
+
+    /// Number of pins of living processes.
+    pub(crate) fn live_pins(&self) -> Result<usize, StoreError> {
+        Ok(self.pins()?.len())
+    }
+
+    fn pins(&self) -> Result<Vec<SystemTime>, StoreError> {
         let storage = self.storage();
         let folder = self.layout.name("pins");
-        let mut oldest: Option<SystemTime> = None;
+        let mut pins = Vec::new();
         for name in files::list(storage, &folder)? {
             let path = folder.join(name);
             let Ok(file) = storage.open(&path, Access::Read) else { continue };
@@ -64,9 +73,8 @@ impl Shared {
                 files::unlink(storage, &path)?;
                 continue;
             }
-            let began = storage.file_metadata(&file).map_err(io_error("examining", &path))?.modified;
-            oldest = Some(oldest.map_or(began, |oldest| oldest.min(began)));
+            pins.push(storage.file_metadata(&file).map_err(io_error("examining", &path))?.modified);
         }
-        Ok(oldest)
+        Ok(pins)
     }
 }

@@ -6,23 +6,22 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tarpon_oci::Digest;
-
 use crate::budget::Budget;
 use crate::clock::{Clock, SystemClock};
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::health::{Health, HealthCheck, is_full};
 use crate::layout::Layout;
-use crate::partial::Partial;
+use crate::partial::{self, Partial};
 use crate::storage::Storage;
 use crate::{OpenError, StoreError};
+use parking_lot::Mutex;
 
 /// How a store is used.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    /// Bytes that the store may hold; `None` is 80 % of the disk or 20 GiB, whichever is less.
+    /// Bytes that the store may hold, for this process; `None` is what was settled for the store
+    /// ([`Store::settle_budget`]), else 80 % of the disk or 20 GiB, whichever is less.
     pub budget: Option<u64>,
     /// Bytes that stay free on the disk; `None` is 5 % of it or 1 GiB, whichever is less.
     pub free_floor: Option<u64>,
@@ -52,8 +51,8 @@ pub(crate) struct Shared {
     pub(crate) durability: Durability,
     pub(crate) budget: Arc<Budget>,
     pub(crate) health: HealthCheck,
-    /// All users of one partial object share it.
-    pub(crate) partials: Mutex<HashMap<Digest, Weak<Partial>>>,
+    /// All users of one partial object and chunk list share it.
+    pub(crate) partials: Mutex<HashMap<partial::Key, Weak<Partial>>>,
     pub(crate) eviction: Mutex<LastEviction>,
 }
 
@@ -72,7 +71,7 @@ impl Store {
         let StoreConfig { budget, free_floor, storage, clock } = config;
         let layout = Layout::open(&*storage, folder)?;
         let durability = Durability::open(Arc::clone(&storage), Arc::clone(&clock), &layout)?;
-        let budget = Arc::new(Budget::new(Arc::clone(&storage), layout.root(), budget, free_floor));
+        let budget = Arc::new(Budget::new(Arc::clone(&storage), &layout, budget, free_floor));
         let health = HealthCheck::new(Arc::clone(&clock));
         let shared = Shared {
             storage,

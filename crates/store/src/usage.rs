@@ -8,6 +8,9 @@ use crate::files;
 use crate::store::{Shared, Store};
 use crate::walk::fan_out;
 
+/// Begins the names of temporary uppers in the server's scratch folder.
+const UPPERS: &str = "upper-";
+
 /// What the store holds, in bytes on the disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -25,6 +28,8 @@ pub struct Usage {
     pub image_bytes: u64,
     /// Bytes of what was set aside or found corrupt.
     pub leftover_bytes: u64,
+    /// Bytes of what was written to mounts with a temporary upper: on the store's disk, but not its to evict.
+    pub written_bytes: u64,
     /// Bytes that the store may hold.
     pub budget: u64,
     /// Bytes that stay free on the disk.
@@ -32,7 +37,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// All bytes.
+    /// All bytes that count towards the budget.
     pub fn total(&self) -> u64 {
         self.object_bytes + self.partial_bytes + self.image_bytes + self.leftover_bytes
     }
@@ -61,6 +66,12 @@ impl Store {
         usage.image_bytes += shared.folder_size(&shared.layout.name("layers"))?;
         for name in ["set-aside", "corrupt"] {
             usage.leftover_bytes += shared.tree_size(&shared.layout.name(name))?;
+        }
+        let scratch = shared.layout.name("run").join("mounts");
+        for name in files::list(shared.storage(), &scratch).unwrap_or_default() {
+            if name.to_string_lossy().starts_with(UPPERS) {
+                usage.written_bytes += shared.tree_size(&scratch.join(name))?;
+            }
         }
         Ok(usage)
     }
@@ -93,5 +104,25 @@ impl Shared {
             }
         }
         Ok(sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::StoreConfig;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_to_mounts_is_counted_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
+        let upper = store.run_folder().join("mounts/upper-x/upper");
+        std::fs::create_dir_all(&upper).unwrap();
+        std::fs::write(upper.join("file"), vec![1; 10_000]).unwrap();
+        std::os::unix::fs::symlink("/", upper.join("link")).unwrap();
+        let usage = store.usage().unwrap();
+        assert!((10_000..1 << 20).contains(&usage.written_bytes), "{usage:?}");
+        assert_eq!(usage.total(), 0);
     }
 }

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use common::{content, get, install, open, put, put_by_pieces, verified};
+use common::{LIST, content, get, install, open, put, put_by_pieces, verified};
 use tarpon_fetch::{ObjectStore as _, StoreError};
 use tarpon_oci::Digest;
 use tarpon_store::{LockError, OpenError, Store, StoreConfig};
@@ -81,9 +81,9 @@ fn a_partial_object_is_shared_reads_zeros_where_nothing_was_written_and_knows_wh
     let store = open(folder.path());
     for size in [1 << 16, 1 << 20] {
         let digest = Digest::of(&content(size, 8));
-        let partial = store.partial(&digest, size).unwrap();
+        let partial = store.partial(&digest, &LIST, size).unwrap();
         assert!(!partial.may_hold(0, size));
-        store.partial(&digest, size).unwrap().write_at(&verified(b"tarpon"), 8192).unwrap();
+        store.partial(&digest, &LIST, size).unwrap().write_at(&verified(b"tarpon"), 8192).unwrap();
         assert!(partial.may_hold(8190, 3) && !partial.may_hold(0, 8192) && !partial.may_hold(8198, size));
         let mut buffer = [1; 10];
         partial.read_at(&mut buffer, 8190).unwrap();
@@ -99,10 +99,10 @@ fn what_a_partial_object_held_may_be_held_after_a_restart() {
     let bytes = content(5, 1 << 20);
     let digest = Digest::of(&bytes);
     let store = open(folder.path());
-    store.partial(&digest, 1 << 20).unwrap().write_at(&verified(&bytes[..65536]), 0).unwrap();
+    store.partial(&digest, &LIST, 1 << 20).unwrap().write_at(&verified(&bytes[..65536]), 0).unwrap();
     drop(store);
     let store = open(folder.path());
-    let partial = store.partial(&digest, 1 << 20).unwrap();
+    let partial = store.partial(&digest, &LIST, 1 << 20).unwrap();
     assert!(partial.may_hold(0, 65536));
     assert!(!partial.may_hold(512 << 10, 4096), "a hole is certain");
     partial.write_at(&verified(&bytes[65536..]), 65536).unwrap();
@@ -114,7 +114,7 @@ fn what_a_partial_object_held_may_be_held_after_a_restart() {
 fn a_partial_object_that_was_never_written_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    drop(store.partial(&Digest::of(b"never"), 1 << 20).unwrap());
+    drop(store.partial(&Digest::of(b"never"), &LIST, 1 << 20).unwrap());
     assert_eq!(store.usage().unwrap().partials, 0);
 }
 
@@ -124,7 +124,7 @@ fn a_whole_that_is_not_what_its_name_says_is_thrown_away() {
     let store = open(folder.path());
     for size in [1000_u64, 1 << 20] {
         let digest = Digest::of(&size.to_le_bytes());
-        let partial = store.partial(&digest, size).unwrap();
+        let partial = store.partial(&digest, &LIST, size).unwrap();
         partial.write_at(&verified(b"wrong"), 0).unwrap();
         assert!(matches!(partial.publish(), Err(StoreError::Corrupt(corrupt)) if corrupt == digest));
         assert!(!partial.may_hold(0, size));
@@ -138,10 +138,45 @@ fn a_partial_object_that_another_process_has_is_gone_without() {
     let folder = tempfile::tempdir().unwrap();
     let (one, other) = (open(folder.path()), open(folder.path()));
     let digest = Digest::of(b"shared");
-    let held = one.partial(&digest, 1 << 20).unwrap();
-    assert!(matches!(other.partial(&digest, 1 << 20), Err(StoreError::Full)));
+    let held = one.partial(&digest, &LIST, 1 << 20).unwrap();
+    assert!(matches!(other.partial(&digest, &LIST, 1 << 20), Err(StoreError::Full)));
     drop(held);
-    assert!(other.partial(&digest, 1 << 20).is_ok());
+    assert!(other.partial(&digest, &LIST, 1 << 20).is_ok());
+}
+
+#[test]
+fn what_one_chunk_list_puts_into_a_partial_object_is_not_in_another_lists() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for size in [1 << 16, 1 << 20] {
+        let bytes = content(size, usize::try_from(size).unwrap());
+        let digest = Digest::of(&bytes);
+        let (good, evil) = (Digest::of(b"good"), Digest::of(b"evil"));
+        let partial = store.partial(&digest, &good, size).unwrap();
+        partial.write_at(&verified(&bytes[..5000]), 0).unwrap();
+        let other = store.partial(&digest, &evil, size).unwrap();
+        assert!(!other.may_hold(0, size));
+        other.spool_at(&vec![0xee; bytes.len()], 0).unwrap();
+        assert!(matches!(other.publish(), Err(StoreError::Corrupt(_))));
+        partial.write_at(&verified(&bytes[5000..]), 5000).unwrap();
+        partial.publish().unwrap();
+        assert_eq!(get(&store, &digest), Some(bytes));
+    }
+}
+
+#[test]
+fn partial_objects_of_all_lists_are_counted_and_go_when_nobody_refers_to_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let object = Digest::of(b"object");
+    for list in [b"one", b"two"] {
+        store.partial(&object, &Digest::of(list), 1 << 20).unwrap().write_at(&verified(b"tarpon"), 0).unwrap();
+    }
+    install(&store, "image", &[object]).unwrap();
+    store.gc().unwrap();
+    assert_eq!(store.usage().unwrap().partials, 2, "they belong to an object of an image");
+    store.clear().unwrap();
+    assert_eq!(store.usage().unwrap().partials, 0);
 }
 
 #[test]
@@ -150,7 +185,7 @@ fn a_published_object_is_never_written_again() {
     let store = open(folder.path());
     let bytes = content(9, 200_000);
     let digest = Digest::of(&bytes);
-    let partial = store.partial(&digest, 200_000).unwrap();
+    let partial = store.partial(&digest, &LIST, 200_000).unwrap();
     partial.write_at(&verified(&bytes), 0).unwrap();
     partial.publish().unwrap();
     partial.write_at(&verified(b"late and wrong"), 0).unwrap();

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use common::{content, get, install, put};
+use common::{LIST, content, get, install, put};
 use proptest::prelude::*;
 use tarpon_fetch::{ObjectStore as _, StoreError};
 use tarpon_oci::Digest;
@@ -157,7 +157,7 @@ fn a_store_full_of_what_is_in_use_is_bypassed_and_recovers() {
     let pin = store.pin().unwrap();
     let ids: Vec<Digest> = (0..3).map(|seed| put(&store, &content(seed, 70_000)).unwrap()).collect();
     assert!(matches!(put(&store, &content(9, 200_000)), Err(StoreError::Full)));
-    assert!(matches!(store.partial(&Digest::of(b"more"), 1 << 20).map(drop), Ok(()) | Err(StoreError::Full)));
+    assert!(matches!(store.partial(&Digest::of(b"more"), &LIST, 1 << 20).map(drop), Ok(()) | Err(StoreError::Full)));
     assert!(ids.iter().all(|id| get(&store, id).is_some()), "an import that runs keeps what it stored");
     drop(pin);
     let store = open(folder.path(), 300_000);
@@ -177,15 +177,34 @@ fn a_partial_object_in_use_is_not_evicted_and_a_forgotten_one_is() {
     let folder = common::folder().unwrap();
     let store = open(folder.path(), 1 << 30);
     let (used, forgotten) = (Digest::of(b"used"), Digest::of(b"forgotten"));
-    let partial = store.partial(&used, 1 << 20).unwrap();
+    let partial = store.partial(&used, &LIST, 1 << 20).unwrap();
     partial.write_at(&common::verified(b"tarpon"), 0).unwrap();
-    store.partial(&forgotten, 1 << 20).unwrap().write_at(&common::verified(b"tarpon"), 0).unwrap();
+    store.partial(&forgotten, &LIST, 1 << 20).unwrap().write_at(&common::verified(b"tarpon"), 0).unwrap();
     assert_eq!(store.usage().unwrap().partials, 2);
     store.gc().unwrap();
     assert_eq!(store.usage().unwrap().partials, 1);
     let mut buffer = [0; 6];
     partial.read_at(&mut buffer, 0).unwrap();
     assert_eq!(&buffer, b"tarpon");
+}
+
+#[test]
+fn what_a_failed_import_brought_is_taken_back_as_far_as_nobody_else_may_want_it() {
+    let folder = common::folder().unwrap();
+    let store = open(folder.path(), 1 << 30);
+    let ids: Vec<Digest> = (0..3).map(|seed| put(&store, &content(seed, 1000)).unwrap()).collect();
+    install(&store, "other", &ids[1..2]).unwrap();
+    let there = |store: &Store| ids.iter().map(|id| store.contains(id)).collect::<Vec<_>>();
+    let pin = store.pin().unwrap();
+    let another = store.pin().unwrap();
+    store.discard(&ids[..2]).unwrap();
+    assert_eq!(there(&store), [true, true, true], "another import may have found them here");
+    drop(another);
+    let before = store.estimated_usage();
+    assert_eq!(store.discard(&ids[..2]).unwrap().objects, 1);
+    assert_eq!(there(&store), [false, true, true], "one is of an image, one was not asked for");
+    assert!(store.estimated_usage() < before);
+    drop(pin);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use tarpon_engine::{
     Access, Conversion, ConvertRequest, ConvertedImage, ErrorKind, LayerFormat, MAX_CONVERT_JOBS, Outcome, Platforms,
+    auth_files,
 };
 use tarpon_oci::{Platform, Source};
 use tokio::signal::unix::{SignalKind, signal};
@@ -107,7 +108,7 @@ impl Registries {
     fn access(&self, creds: Option<&Creds>) -> Access {
         Access {
             creds: creds.map(|creds| creds.0.clone()),
-            authfile: self.authfile.clone(),
+            authfiles: self.authfile.clone().map_or_else(auth_files, |file| vec![file]),
             cert_dir: self.cert_dir.clone(),
             tls_verify: self.tls_verify,
         }

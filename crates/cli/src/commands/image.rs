@@ -1,9 +1,11 @@
 //! Which image, and how to get at it: the arguments that `mount`, `ls` and `inspect` share.
 
 use std::path::PathBuf;
+use std::{fmt, io};
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use tarpon_engine::{Access, ImageRequest, Pull};
+use tarpon_engine::{Access, ImageRequest, IndexChoice, Pull, auth_files};
 use tarpon_oci::{InvalidSource, Platform, Source};
 
 /// The heading of [`RegistryOptions`] in help.
@@ -37,9 +39,60 @@ pub(crate) struct ImageName {
     pub(crate) source: Source,
 }
 
-/// An image name from the command line.
-pub(crate) fn image_name(argument: &str) -> Result<ImageName, InvalidSource> {
-    Ok(ImageName { text: argument.to_owned(), source: argument.parse()? })
+/// An image name from the command line. A path in it is made absolute: the server works in another directory, and
+/// `oci:app` in one place is not what it is in another.
+pub(crate) fn image_name(argument: &str) -> Result<ImageName, ImageNameError> {
+    let mut source: Source = argument.parse()?;
+    let path = match &mut source {
+        Source::Registry(_) => return Ok(ImageName { text: argument.to_owned(), source }),
+        Source::OciLayout { directory, .. } => directory,
+        Source::OciArchive { file, .. } | Source::DockerArchive { file, .. } => file,
+    };
+    *path = std::path::absolute(&path)?;
+    if path.to_str().is_none_or(|path| path.contains(':')) {
+        return Err(ImageNameError::Path(path.clone()));
+    }
+    Ok(ImageName { text: source.to_string(), source })
+}
+
+/// Why an argument names no image.
+#[derive(Debug)]
+pub(crate) enum ImageNameError {
+    /// It is not written as one.
+    Syntax(InvalidSource),
+    /// The current directory cannot be told.
+    Here(io::Error),
+    /// The path of the current directory cannot be written in the name of an image.
+    Path(PathBuf),
+}
+
+impl std::error::Error for ImageNameError {}
+
+impl fmt::Display for ImageNameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax(error) => error.fmt(f),
+            Self::Here(error) => write!(f, "cannot tell the current directory: {error}"),
+            Self::Path(path) => write!(f, "{} has a colon in it, or is not UTF-8", path.display()),
+        }
+    }
+}
+
+impl From<InvalidSource> for ImageNameError {
+    fn from(error: InvalidSource) -> Self {
+        Self::Syntax(error)
+    }
+}
+
+impl From<io::Error> for ImageNameError {
+    fn from(error: io::Error) -> Self {
+        Self::Here(error)
+    }
+}
+
+/// Reads the path of an option and makes it absolute, for the server.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(std::path::absolute)
 }
 
 /// Options that choose among an image's variants and sources.
@@ -51,8 +104,20 @@ pub(crate) struct ImageOptions {
     /// When to ask the registry what a tag means
     #[arg(long, value_name = "WHEN", default_value = "missing")]
     pull: PullWhen,
+    /// Which index may stand in for tables of contents that layers do not have: none, registry (whichever the registry lists
+    /// for the image: it is believed), or the DIGEST of one
+    #[arg(long, value_name = "INDEX", default_value = "none", value_parser = index_choice, env = "TARPON_INDEX")]
+    index: IndexChoice,
     #[command(flatten)]
     registry: RegistryOptions,
+}
+
+fn index_choice(argument: &str) -> Result<IndexChoice, String> {
+    match argument {
+        "none" => Ok(IndexChoice::None),
+        "registry" => Ok(IndexChoice::Registry),
+        digest => digest.parse().map(IndexChoice::Pinned).map_err(|_| "expected none, registry or a digest".to_owned()),
+    }
 }
 
 impl ImageOptions {
@@ -63,10 +128,12 @@ impl ImageOptions {
             text: image.text,
             source: image.source,
             platform: self.platform.clone().unwrap_or_else(Platform::host),
+            platform_named: self.platform.is_some(),
             pull: self.pull.into(),
+            index: self.index.clone(),
             access: Access {
                 creds: registry.creds.map(|creds| creds.0),
-                authfile: registry.authfile,
+                authfiles: registry.authfile.map_or_else(auth_files, |file| vec![file]),
                 cert_dir: registry.cert_dir,
                 tls_verify: registry.tls_verify,
             },
@@ -102,7 +169,7 @@ impl From<PullWhen> for Pull {
 #[derive(Debug, Clone, Args)]
 struct RegistryOptions {
     /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
-    #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS)]
+    #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = path())]
     authfile: Option<PathBuf>,
     /// Credentials for this registry; other users can see arguments, so prefer --authfile
     #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
@@ -112,7 +179,7 @@ struct RegistryOptions {
     #[arg(help_heading = REGISTRY_OPTIONS)]
     tls_verify: Option<bool>,
     /// Folder with the registry's CA certificates (*.crt) and client certificates (*.cert, *.key)
-    #[arg(long, value_name = "DIR", help_heading = REGISTRY_OPTIONS)]
+    #[arg(long, value_name = "DIR", help_heading = REGISTRY_OPTIONS, value_parser = path())]
     cert_dir: Option<PathBuf>,
 }
 
@@ -136,6 +203,20 @@ pub(super) fn creds(argument: &str) -> Result<Creds, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_path_of_a_layout_or_archive_is_absolute_whatever_was_written() {
+        let here = std::env::current_dir().expect("somewhere").display().to_string();
+        for (written, meant) in [
+            ("oci:app", format!("oci:{here}/app")),
+            ("oci:./app:v1", format!("oci:{here}/app:v1")),
+            ("oci-archive:/srv/app.tar", "oci-archive:/srv/app.tar".to_owned()),
+            ("docker-archive:app.tar:a:v1", format!("docker-archive:{here}/app.tar:docker.io/library/a:v1")),
+            ("alpine", "alpine".to_owned()),
+        ] {
+            assert_eq!(image_name(written).expect(written).text, meant);
+        }
+    }
 
     #[test]
     fn a_password_may_be_empty_or_hold_colons_and_never_prints() {

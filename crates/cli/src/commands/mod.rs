@@ -6,11 +6,14 @@ pub(crate) mod convert;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod image;
+pub(crate) mod index;
 pub(crate) mod inspect;
 pub(crate) mod ls;
 pub(crate) mod man;
+mod mode;
 pub(crate) mod mount;
 mod mountpoint;
+pub(crate) mod pull;
 pub(crate) mod recover;
 pub(crate) mod serve;
 mod session;
@@ -26,7 +29,9 @@ pub(crate) fn run(cli: Cli) -> Result {
     match cli.command {
         Command::Mount(command) => command.run(global),
         Command::Umount(command) => command.run(global),
+        Command::Pull(command) => command.run(global),
         Command::Ls(command) => command.run(global),
+        Command::Index(command) => command.run(global),
         Command::Inspect(command) => command.run(global),
         Command::Convert(command) => command.run(global),
         Command::Status(command) => command.run(global),

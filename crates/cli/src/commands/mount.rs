@@ -4,12 +4,12 @@
 use std::io;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use tarpon_engine::{ModeChoice, MountRequest, MountStatus, Server, Writable};
+use clap::Args;
+use tarpon_engine::{Ended, ModeChoice, MountRequest, MountStatus, Server, Writable};
 
 use super::image::ImageArgs;
-use super::mountpoint;
 use super::session::{Session, runtime};
+use super::{mode, mountpoint};
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -35,8 +35,8 @@ Its log is STORE/run/server.log; $RUST_LOG says how much it writes (RUST_LOG=deb
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mount {
     /// How to mount
-    #[arg(long, value_name = "MODE", default_value = "auto")]
-    mode: Mode,
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode::parser())]
+    mode: ModeChoice,
     /// Make the mount writable; changes are kept in UPPERDIR, or thrown away at unmount without one
     #[arg(long, value_name = "UPPERDIR", num_args = 0..=1, require_equals = true)]
     #[expect(clippy::option_option, reason = "clap's way to tell --rw from --rw=UPPERDIR")]
@@ -50,7 +50,7 @@ pub(crate) struct Mount {
     /// Serve the mount in this process, until it is unmounted or interrupted
     #[arg(long)]
     pub(crate) foreground: bool,
-    /// Keep the store below this size [default: 20 GiB or 80 % of the disk, whichever is less]
+    /// Keep the store below this size from now on [default: 20 GiB or 80 % of the disk, whichever is less]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     store_size: Option<u64>,
     /// Print the mount as JSON
@@ -62,30 +62,10 @@ pub(crate) struct Mount {
     dir: PathBuf,
 }
 
-/// How to mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
-    /// native where it works, else fuse
-    Auto,
-    /// The kernel serves everything that is local; needs root and Linux 6.12 with EROFS and overlayfs
-    Native,
-    /// FUSE serves everything; works wherever FUSE works, without root too
-    Fuse,
-}
-
-impl From<Mode> for ModeChoice {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::Auto => Self::Auto,
-            Mode::Native => Self::Native,
-            Mode::Fuse => Self::Fuse,
-        }
-    }
-}
-
 impl Mount {
     pub(crate) fn run(self, global: &Global) -> Result {
-        let session = Session::open_with_size(global, self.store_size)?;
+        let session = Session::open(global)?;
+        self.settle_store_size(global, &session)?;
         let mountpoint = self.mountpoint()?;
         let doing = || format!("cannot mount {} on {}", self.image.text(), self.dir.display());
         let runtime = runtime()?;
@@ -94,7 +74,7 @@ impl Mount {
         drop(progress);
         let known = prepared.fallbacks.clone();
         let request = MountRequest {
-            mode: self.mode.into(),
+            mode: self.mode,
             writable: self.writable()?,
             suid: self.suid,
             dev: self.dev,
@@ -111,12 +91,28 @@ impl Mount {
                     }
                 };
                 self.report(global, &mount, &known)?;
-                server.run().await;
-                Ok(())
+                match server.run().await {
+                    Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; the image is unmounted")),
+                    Ended::Idle | Ended::Terminated => Ok(()),
+                }
             });
         }
         let mount = session.client().mount(request).doing(doing)?;
         self.report(global, &mount, &known)
+    }
+
+    /// The store keeps to this size from now on, whoever uses it.
+    fn settle_store_size(&self, global: &Global, session: &Session) -> Result {
+        let Some(bytes) = self.store_size else { return Ok(()) };
+        let before =
+            session.engine().store().settle_budget(bytes).map_err(|error| {
+                Failure::new(Exit::Store, format_args!("cannot settle the size of the store: {error}"))
+            })?;
+        if !global.quiet && before != Some(bytes) {
+            let before = before.map(|before| format!(", no longer {}", size::human(before))).unwrap_or_default();
+            output::note(&format!("the store may hold {} from now on{before}", size::human(bytes)));
+        }
+        Ok(())
     }
 
     /// The mount point as the kernel will list it.
@@ -131,7 +127,7 @@ impl Mount {
         })?;
         match std::fs::metadata(&path) {
             Ok(found) if !found.is_dir() => {
-                Err(Failure::new(Exit::CannotMount, format_args!("{}: {} is not a directory", doing(), path.display())))
+                Err(Failure::new(Exit::NotFound, format_args!("{}: {} is not a directory", doing(), path.display())))
             }
             // A dead mount cannot be looked at. The server knows what to do with it.
             _ => Ok(path),

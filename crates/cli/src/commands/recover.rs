@@ -1,12 +1,15 @@
 //! `tarpon recover`: after a server died.
 
+use std::os::unix::ffi::OsStrExt;
+
 use clap::Args;
 
 use super::session::Session;
 use super::status;
 use crate::cli::Global;
-use crate::failure::{Context, Result};
-use crate::output;
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
+use crate::output::{self, escape};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,8 +20,8 @@ Programs that had files open in a mount whose server died must be started again.
 
 /// Mount again what a dead server left
 ///
-/// Removes mounts whose server died and mounts the same images again, at the same digests. Does nothing while a server
-/// runs.
+/// Removes mounts whose server died and mounts the same images again, at the same digests. Passwords of --creds are kept
+/// nowhere: a mount that had some asks the credential files from now on. Does nothing while a server runs.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Recover {
@@ -31,6 +34,30 @@ impl Recover {
     pub(crate) fn run(&self, global: &Global) -> Result {
         let session = Session::open(global)?;
         let mounts = session.client().recover().doing(|| "cannot recover the mounts")?;
-        if self.json { output::json(&mounts) } else { output::text(&status::overview(&mounts)) }
+        if self.json {
+            output::json(&mounts)?
+        } else {
+            output::text(&status::overview(&mounts))?
+        }
+        for mount in mounts.iter().filter(|mount| mount.credentials_lost && !global.quiet) {
+            output::note(&format!(
+                "{} has lost its --creds, which are kept nowhere: from now on credential files are asked",
+                escape(mount.mountpoint.as_os_str().as_bytes())
+            ));
+        }
+        let failed: Vec<_> = mounts.iter().filter_map(|mount| Some((mount, mount.problem.as_deref()?))).collect();
+        for (mount, problem) in &failed {
+            output::note(&format!(
+                "{} on {} is not mounted again: {}",
+                escape(mount.image.as_bytes()),
+                escape(mount.mountpoint.as_os_str().as_bytes()),
+                escape(problem.as_bytes())
+            ));
+        }
+        match failed.len() {
+            0 => Ok(()),
+            some => Err(Failure::new(Exit::Failure, format_args!("cannot recover {some} of {} mounts", mounts.len()))
+                .hint("`tarpon recover` tries again, `tarpon umount DIR` gives one up")),
+        }
     }
 }

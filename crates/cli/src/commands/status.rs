@@ -17,7 +17,11 @@ const EXAMPLES: &str = "\
 Examples:
   tarpon status                              one line for each mount
   tarpon status /mnt                         everything about one
-  tarpon status --json | jq '.[].fetched_bytes'";
+  tarpon status --json | jq '.[].fetched_bytes'
+
+FETCHED, in JSON fetched_bytes, is what came over the wire for this mount, tokens and retries
+included. The counters in JSON are the image's, since the server loaded it: their bytes_fetched
+is file data alone.";
 
 /// Show what is mounted and what was fetched for it
 #[derive(Debug, Args)]
@@ -34,7 +38,7 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let mounts = session.mounts().doing(|| "cannot list the mounts")?;
+        let mounts = session.engine().mounts().doing(|| "cannot list the mounts")?;
         match &self.mount {
             None if self.json => output::json(&mounts),
             None => output::text(&overview(&mounts)),
@@ -67,17 +71,20 @@ pub(crate) fn overview(mounts: &[MountStatus]) -> String {
             size::human(mount.fetched_bytes),
             size::human(mount.image_bytes),
             mount.requests.to_string(),
-            state(mount).to_owned(),
+            state(mount),
         ]);
     }
     table.to_string()
 }
 
-fn state(mount: &MountStatus) -> &'static str {
-    match (mount.alive, mount.fallbacks.is_empty()) {
-        (false, _) => "dead: run `tarpon recover`",
-        (true, true) => "ok",
-        (true, false) => "ok, with fallbacks",
+fn state(mount: &MountStatus) -> String {
+    match (mount.alive, mount.failed_reads) {
+        (false, _) if mount.problem.is_some() => "not mounted: run `tarpon recover`".to_owned(),
+        (false, _) => "dead: run `tarpon recover`".to_owned(),
+        (true, 0) if mount.fallbacks.is_empty() => "ok".to_owned(),
+        (true, 0) => "ok, with fallbacks".to_owned(),
+        (true, 1) => "1 read failed".to_owned(),
+        (true, failed) => format!("{failed} reads failed"),
     }
 }
 
@@ -97,7 +104,12 @@ pub(crate) fn details(mount: &MountStatus) -> String {
             Writable::Upper(dir) => format!("yes, changes are kept in {}", escape(dir.as_os_str().as_bytes())),
         },
     );
-    row("state", state(mount).to_owned());
+    row("state", state(mount));
+    for (name, text) in [("problem", &mount.problem), ("last failure", &mount.last_error)] {
+        if let Some(text) = text {
+            row(name, escape(text.as_bytes()));
+        }
+    }
     if mount.alive {
         row("server", format!("process {}", mount.server));
     }
@@ -116,14 +128,14 @@ pub(crate) fn details(mount: &MountStatus) -> String {
 
 /// `41 KiB of 2.9 MiB (1.4 %) in 9 requests`.
 pub(crate) fn fetched(mount: &MountStatus) -> String {
-    format!(
-        "{} of {} ({}) in {} request{}",
-        size::human(mount.fetched_bytes),
-        size::human(mount.image_bytes),
-        size::percent(mount.fetched_bytes, mount.image_bytes),
-        mount.requests,
-        if mount.requests == 1 { "" } else { "s" },
-    )
+    let (bytes, whole) = (mount.fetched_bytes, mount.image_bytes);
+    let share = if bytes > whole {
+        // Tables of contents, tokens and retries are on top.
+        format!("{}, more than the image's {}", size::human(bytes), size::human(whole))
+    } else {
+        format!("{} of {} ({})", size::human(bytes), size::human(whole), size::percent(bytes, whole))
+    };
+    format!("{share} in {} request{}", mount.requests, if mount.requests == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -147,10 +159,14 @@ mod tests {
             }],
             fallbacks: vec!["layer 2 has no table of contents: streamed once".into()],
             alive: true,
+            problem: None,
+            credentials_lost: false,
             server: 4711,
             image_bytes: 3_040_870,
             fetched_bytes: 42_343,
             requests: 9,
+            failed_reads: 0,
+            last_error: None,
             counters: serde_json::json!({}),
         }
     }
@@ -165,6 +181,23 @@ mod tests {
     #[test]
     fn the_details_say_what_fell_back_and_how_far_layers_are_verified() {
         insta::assert_snapshot!(details(&mount()));
+    }
+
+    #[test]
+    fn failures_are_shown_to_people_too() {
+        let failing = MountStatus { failed_reads: 3, last_error: Some("401 Unauthorized".into()), ..mount() };
+        assert_eq!(state(&failing), "3 reads failed");
+        assert!(details(&failing).contains("last failure  401 Unauthorized\n"));
+        let lost = MountStatus { alive: false, problem: Some("no such directory".into()), ..mount() };
+        assert_eq!(state(&lost), "not mounted: run `tarpon recover`");
+        assert!(details(&lost).contains("problem    no such directory\n"), "{}", details(&lost));
+    }
+
+    #[test]
+    fn more_than_the_whole_is_not_called_a_part_of_it() {
+        let whole = |fetched_bytes| fetched(&MountStatus { image_bytes: 1 << 20, fetched_bytes, ..mount() });
+        assert_eq!(whole(1 << 20), "1.0 MiB of 1.0 MiB (100 %) in 9 requests");
+        assert_eq!(whole(3 << 19), "1.5 MiB, more than the image's 1.0 MiB in 9 requests");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use tarpon_engine::Unmounted;
 
 use super::{mountpoint, session::Session};
 use crate::cli::Global;
@@ -34,7 +35,7 @@ impl Umount {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
         if self.all {
-            let mounts = session.mounts().doing(|| "cannot list the mounts")?;
+            let mounts = session.engine().mounts().doing(|| "cannot list the mounts")?;
             return unmount_each(&session, global, mounts.into_iter().map(|mount| mount.mountpoint));
         }
         unmount_each(&session, global, self.dirs.into_iter())
@@ -62,14 +63,13 @@ fn unmount(session: &Session, global: &Global, dir: &Path) -> Result {
         mountpoint::resolve(dir).map_err(|error| Failure::new(Exit::NotFound, format_args!("{}: {error}", doing())))?;
     let mut how = session.client().unmount(&mountpoint).doing(doing)?;
     if how.is_none() && is_known(session, &mountpoint).doing(doing)? {
-        // Its server is dead. The next one cleans up after it, and then there is somebody to ask.
-        session.client().recover().doing(doing)?;
-        how = session.client().unmount(&mountpoint).doing(doing)?;
+        // Its server is dead. The next one cleans up after it, and can be asked.
+        how = Some(session.client().unmount_left(&mountpoint).doing(doing)?);
     }
     match how {
         None => Err(Failure::new(Exit::NotFound, format_args!("{}: nothing of this store is mounted there", doing()))
             .hint("`tarpon status` lists the mounts; a mount of another store needs its --store")),
-        Some(how) if how.lazily && !global.quiet => {
+        Some(Unmounted::Lazy) if !global.quiet => {
             output::note(&format!("{} was in use: it goes away when its last user does", dir.display()));
             Ok(())
         }
@@ -78,5 +78,5 @@ fn unmount(session: &Session, global: &Global, dir: &Path) -> Result {
 }
 
 fn is_known(session: &Session, mountpoint: &Path) -> tarpon_engine::Result<bool> {
-    Ok(session.mounts()?.iter().any(|mount| mount.mountpoint == mountpoint))
+    Ok(session.engine().mounts()?.iter().any(|mount| mount.mountpoint == mountpoint))
 }

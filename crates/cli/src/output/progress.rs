@@ -31,11 +31,17 @@ const PREPARING: Words = Words {
     arrived: "indexing",
     done: "indexed",
 };
+const PULLING: Words = Words { doing: "fetching", how: "", why: "", arrived: "verifying", done: "is here" };
 const CONVERTING: Words = Words { doing: "converting", how: "", why: "", arrived: "uploading", done: "is there" };
 
 /// The progress display for stderr while an image is prepared. It cleans up after itself when it is dropped.
 pub(crate) fn progress(quiet: bool) -> Box<dyn Progress> {
     display(quiet, &PREPARING)
+}
+
+/// The same while an image is pulled.
+pub(crate) fn pull_progress(quiet: bool) -> Box<dyn Progress> {
+    display(quiet, &PULLING)
 }
 
 /// The same while an image is converted.

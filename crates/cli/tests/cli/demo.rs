@@ -21,7 +21,7 @@ fn demo(mode: &str) {
     let output = command.env("TMPDIR", &scratch).output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(report["layers"], serde_json::json!(["eStargz", "zstd:chunked", "gzip"]));
+    assert_eq!(report["layers"], serde_json::json!(["eStargz", "zstd:chunked", "tar+gzip"]));
     assert!(report["program"].as_str().expect("text").contains("perfect: the sum of its proper divisors"));
     let (fetched, whole) = (report["total"]["bytes"].as_u64(), report["image_bytes"].as_u64());
     assert!(fetched > Some(0) && fetched < whole.map(|whole| whole / 5), "{report}");

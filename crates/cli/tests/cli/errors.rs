@@ -208,10 +208,10 @@ fn an_image_that_cannot_be_trusted_exits_with_6() {
 }
 
 #[test]
-fn a_mount_point_that_does_not_do_exits_with_7() {
+fn a_mount_point_that_is_no_directory_exits_with_3() {
     let world = World::serving(good_contents(), Auth::Anonymous);
     std::fs::write(world.path("file"), "").expect("written");
-    insta::assert_snapshot!(transcripts(&world, 7, &[&["mount", "HOST/app:v1", "TMP/file"]]));
+    insta::assert_snapshot!(transcripts(&world, 3, &[&["mount", "HOST/app:v1", "TMP/file"]]));
     world.assert_untouched();
 }
 

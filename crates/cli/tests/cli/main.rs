@@ -5,6 +5,7 @@ mod demo;
 mod errors;
 mod help;
 mod local;
+mod mounts;
 mod terminal;
 mod tls;
 mod world;

@@ -38,6 +38,7 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
     let manifest = *resolved.manifest.digest();
     let name = request.source.to_string();
     let record = ImageRecord::new(manifest, &name, &request.platform.to_string(), records.collect());
+    compare(store, &record, &erofs)?;
     let install = || -> std::result::Result<ImageRecord, StoreError> {
         let mut staging = store.stage_image(record)?;
         staging.put(Part::Manifest, &resolved.manifest.bytes)?;
@@ -70,4 +71,22 @@ fn chunk_table(tree: &Tree<'_>, indexes: &[LayerIndex], layers: &[Layer]) -> std
         builder.add_object(object.id, object.size, number, chunks).map_err(|error| error.to_string())?;
     }
     builder.finish().map_err(|error| error.to_string())
+}
+
+/// If the image is here already and an index from elsewhere had a part in it, the tree must still be the same.
+fn compare(store: &Store, record: &ImageRecord, tree: &[u8]) -> Result<()> {
+    let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
+    let Some(known) = store.load_image(&record.manifest).map_err(failed)? else { return Ok(()) };
+    let pairs = known.record.layers.iter().zip(&record.layers);
+    let raised =
+        pairs.filter(|(was, is)| was.verification.starts_with("index-") && was.verification != is.verification);
+    let raised: Vec<String> = raised.map(|(was, _)| was.digest.to_string()).collect();
+    if raised.is_empty() || known.tree.as_ref() == tree {
+        return Ok(());
+    }
+    let is_removed = store.remove_image(&record.manifest).is_ok();
+    let hint =
+        if is_removed { "its record is removed: mount it again" } else { "unmount it and remove it (tarpon cache rm)" };
+    let cause = format!("the index that it was mounted with said what is not so of {}", raised.join(" or "));
+    Err(Error::new(ErrorKind::Refused, "verify the image", cause).hint(hint))
 }

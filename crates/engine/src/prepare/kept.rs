@@ -1,15 +1,24 @@
 //! Indexes that were made for another image with the same layer.
+//!
+//! What makes one fit for this image as well:
+//!
+//! - A layer without a claim was streamed: blob digest and diffID were both compared, so the blob's digest alone names its
+//!   content. It is kept by that digest; the diffID must still be the one that this image's config names.
+//! - A layer with a table of contents was never hashed. All that is known is what a table of this digest says, so the
+//!   index is kept by blob, format and digest of the table, and only whoever claims the same three finds it. The same goes
+//!   for such a layer that had to be streamed: its claim decides which names are hidden.
 
 use serde::{Deserialize, Serialize};
 use tarpon_layer::LayerIndex;
 use tarpon_layer::decode::Compression;
-use tarpon_oci::{Blob, limits};
-use tarpon_store::Store;
+use tarpon_layer::toc::Claim;
+use tarpon_oci::{Blob, Digest, limits};
+use tarpon_store::{IndexKey, Store};
 
 use super::layers::Layer;
 
 /// Changes with everything that changes the bytes of a kept index. Others are made anew.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Fast, and half the size: most of what remains are digests.
 const ZSTD_LEVEL: i32 = 1;
@@ -21,12 +30,22 @@ struct Kept {
     compression: u8,
     format: String,
     verification: String,
+    diff_id: Option<Digest>,
     index: LayerIndex,
 }
 
-/// The layer, if its index was kept.
-pub(super) fn load(store: &Store, blob: Blob) -> Option<Layer> {
-    let bytes = store.layer_index(&blob.digest).ok()??;
+fn key(blob: Blob, claim: &Claim) -> IndexKey {
+    let claim = match claim {
+        Claim::Plain => None,
+        Claim::Toc(claim) => Some(Digest::of(format!("{} {}", claim.format(), claim.digest()).as_bytes())),
+    };
+    IndexKey { layer: blob.digest, claim }
+}
+
+/// The layer, if its index was kept for an image that claims the same of it. Whoever takes it compares its diffID, if
+/// it has one, with the one in the image's config.
+pub(super) fn load(store: &Store, blob: Blob, claim: &Claim) -> Option<Layer> {
+    let bytes = store.layer_index(&key(blob, claim)).ok()??;
     let capacity = usize::try_from(limits::LAYER_INDEX_BYTES * 2).ok()?;
     let decoded = zstd::bulk::decompress(&bytes, capacity).ok()?;
     let kept: Kept = postcard::from_bytes(&decoded).ok()?;
@@ -35,12 +54,12 @@ pub(super) fn load(store: &Store, blob: Blob) -> Option<Layer> {
     if kept.version != VERSION || kept.blob_size != blob.size {
         return None;
     }
-    let Kept { format, verification, index, .. } = kept;
-    Some(Layer { blob, compression, format, verification, index, fallback: None })
+    let Kept { format, verification, diff_id, index, .. } = kept;
+    Some(Layer { blob, compression, format, verification, diff_id, index, fallback: None })
 }
 
 /// Keeps the layer's index. If that fails, it is made anew next time.
-pub(super) fn save(store: &Store, layer: &Layer) {
+pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) {
     let kept = Kept {
         version: VERSION,
         blob_size: layer.blob.size,
@@ -51,13 +70,66 @@ pub(super) fn save(store: &Store, layer: &Layer) {
         },
         format: layer.format.clone(),
         verification: layer.verification.clone(),
+        diff_id: layer.diff_id,
         index: layer.index.clone(),
     };
     let saved = postcard::to_stdvec(&kept)
         .map_err(|error| error.to_string())
         .and_then(|bytes| zstd::bulk::compress(&bytes, ZSTD_LEVEL).map_err(|error| error.to_string()))
-        .and_then(|bytes| store.keep_layer_index(&layer.blob.digest, &bytes).map_err(|error| error.to_string()));
+        .and_then(|bytes| store.keep_layer_index(&key(layer.blob, claim), &bytes).map_err(|error| error.to_string()));
     if let Err(error) = saved {
         tracing::debug!(layer = %layer.blob.digest, %error, "the index of the layer is not kept");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tarpon_oci::{Compression as LayerCompression, MediaType};
+    use tarpon_store::StoreConfig;
+
+    use super::*;
+
+    const ESTARGZ: &str = "containerd.io/snapshot/stargz/toc.digest";
+
+    fn claim(toc: Option<&[u8]>) -> Claim {
+        let annotations: BTreeMap<String, String> =
+            toc.iter().map(|toc| (ESTARGZ.to_owned(), Digest::of(toc).to_string())).collect();
+        Claim::of(&MediaType::Layer(LayerCompression::Gzip), &annotations, 1000).unwrap()
+    }
+
+    fn layer(diff_id: Option<Digest>) -> Layer {
+        Layer {
+            blob: Blob { digest: Digest::of(b"a layer of the good image"), size: 1000 },
+            compression: Compression::Gzip,
+            format: "eStargz".into(),
+            verification: "as somebody says".into(),
+            diff_id,
+            index: LayerIndex::default(),
+            fallback: None,
+        }
+    }
+
+    #[test]
+    fn a_table_that_another_image_names_for_the_same_blob_is_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
+        let evil = layer(None);
+        save(&store, &claim(Some(b"evil")), &evil);
+        assert!(load(&store, evil.blob, &claim(Some(b"evil"))).is_some());
+        assert!(load(&store, evil.blob, &claim(Some(b"good"))).is_none());
+        assert!(load(&store, evil.blob, &claim(None)).is_none(), "an image without a table streams the layer");
+    }
+
+    #[test]
+    fn a_streamed_layer_comes_back_with_the_diff_id_that_it_had() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
+        let streamed = layer(Some(Digest::of(b"tar")));
+        save(&store, &claim(None), &streamed);
+        let kept = load(&store, streamed.blob, &claim(None)).unwrap();
+        assert_eq!(kept.diff_id, streamed.diff_id);
+        assert!(load(&store, streamed.blob, &claim(Some(b"toc"))).is_none(), "one image has one reading");
     }
 }

@@ -1,20 +1,22 @@
 //! Every layer of an image to its index: kept from before, from its table of contents, or streamed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use futures::future::try_join_all;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use tarpon_fetch::{BlobSource, ObjectStore};
-use tarpon_layer::LayerIndex;
+use tarpon_fetch::BlobSource;
 use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::Claim;
+use tarpon_layer::{LayerIndex, Node};
 use tarpon_oci::{Blob, Descriptor, Digest, ImageConfig};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::Store;
 
 use super::stream::{StreamJob, stream};
 use super::{kept, toc};
+use crate::image::IndexChoice;
+use crate::index::{self, Found, Indexed};
 use crate::progress::{LayerPlan, LayerWay, Progress};
 use crate::{Error, ErrorKind, Result, access};
 
@@ -29,14 +31,38 @@ pub(super) const TOC_VERIFIED: &str = "toc-verified";
 
 /// An indexed layer.
 #[derive(Debug, Clone)]
-pub(super) struct Layer {
-    pub(super) blob: Blob,
-    pub(super) compression: Compression,
+pub(crate) struct Layer {
+    pub(crate) blob: Blob,
+    pub(crate) compression: Compression,
     pub(super) format: String,
     pub(super) verification: String,
-    pub(super) index: LayerIndex,
+    /// What its tar hashed to, if every byte was seen.
+    pub(super) diff_id: Option<Digest>,
+    pub(crate) index: LayerIndex,
     /// Why a layer with a table of contents had to be streamed all the same.
     pub(super) fallback: Option<String>,
+}
+
+impl Layer {
+    fn by_index(indexed: &Indexed, verification: &str) -> Self {
+        let Indexed { blob, compression, index } = indexed.clone();
+        let (format, verification) = (crate::inspect::format_name(compression).to_owned(), verification.to_owned());
+        Self { blob, compression, format, verification, diff_id: None, index, fallback: None }
+    }
+
+    /// Whether every byte of it was seen here.
+    pub(crate) fn was_streamed(&self) -> bool {
+        self.verification == DIFF_ID_VERIFIED
+    }
+}
+
+/// How much of the layers is brought.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Extent<'a> {
+    /// What it takes to know what is in them; the index may come from where the choice says.
+    Index(&'a IndexChoice),
+    /// Every byte that is not here: afterwards all objects are in the store and all layers are verified.
+    Whole,
 }
 
 /// A layer as the manifest has it.
@@ -51,40 +77,107 @@ pub(super) async fn index_all(
     store: &Store,
     repository: &Repository,
     image: &ResolvedImage,
+    extent: Extent<'_>,
     progress: &dyn Progress,
 ) -> Result<(ImageConfig, Vec<Layer>)> {
+    let is_whole = matches!(extent, Extent::Whole);
+    let choice = match extent {
+        Extent::Index(choice) => choice,
+        Extent::Whole => &IndexChoice::None,
+    };
     let wanted = wanted(&image.manifest.layers)?;
     let mut found: HashMap<Digest, Layer> = HashMap::new();
     for layer in &wanted {
-        if let Some(kept) = kept::load(store, layer.blob) {
+        if let Some(kept) = kept::load(store, layer.blob, &layer.claim) {
             found.insert(layer.blob.digest, kept);
         }
     }
-    progress.resolved(image.manifest.digest(), &plan(&wanted, &found));
+    let plain =
+        wanted.iter().filter(|layer| matches!(layer.claim, Claim::Plain) && !found.contains_key(&layer.blob.digest));
+    let plain: Vec<Blob> = plain.map(|layer| layer.blob).collect();
+    // Looking for an index takes as long as the config, without which no layer can be streamed.
+    let (early, by_index) = if *choice == IndexChoice::None || plain.is_empty() {
+        (None, Found::default())
+    } else {
+        let (config, by_index) =
+            futures::join!(access::config(repository, image), index::find(choice, repository, image, &plain));
+        (Some(config?), by_index)
+    };
+    let lacking = if is_whole { lacking(store, &wanted, &found) } else { HashSet::new() };
+    progress.resolved(image.manifest.digest(), &plan(&wanted, &found, &by_index, &lacking));
+    if let Some(note) = &by_index.note {
+        progress.note(note);
+    }
     let blobs = repository.blobs();
     let missing: Vec<&Wanted> = wanted.iter().filter(|layer| !found.contains_key(&layer.blob.digest)).collect();
     // The config and the tables of contents are one round trip together.
     let tocs = missing.iter().map(|layer| through_toc(layer, &*blobs, progress));
-    let (config, tocs) = futures::try_join!(access::config(repository, image), try_join_all(tocs))?;
+    let config = async {
+        match early {
+            Some(config) => Ok(config),
+            None => access::config(repository, image).await,
+        }
+    };
+    let (config, tocs) = futures::try_join!(config, try_join_all(tocs))?;
     let mut to_stream = Vec::new();
+    // Kept for an image whose config names another diffID: then one of the two configs is wrong. Streaming tells.
+    for layer in &wanted {
+        if found.get(&layer.blob.digest).is_some_and(|kept| !kept.is_what_config_names(&config, layer.number)) {
+            found.remove(&layer.blob.digest);
+            to_stream.push((layer, None));
+        } else if found.contains_key(&layer.blob.digest) && lacking.contains(&layer.blob.digest) {
+            to_stream.push((layer, None));
+        }
+    }
     for (layer, outcome) in missing.into_iter().zip(tocs) {
-        match outcome {
-            ByToc::Indexed(indexed) => keep(store, &mut found, *indexed),
-            ByToc::MustStream { fallback } => to_stream.push((layer, fallback)),
+        let indexed = by_index.layers.iter().find(|indexed| indexed.blob == layer.blob);
+        match (outcome, indexed) {
+            (ByToc::Indexed(indexed), _) => {
+                keep(store, &mut found, layer, *indexed);
+                if is_whole {
+                    to_stream.push((layer, None));
+                }
+            }
+            // Not kept for other images: it is believed for this one.
+            (ByToc::MustStream { .. }, Some(indexed)) => {
+                progress.layer_done(layer.number);
+                found.insert(layer.blob.digest, Layer::by_index(indexed, by_index.verification));
+            }
+            (ByToc::MustStream { fallback }, None) => to_stream.push((layer, fallback)),
         }
     }
     let streams = to_stream
         .into_iter()
-        .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), Arc::new(store.clone()), progress));
+        .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), store.clone(), progress));
     let mut streams = stream::iter(streams).buffer_unordered(STREAMS);
-    while let Some(layer) = streams.try_next().await? {
-        keep(store, &mut found, layer);
+    while let Some((wanted, streamed)) = streams.try_next().await? {
+        // A table of contents is how everybody reads the layer; streaming only proved that the layer is what it should be.
+        let layer = match found.remove(&wanted.blob.digest) {
+            Some(by_toc) => Layer { verification: streamed.verification, diff_id: streamed.diff_id, ..by_toc },
+            None => streamed,
+        };
+        keep(store, &mut found, wanted, layer);
     }
     drop(streams);
-    let layers = image.manifest.layers.iter().map(|layer| found.get(&layer.digest).cloned());
-    let layers = layers.collect::<Option<Vec<Layer>>>();
-    let layers = layers.ok_or_else(|| Error::new(ErrorKind::Other, "index the layers", "one was lost"))?;
+    let mut layers = Vec::with_capacity(image.manifest.layers.len());
+    for (number, layer) in image.manifest.layers.iter().enumerate() {
+        let found = found.get(&layer.digest).cloned();
+        let found = found.ok_or_else(|| Error::new(ErrorKind::Other, "index the layers", "one was lost"))?;
+        // A blob that the image has twice was compared with the first of its diffIDs.
+        if !found.is_what_config_names(&config, number) {
+            let cause = "the config has two diffIDs for one blob";
+            return Err(Error::new(ErrorKind::Refused, step(number, &layer.digest), cause));
+        }
+        layers.push(found);
+    }
     Ok((config, layers))
+}
+
+impl Layer {
+    /// Whether nothing in the config speaks against the layer being the one with this number.
+    fn is_what_config_names(&self, config: &ImageConfig, number: usize) -> bool {
+        self.diff_id.is_none_or(|diff_id| config.diff_ids.get(number) == Some(&diff_id))
+    }
 }
 
 /// Each blob once, with what its descriptor claims about it.
@@ -93,17 +186,42 @@ fn wanted(layers: &[Descriptor]) -> Result<Vec<Wanted>> {
     for (number, layer) in layers.iter().enumerate() {
         let claim = Claim::of(&layer.media_type, &layer.annotations, layer.size)
             .map_err(|error| Error::new(ErrorKind::Refused, step(number, &layer.digest), error))?;
-        if !wanted.iter().any(|other| other.blob.digest == layer.digest) {
-            wanted.push(Wanted { number, blob: layer.blob(), claim });
+        match wanted.iter().find(|other| other.blob.digest == layer.digest) {
+            None => wanted.push(Wanted { number, blob: layer.blob(), claim }),
+            Some(other) if other.claim == claim && other.blob == layer.blob() => {}
+            Some(other) => {
+                let cause = format!("layer {} is the same blob and claims something else of it", other.number + 1);
+                return Err(Error::new(ErrorKind::Refused, step(number, &layer.digest), cause));
+            }
         }
     }
     Ok(wanted)
 }
 
-fn plan(wanted: &[Wanted], found: &HashMap<Digest, Layer>) -> Vec<LayerPlan> {
+/// The layers of which not every byte was seen, or not every object is here.
+fn lacking(store: &Store, wanted: &[Wanted], found: &HashMap<Digest, Layer>) -> HashSet<Digest> {
+    let is_here = |layer: &Layer| {
+        let mut files = layer.index.entries.iter().filter_map(|entry| match &entry.node {
+            Node::File(content) if content.size > 0 => Some(content.object),
+            _ => None,
+        });
+        layer.was_streamed() && files.all(|object| store.contains(&object))
+    };
+    let digests = wanted.iter().map(|layer| layer.blob.digest);
+    digests.filter(|digest| !found.get(digest).is_some_and(is_here)).collect()
+}
+
+fn plan(
+    wanted: &[Wanted],
+    found: &HashMap<Digest, Layer>,
+    by_index: &Found,
+    lacking: &HashSet<Digest>,
+) -> Vec<LayerPlan> {
     let way = |layer: &Wanted| match &layer.claim {
+        _ if lacking.contains(&layer.blob.digest) => LayerWay::Whole,
         _ if found.contains_key(&layer.blob.digest) => LayerWay::Local,
         Claim::Toc(_) => LayerWay::Toc,
+        Claim::Plain if by_index.layers.iter().any(|indexed| indexed.blob == layer.blob) => LayerWay::Index,
         Claim::Plain => LayerWay::Stream,
     };
     wanted
@@ -117,8 +235,8 @@ fn plan(wanted: &[Wanted], found: &HashMap<Digest, Layer>) -> Vec<LayerPlan> {
         .collect()
 }
 
-fn keep(store: &Store, found: &mut HashMap<Digest, Layer>, layer: Layer) {
-    kept::save(store, &layer);
+fn keep(store: &Store, found: &mut HashMap<Digest, Layer>, wanted: &Wanted, layer: Layer) {
+    kept::save(store, &wanted.claim, &layer);
     found.insert(layer.blob.digest, layer);
 }
 
@@ -139,6 +257,7 @@ async fn through_toc(layer: &Wanted, blobs: &dyn BlobSource, progress: &dyn Prog
                 compression,
                 format: claim.format().to_string(),
                 verification: TOC_VERIFIED.into(),
+                diff_id: None,
                 index,
                 fallback: None,
             })))
@@ -155,14 +274,14 @@ async fn through_toc(layer: &Wanted, blobs: &dyn BlobSource, progress: &dyn Prog
     }
 }
 
-async fn streamed(
-    layer: &Wanted,
+async fn streamed<'a>(
+    layer: &'a Wanted,
     fallback: Option<String>,
     config: &ImageConfig,
     source: Arc<dyn BlobSource>,
-    store: Arc<dyn ObjectStore>,
+    store: Store,
     progress: &dyn Progress,
-) -> Result<Layer> {
+) -> Result<(&'a Wanted, Layer)> {
     let step = step(layer.number, &layer.blob.digest);
     let diff_id = *config
         .diff_ids
@@ -173,14 +292,16 @@ async fn streamed(
     let streamed = stream(job, |bytes| progress.received(layer.number, bytes)).await;
     let streamed = streamed.map_err(|error| super::stream::outward(step, error))?;
     progress.layer_done(layer.number);
-    Ok(Layer {
+    let indexed = Layer {
         blob: layer.blob,
         compression: streamed.compression,
-        format: streamed.compression.to_string(),
+        format: crate::inspect::format_name(streamed.compression).into(),
         verification: DIFF_ID_VERIFIED.into(),
+        diff_id: Some(diff_id),
         index: streamed.index,
         fallback,
-    })
+    };
+    Ok((layer, indexed))
 }
 
 /// "read layer 3 (sha256:…)", as people count.

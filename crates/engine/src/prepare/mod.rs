@@ -10,21 +10,44 @@ mod assemble;
 mod kept;
 mod layers;
 pub(crate) mod pipe;
+mod platform;
 mod stream;
 pub(crate) mod toc;
 
+pub(crate) use layers::{Extent, Layer};
+use tarpon_oci::Source;
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::ImageRecord;
 
-use crate::image::{ImageRequest, Prepared, Pull};
+use crate::image::{ImageRequest, IndexChoice, Prepared, Pull};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
+/// An image that is here as a whole.
+#[derive(Debug, Clone)]
+pub struct Pulled {
+    /// Its record.
+    pub record: ImageRecord,
+    /// What was asked of its source, and what came.
+    pub fetched: tarpon_registry::Stats,
+}
+
 impl Engine {
     /// Makes sure that the image's record is in the store. Asks the registry only when the pull policy or an absent
-    /// record demands it.
+    /// record demands it. A layout or archive costs nothing to ask, and may have been made anew: it is always asked,
+    /// unless it is gone or the policy is "never".
     pub async fn prepare(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
+        let mut prepared = self.find(request, progress).await?;
+        if let Some(warning) = platform::check_record(self.store(), request, &prepared.record)? {
+            progress.note(&warning);
+            prepared.fallbacks.push(warning);
+        }
+        Ok(prepared)
+    }
+
+    async fn find(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
         match request.pull {
+            Pull::Missing if is_there(&request.source) => self.prepare_remote(request, progress).await,
             Pull::Missing => match self.local(request)? {
                 Some(record) => Ok(prepared(request, record, Vec::new())),
                 None => self.prepare_remote(request, progress).await,
@@ -54,18 +77,44 @@ impl Engine {
         self.store().image(&reference.manifest).map_err(failed)
     }
 
+    /// Brings the whole image into the store and its record with it, whatever was there before. Everything is verified then,
+    /// also what an index from elsewhere said: if that was wrong, the record that came of it is removed.
+    pub async fn pull(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Pulled> {
+        let repository = access::open(&request.text, &request.access).await?;
+        let image = access::resolve(&repository, &request.platform).await?;
+        if request.platform_named && image.index_digest.is_none() {
+            platform::check(request, &access::config(&repository, &image).await?)?;
+        }
+        let (record, _) = self.index(request, &repository, image, Extent::Whole, progress).await?;
+        self.note_name(request, &record)?;
+        Ok(Pulled { record, fetched: repository.stats() })
+    }
+
+    fn note_name(&self, request: &ImageRequest, record: &ImageRecord) -> Result<()> {
+        let (name, platform) = (request.source.to_string(), request.platform.to_string());
+        let noted = self.store().set_reference(&name, &platform, &record.manifest);
+        noted.map_err(|error| Error::new(ErrorKind::Store, "note the image's name", error))
+    }
+
     async fn prepare_remote(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
         let repository = access::open(&request.text, &request.access).await?;
         let resolved = access::resolve(&repository, &request.platform).await?;
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
         let known = self.store().image(resolved.manifest.digest()).map_err(failed)?;
+        let extent = Extent::Index(&request.index);
         let (record, fallbacks) = match known {
-            Some(record) => (record, Vec::new()),
-            None => self.index(request, &repository, resolved, progress).await?,
+            Some(record) => {
+                platform::check_record(self.store(), request, &record)?;
+                (record, Vec::new())
+            }
+            // Before the layers are streamed for nothing.
+            None if request.platform_named && resolved.index_digest.is_none() => {
+                platform::check(request, &access::config(&repository, &resolved).await?)?;
+                self.index(request, &repository, resolved, extent, progress).await?
+            }
+            None => self.index(request, &repository, resolved, extent, progress).await?,
         };
-        let (name, platform) = (request.source.to_string(), request.platform.to_string());
-        let noted = self.store().set_reference(&name, &platform, &record.manifest);
-        noted.map_err(|error| Error::new(ErrorKind::Store, "note the image's name", error))?;
+        self.note_name(request, &record)?;
         Ok(prepared(request, record, fallbacks))
     }
 
@@ -75,11 +124,12 @@ impl Engine {
         request: &ImageRequest,
         repository: &Repository,
         resolved: ResolvedImage,
+        extent: Extent<'_>,
         progress: &dyn Progress,
     ) -> Result<(ImageRecord, Vec<String>)> {
         // Objects of this import are not evicted before the record that needs them is there.
         let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
-        let (config, layers) = layers::index_all(self.store(), repository, &resolved, progress).await?;
+        let (config, layers) = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
         let fallbacks = layers.iter().filter_map(|layer| layer.fallback.clone()).collect();
         let image = assemble::Image { request: request.clone(), resolved, config, layers };
         let store = self.store().clone();
@@ -87,6 +137,27 @@ impl Engine {
             .await
             .map_err(|error| Error::new(ErrorKind::Other, "merge the layers", error))??;
         Ok((record, fallbacks))
+    }
+}
+
+/// The index of each layer, without a record of the image. What is streamed goes into the store all the same.
+pub(crate) async fn index_layers(
+    engine: &Engine,
+    repository: &Repository,
+    image: &ResolvedImage,
+    choice: &IndexChoice,
+    progress: &dyn Progress,
+) -> Result<Vec<Layer>> {
+    let _pin = engine.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
+    Ok(layers::index_all(engine.store(), repository, image, Extent::Index(choice), progress).await?.1)
+}
+
+/// Whether the source is a layout or archive that exists.
+fn is_there(source: &Source) -> bool {
+    match source {
+        Source::Registry(_) => false,
+        Source::OciLayout { directory, .. } => directory.exists(),
+        Source::OciArchive { file, .. } | Source::DockerArchive { file, .. } => file.exists(),
     }
 }
 

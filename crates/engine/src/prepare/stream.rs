@@ -13,6 +13,7 @@ use tarpon_layer::decode::Compression;
 use tarpon_layer::plain::{self, ObjectSink, Options};
 use tarpon_layer::spans::SpanReader;
 use tarpon_oci::{Blob, Digest, Hasher, Verified};
+use tarpon_store::Store;
 
 use super::pipe::{self, BlobReader, PIECES};
 use crate::{Error, ErrorKind, access};
@@ -23,6 +24,9 @@ pub(super) struct Streamed {
     pub(super) compression: Compression,
 }
 
+/// Ids of objects that a failed import is remembered to have brought: 16 MiB of them. What goes beyond stays until it is evicted.
+const REMEMBERED: usize = 1 << 19;
+
 /// A layer to be streamed.
 pub(super) struct StreamJob {
     pub(super) blob: Blob,
@@ -31,7 +35,7 @@ pub(super) struct StreamJob {
     /// Claimed to be eStargz or zstd:chunked, though not readable as such.
     pub(super) hides_toc_files: bool,
     pub(super) source: Arc<dyn BlobSource>,
-    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) store: Store,
 }
 
 /// Why it failed.
@@ -61,17 +65,27 @@ pub(super) fn outward(step: String, error: StreamError) -> Error {
 pub(super) async fn stream(job: StreamJob, received: impl Fn(u64) + Send) -> Result<Streamed, StreamError> {
     let (pieces, reader) = tokio::sync::mpsc::channel(PIECES);
     let StreamJob { blob, diff_id, hides_toc_files, source, store } = job;
-    let importing =
-        tokio::task::spawn_blocking(move || import(BlobReader::new(reader), diff_id, hides_toc_files, store));
+    let into = store.clone();
+    let importing = tokio::task::spawn_blocking(move || {
+        let mut sink = StoreSink::new(&into);
+        let imported = import(BlobReader::new(reader), diff_id, hides_toc_files, &mut sink);
+        (imported, sink.objects)
+    });
     let downloaded = download(&*source, blob, pieces, received).await;
-    let imported = importing.await.map_err(|error| StreamError::Bad(error.to_string()))?;
+    let (imported, objects) = importing.await.map_err(|error| StreamError::Bad(error.to_string()))?;
     // A failed download is the cause of whatever the importer said about its broken input; a wrong digest is not.
-    match (downloaded, imported) {
+    let outcome = match (downloaded, imported) {
         (Err(error @ StreamError::Source(_)), _) => Err(error),
         (_, Err(error)) => Err(error),
         (Err(error), _) => Err(error),
         (Ok(_), Ok(streamed)) => Ok(streamed),
+    };
+    // What a layer brought that is not what it should be is of no use to anybody; of one that broke off, it is.
+    if matches!(outcome, Err(StreamError::Bad(_))) {
+        // A failure here is one more reason to leave it to the next eviction.
+        let _left = tokio::task::spawn_blocking(move || store.discard(&objects)).await;
     }
+    outcome
 }
 
 /// Brings the whole blob, hashes it and passes it on.
@@ -106,7 +120,7 @@ fn import(
     blob: BlobReader,
     diff_id: Digest,
     hides_toc_files: bool,
-    store: Arc<dyn ObjectStore>,
+    objects: &mut StoreSink<'_>,
 ) -> Result<Streamed, StreamError> {
     let bad = |error: io::Error| StreamError::Bad(error.to_string());
     let mut decoder = SpanReader::sniffed(blob).map_err(bad)?;
@@ -119,7 +133,7 @@ fn import(
     std::thread::scope(|scope| {
         // The sink belongs to the decoding thread: when that ends, the walker sees the end of its input.
         let decoding = scope.spawn(move || Ok((pipe::pump(&mut decoder, &sink)?, decoder.finish())));
-        let walked = plain::import(reader, Options { access, hides_toc_files }, &mut StoreSink::new(&*store));
+        let walked = plain::import(reader, Options { access, hides_toc_files }, objects);
         let decoded = decoding.join().map_err(|_| StreamError::Bad("the decoder panicked".into()))?;
         let (hasher, spans) = decoded.map_err(bad)?;
         let mut index = walked.map_err(|error| match error {
@@ -137,11 +151,13 @@ fn import(
 struct StoreSink<'a> {
     store: &'a dyn ObjectStore,
     current: Option<Box<dyn ObjectWriter>>,
+    /// What is in the store because of it, or was there before.
+    objects: Vec<Digest>,
 }
 
 impl<'a> StoreSink<'a> {
     fn new(store: &'a dyn ObjectStore) -> Self {
-        Self { store, current: None }
+        Self { store, current: None, objects: Vec::new() }
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
@@ -181,9 +197,49 @@ impl ObjectSink for StoreSink<'_> {
     }
 
     fn finish(&mut self, proof: Verified<()>) -> Result<(), StoreError> {
+        let object = *proof.digest();
         match self.current.take().map(|writer| writer.publish(proof)) {
+            Some(Ok(())) if self.objects.len() < REMEMBERED => {
+                self.objects.push(object);
+                Ok(())
+            }
             None | Some(Ok(()) | Err(StoreError::Full)) => Ok(()),
             Some(Err(error)) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_oci::Compression as LayerCompression;
+    use tarpon_store::StoreConfig;
+    use tarpon_testkit::layers::{Dialect, Item, Layer, tar};
+    use tarpon_testkit::source::MemorySource;
+
+    use super::*;
+
+    const CONTENT: &[u8] = b"something that is only in this layer";
+
+    fn layer() -> Layer {
+        Layer::plain(&tar(&[Item::file("file", CONTENT)], Dialect::Pax), LayerCompression::Gzip)
+    }
+
+    /// Streams the layer, of which the config says this.
+    async fn run(store: &Store, diff_id: Digest) -> Result<Streamed, StreamError> {
+        let layer = layer();
+        let source = Arc::new(MemorySource::new([layer.blob.clone().into()]));
+        let store = store.clone();
+        stream(StreamJob { blob: layer.descriptor(), diff_id, hides_toc_files: false, source, store }, |_| ()).await
+    }
+
+    #[tokio::test]
+    async fn a_layer_that_is_refused_leaves_no_objects_in_the_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
+        let _pin = store.pin().unwrap();
+        let object = Digest::of(CONTENT);
+        let refused = run(&store, Digest::of(b"another tar")).await;
+        assert!(matches!(refused, Err(StreamError::Bad(_))) && !store.contains(&object));
+        assert!(run(&store, layer().diff_id).await.is_ok() && store.contains(&object));
     }
 }

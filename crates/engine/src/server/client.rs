@@ -1,17 +1,30 @@
 //! Talking to the store's server, and starting one where there is none.
 
-use std::io::{BufRead, BufReader};
+use std::ffi::OsString;
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tarpon_mount::Unmounted;
+use tarpon_store::Store;
 
 use super::wire;
-use crate::protocol::{MountRequest, MountStatus, Request, Response, Unmounted};
+use crate::protocol::{ANSWER, MountRequest, MountStatus, Request, Response};
 use crate::{Error, ErrorKind, Result};
 
 /// How often a server is started before giving up: it may lose the race for the lock to another one that is just
 /// ending, or end between our look and our call.
 const STARTS: u32 = 5;
+
+/// How long a server may take from its start until it listens. It takes milliseconds, but first it mounts again what a
+/// dead one left, and after an unclean stop of the machine it checks the objects of these images.
+const STARTING: Duration = Duration::from_secs(300);
+
+/// Longest line in which a server says why it cannot start.
+const SAID_BYTES: u64 = 64 << 10;
 
 /// What the server prints when it answers on its socket.
 pub(crate) const READY: &str = "ready";
@@ -19,20 +32,20 @@ pub(crate) const READY: &str = "ready";
 /// A store's server, as its clients see it.
 #[derive(Debug, Clone)]
 pub struct Client {
-    run: PathBuf,
-    start: Vec<std::ffi::OsString>,
+    store: Store,
+    start: Vec<OsString>,
 }
 
 impl Client {
-    /// `run`: the store's directory of that name. `start`: the command line that starts a server of this store.
-    pub(crate) fn new(run: PathBuf, start: Vec<std::ffi::OsString>) -> Self {
-        Self { run, start }
+    /// `start`: the command line that starts a server of this store.
+    pub(crate) fn new(store: Store, start: Vec<OsString>) -> Self {
+        Self { store, start }
     }
 
     /// Mounts; returns when the mount is usable. Starts a server if none runs.
     pub fn mount(&self, request: MountRequest) -> Result<MountStatus> {
-        match self.ask_or_start(&Request::Mount(request))? {
-            Response::Mounted(status) => Ok(status),
+        match self.ask_or_start(&Request::mount(request))? {
+            Response::Mounted(status) => Ok(*status),
             other => Err(unexpected(other)),
         }
     }
@@ -41,8 +54,16 @@ impl Client {
     pub fn unmount(&self, mountpoint: &Path) -> Result<Option<Unmounted>> {
         match self.ask(&Request::Unmount { mountpoint: mountpoint.to_owned() })? {
             None => Ok(None),
-            Some(Response::Unmounted(how)) => Ok(Some(how)),
+            Some(Response::Unmounted { how }) => Ok(Some(how)),
             Some(other) => Err(unexpected(other)),
+        }
+    }
+
+    /// Unmounts what a dead server left: starts one that mounts it again, or tries, and unmounts then.
+    pub fn unmount_left(&self, mountpoint: &Path) -> Result<Unmounted> {
+        match self.ask_or_start(&Request::Unmount { mountpoint: mountpoint.to_owned() })? {
+            Response::Unmounted { how } => Ok(how),
+            other => Err(unexpected(other)),
         }
     }
 
@@ -71,24 +92,41 @@ impl Client {
             self.start()?;
         }
         Err(Error::new(ErrorKind::Store, "start the server", "it ends as soon as it is started")
-            .hint(format!("see {}", self.run.join("server.log").display())))
+            .hint(format!("see {}", self.log().display())))
     }
 
-    /// One request; `None` when nobody listens or the server ended before it answered.
+    /// One request; `None` when nobody listens or the server ended before it answered: what it had begun then, the next
+    /// one finds on record.
     fn ask(&self, request: &Request) -> Result<Option<Response>> {
-        let failed = |cause| Error::new(ErrorKind::Store, "ask the server", cause);
         let Some(stream) = self.connect() else { return Ok(None) };
-        if wire::send(&stream, request).is_err() {
-            return Ok(None);
+        let answer = wire::send(&stream, request).and_then(|()| wire::receive(&stream));
+        match answer {
+            Ok(Some(Response::Failed { kind, step, cause, hint })) => Err(Error { kind, step, cause, hint }),
+            Ok(other) => Ok(other),
+            Err(error) if is_end(&error) => Ok(None),
+            Err(error) => Err(self.unanswered(&error)),
         }
-        match wire::receive(&stream).map_err(|error| failed(error.to_string()))? {
-            Some(Response::Failed { kind, step, cause, hint }) => Err(Error { kind, step, cause, hint }),
-            other => Ok(other),
+    }
+
+    fn unanswered(&self, error: &io::Error) -> Error {
+        let failed = |cause: String| Error::new(ErrorKind::Store, "ask the server", cause);
+        if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
+            return failed(error.to_string());
         }
+        let who = match self.store.server() {
+            Some(server) => format!("process {}", server.pid),
+            None => "its process is not known".to_owned(),
+        };
+        failed(format!("no answer within {} s ({who})", ANSWER.as_secs()))
+            .hint(format!("see {}; if it hangs, end it with kill and run `tarpon recover`", self.log().display()))
     }
 
     fn connect(&self) -> Option<UnixStream> {
-        wire::connect(&self.run).ok()
+        wire::connect(&self.store.run_folder()).ok()
+    }
+
+    fn log(&self) -> std::path::PathBuf {
+        self.store.run_folder().join("server.log")
     }
 
     /// Starts a server and waits until it listens, or until it says why it cannot.
@@ -96,7 +134,7 @@ impl Client {
         let failed = |cause: String| Error::new(ErrorKind::Store, "start the server", cause);
         let (program, arguments) =
             self.start.split_first().ok_or_else(|| failed("this program cannot start one".into()))?;
-        let log = open_log(&self.run.join("server.log")).map_err(|error| failed(error.to_string()))?;
+        let log = open_log(&self.log()).map_err(|error| failed(error.to_string()))?;
         let mut child = Command::new(program)
             .args(arguments)
             .current_dir("/")
@@ -105,20 +143,49 @@ impl Client {
             .stderr(log)
             .spawn()
             .map_err(|error| failed(error.to_string()))?;
-        wait_until_ready(&mut child).map_err(failed)
+        wait_until_ready(&mut child, STARTING).map_err(failed)
     }
 }
 
-/// The server closes its standard output when it listens or ends; what it wrote there says which.
-fn wait_until_ready(child: &mut Child) -> std::result::Result<(), String> {
-    let mut said = String::new();
-    if let Some(output) = child.stdout.take() {
-        BufReader::new(output).read_line(&mut said).map_err(|error| error.to_string())?;
-    }
+/// The connection was closed by a server that is no more, or never came to accept it.
+fn is_end(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::NotConnected)
+}
+
+/// The server writes one line when it listens or cannot; that it ended without one says something too.
+fn wait_until_ready(child: &mut Child, patience: Duration) -> std::result::Result<(), String> {
+    let said = match child.stdout.take() {
+        Some(output) => read_line(output, Instant::now() + patience).map_err(|error| {
+            format!("process {} has not said within {} s that it listens: {error}", child.id(), patience.as_secs())
+        })?,
+        None => String::new(),
+    };
     match said.trim_end() {
         READY => Ok(()),
         "" => Err("it ended without a word".into()),
         why => Err(why.into()),
+    }
+}
+
+fn read_line(mut output: ChildStdout, until: Instant) -> io::Result<String> {
+    let mut said = Vec::new();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match rustix::event::poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other?,
+        };
+        let mut piece = [0; 1024];
+        let length = output.read(&mut piece)?;
+        said.extend_from_slice(&piece[..length]);
+        if length == 0 || said.ends_with(b"\n") {
+            return Ok(String::from_utf8_lossy(&said).into_owned());
+        }
+        if said.len() as u64 > SAID_BYTES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
     }
 }
 
@@ -134,4 +201,59 @@ fn open_log(path: &Path) -> std::io::Result<std::fs::File> {
 fn unexpected(response: Response) -> Error {
     Error::new(ErrorKind::Other, "ask the server", format!("an answer to another question: {response:?}"))
         .hint("the server may be of another version: unmount everything and try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn client(folder: &Path, start: &[&str]) -> Client {
+        let store = Store::open(folder, tarpon_store::StoreConfig::default()).unwrap();
+        Client::new(store, start.iter().map(OsString::from).collect())
+    }
+
+    fn said(script: &str, patience: Duration) -> std::result::Result<(), String> {
+        let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let said = wait_until_ready(&mut child, patience);
+        let _ended = child.kill();
+        child.wait().unwrap();
+        said
+    }
+
+    #[test]
+    fn a_server_that_ends_with_clients_in_its_queue_is_as_good_as_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let client = client(folder.path(), &[]);
+        let listener: UnixListener = wire::listen(&folder.path().join("run")).unwrap();
+        std::thread::scope(|scope| {
+            // It connects, and is reset when the listener goes, before or after it has sent its request.
+            let asked = scope.spawn(|| client.status());
+            let mut listening = [PollFd::new(&listener, PollFlags::IN)];
+            rustix::event::poll(&mut listening, None).unwrap();
+            drop(listener);
+            assert!(asked.join().unwrap().unwrap().is_none());
+        });
+        assert!(client.status().unwrap().is_none(), "and then nobody listens");
+    }
+
+    #[test]
+    fn what_a_server_says_at_its_start_is_told_and_silence_is_not_waited_for() {
+        let patience = Duration::from_secs(60);
+        assert_eq!(said("echo ready; exec sleep 60", patience), Ok(()), "it goes on with its output open");
+        assert_eq!(said("exit 1", patience), Err("it ended without a word".into()));
+        assert_eq!(said("echo the disk is full", patience), Err("the disk is full".into()));
+        let silent = said("exec sleep 60", Duration::ZERO).unwrap_err();
+        assert!(silent.contains("has not said within 0 s"), "{silent}");
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let client = client(folder.path(), &[]);
+        let _lock = client.store.server_lock().unwrap();
+        let error = client.unanswered(&io::ErrorKind::WouldBlock.into());
+        assert!(error.cause.contains(&format!("no answer within 60 s (process {})", std::process::id())), "{error}");
+    }
 }

@@ -1,31 +1,48 @@
 //! The images whose objects this server can fetch.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_fetch::{Fetcher, ImageHandle, Stats};
 use tarpon_layer::chunks::ChunkTable;
+use tarpon_mount::TreeFile;
 use tarpon_oci::Digest;
 use tarpon_registry::Repository;
-use tarpon_store::{ImageRecord, Store};
+use tarpon_store::{ImageRecord, LayerRecord, Store};
 
-use crate::protocol::MountRequest;
+use crate::protocol::{Access, MountRequest};
 use crate::{Error, ErrorKind, Result, access};
 
 /// An image that was loaded from its record and registered with the fetcher.
 pub(super) struct Image {
     pub(super) record: ImageRecord,
-    pub(super) tree: PathBuf,
+    pub(super) tree: TreeFile,
+    store: Store,
     repository: Repository,
     handle: ImageHandle,
 }
 
 impl Image {
+    /// The layers as they are known now: since it was loaded, the image may have been pulled, which proves more of it.
+    pub(super) fn layers(&self) -> Vec<LayerRecord> {
+        let now = self.store.image(&self.record.manifest).ok().flatten();
+        now.unwrap_or_else(|| self.record.clone()).layers
+    }
+
     pub(super) fn counters(&self) -> Stats {
         self.handle.stats()
+    }
+
+    /// Whether the registry answers requests for a part with the whole.
+    pub(super) fn ignores_ranges(&self) -> bool {
+        self.repository.ignores_ranges()
+    }
+
+    /// As [`ImageHandle::contested_inode`].
+    pub(super) fn contested_inode(&self) -> Option<Digest> {
+        self.handle.contested_inode()
     }
 
     /// What crossed the wire for this image, retries and tokens included.
@@ -34,12 +51,21 @@ impl Image {
     }
 }
 
+/// An image from one source: a second mount may name another registry or other credentials for the same manifest, and
+/// must not depend on those of the first. The fetcher tries all sources of a manifest in turn.
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    manifest: Digest,
+    reference: String,
+    access: Access,
+}
+
 /// Images stay registered as long as the server lives: somebody who uses a lazily unmounted tree still reads from it.
 /// Each costs two mappings and a few hundred bytes.
 pub(super) struct Images {
     store: Store,
     fetcher: Fetcher,
-    loaded: Mutex<HashMap<Digest, Arc<Image>>>,
+    loaded: Mutex<HashMap<Key, Arc<Image>>>,
 }
 
 impl Images {
@@ -49,12 +75,13 @@ impl Images {
 
     /// Loads the image, or takes it as it was loaded for an earlier mount.
     pub(super) fn load(&self, request: &MountRequest) -> Result<Arc<Image>> {
+        let key = Key { manifest: request.manifest, reference: request.image.clone(), access: request.access.clone() };
         let mut loaded = self.loaded.lock();
-        if let Some(image) = loaded.get(&request.manifest) {
+        if let Some(image) = loaded.get(&key) {
             return Ok(image.clone());
         }
         let image = Arc::new(self.load_new(request)?);
-        loaded.insert(request.manifest, image.clone());
+        loaded.insert(key, image.clone());
         Ok(image)
     }
 
@@ -65,6 +92,8 @@ impl Images {
         let table = ChunkTable::open(Bytes::from_owner(found.chunks)).map_err(|error| failed(error.to_string()))?;
         let repository = access::open_later(&request.image, &request.access)?;
         let handle = self.fetcher.add_image(table, repository.blobs(), request.image.as_str());
-        Ok(Image { record: found.record, tree: found.tree_path, repository, handle })
+        let file = found.tree.file().try_clone().map_err(|error| failed(error.to_string()))?;
+        let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
+        Ok(Image { store: self.store.clone(), record: found.record, tree, repository, handle })
     }
 }

@@ -23,9 +23,12 @@ pub(super) fn listen(listener: UnixListener, mounts: Arc<Mounts>) -> io::Result<
             let Ok(place) = places.clone().acquire_owned().await else { return };
             match listener.accept().await.and_then(|(stream, _)| blocking(stream)) {
                 Ok(stream) => {
+                    // Before the task runs: from here on the server does not end before the client has its answer. One
+                    // that is not let in sees the end of the connection, and asks the next server.
+                    let Some(client) = mounts.enter() else { continue };
                     let mounts = mounts.clone();
                     tokio::spawn(async move {
-                        let _place = place;
+                        let _until_answered = (place, client);
                         serve(stream, mounts).await;
                     });
                 }
@@ -43,7 +46,6 @@ fn blocking(stream: tokio::net::UnixStream) -> io::Result<UnixStream> {
 
 /// One client, one request.
 async fn serve(stream: UnixStream, mounts: Arc<Mounts>) {
-    let _busy = mounts.busy();
     let received = tokio::task::spawn_blocking(move || {
         let request = wire::receive::<Request>(&stream);
         (stream, request)

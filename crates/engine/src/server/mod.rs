@@ -6,8 +6,11 @@
 mod client;
 mod images;
 mod listen;
+mod memo;
 mod mounts;
+mod places;
 pub(crate) mod recover;
+mod sharing;
 mod signals;
 mod wire;
 
@@ -17,21 +20,34 @@ use std::time::Duration;
 pub use client::Client;
 pub(crate) use client::READY;
 use mounts::Mounts;
+use signals::Signals;
+use tarpon_mount::Unmounted;
 use tarpon_store::{LockError, ServerLock};
 use tokio::runtime::Handle;
 pub(crate) use wire::connect;
 
-use crate::protocol::{MountRequest, MountStatus, Request, Response, Unmounted};
+use crate::protocol::{MountRequest, MountStatus, Request, Response};
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// How often the store's needs are looked after: syncing what was published, probing a sick disk.
 const MAINTENANCE: Duration = Duration::from_secs(30);
 
-/// How long a server that was just started waits for its first mount.
-const FIRST_MOUNT: Duration = Duration::from_secs(20);
+/// How long a server that was just started waits until somebody asks for something: whoever started it does so at once.
+const FIRST_REQUEST: Duration = Duration::from_secs(20);
 
 /// How long running requests may take to end when the server is told to stop.
 const DRAIN: Duration = Duration::from_secs(10);
+
+/// Why a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Its last mount was gone.
+    Idle,
+    /// SIGTERM.
+    Terminated,
+    /// SIGINT.
+    Interrupted,
+}
 
 /// The server, running in this process. Dropping it unmounts everything.
 pub struct Server {
@@ -39,6 +55,7 @@ pub struct Server {
     listener: tokio::task::JoinHandle<()>,
     maintenance: tokio::task::JoinHandle<()>,
     lock: ServerLock,
+    signals: Signals,
 }
 
 impl Server {
@@ -50,17 +67,19 @@ impl Server {
         let failed = |cause: String| Error::new(ErrorKind::Store, "become the server of the store", cause);
         let lock = engine.store().server_lock().map_err(|error: LockError| failed(error.to_string()))?;
         let socket = wire::listen(&engine.store().run_folder()).map_err(|error| failed(error.to_string()))?;
+        // Before anything is mounted that a signal would leave behind.
+        let signals = Signals::listen().map_err(|error| failed(error.to_string()))?;
         let mounts = Arc::new(Mounts::new(engine, Handle::current())?);
         recover::recover(&mounts).await;
         let listener = listen::listen(socket, mounts.clone()).map_err(|error| failed(error.to_string()))?;
         let maintenance = tokio::spawn(maintain(mounts.clone()));
-        Ok(Self { mounts, listener, maintenance, lock })
+        Ok(Self { mounts, listener, maintenance, lock, signals })
     }
 
     /// Mounts, in this process.
     pub async fn mount(&self, request: MountRequest) -> Result<MountStatus> {
-        match answer(&self.mounts, Request::Mount(request)).await {
-            Response::Mounted(status) => Ok(status),
+        match answer(&self.mounts, Request::mount(request)).await {
+            Response::Mounted(status) => Ok(*status),
             other => Err(failure(other)),
         }
     }
@@ -68,7 +87,7 @@ impl Server {
     /// Unmounts.
     pub async fn unmount(&self, mountpoint: std::path::PathBuf) -> Result<Unmounted> {
         match answer(&self.mounts, Request::Unmount { mountpoint }).await {
-            Response::Unmounted(how) => Ok(how),
+            Response::Unmounted { how } => Ok(how),
             other => Err(failure(other)),
         }
     }
@@ -79,20 +98,23 @@ impl Server {
     }
 
     /// Serves until the last mount is gone and nobody uses it any more, or until SIGTERM or SIGINT; then unmounts what
-    /// is left and tells the store that it was left in order.
-    pub async fn run(self) {
-        let signalled = tokio::select! {
-            () = self.mounts.idle(FIRST_MOUNT) => false,
-            () = signals::stop() => true,
+    /// is left and tells the store that it was left in order. Says which it was.
+    pub async fn run(mut self) -> Ended {
+        let ended = tokio::select! {
+            () = self.mounts.idle(FIRST_REQUEST) => Ended::Idle,
+            signal = self.signals.stop() => signal,
         };
-        self.stop(signalled).await;
+        self.stop(ended != Ended::Idle).await;
+        ended
     }
 
     /// Ends, after unmounting everything if `unmount` says so.
     pub async fn stop(self, unmount: bool) {
-        let Self { mounts, listener, maintenance, lock } = self;
-        listener.abort();
+        let Self { mounts, listener, maintenance, lock, signals: _ } = self;
         maintenance.abort();
+        // Closed before the lock is given back: whoever finds the lock taken looks here for somebody who answers.
+        listener.abort();
+        let _aborted = listener.await;
         if unmount {
             mounts.shut_down(DRAIN).await;
         }
@@ -110,8 +132,11 @@ impl Server {
 pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
     let mounts = mounts.clone();
     let done = tokio::task::spawn_blocking(move || match request {
-        Request::Mount(request) => mounts.mount(request).map(Response::Mounted),
-        Request::Unmount { mountpoint } => mounts.unmount(&mountpoint).map(Response::Unmounted),
+        Request::Mount { request, namespaces } => {
+            namespaces.check()?;
+            mounts.mount(*request).map(|status| Response::Mounted(Box::new(status)))
+        }
+        Request::Unmount { mountpoint } => mounts.unmount(&mountpoint).map(|how| Response::Unmounted { how }),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),
     })
     .await

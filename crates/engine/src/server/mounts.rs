@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tarpon_fetch::Fetcher;
-use tarpon_mount::{Host, MountError, MountSpec, Mounted};
+use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted};
 use tarpon_store::Store;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 
 use super::images::{Image, Images};
-use crate::protocol::{LayerVerification, ModeChoice, MountRequest, MountStatus, Unmounted, Writable};
+use super::memo::Memo;
+use super::places::{Client, Leaving, Places};
+use crate::protocol::{LayerVerification, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// All mounts of the server.
@@ -23,13 +23,13 @@ pub(crate) struct Mounts {
     host: Host,
     images: Images,
     runtime: Handle,
-    served: Mutex<BTreeMap<PathBuf, Arc<Served>>>,
-    /// Clients that are being answered.
-    busy: AtomicUsize,
-    changed: Notify,
+    places: Arc<Places<Served>>,
+    /// What a dead server had mounted and this one could not mount again.
+    lost: Mutex<BTreeMap<PathBuf, MountStatus>>,
 }
 
-struct Served {
+/// What is mounted at a place.
+pub(super) struct Served {
     request: MountRequest,
     image: Arc<Image>,
     mounted: Mounted,
@@ -40,16 +40,7 @@ struct Served {
 struct Baseline {
     fetched_bytes: u64,
     requests: u64,
-}
-
-/// A client is being answered for as long as this lives.
-pub(super) struct Busy(Arc<Mounts>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::AcqRel);
-        self.0.changed.notify_waiters();
-    }
+    failed_reads: u64,
 }
 
 impl Mounts {
@@ -59,30 +50,36 @@ impl Mounts {
         let scratch = store.run_folder().join("mounts");
         let host = Host::new(Arc::new(fetcher.clone()), runtime.clone(), scratch).map_err(cannot_mount)?;
         let images = Images::new(store.clone(), fetcher);
-        let (served, busy, changed) = (Mutex::default(), AtomicUsize::new(0), Notify::new());
-        Ok(Self { store, host, images, runtime, served, busy, changed })
+        Ok(Self { store, host, images, runtime, places: Arc::default(), lost: Mutex::default() })
     }
 
     pub(super) fn store(&self) -> &Store {
         &self.store
     }
 
-    pub(super) fn busy(self: &Arc<Self>) -> Busy {
-        self.busy.fetch_add(1, Ordering::AcqRel);
-        Busy(self.clone())
+    pub(super) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// A client has come. `None`: this server is ending.
+    pub(super) fn enter(&self) -> Option<Client<Served>> {
+        self.places.enter()
     }
 
     /// Mounts. The record is written before the kernel is asked, so that no kill leaves an unrecorded mount.
-    pub(super) fn mount(self: &Arc<Self>, request: MountRequest) -> Result<MountStatus> {
+    pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
         let image = self.images.load(&request)?;
-        let recorded = |error: tarpon_store::StoreError| Error::new(ErrorKind::Store, "record the mount", error);
-        if self.served.lock().contains_key(&request.mountpoint) {
-            return Err(Error::new(ErrorKind::CannotMount, "mount", "an image is mounted there already")
-                .hint(format!("tarpon umount {}", request.mountpoint.display())));
+        let own_inodes = super::sharing::own_inodes(request.mode, image.contested_inode())?;
+        self.look_around()?;
+        let place = self.places.reserve(&request.mountpoint)?;
+        let mut memo = Memo::new(&request);
+        memo.write(&self.store).map_err(|error| Error::new(ErrorKind::Store, "record the mount", error))?;
+        if let Some(reason) = own_inodes {
+            // Not in the record: a successor has no such inodes.
+            request.mode = ModeChoice::Only(Mode::Fuse);
+            request.fallbacks.push(reason);
         }
-        super::recover::write_record(&self.store, &request).map_err(recorded)?;
-        let transfers = image.transfers();
-        let before = Baseline { fetched_bytes: transfers.bytes, requests: transfers.requests };
+        let before = Baseline::of(&image);
         let mounted = match self.host.mount(&spec(&self.store, &request, &image)) {
             Ok(mounted) => mounted,
             Err(error) => {
@@ -90,85 +87,104 @@ impl Mounts {
                 return Err(cannot_mount(error));
             }
         };
+        memo.mode = Some(mounted.mode());
+        if let Err(error) = memo.write(&self.store) {
+            tracing::debug!(%error, "the record does not say in which mode it is mounted");
+        }
         if let Err(error) = self.store.touch_image(&request.manifest) {
             tracing::debug!(%error, "the image's last use is not noted");
         }
+        self.lost.lock().remove(&request.mountpoint);
         let served = Arc::new(Served { request, image, mounted, before });
         let status = served.status();
-        self.served.lock().insert(served.request.mountpoint.clone(), served.clone());
+        place.settle(served.clone());
         self.runtime.spawn(watch(self.clone(), served));
-        self.changed.notify_waiters();
         Ok(status)
     }
 
     pub(super) fn unmount(&self, mountpoint: &Path) -> Result<Unmounted> {
-        let served = self.served.lock().get(mountpoint).cloned();
-        let served = served.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "unmount", format!("no image is mounted at {}", mountpoint.display()))
-        })?;
-        let how = served.mounted.unmount().map_err(cannot_mount)?;
-        self.remove(&served);
-        Ok(Unmounted { lazily: how == tarpon_mount::Unmounted::Lazy })
+        self.look_around()?;
+        let Some(leaving) = self.places.leave(mountpoint)? else { return self.give_up(mountpoint) };
+        let how = leaving.mount().mounted.unmount().map_err(cannot_unmount)?;
+        self.finish(leaving);
+        Ok(how)
     }
 
+    /// Unmounts what a dead server left and could not be mounted again.
+    fn give_up(&self, mountpoint: &Path) -> Result<Unmounted> {
+        if !self.lost.lock().contains_key(mountpoint) {
+            let cause = format!("no image is mounted at {}", mountpoint.display());
+            return Err(Error::new(ErrorKind::NotFound, "unmount", cause));
+        }
+        tarpon_mount::clear(mountpoint).map_err(cannot_unmount)?;
+        self.lost.lock().remove(mountpoint);
+        self.forget(mountpoint);
+        Ok(Unmounted::Already)
+    }
+
+    /// Takes off the list what is gone without us. What is unmounted just now may be mounted again at once.
+    fn look_around(&self) -> Result<()> {
+        self.host.look_around().map_err(cannot_mount)?;
+        for served in self.places.mounted().iter().filter(|served| !served.mounted.is_attached()) {
+            self.remove(served);
+        }
+        Ok(())
+    }
+
+    /// What was mounted at the place of `status` by a dead server cannot be mounted again.
+    pub(super) fn add_lost(&self, status: MountStatus) {
+        self.lost.lock().insert(status.mountpoint.clone(), status);
+    }
+
+    /// All mounts, and what was lost.
     pub(super) fn status(&self) -> Vec<MountStatus> {
-        self.served.lock().values().map(|served| served.status()).collect()
+        let mut all: Vec<_> = self.places.mounted().iter().map(|served| served.status()).collect();
+        all.extend(self.lost.lock().values().cloned());
+        all.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
+        all
     }
 
-    /// Resolves when there is nothing left to serve: no mount, no client, no user of anything unmounted. `patience`: how
-    /// long to wait for a first mount.
+    /// Resolves when there is nothing left to serve: no mount, no client, no user of anything unmounted; from then on
+    /// nobody is let in. `patience`: how long to wait for the first one who asks for something.
     pub(super) async fn idle(&self, patience: Duration) {
-        let _first = tokio::time::timeout(patience, async {
-            while !self.has_mounts() {
-                self.wait_for_change().await;
-            }
-        })
-        .await;
+        let _first = tokio::time::timeout(patience, self.places.used()).await;
         loop {
-            if self.has_mounts() || self.busy.load(Ordering::Acquire) > 0 {
-                self.wait_for_change().await;
-                continue;
-            }
+            self.places.idle().await;
             tokio::select! {
                 () = self.host.drained() => {
-                    if !self.has_mounts() && self.busy.load(Ordering::Acquire) == 0 {
+                    if self.places.close_if_idle() {
                         return;
                     }
                 }
-                () = self.wait_for_change() => {}
+                () = self.places.busy() => {}
             }
         }
     }
 
-    /// Also looks by itself now and then, so that a change between the look and the wait costs a second, not for ever.
-    async fn wait_for_change(&self) {
-        let _lapsed = tokio::time::timeout(Duration::from_secs(1), self.changed.notified()).await;
-    }
-
-    /// Unmounts everything; running requests have `patience` to end.
+    /// Unmounts everything; what is being done has `patience` to end, and so have running requests.
     pub(super) async fn shut_down(&self, patience: Duration) {
+        self.places.close();
+        let _late = tokio::time::timeout(patience, self.places.settled()).await;
         self.host.shut_down(patience).await;
-        let served = std::mem::take(&mut *self.served.lock());
-        served.keys().for_each(|mountpoint| self.forget(mountpoint));
-    }
-
-    fn has_mounts(&self) -> bool {
-        !self.served.lock().is_empty()
-    }
-
-    /// Takes a mount off the list, unless its place has been taken by another one.
-    fn remove(&self, gone: &Arc<Served>) {
-        let mut served = self.served.lock();
-        let mountpoint = &gone.request.mountpoint;
-        if served.get(mountpoint).is_some_and(|there| Arc::ptr_eq(there, gone)) {
-            served.remove(mountpoint);
-            self.forget(mountpoint);
+        for served in self.places.mounted().iter().filter(|served| !served.mounted.is_attached()) {
+            self.remove(served);
         }
-        drop(served);
-        self.changed.notify_waiters();
     }
 
-    fn forget(&self, mountpoint: &Path) {
+    /// Takes a mount that is gone off the list, unless its place has been taken by another one.
+    fn remove(&self, gone: &Arc<Served>) {
+        if let Some(leaving) = self.places.leave_gone(&gone.request.mountpoint, gone) {
+            self.finish(leaving);
+        }
+    }
+
+    /// The record goes before the place is free: whoever mounts there next writes another.
+    fn finish(&self, leaving: Leaving<'_, Served>) {
+        self.forget(&leaving.mount().request.mountpoint);
+        leaving.free();
+    }
+
+    pub(super) fn forget(&self, mountpoint: &Path) {
         if let Err(error) = self.store.forget_mount(mountpoint) {
             tracing::warn!(%error, "the record of an ended mount stays until the next sweep");
         }
@@ -183,16 +199,28 @@ async fn watch(mounts: Arc<Mounts>, served: Arc<Served>) {
     served.mounted.unused().await;
 }
 
+impl Baseline {
+    fn of(image: &Image) -> Self {
+        let transfers = image.transfers();
+        let failed_reads = image.counters().failed_reads;
+        Self { fetched_bytes: transfers.bytes, requests: transfers.requests, failed_reads }
+    }
+}
+
 impl Served {
     fn status(&self) -> MountStatus {
         let Self { request, image, mounted, before } = self;
-        let transfers = image.transfers();
-        let verification = image.record.layers.iter().map(|layer| LayerVerification {
+        let (transfers, counters) = (image.transfers(), image.counters());
+        let verification = image.layers().into_iter().map(|layer| LayerVerification {
             digest: layer.digest,
-            format: layer.format.clone(),
-            state: layer.verification.clone(),
+            format: layer.format,
+            state: layer.verification,
         });
-        let fallback = mounted.fallback_reason().map(|reason| format!("mode fuse, not native: {reason}"));
+        let mode = mounted.fallback_reason().map(|reason| format!("mode fuse, not native: {reason}"));
+        let ranges = image.ignores_ranges().then(|| {
+            "the registry does not answer requests for a part: each read fetches all that lies before it".to_owned()
+        });
+        let failed_reads = counters.failed_reads.saturating_sub(before.failed_reads);
         MountStatus {
             image: request.image.clone(),
             manifest: request.manifest,
@@ -200,13 +228,17 @@ impl Served {
             mode: mounted.mode().name().to_owned(),
             writable: request.writable.clone(),
             verification: verification.collect(),
-            fallbacks: request.fallbacks.iter().cloned().chain(fallback).collect(),
+            fallbacks: request.fallbacks.iter().cloned().chain(mode).chain(ranges).collect(),
             alive: mounted.is_attached(),
+            problem: None,
+            credentials_lost: request.credentials_lost,
             server: std::process::id(),
             image_bytes: image.record.compressed_size(),
             fetched_bytes: transfers.bytes.saturating_sub(before.fetched_bytes),
             requests: transfers.requests.saturating_sub(before.requests),
-            counters: serde_json::to_value(image.counters()).unwrap_or_default(),
+            failed_reads,
+            last_error: counters.last_error.clone().filter(|_| failed_reads > 0),
+            counters: serde_json::to_value(counters).unwrap_or_default(),
         }
     }
 }
@@ -216,16 +248,8 @@ fn spec(store: &Store, request: &MountRequest, image: &Image) -> MountSpec {
         tree: image.tree.clone(),
         objects: store.objects_folder(),
         mountpoint: request.mountpoint.clone(),
-        mode: match request.mode {
-            ModeChoice::Auto => tarpon_mount::ModeChoice::Auto,
-            ModeChoice::Native => tarpon_mount::ModeChoice::Only(tarpon_mount::Mode::Native),
-            ModeChoice::Fuse => tarpon_mount::ModeChoice::Only(tarpon_mount::Mode::Fuse),
-        },
-        writable: match &request.writable {
-            Writable::No => tarpon_mount::Writable::No,
-            Writable::Temporary => tarpon_mount::Writable::Temporary,
-            Writable::Upper(folder) => tarpon_mount::Writable::Directory(folder.clone()),
-        },
+        mode: request.mode,
+        writable: request.writable.clone(),
         suid: request.suid,
         dev: request.dev,
     }
@@ -233,4 +257,10 @@ fn spec(store: &Store, request: &MountRequest, image: &Image) -> MountSpec {
 
 fn cannot_mount(error: MountError) -> Error {
     Error::new(ErrorKind::CannotMount, "mount", error)
+}
+
+fn cannot_unmount(error: MountError) -> Error {
+    let is_covered = matches!(error, MountError::Covered { .. });
+    let error = Error::new(ErrorKind::CannotMount, "unmount", error);
+    if is_covered { error.hint("unmount that first, with umount(8)") } else { error }
 }

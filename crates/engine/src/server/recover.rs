@@ -2,19 +2,11 @@
 
 use std::sync::Arc;
 
-use tarpon_store::{Store, StoreError};
+use tarpon_store::MountRecord;
 
+use super::memo::{self, Memo};
 use super::mounts::Mounts;
-use crate::protocol::{Access, MountRequest, Request, Response};
-
-/// Records what is about to be mounted, without its secrets.
-pub(super) fn write_record(store: &Store, request: &MountRequest) -> Result<(), StoreError> {
-    let access = Access { creds: None, ..request.access.clone() };
-    let request = MountRequest { access, ..request.clone() };
-    // A request came in as JSON or will go out as such: it can be written.
-    let text = serde_json::to_string(&request).unwrap_or_default();
-    store.record_mount(&request.mountpoint, &request.manifest, &request.image, &text).map(drop)
-}
+use crate::protocol::{Request, Response};
 
 /// Cleans up after a server that died, and mounts again what it had mounted and nobody has unmounted since.
 pub(super) async fn recover(mounts: &Arc<Mounts>) {
@@ -23,24 +15,42 @@ pub(super) async fn recover(mounts: &Arc<Mounts>) {
         Err(error) => return tracing::warn!(%error, "what an earlier server left was not swept"),
     };
     for dead in swept.dead_mounts {
-        let mountpoint = dead.record.mountpoint;
-        let was_there = match tarpon_mount::clear(&mountpoint) {
-            Ok(was_there) => was_there,
-            Err(error) => {
-                tracing::warn!(%error, mountpoint = %mountpoint.display(), "a dead mount was not removed");
-                continue;
-            }
-        };
-        if let Err(error) = mounts.store().forget_mount(&mountpoint) {
-            tracing::warn!(%error, "the record of a dead mount was not removed");
-        }
-        let request = serde_json::from_str::<MountRequest>(&dead.record.request);
-        let (true, Ok(request)) = (was_there, request) else { continue };
-        match super::answer(mounts, Request::Mount(request)).await {
-            Response::Failed { step, cause, .. } => {
-                tracing::warn!(mountpoint = %mountpoint.display(), "not mounted again: {step}: {cause}");
-            }
-            _ => tracing::info!(mountpoint = %mountpoint.display(), "mounted again"),
+        if let Err(problem) = again(mounts, &dead.record).await {
+            tracing::warn!(mountpoint = %dead.record.mountpoint.display(), "not mounted again: {problem}");
+            remember(mounts, &dead.record, problem);
         }
     }
+    // What the dead mounts held until now.
+    mounts.host().sweep();
+}
+
+/// Mounts it again, or forgets it if it is not there any more.
+async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String> {
+    let memo = Memo::read(record);
+    let was_there = tarpon_mount::clear(&record.mountpoint).map_err(|error| error.to_string())?;
+    // What could not be mounted again earlier is gone from its place, and wanted there all the same.
+    if !was_there && memo.as_ref().is_none_or(|memo| memo.problem.is_none()) {
+        mounts.forget(&record.mountpoint);
+        return Ok(());
+    }
+    let memo = memo.ok_or("its record is of another version")?;
+    match super::answer(mounts, Request::mount(memo.request)).await {
+        Response::Failed { step, cause, .. } => Err(format!("{step}: {cause}")),
+        _ => {
+            tracing::info!(mountpoint = %record.mountpoint.display(), "mounted again");
+            Ok(())
+        }
+    }
+}
+
+/// Keeps the mount on record, so that it can be tried again once the problem is solved.
+fn remember(mounts: &Mounts, record: &MountRecord, problem: String) {
+    if let Some(memo) = Memo::read(record) {
+        let memo = Memo { problem: Some(problem.clone()), ..memo };
+        if let Err(error) = memo.write(mounts.store()) {
+            tracing::warn!(%error, "a mount that could not be made again is not remembered");
+        }
+    }
+    let status = memo::dead(mounts.store(), record);
+    mounts.add_lost(crate::MountStatus { problem: Some(problem), ..status });
 }

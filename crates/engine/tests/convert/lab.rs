@@ -8,8 +8,8 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use tarpon_engine::oci::{Digest, Document, Platform, media_type};
 use tarpon_engine::{
-    Access, Conversion, ConvertRequest, Engine, EngineOptions, Error, ImageRequest, Item as Found, LayerFormat, Pull,
-    Silent, TreeView, convert,
+    Access, Conversion, ConvertRequest, Engine, EngineOptions, Error, ImageRequest, IndexChoice, Item as Found,
+    LayerFormat, Pull, Silent, TreeView, convert,
 };
 use tarpon_registry::serve::Contents;
 use tarpon_registry::{AccessOptions, Repository};
@@ -70,12 +70,14 @@ impl Lab {
     /// All names of the image with what they are.
     pub(crate) async fn tree(&self, image: &str) -> Vec<(String, Found)> {
         let store = tempfile::tempdir().unwrap();
-        let store = EngineOptions { store: store.path().join("store"), store_size: None, server_command: Vec::new() };
+        let store = EngineOptions { store: store.path().join("store"), server_command: Vec::new() };
         let engine = Engine::open(store).unwrap();
         let request = ImageRequest {
             text: image.to_owned(),
             source: image.parse().unwrap(),
             platform: "linux/amd64".parse().unwrap(),
+            platform_named: false,
+            index: IndexChoice::None,
             pull: Pull::Always,
             access: Access::default(),
         };

@@ -18,15 +18,18 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::error::PieceError;
 use crate::flight::{Boarded, Flight};
 use crate::host::Host;
-use crate::image::Image;
+use crate::image::{Image, ImageId};
 use crate::lanes::Lane;
 use crate::stream::walker::{Step, Walker};
 
-/// The passes under way, by layer: at most one each.
+/// The passes under way, by layer and the image whose source is read: at most one each. A pass through bytes that
+/// one image's source makes up fails that image's readers alone.
 #[derive(Default)]
 pub(crate) struct Passes {
-    running: Mutex<HashMap<Digest, Arc<Pass>>>,
+    running: Mutex<HashMap<PassKey, Arc<Pass>>>,
 }
+
+type PassKey = (Digest, ImageId);
 
 /// One pass through a layer.
 pub(crate) struct Pass {
@@ -136,14 +139,15 @@ impl Host {
     }
 
     async fn join_pass(self: &Arc<Self>, flight: &Arc<Flight>, source: &Arc<Image>) -> Result<(), PieceError> {
+        let key = (flight.piece.key.layer, source.id);
         loop {
             let joined = {
                 let mut running = self.passes.running.lock();
-                match running.get(&flight.piece.key.layer) {
+                match running.get(&key) {
                     Some(pass) => pass.join(flight),
                     None => {
                         let pass = Arc::new(Pass::new());
-                        running.insert(flight.piece.key.layer, pass.clone());
+                        running.insert(key, pass.clone());
                         self.runtime.spawn(self.clone().run_pass(pass.clone(), flight.clone(), source.clone()));
                         pass.join(flight)
                     }
@@ -158,8 +162,8 @@ impl Host {
 
     /// The task of one pass.
     async fn run_pass(self: Arc<Self>, pass: Arc<Pass>, first: Arc<Flight>, source: Arc<Image>) {
-        let (layer, error) = (first.piece.key.layer, PieceError::Cancelled);
-        let mut ending = Ending { host: self.clone(), pass: pass.clone(), layer, error };
+        let (key, error) = ((first.piece.key.layer, source.id), PieceError::Cancelled);
+        let mut ending = Ending { host: self.clone(), pass: pass.clone(), key, error };
         if let Err(error) = self.walk(&pass, &first, &source).await {
             ending.error = error;
         }
@@ -207,13 +211,13 @@ impl Host {
 struct Ending {
     host: Arc<Host>,
     pass: Arc<Pass>,
-    layer: Digest,
+    key: PassKey,
     error: PieceError,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.host.passes.running.lock().remove(&self.layer);
+        self.host.passes.running.lock().remove(&self.key);
         self.pass.end(&self.error);
     }
 }

@@ -10,12 +10,14 @@ use tarpon_oci::{Blob, Hasher, Verified, limits};
 
 use super::input::{self, Input};
 use super::{Pass, Wanted};
+use crate::decode::Decoded;
 use crate::error::PieceError;
-use crate::flight::{Flight, Outcome};
+use crate::flight::Flight;
 use crate::host::Host;
 use crate::image::Image;
+use crate::object::Object;
 use crate::plan::{Piece, PieceChunk, PieceKey};
-use crate::{ObjectWriter, PartialObject, StoreError};
+use crate::{ObjectStore, ObjectWriter, PartialObject, StoreError};
 
 /// What a pass holds in memory at most: parts on their way, a window, one chunk.
 pub(crate) const MEMORY_BYTES: u64 = limits::CHUNK_BYTES + (8 << 20);
@@ -116,11 +118,8 @@ impl Walker {
             self.load(chunk)?.map(Some)
         };
         Ok(outcome.map(|bytes| match bytes {
-            Some(bytes) => self.host.hand_over(flight, vec![Some(bytes)]),
-            None => {
-                self.host.flights.deliver(flight, Outcome::Kept);
-                self.host.flights.land(flight);
-            }
+            Some(bytes) => self.host.hand_over(flight, vec![Decoded::Bytes(bytes)]),
+            None => self.host.flights.is_here(flight),
         }))
     }
 
@@ -170,7 +169,7 @@ impl Walker {
             Ok(proof) => proof,
             Err(error) => return Ok(Err(self.wrong(&error.to_string()))),
         };
-        let kept = sink.and_then(|sink| sink.finish(&self.host, &self.image, chunk, proof));
+        let kept = sink.and_then(|sink| sink.finish(&self.host, proof));
         Ok(kept.map_err(|error| {
             self.host.store_refused(&error);
             PieceError::NoRoom(chunk.size)
@@ -192,7 +191,13 @@ impl Walker {
     }
 
     fn key(&self) -> PieceKey {
-        PieceKey { layer: self.blob.digest, codec: Codec::Stream, offset: self.position, length: 0 }
+        PieceKey {
+            image: self.image.id,
+            layer: self.blob.digest,
+            codec: Codec::Stream,
+            offset: self.position,
+            length: 0,
+        }
     }
 
     fn broken(&self, error: io::Error) -> PieceError {
@@ -211,7 +216,9 @@ enum Sink {
     /// The chunk is an object.
     Whole(Box<dyn ObjectWriter>),
     /// A part of one.
-    Part(Arc<dyn PartialObject>, u64),
+    Part(Spool),
+    /// Nowhere: it is here already, or somebody else is writing it.
+    Past,
 }
 
 impl Sink {
@@ -220,7 +227,7 @@ impl Sink {
             return Ok(Self::Whole(host.store.writer(chunk.size)?));
         }
         let object = host.object_in(image, &chunk.object).ok_or(StoreError::Corrupt(chunk.object))?;
-        Ok(Self::Part(object.partial(&*host.store)?, chunk.object_offset))
+        Ok(Spool::open(&*host.store, object, chunk.object_offset)?.map_or(Self::Past, Self::Part))
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
@@ -228,32 +235,54 @@ impl Sink {
             Self::Whole(writer) => {
                 writer.write_all(bytes).map_err(|error| StoreError::Io { doing: "keeping an object".into(), error })
             }
-            Self::Part(partial, offset) => {
-                // Not proof of anything yet: a partial file is believed by presence bits, which come last.
-                partial.write_at(&Verified::seal(Bytes::copy_from_slice(bytes)), *offset)?;
-                *offset += bytes.len() as u64;
-                Ok(())
-            }
+            Self::Part(spool) => spool.write(bytes),
+            Self::Past => Ok(()),
         }
     }
 
     /// The chunk's digest has matched.
-    fn finish(
-        self,
-        host: &Arc<Host>,
-        image: &Arc<Image>,
-        chunk: &PieceChunk,
-        proof: Verified<()>,
-    ) -> Result<(), StoreError> {
+    fn finish(self, host: &Arc<Host>, proof: Verified<()>) -> Result<(), StoreError> {
         match self {
             Self::Whole(writer) => writer.publish(proof),
-            Self::Part(..) => {
-                if let Some(object) = host.object_in(image, &chunk.object) {
-                    object.mark_present(chunk.object_offset);
-                    host.publish_if_complete(&object);
-                }
+            Self::Part(spool) => {
+                spool.finish(&proof);
+                host.publish_if_complete(&spool.object);
                 Ok(())
             }
+            Self::Past => Ok(()),
         }
+    }
+}
+
+/// A chunk that is written to its place in the partial file before its digest is known. The place is claimed: nobody reads it
+/// before the digest has matched, and nothing is written over a chunk that counts as present.
+struct Spool {
+    object: Arc<Object>,
+    partial: Arc<dyn PartialObject>,
+    start: u64,
+    offset: u64,
+}
+
+impl Spool {
+    /// `None` if the place is taken.
+    fn open(store: &dyn ObjectStore, object: Arc<Object>, start: u64) -> Result<Option<Self>, StoreError> {
+        let partial = object.partial(store)?;
+        Ok(object.begin_spooling(start).then_some(Self { object, partial, start, offset: start }))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.partial.spool_at(bytes, self.offset)?;
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn finish(&self, _matched: &Verified<()>) {
+        self.object.end_spooling(self.start, true);
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        self.object.end_spooling(self.start, false);
     }
 }

@@ -100,7 +100,7 @@ pub struct Attributes {
 }
 
 /// One extended attribute.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Xattr {
     /// With its prefix: `user.note`, `security.capability`.
     pub name: Box<[u8]>,

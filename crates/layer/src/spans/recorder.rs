@@ -11,7 +11,7 @@ use super::{SpanStarts, WINDOW_BYTES};
 const FREE_PART: u64 = 4;
 /// Boundaries of blocks that are looked at, once a span is long enough; the next one begins where the window is the least.
 /// Windows are most of an index. Each look costs the time of decoding 64 KiB.
-const CANDIDATES: usize = 8;
+const CANDIDATES: usize = 4;
 /// Encoded bytes that are kept to see what of a window is needed. 32 KiB decoded are hardly ever more; if they are, the
 /// window is kept whole.
 const TRAIL_BYTES: usize = 4 * WINDOW_BYTES;

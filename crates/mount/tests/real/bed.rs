@@ -1,9 +1,10 @@
 //! [`Bed`]: a store folder, a host and images made of a few words.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Writable};
+use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, TreeFile, Writable};
 use tarpon_testkit::entries::{Made, layer};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -23,11 +24,16 @@ pub(crate) struct Bed {
 impl Bed {
     /// None, with a line that says why, where real mounts cannot be made.
     pub(crate) fn new() -> Option<Self> {
+        Self::new_in(tempfile::tempdir().unwrap())
+    }
+
+    /// In this folder.
+    pub(crate) fn new_in(folder: TempDir) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/fuse").exists() {
             println!("skipped: mounting needs root and /dev/fuse");
             return None;
         }
-        Some(Self::in_folder(tempfile::tempdir().unwrap()))
+        Some(Self::in_folder(folder))
     }
 
     /// For a user who owns `folder`.
@@ -42,6 +48,11 @@ impl Bed {
         Self { host, objects, runtime, folder }
     }
 
+    /// A host of another process on the same folder, as it seems.
+    pub(crate) fn second_host(&self) -> Host {
+        Host::new(self.objects.clone(), self.runtime.handle().clone(), self.path("run")).expect("a host")
+    }
+
     /// A path in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -54,11 +65,9 @@ impl Bed {
 
     /// What mounting this image read-only takes.
     pub(crate) fn spec(&self, mode: Mode, image: impl IntoIterator<Item = Made>) -> MountSpec {
-        let tree = tempfile::Builder::new().prefix("tree-").tempfile_in(self.folder.path()).unwrap();
         let layers = [layer(image)];
-        std::fs::write(tree.path(), tarpon_tree::erofs::write(&tarpon_tree::merge(&layers).unwrap())).unwrap();
         MountSpec {
-            tree: tree.into_temp_path().keep().unwrap(),
+            tree: self.tree(tarpon_tree::erofs::write(&tarpon_tree::merge(&layers).unwrap())),
             objects: self.path("objects"),
             mountpoint: self.path("mnt"),
             mode: ModeChoice::Only(mode),
@@ -66,6 +75,13 @@ impl Bed {
             suid: false,
             dev: false,
         }
+    }
+
+    /// A file with these bytes.
+    pub(crate) fn tree(&self, bytes: Vec<u8>) -> TreeFile {
+        let mut file = tempfile::tempfile_in(self.folder.path()).unwrap();
+        file.write_all(&bytes).unwrap();
+        TreeFile { file: Arc::new(file), bytes: bytes.into() }
     }
 
     /// Mounts an image read-only.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::mount::UnmountFlags;
 use tarpon_mount::{Mode, ModeChoice, MountError, Unmounted};
-use tarpon_testkit::entries::file;
+use tarpon_testkit::entries::{dir, file};
 
 use crate::bed::{Bed, MODES};
 use crate::objects::Manner;
@@ -30,6 +30,39 @@ fn a_mount_that_is_in_use_is_unmounted_lazily_and_its_users_go_on() {
         drop(open);
         bed.runtime.block_on(mounted.unused());
         bed.runtime.block_on(bed.host.drained());
+    }
+}
+
+/// A tmpfs that goes with its guard.
+struct Tmpfs(std::path::PathBuf);
+
+impl Tmpfs {
+    fn on(path: std::path::PathBuf) -> Self {
+        rustix::mount::mount("tmpfs", &path, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _gone = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn what_others_mounted_over_it_or_in_it_is_never_taken_along() {
+    for (mode, place) in MODES.into_iter().flat_map(|mode| [(mode, "mnt"), (mode, "mnt/d")]) {
+        let Some(bed) = Bed::new() else { return };
+        let mounted = bed.mount(mode, [dir("d")]);
+        let tmpfs = Tmpfs::on(bed.path(place));
+        std::fs::write(bed.path(place).join("precious"), "data").unwrap();
+        let error = mounted.unmount().unwrap_err();
+        assert!(matches!(&error, MountError::Covered { above, .. } if *above == bed.path(place)), "{mode}: {error}");
+        assert_eq!(std::fs::read(bed.path(place).join("precious")).unwrap(), b"data", "{mode}");
+        assert!(tarpon_mount::clear(&bed.path("mnt")).is_err(), "{mode}: not if its server is dead either");
+        assert!(mounted.is_attached(), "{mode}");
+        drop(tmpfs);
+        assert_eq!(mounted.unmount().unwrap(), Unmounted::Clean, "{mode}");
     }
 }
 
@@ -109,8 +142,8 @@ fn shutting_down_unmounts_everything() {
 fn a_tree_that_is_none_mounts_nothing() {
     for mode in MODES {
         let Some(bed) = Bed::new() else { return };
-        let spec = bed.spec(mode, []);
-        std::fs::write(&spec.tree, vec![0; 8192]).unwrap();
+        let mut spec = bed.spec(mode, []);
+        spec.tree = bed.tree(vec![0; 8192]);
         assert!(bed.mount_spec(&spec).is_err(), "{mode}");
         assert!(std::fs::read_dir(bed.path("mnt")).unwrap().next().is_none());
         bed.runtime.block_on(bed.host.drained());

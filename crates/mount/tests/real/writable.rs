@@ -58,7 +58,7 @@ fn an_own_upper_is_kept_and_holds_whole_files() {
         bed.objects.add("content", Manner::Remote);
         let mut spec = bed.spec(mode, [file("f", "content"), file("gone", "content")]);
         let upper = bed.path("upper");
-        spec.writable = Writable::Directory(upper.clone());
+        spec.writable = Writable::Upper(upper.clone());
         let mounted = bed.mount_spec(&spec).unwrap();
         std::fs::set_permissions(bed.at("f"), PermissionsExt::from_mode(0o700)).unwrap();
         std::fs::remove_file(bed.at("gone")).unwrap();
@@ -68,5 +68,72 @@ fn an_own_upper_is_kept_and_holds_whole_files() {
         let again = bed.mount_spec(&spec).unwrap();
         assert_eq!(bed.at("f").metadata().unwrap().mode() & 0o7777, 0o700, "{mode}: still there");
         drop(again);
+    }
+}
+
+#[test]
+fn a_plain_umount_leaves_no_upper_and_no_work_directory() {
+    for mode in MODES {
+        let Some(bed) = Bed::new() else { return };
+        let mut spec = bed.spec(mode, [file("f", "")]);
+        for writable in [Writable::Temporary, Writable::Upper(bed.path("upper"))] {
+            spec.writable = writable;
+            let mounted = bed.mount_spec(&spec).unwrap();
+            rustix::mount::unmount(bed.path("mnt"), rustix::mount::UnmountFlags::empty()).unwrap();
+            bed.runtime.block_on(mounted.wait());
+            bed.runtime.block_on(bed.host.drained());
+            assert_eq!(entries(&bed.path("run")), [""; 0], "{mode}");
+        }
+        assert!(!bed.path(".upper.tarpon-work").exists(), "{mode}");
+    }
+}
+
+#[test]
+fn the_upper_of_a_lazily_unmounted_mount_lives_as_long_as_its_users() {
+    for mode in MODES {
+        let Some(bed) = Bed::new() else { return };
+        let mut spec = bed.spec(mode, [file("f", "")]);
+        spec.writable = Writable::Temporary;
+        let mounted = bed.mount_spec(&spec).unwrap();
+        std::fs::write(bed.at("new"), b"written").unwrap();
+        let open = std::fs::File::open(bed.path("mnt")).unwrap();
+        assert_eq!(mounted.unmount().unwrap(), Unmounted::Lazy);
+        bed.host.sweep();
+        let new = rustix::fs::openat(&open, "new", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
+        assert_eq!(std::io::read_to_string(std::fs::File::from(new)).unwrap(), "written", "{mode}");
+        drop(open);
+        bed.runtime.block_on(bed.host.drained());
+        assert_eq!(entries(&bed.path("run")), [""; 0], "{mode}");
+    }
+}
+
+#[test]
+fn an_upper_in_use_survives_a_sweep_whatever_its_path_is_called() {
+    for mode in MODES {
+        let folder = tempfile::Builder::new().prefix("a b,c").tempdir().unwrap();
+        let Some(bed) = Bed::new_in(folder) else { return };
+        let mut spec = bed.spec(mode, [file("f", "")]);
+        spec.writable = Writable::Temporary;
+        let _mounted = bed.mount_spec(&spec).unwrap();
+        std::fs::write(bed.at("new"), b"written").unwrap();
+        let _another_server = bed.second_host();
+        assert_eq!(entries(&bed.path("run")).len(), 1, "{mode}");
+        std::fs::write(bed.at("newer"), b"written").unwrap();
+    }
+}
+
+#[test]
+fn an_upper_that_another_mount_writes_to_is_refused() {
+    for mode in MODES {
+        let Some(bed) = Bed::new() else { return };
+        let mut spec = bed.spec(mode, [file("f", "")]);
+        spec.writable = Writable::Upper(bed.path("upper"));
+        let _first = bed.mount_spec(&spec).unwrap();
+        spec.mountpoint = bed.path("other");
+        std::fs::create_dir(&spec.mountpoint).unwrap();
+        for host in [&bed.host, &bed.second_host()] {
+            let error = host.mount(&spec).err().expect("refused").to_string();
+            assert!(error.contains("writes to it already") && error.contains("/mnt"), "{mode}: {error}");
+        }
     }
 }

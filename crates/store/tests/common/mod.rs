@@ -10,6 +10,9 @@ use tarpon_fetch::{ObjectStore as _, StoreError};
 use tarpon_oci::{Digest, Verified};
 use tarpon_store::{ImageRecord, LayerRecord, Part, Store, StoreConfig};
 
+/// The chunk list that partial objects are split by, where it does not matter which.
+pub(crate) const LIST: Digest = Digest::from_bytes([7; 32]);
+
 /// `size` bytes that differ for each `seed`.
 pub(crate) fn content(seed: u64, size: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -58,7 +61,7 @@ pub(crate) fn verified(bytes: &[u8]) -> Verified<Bytes> {
 /// Fills a partial object in pieces, the last first, and publishes it.
 pub(crate) fn put_by_pieces(store: &Store, bytes: &[u8], piece: usize) -> Result<Digest, StoreError> {
     let digest = Digest::of(bytes);
-    let partial = store.partial(&digest, bytes.len() as u64)?;
+    let partial = store.partial(&digest, &LIST, bytes.len() as u64)?;
     let pieces: Vec<_> = bytes.chunks(piece).enumerate().collect();
     for (at, bytes) in pieces.into_iter().rev() {
         partial.write_at(&verified(bytes), (at * piece) as u64)?;

@@ -29,7 +29,8 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct Inner {
     objects: Mutex<HashMap<Digest, Bytes>>,
-    partials: Mutex<HashMap<Digest, Arc<Partial>>>,
+    /// By object and chunk list.
+    partials: Mutex<HashMap<(Digest, Digest), Arc<Partial>>>,
     refusal: Mutex<Option<Refusal>>,
 }
 
@@ -52,7 +53,7 @@ impl MemoryStore {
     /// Takes the object and what is partly there of it out, as if there had been no room for it.
     pub fn evict(&self, object: &Digest) {
         lock(&self.inner.objects).remove(object);
-        lock(&self.inner.partials).remove(object);
+        lock(&self.inner.partials).retain(|(of, _), _| of != object);
     }
 
     /// Inverts every byte that partial objects hold, as a disk that rots.
@@ -82,15 +83,24 @@ impl ObjectStore for MemoryStore {
         Ok(Some(file))
     }
 
-    fn partial(&self, object: &Digest, size: u64) -> Result<Arc<dyn PartialObject>, StoreError> {
+    fn contains(&self, object: &Digest) -> bool {
+        lock(&self.inner.objects).contains_key(object)
+    }
+
+    fn has_room(&self, _bytes: u64) -> bool {
+        lock(&self.inner.refusal).is_none()
+    }
+
+    fn partial(&self, object: &Digest, list: &Digest, size: u64) -> Result<Arc<dyn PartialObject>, StoreError> {
         self.inner.accept()?;
         let mut partials = lock(&self.inner.partials);
         let new = || {
             let size = usize::try_from(size).unwrap_or(usize::MAX);
             let inner = self.inner.clone();
-            Arc::new(Partial { inner, object: *object, bytes: vec![0; size].into(), written: vec![false; size].into() })
+            let (object, list) = (*object, *list);
+            Arc::new(Partial { inner, object, list, bytes: vec![0; size].into(), written: vec![false; size].into() })
         };
-        Ok(partials.entry(*object).or_insert_with(new).clone())
+        Ok(partials.entry((*object, *list)).or_insert_with(new).clone())
     }
 
     fn writer(&self, _size_hint: u64) -> Result<Box<dyn ObjectWriter>, StoreError> {
@@ -102,6 +112,7 @@ impl ObjectStore for MemoryStore {
 struct Partial {
     inner: Arc<Inner>,
     object: Digest,
+    list: Digest,
     bytes: Mutex<Vec<u8>>,
     written: Mutex<Vec<bool>>,
 }
@@ -120,6 +131,10 @@ impl PartialObject for Partial {
     }
 
     fn write_at(&self, bytes: &Verified<Bytes>, offset: u64) -> Result<(), StoreError> {
+        self.spool_at(bytes, offset)
+    }
+
+    fn spool_at(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError> {
         self.inner.accept()?;
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         lock(&self.bytes)[start..start + bytes.len()].copy_from_slice(bytes);
@@ -135,7 +150,7 @@ impl PartialObject for Partial {
             return Err(StoreError::Corrupt(self.object));
         }
         lock(&self.inner.objects).insert(self.object, bytes);
-        lock(&self.inner.partials).remove(&self.object);
+        lock(&self.inner.partials).remove(&(self.object, self.list));
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ use serde::Serialize;
 use tarpon_engine::store::{Evicted, RemoveError, Store};
 use tarpon_oci::{Digest, Source};
 
+use crate::commands::image::image_name;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::{output, size};
@@ -80,10 +81,9 @@ fn find(store: &Store, name: &str) -> Result<Vec<Digest>> {
     let found: Vec<Digest> = match name.parse::<Digest>() {
         Ok(digest) => store.image(&digest).map_err(failed)?.map(|record| record.manifest).into_iter().collect(),
         Err(_) => {
-            let source = name
-                .parse::<Source>()
-                .map_err(|error| Failure::new(Exit::Usage, format_args!("{}: {error}", doing())))?;
-            by_reference(store, &source).map_err(failed)?
+            let name =
+                image_name(name).map_err(|error| Failure::new(Exit::Usage, format_args!("{}: {error}", doing())))?;
+            by_reference(store, &name.source).map_err(failed)?
         }
     };
     if found.is_empty() {
@@ -117,6 +117,7 @@ fn show(json: bool, evicted: Evicted) -> Result {
     if json {
         return output::json(&report);
     }
-    let (images, objects) = (report.images.len(), report.objects);
-    output::text(&format!("removed {images} images and {objects} objects, {}\n", size::human(report.bytes)))
+    let counted = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let (images, objects) = (counted(report.images.len() as u64, "image"), counted(report.objects, "object"));
+    output::text(&format!("removed {images} and {objects}, {}\n", size::human(report.bytes)))
 }

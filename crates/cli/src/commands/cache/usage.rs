@@ -28,6 +28,7 @@ struct Report {
     image_bytes: u64,
     leftover_bytes: u64,
     total_bytes: u64,
+    written_bytes: u64,
     budget_bytes: u64,
     free_floor_bytes: u64,
 }
@@ -57,6 +58,7 @@ fn report(store: String, counted: &Counted) -> Report {
         image_bytes: counted.image_bytes,
         leftover_bytes: counted.leftover_bytes,
         total_bytes: counted.total(),
+        written_bytes: counted.written_bytes,
         budget_bytes: counted.budget,
         free_floor_bytes: counted.free_floor,
     }
@@ -72,6 +74,7 @@ fn table(report: &Report) -> String {
     row("image records", Some(report.images), report.image_bytes);
     row("set aside", None, report.leftover_bytes);
     row("total", None, report.total_bytes);
+    row("written to mounts", None, report.written_bytes);
     row("may hold", None, report.budget_bytes);
     row("leaves free on the disk", None, report.free_floor_bytes);
     format!("store {}\n{table}", report.store)
@@ -90,6 +93,7 @@ mod tests {
             images: 2,
             image_bytes: 5 << 20,
             leftover_bytes: 0,
+            written_bytes: 3 << 20,
             budget: 20 << 30,
             free_floor: 1 << 30,
         };

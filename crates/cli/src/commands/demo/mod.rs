@@ -15,12 +15,14 @@ use std::time::Instant;
 
 use clap::Args;
 use tarpon_engine::registry::Server as Registry;
-use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, MountRequest, Prepared, Pull, Server, Silent};
+use tarpon_engine::{
+    Access, Engine, EngineOptions, ImageRequest, IndexChoice, ModeChoice, MountRequest, Prepared, Pull, Server, Silent,
+};
 use tarpon_oci::Platform;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::image::image_name;
-use super::mount::Mode;
+use super::mode;
 use super::session::runtime;
 use crate::cli::Global;
 use crate::exit::Exit;
@@ -44,8 +46,8 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
     /// How to mount
-    #[arg(long, value_name = "MODE", default_value = "auto")]
-    mode: Mode,
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode::parser())]
+    mode: ModeChoice,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -74,7 +76,7 @@ impl Demo {
     async fn show(&self, folder: &Path, stop: &mut Stop) -> Result<Report> {
         let contents = image::contents().doing(|| "cannot read the image that this program carries")?;
         let registry = Registry::start(Arc::new(contents)).await.doing(|| "cannot serve a registry on 127.0.0.1")?;
-        let options = EngineOptions { store: folder.join("store"), store_size: None, server_command: Vec::new() };
+        let options = EngineOptions { store: folder.join("store"), server_command: Vec::new() };
         let engine = Engine::open(options)?;
         let server = Server::start(&engine).await?;
         let outcome = tokio::select! {
@@ -99,7 +101,7 @@ impl Demo {
 
         let start = Instant::now();
         let prepared = engine.prepare(&request(&reference)?, &Silent).await.doing(doing)?;
-        let mount = MountRequest { mode: self.mode.into(), ..prepared.mount_on(mountpoint.clone()) };
+        let mount = MountRequest { mode: self.mode, ..prepared.mount_on(mountpoint.clone()) };
         let mounted = server.mount(mount).await.doing(doing)?;
         let mount_time = start.elapsed();
         let to_mount = cost(registry);
@@ -130,7 +132,9 @@ fn request(reference: &str) -> Result<ImageRequest> {
         text: name.text,
         source: name.source,
         platform: Platform::host(),
+        platform_named: false,
         pull: Pull::Always,
+        index: IndexChoice::None,
         access: Access::default(),
     })
 }

@@ -28,7 +28,7 @@ pub(super) struct Folder {
 
 /// Lists what is at `path`: a folder's entries, or the thing itself.
 pub(super) fn list(tree: &TreeView, path: &[u8], options: Options) -> Result<Vec<Folder>> {
-    let path = if options.follow { follow(tree, path)? } else { path.to_vec() };
+    let path = if options.follow || path.ends_with(b"/") { follow(tree, path)? } else { path.to_vec() };
     let start = tree.find(&path)?;
     if kind(&start) != Kind::Directory {
         return Ok(vec![Folder { rows: vec![row(&start, &path)], path }]);
@@ -52,11 +52,12 @@ pub(super) fn list(tree: &TreeView, path: &[u8], options: Options) -> Result<Vec
 /// The path that `path` leads to when a symbolic link at its end is followed. A chain that is too long or leads nowhere
 /// ends at its last link.
 fn follow(tree: &TreeView, path: &[u8]) -> Result<Vec<u8>> {
-    let mut path = path.to_vec();
+    let mut path = without_slash(path).to_vec();
     let mut item = tree.find(&path)?;
     for _ in 0..LINKS {
         let Some(target) = item.target else { break };
         let parent = path.iter().rposition(|byte| *byte == b'/').map_or(&b""[..], |at| &path[..at]);
+        let target = without_slash(&target).to_vec();
         let next = if target.starts_with(b"/") { target } else { [parent, b"/", &target].concat() };
         match tree.find(&next) {
             Ok(found) => (path, item) = (next, found),
@@ -64,6 +65,12 @@ fn follow(tree: &TreeView, path: &[u8]) -> Result<Vec<u8>> {
         }
     }
     Ok(path)
+}
+
+/// The path without slashes at its end, which say that it is a folder. The root keeps one.
+fn without_slash(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1);
+    &path[..end.min(path.len())]
 }
 
 fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {

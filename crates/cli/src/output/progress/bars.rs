@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tarpon_engine::{LayerPlan, LayerWay, Progress};
+use tarpon_engine::{LayerPlan, Progress};
 use tarpon_oci::Digest;
 
 use super::Words;
@@ -45,7 +45,7 @@ impl Progress for Bars {
         .expect("the template is well formed")
         .progress_chars("━╸─");
         let Ok(mut bars) = self.layers.lock() else { return };
-        for (number, layer) in layers.iter().enumerate().filter(|(_, layer)| layer.way == LayerWay::Stream) {
+        for (number, layer) in layers.iter().enumerate().filter(|(_, layer)| layer.way.is_streamed()) {
             let bar = self.all.add(ProgressBar::new(layer.size).with_style(style.clone()));
             bar.set_prefix(short_digest(&layer.digest));
             bar.enable_steady_tick(TICK);

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use tarpon_engine::{LayerPlan, LayerWay, Progress};
+use tarpon_engine::{LayerPlan, Progress};
 use tarpon_oci::Digest;
 
 use super::Words;
@@ -78,7 +78,7 @@ impl State {
 impl Progress for Lines {
     fn resolved(&self, _: &Digest, layers: &[LayerPlan]) {
         let Ok(mut state) = self.state.lock() else { return };
-        state.streamed = layers.iter().map(|layer| (layer.way == LayerWay::Stream).then_some(layer.size)).collect();
+        state.streamed = layers.iter().map(|layer| layer.way.is_streamed().then_some(layer.size)).collect();
         if state.layers() > 0 {
             let (total, Words { doing, how, why, .. }) = (size::human(state.total()), state.words);
             note(&format!("{doing} {} of {} layers{how}, {total}{why}", state.layers(), layers.len()));

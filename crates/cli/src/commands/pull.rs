@@ -1,0 +1,72 @@
+//! `tarpon pull`: the whole image into the store.
+
+use clap::Args;
+use serde::Serialize;
+use tarpon_engine::Pulled;
+
+use super::image::ImageArgs;
+use super::session::{Session, runtime};
+use crate::cli::Global;
+use crate::failure::{Context, Result};
+use crate::output::{self, escape};
+use crate::size;
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon pull docker.io/library/alpine:3.20     everything is here afterwards
+  tarpon mount --pull never alpine:3.20 /mnt    and mounts without the registry
+  tarpon pull --json alpine | jq .fetched_bytes
+
+A pull that was interrupted goes on where it was: files that are in the store are not fetched again, as long as a layer
+is not the only one that they lie in.";
+
+/// Fetch an image whole
+///
+/// Streams each layer that is not in the store as a whole, and verifies it against its digest and its diffID. Images
+/// that were mounted lazily are completed; what an index from elsewhere said about them is checked on the way.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Pull {
+    /// Print what came of it as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    image: ImageArgs,
+}
+
+#[derive(Serialize)]
+struct Report {
+    image: String,
+    manifest_digest: String,
+    layers: usize,
+    size: u64,
+    fetched_bytes: u64,
+    requests: u64,
+}
+
+impl Pull {
+    pub(crate) fn run(self, global: &Global) -> Result {
+        let session = Session::open(global)?;
+        let doing = || format!("cannot pull {}", self.image.text());
+        let progress = output::pull_progress(global.quiet);
+        let pulled = runtime()?.block_on(session.engine().pull(&self.image.request(), &*progress)).doing(doing)?;
+        drop(progress);
+        let Pulled { record, fetched } = pulled;
+        if self.json {
+            return output::json(&Report {
+                image: self.image.text().to_owned(),
+                manifest_digest: record.manifest.to_string(),
+                layers: record.layers.len(),
+                size: record.compressed_size(),
+                fetched_bytes: fetched.bytes,
+                requests: fetched.requests,
+            });
+        }
+        if !global.quiet {
+            let (image, bytes) = (escape(self.image.text().as_bytes()), size::human(fetched.bytes));
+            let size = size::human(record.compressed_size());
+            output::note(&format!("pulled {image} ({}): {bytes} fetched of {size}", record.manifest));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! The index artifact: where the files of an image's plain layers are, as one blob beside the image.
+//!
+//! | part | bytes | |
+//! |---|---|---|
+//! | magic | 16 | changes with the format |
+//! | layers | 4 | how many, little-endian |
+//! | of each layer | 56 | digest of its blob 32, its size 8, bytes of its index 8, compression 1, zeros 7 |
+//! | the indexes | | each [packed](tarpon_layer::packed), as zstd |
+//!
+//! It holds indexes of layers and not the merged tree: the tree is made here, by the code that makes all trees, so that the
+//! kernel never mounts a metadata image that somebody else wrote; and layers that are known already need no bytes of it.
+
+use bytes::Bytes;
+use tarpon_layer::LayerIndex;
+use tarpon_layer::decode::Compression;
+use tarpon_layer::packed::{self, InvalidPacked};
+use tarpon_oci::{Blob, Digest, InvalidManifest, NewArtifact, NewDescriptor, Verified, limits};
+
+/// The kind of artifact.
+pub(crate) const ARTIFACT_TYPE: &str = "application/vnd.tarpon.index.v1";
+/// The type of its only blob.
+pub(crate) const BLOB_TYPE: &str = "application/vnd.tarpon.index.layers.v1";
+
+const MAGIC: &[u8; 16] = b"tarpon-index\0\0\0\x01";
+const HEADER: usize = 20;
+const LAYER: usize = 56;
+/// Written once, fetched by everybody. Two thirds of an index are digests, so higher levels change nothing.
+const ZSTD_LEVEL: i32 = 15;
+
+/// A layer and its index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Indexed {
+    pub(crate) blob: Blob,
+    pub(crate) compression: Compression,
+    pub(crate) index: LayerIndex,
+}
+
+/// Why a blob is not what it should be.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InvalidArtifact {
+    /// Too short, too long, or of another version.
+    #[error("it is not an index of this version")]
+    Format,
+    /// One of its layers.
+    #[error("layer {0}: {1}")]
+    Layer(Digest, InvalidPacked),
+}
+
+/// The blob that holds these indexes.
+pub(crate) fn blob(layers: &[Indexed]) -> Result<Bytes, String> {
+    let mut bytes = MAGIC.to_vec();
+    let mut indexes = Vec::new();
+    let count = u32::try_from(layers.len()).map_err(|error| error.to_string())?;
+    bytes.extend_from_slice(&count.to_le_bytes());
+    for layer in layers {
+        let packed =
+            zstd::bulk::compress(&packed::pack(&layer.index), ZSTD_LEVEL).map_err(|error| error.to_string())?;
+        bytes.extend_from_slice(layer.blob.digest.as_bytes());
+        bytes.extend_from_slice(&layer.blob.size.to_le_bytes());
+        bytes.extend_from_slice(&(packed.len() as u64).to_le_bytes());
+        bytes.push(match layer.compression {
+            Compression::None => 0,
+            Compression::Gzip => 1,
+            Compression::Zstd => 2,
+        });
+        bytes.extend_from_slice(&[0; 7]);
+        indexes.extend_from_slice(&packed);
+    }
+    bytes.append(&mut indexes);
+    Ok(bytes.into())
+}
+
+/// Reads the layers of a blob that `wanted` asks for.
+pub(crate) fn read(bytes: &[u8], wanted: impl Fn(&Blob) -> bool) -> Result<Vec<Indexed>, InvalidArtifact> {
+    let (header, rest) = bytes.split_at_checked(HEADER).ok_or(InvalidArtifact::Format)?;
+    let count = header.strip_prefix(MAGIC).and_then(|count| count.try_into().ok()).map(u32::from_le_bytes);
+    let count = count.and_then(|count| usize::try_from(count).ok()).filter(|count| *count <= limits::LAYERS);
+    let (layers, mut indexes) =
+        count.and_then(|count| rest.split_at_checked(count * LAYER)).ok_or(InvalidArtifact::Format)?;
+    let mut found = Vec::new();
+    for layer in layers.as_chunks::<LAYER>().0 {
+        let (blob, compression, length) = described(layer).ok_or(InvalidArtifact::Format)?;
+        let (packed, rest) = indexes.split_at_checked(length).ok_or(InvalidArtifact::Format)?;
+        indexes = rest;
+        if wanted(&blob) {
+            let index = index(packed, blob).map_err(|error| InvalidArtifact::Layer(blob.digest, error))?;
+            found.push(Indexed { blob, compression, index });
+        }
+    }
+    if indexes.is_empty() { Ok(found) } else { Err(InvalidArtifact::Format) }
+}
+
+fn described(layer: &[u8; LAYER]) -> Option<(Blob, Compression, usize)> {
+    let (digest, rest) = layer.split_first_chunk::<32>()?;
+    let (size, rest) = rest.split_first_chunk::<8>()?;
+    let (length, rest) = rest.split_first_chunk::<8>()?;
+    let compression = match rest {
+        [0, 0, 0, 0, 0, 0, 0, 0] => Compression::None,
+        [1, 0, 0, 0, 0, 0, 0, 0] => Compression::Gzip,
+        [2, 0, 0, 0, 0, 0, 0, 0] => Compression::Zstd,
+        _ => return None,
+    };
+    let blob = Blob { digest: Digest::from_bytes(*digest), size: u64::from_le_bytes(*size) };
+    Some((blob, compression, usize::try_from(u64::from_le_bytes(*length)).ok()?))
+}
+
+fn index(encoded: &[u8], blob: Blob) -> Result<LayerIndex, InvalidPacked> {
+    use std::io::Read;
+    let decoder = zstd::stream::read::Decoder::with_buffer(encoded).map_err(|_| InvalidPacked::Malformed)?;
+    let mut bytes = Vec::new();
+    // Memory follows what is there, not what is claimed.
+    let read = decoder.take(limits::LAYER_INDEX_BYTES).read_to_end(&mut bytes);
+    read.map_err(|_| InvalidPacked::Malformed)?;
+    packed::unpack(&bytes, blob)
+}
+
+/// The manifest of the artifact whose blob is `blob`, about the image `subject`.
+pub(crate) fn manifest(blob: &[u8], subject: NewDescriptor) -> Result<Verified<Bytes>, InvalidManifest> {
+    let described = Blob { digest: Digest::of(blob), size: blob.len() as u64 };
+    let artifact = NewArtifact {
+        artifact_type: ARTIFACT_TYPE.to_owned(),
+        layers: vec![NewDescriptor::new(BLOB_TYPE, described)],
+        annotations: std::collections::BTreeMap::new(),
+        subject: Some(subject),
+    };
+    artifact.manifest()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layers() -> Vec<Indexed> {
+        let layer = |name: &[u8], compression| Indexed {
+            blob: Blob { digest: Digest::of(name), size: 100 },
+            compression,
+            index: LayerIndex { dropped_xattrs: name.len() as u64, ..LayerIndex::default() },
+        };
+        vec![layer(b"one", Compression::Gzip), layer(b"three", Compression::Zstd), layer(b"", Compression::None)]
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_only_what_is_wanted() {
+        let bytes = blob(&layers()).unwrap();
+        assert_eq!(read(&bytes, |_| true).unwrap(), layers());
+        let wanted = layers()[1].blob;
+        assert_eq!(read(&bytes, |blob| *blob == wanted).unwrap(), [layers()[1].clone()]);
+        assert_eq!(blob(&layers()).unwrap(), bytes, "the same every time");
+    }
+
+    #[test]
+    fn no_damage_of_a_byte_is_more_than_an_error_or_another_sound_index() {
+        let bytes = blob(&layers()).unwrap().to_vec();
+        for place in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[place] ^= 0x55;
+            let _ = read(&damaged, |_| true);
+            assert!(read(&bytes[..place], |_| true).is_err(), "cut at {place}");
+        }
+        assert!(read(&[&bytes[..], b"x"].concat(), |_| true).is_err());
+    }
+
+    #[test]
+    fn a_bomb_ends_at_the_limit() {
+        let zeros = zstd::bulk::compress(&vec![0; 200 << 20], 1).unwrap();
+        let blob = layers()[0].blob;
+        assert!(index(&zeros, blob).is_err());
+    }
+}

@@ -1,0 +1,175 @@
+//! Index artifacts: made here, published, found and checked.
+//!
+//! A layer without a table of contents must be read from its beginning to its end once, by somebody. Who does that can leave
+//! what was learned beside the image in its registry ([`artifact`]), and everybody else mounts lazily from then on.
+
+mod artifact;
+mod find;
+
+use bytes::Bytes;
+use serde::Serialize;
+use tarpon_oci::media_type::OCI_MANIFEST;
+use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
+
+pub(crate) use self::artifact::Indexed;
+pub(crate) use self::find::{Found, find};
+use crate::image::{ImageRequest, IndexChoice};
+use crate::prepare::{self, Layer};
+use crate::progress::Progress;
+use crate::protocol::Access;
+use crate::{Engine, Error, ErrorKind, Result, access};
+
+/// The index of an image, ready to be published.
+#[derive(Debug, Clone, Serialize)]
+pub struct ImageIndexArtifact {
+    /// The image, normalised.
+    pub image: String,
+    /// Digest of its manifest.
+    pub manifest_digest: Digest,
+    /// Digest of the artifact's manifest: what `--index` pins.
+    pub index_digest: Digest,
+    /// Bytes of the index.
+    pub index_size: u64,
+    /// Compressed bytes of the layers that it covers.
+    pub layers_size: u64,
+    /// The layers that it covers, lowest first.
+    pub layers: Vec<IndexedLayer>,
+    /// The artifact's manifest.
+    #[serde(skip)]
+    manifest: Bytes,
+    /// Its blob.
+    #[serde(skip)]
+    blob: Bytes,
+}
+
+/// A layer in an index.
+#[derive(Debug, Clone, Serialize)]
+pub struct IndexedLayer {
+    /// Digest of the blob.
+    pub digest: Digest,
+    /// Compressed bytes.
+    pub size: u64,
+    /// Entries.
+    pub entries: usize,
+    /// Places in the middle of the layer from which it can be decoded, beside those that need no note.
+    pub checkpoints: usize,
+}
+
+/// What checking a published index came to.
+#[derive(Debug, Clone, Serialize)]
+pub struct IndexCheck {
+    /// Digest of the index.
+    pub index_digest: Digest,
+    /// Digest of the image's manifest.
+    pub manifest_digest: Digest,
+    /// Layers that the index covers.
+    pub layers: usize,
+    /// What it says of layers that is not so, in a line each.
+    pub differences: Vec<String>,
+}
+
+impl Engine {
+    /// Makes the index of an image: reads each layer without a table of contents once, unless that was done before.
+    pub async fn make_index(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<ImageIndexArtifact> {
+        let repository = access::open(&request.text, &request.access).await?;
+        let image = access::resolve(&repository, &request.platform).await?;
+        let layers = prepare::index_layers(self, &repository, &image, &IndexChoice::None, progress).await?;
+        let mut indexed: Vec<Indexed> = Vec::new();
+        for layer in layers.into_iter().filter(Layer::was_streamed) {
+            if !indexed.iter().any(|known| known.blob == layer.blob) {
+                indexed.push(Indexed { blob: layer.blob, compression: layer.compression, index: layer.index });
+            }
+        }
+        if indexed.is_empty() {
+            let cause = "each of its layers has a table of contents of its own";
+            return Err(Error::new(ErrorKind::Refused, "make the index", cause).hint("it mounts lazily as it is"));
+        }
+        let described = indexed.iter().map(|layer| IndexedLayer {
+            digest: layer.blob.digest,
+            size: layer.blob.size,
+            entries: layer.index.entries.len(),
+            checkpoints: layer.index.checkpoints.len(),
+        });
+        let described: Vec<IndexedLayer> = described.collect();
+        let failed = |cause: String| Error::new(ErrorKind::Other, "write the index", cause);
+        let packing = tokio::task::spawn_blocking(move || artifact::blob(&indexed));
+        let blob = packing.await.map_err(|error| failed(error.to_string()))?.map_err(failed)?;
+        let subject = tarpon_oci::Blob { digest: *image.manifest.digest(), size: image.manifest.bytes.len() as u64 };
+        let subject = NewDescriptor::new(image.manifest.media_type.clone(), subject);
+        let manifest = artifact::manifest(&blob, subject).map_err(|error| failed(error.to_string()))?;
+        Ok(ImageIndexArtifact {
+            image: image.name.clone(),
+            manifest_digest: *image.manifest.digest(),
+            index_digest: *manifest.digest(),
+            index_size: blob.len() as u64,
+            layers_size: described.iter().map(|layer| layer.size).sum(),
+            layers: described,
+            manifest: manifest.into_inner(),
+            blob,
+        })
+    }
+
+    /// Publishes an index beside its image, or wherever `destination` says.
+    pub async fn publish_index(
+        &self,
+        index: &ImageIndexArtifact,
+        destination: &Source,
+        access: &Access,
+    ) -> Result<Digest> {
+        let target = access::open_destination(destination, access)?;
+        let publish = async {
+            target.push_bytes(Bytes::from_static(EMPTY_CONFIG)).await?;
+            target.push_bytes(index.blob.clone()).await?;
+            target.push_manifest(OCI_MANIFEST, index.manifest.clone(), None).await
+        };
+        publish.await.map_err(|error| access::registry(format!("publish the index to {}", target.name()), error))
+    }
+
+    /// Compares a published index with the layers themselves, which are all read for it.
+    ///
+    /// Compared is what the index says about names, attributes and contents. Places are not: a wrong place can only lead to
+    /// bytes that no digest matches, which are never served.
+    pub async fn check_index(
+        &self,
+        request: &ImageRequest,
+        index: &Digest,
+        progress: &dyn Progress,
+    ) -> Result<IndexCheck> {
+        let repository = access::open(&request.text, &request.access).await?;
+        let image = access::resolve(&repository, &request.platform).await?;
+        let layers = prepare::index_layers(self, &repository, &image, &IndexChoice::None, progress).await?;
+        let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
+        let found = find(&IndexChoice::Pinned(*index), &repository, &image, &wanted).await;
+        if found.layers.is_empty() {
+            return Err(Error::new(ErrorKind::Refused, "check the index", found.note.unwrap_or_default()));
+        }
+        let differences = found.layers.iter().filter_map(|said| {
+            let is = layers.iter().find(|layer| layer.blob == said.blob)?;
+            let place = difference(&said.index, &is.index)?;
+            Some(format!("layer {}: the index is wrong about {place}", said.blob.digest))
+        });
+        Ok(IndexCheck {
+            index_digest: *index,
+            manifest_digest: *image.manifest.digest(),
+            layers: found.layers.len(),
+            differences: differences.collect(),
+        })
+    }
+}
+
+/// The first path that one index says something else about than the other.
+fn difference(said: &tarpon_layer::LayerIndex, is: &tarpon_layer::LayerIndex) -> Option<String> {
+    use tarpon_layer::{Entry, FileContent, Node};
+    let plain = |entry: &Entry| {
+        let mut entry = entry.clone();
+        if let Node::File(content) = &mut entry.node {
+            *content = FileContent { first_chunk: 0, chunk_count: 0, ..*content };
+        }
+        entry
+    };
+    let pairs = said.entries.iter().zip(&is.entries);
+    let differing =
+        pairs.into_iter().find(|(one, other)| plain(one) != plain(other)).map(|(one, _)| one.path.to_string());
+    let count = || format!("how many entries there are ({}, not {})", said.entries.len(), is.entries.len());
+    differing.or_else(|| (said.entries.len() != is.entries.len()).then(count))
+}

@@ -1,0 +1,127 @@
+//! [`Memo`]: what the store remembers of a mount, so that a successor of this server can make it again.
+
+use serde::{Deserialize, Serialize};
+use tarpon_mount::Mode;
+use tarpon_store::{MountRecord, Store, StoreError};
+
+use crate::protocol::{Access, MountRequest, MountStatus};
+use crate::{Engine, Error, ErrorKind, Result};
+
+/// The text of a mount record.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Memo {
+    /// What was asked for, without secrets.
+    pub(super) request: MountRequest,
+    /// How it was mounted; none before it is.
+    pub(super) mode: Option<Mode>,
+    /// Why it could not be mounted again.
+    pub(super) problem: Option<String>,
+}
+
+impl Memo {
+    pub(super) fn new(request: &MountRequest) -> Self {
+        let credentials_lost = request.credentials_lost || request.access.creds.is_some();
+        let access = Access { creds: None, ..request.access.clone() };
+        Self { request: MountRequest { access, credentials_lost, ..request.clone() }, mode: None, problem: None }
+    }
+
+    /// `None` for a record of another version.
+    pub(super) fn read(record: &MountRecord) -> Option<Self> {
+        serde_json::from_str(&record.request).ok()
+    }
+
+    /// Makes it the record of the mount, as one of this process.
+    pub(super) fn write(&self, store: &Store) -> std::result::Result<(), StoreError> {
+        // A request came in as JSON or will go out as such: it can be written.
+        let text = serde_json::to_string(self).unwrap_or_default();
+        let request = &self.request;
+        store.record_mount(&request.mountpoint, &request.manifest, &request.image, &text).map(drop)
+    }
+}
+
+/// What can be said of a mount whose server is gone. A record that cannot be read leaves gaps in the description, which
+/// is no reason not to give it.
+pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
+    let image = store.image(&record.image).ok().flatten();
+    let memo = Memo::read(record);
+    let mode = memo.as_ref().map(|memo| match memo.mode {
+        Some(mode) => mode.to_string(),
+        None => memo.request.mode.to_string(),
+    });
+    let problem = memo.as_ref().and_then(|memo| memo.problem.clone());
+    let request = memo.map(|memo| memo.request);
+    MountStatus {
+        image: record.reference.clone(),
+        manifest: record.image,
+        mountpoint: record.mountpoint.clone(),
+        mode: mode.unwrap_or_else(|| "unknown".to_owned()),
+        credentials_lost: request.as_ref().is_some_and(|request| request.credentials_lost),
+        writable: request.map(|request| request.writable).unwrap_or_default(),
+        verification: Vec::new(),
+        fallbacks: Vec::new(),
+        alive: false,
+        problem,
+        server: 0,
+        image_bytes: image.map_or(0, |image| image.compressed_size()),
+        fetched_bytes: 0,
+        requests: 0,
+        failed_reads: 0,
+        last_error: None,
+        counters: serde_json::Value::Null,
+    }
+}
+
+impl Engine {
+    /// All mounts of this store: those that a server answers for, else those that a dead server left.
+    pub fn mounts(&self) -> Result<Vec<MountStatus>> {
+        if let Some(mounts) = self.client().status()? {
+            return Ok(mounts);
+        }
+        let mounts = self.store().mounts();
+        let mounts = mounts.map_err(|error| Error::new(ErrorKind::Store, "read the records of mounts", error))?;
+        Ok(mounts.iter().map(|mount| dead(self.store(), &mount.record)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_mount::{ModeChoice, Writable};
+    use tarpon_oci::Digest;
+
+    use super::*;
+
+    fn request() -> MountRequest {
+        MountRequest {
+            image: "localhost:5000/a:v1".into(),
+            manifest: Digest::of(b"m"),
+            mountpoint: "/mnt".into(),
+            mode: ModeChoice::Auto,
+            writable: Writable::No,
+            suid: false,
+            dev: false,
+            access: Access { creds: Some("alice:0pen-sesame".into()), ..Access::default() },
+            credentials_lost: false,
+            fallbacks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_record_holds_no_secret_and_says_that_there_was_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), tarpon_store::StoreConfig::default()).unwrap();
+        Memo { mode: Some(Mode::Native), ..Memo::new(&request()) }.write(&store).unwrap();
+        let record = store.mounts().unwrap().remove(0).record;
+        assert!(!record.request.contains("sesame"));
+        let status = dead(&store, &record);
+        assert!(status.credentials_lost && !status.alive);
+        assert_eq!(status.mode, "native", "as it was mounted, not as it was asked for");
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_still_described() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), tarpon_store::StoreConfig::default()).unwrap();
+        let record = store.record_mount("/mnt".as_ref(), &Digest::of(b"m"), "a", "{}").unwrap();
+        assert_eq!((dead(&store, &record).mode.as_str(), Memo::read(&record).is_none()), ("unknown", true));
+    }
+}

@@ -1,0 +1,376 @@
+//! The mount points of a server, each in one stage of its life, and the clients that are being answered: what decides
+//! who may do what to a path, and when the server may end. All under one lock.
+//!
+//! ```text
+//!            reserve            settle           leave
+//!   (free) ──────────► Reserved ──────► Mounted ───────► Leaving ──► (free)
+//!     ▲                   │                ▲                │
+//!     └── dropped ────────┘                └─── dropped ────┘
+//! ```
+//!
+//! Between the stages somebody holds a guard: records are written and removed, and the kernel is asked, while nobody else
+//! can get at the path.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
+
+use crate::{Error, ErrorKind, Result};
+
+/// How long to wait for somebody else who is mounting or unmounting at the same path. Both take milliseconds, an
+/// unmount as long as its disk takes to sync.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// All mount points of the server.
+pub(super) struct Places<T> {
+    state: Mutex<State<T>>,
+    /// For threads that wait for a place, …
+    moved: Condvar,
+    /// … and for the task that waits until nothing is left.
+    changes: watch::Sender<()>,
+}
+
+struct State<T> {
+    stages: BTreeMap<PathBuf, Stage<T>>,
+    /// Clients that are being answered.
+    clients: usize,
+    /// Somebody has asked for something since the start.
+    used: bool,
+    /// Nothing more is begun.
+    closed: bool,
+}
+
+enum Stage<T> {
+    Reserved,
+    Mounted(Arc<T>),
+    Leaving(Arc<T>),
+}
+
+/// The right to mount at a path. Dropped, the path is free again.
+pub(super) struct Reservation<'p, T> {
+    places: &'p Places<T>,
+    /// None once it is mounted there.
+    path: Option<PathBuf>,
+}
+
+/// The right to unmount. Dropped, the mount stays.
+pub(super) struct Leaving<'p, T> {
+    places: &'p Places<T>,
+    mount: Arc<T>,
+    path: PathBuf,
+    gone: bool,
+}
+
+/// A client is being answered for as long as this lives.
+pub(super) struct Client<T>(Arc<Places<T>>);
+
+impl<T> Default for Places<T> {
+    fn default() -> Self {
+        let state = State { stages: BTreeMap::new(), clients: 0, used: false, closed: false };
+        Self { state: Mutex::new(state), moved: Condvar::new(), changes: watch::Sender::new(()) }
+    }
+}
+
+impl<T> Places<T> {
+    /// Takes a free path, after whoever is just leaving it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if there is a mount, [`ErrorKind::Store`] if the server is ending.
+    pub(super) fn reserve(&self, path: &Path) -> Result<Reservation<'_, T>> {
+        let mut state = self.state.lock();
+        self.wait_until(&mut state, |state| {
+            state.closed || !matches!(state.stages.get(path), Some(Stage::Reserved | Stage::Leaving(_)))
+        })?;
+        if state.closed {
+            return Err(Error::new(ErrorKind::Store, "mount", "the server is just ending").hint("try again"));
+        }
+        if state.stages.contains_key(path) {
+            return Err(Error::new(ErrorKind::CannotMount, "mount", "an image is mounted there already")
+                .hint(format!("tarpon umount {}", path.display())));
+        }
+        state.stages.insert(path.to_owned(), Stage::Reserved);
+        self.tell(state);
+        Ok(Reservation { places: self, path: Some(path.to_owned()) })
+    }
+
+    /// Takes the mount at `path` to unmount it; `None` if there is none.
+    pub(super) fn leave(&self, path: &Path) -> Result<Option<Leaving<'_, T>>> {
+        let mut state = self.state.lock();
+        self.wait_until(&mut state, |state| {
+            !matches!(state.stages.get(path), Some(Stage::Reserved | Stage::Leaving(_)))
+        })?;
+        let Some(Stage::Mounted(mount)) = state.stages.get(path) else { return Ok(None) };
+        let mount = mount.clone();
+        Ok(Some(self.begin_to_leave(&mut state, path, mount)))
+    }
+
+    /// Takes a mount that was found gone. `None` if somebody else sees to that already.
+    pub(super) fn leave_gone(&self, path: &Path, mount: &Arc<T>) -> Option<Leaving<'_, T>> {
+        let mut state = self.state.lock();
+        match state.stages.get(path) {
+            Some(Stage::Mounted(there)) if Arc::ptr_eq(there, mount) => {
+                Some(self.begin_to_leave(&mut state, path, mount.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    fn begin_to_leave(&self, state: &mut State<T>, path: &Path, mount: Arc<T>) -> Leaving<'_, T> {
+        state.stages.insert(path.to_owned(), Stage::Leaving(mount.clone()));
+        Leaving { places: self, mount, path: path.to_owned(), gone: false }
+    }
+
+    /// What is mounted, in order of paths. What is just leaving belongs to it until it is gone.
+    pub(super) fn mounted(&self) -> Vec<Arc<T>> {
+        let state = self.state.lock();
+        let mounts = state.stages.values().filter_map(|stage| match stage {
+            Stage::Reserved => None,
+            Stage::Mounted(mount) | Stage::Leaving(mount) => Some(mount.clone()),
+        });
+        mounts.collect()
+    }
+
+    /// A client has come. `None` if the server is ending: it must ask the next one.
+    pub(super) fn enter(self: &Arc<Self>) -> Option<Client<T>> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return None;
+        }
+        state.clients += 1;
+        state.used = true;
+        self.tell(state);
+        Some(Client(self.clone()))
+    }
+
+    /// Takes no more clients and mounts, if there is neither now; says whether it does so.
+    pub(super) fn close_if_idle(&self) -> bool {
+        let mut state = self.state.lock();
+        state.closed |= state.is_idle();
+        state.closed
+    }
+
+    /// Takes no more clients and mounts.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        self.tell(state);
+    }
+
+    /// Resolves when there is neither mount nor client.
+    pub(super) async fn idle(&self) {
+        self.until(State::is_idle).await;
+    }
+
+    /// Resolves when there is a mount or a client.
+    pub(super) async fn busy(&self) {
+        self.until(|state| !state.is_idle()).await;
+    }
+
+    /// Resolves when somebody has asked for something.
+    pub(super) async fn used(&self) {
+        self.until(|state| state.used).await;
+    }
+
+    /// Resolves when nobody is being answered and nothing is being mounted.
+    pub(super) async fn settled(&self) {
+        self.until(|state| state.clients == 0 && !state.stages.values().any(|stage| matches!(stage, Stage::Reserved)))
+            .await;
+    }
+
+    async fn until(&self, condition: impl Fn(&State<T>) -> bool) {
+        // What changes after this wakes the wait below: nothing falls between the look and the wait.
+        let mut changes = self.changes.subscribe();
+        while !condition(&self.state.lock()) {
+            // The sender lives in `self`.
+            let _changed = changes.changed().await;
+        }
+    }
+
+    fn wait_until(
+        &self,
+        state: &mut parking_lot::MutexGuard<'_, State<T>>,
+        condition: impl Fn(&State<T>) -> bool,
+    ) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while !condition(state) {
+            if self.moved.wait_until(state, until).timed_out() {
+                let cause = format!("somebody else has been mounting or unmounting there for {} s", PATIENCE.as_secs());
+                return Err(Error::new(ErrorKind::Store, "wait for the mount point", cause));
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State<T>)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        self.tell(state);
+    }
+
+    fn tell(&self, state: parking_lot::MutexGuard<'_, State<T>>) {
+        drop(state);
+        self.moved.notify_all();
+        self.changes.send_replace(());
+    }
+}
+
+impl<T> State<T> {
+    fn is_idle(&self) -> bool {
+        self.stages.is_empty() && self.clients == 0
+    }
+}
+
+impl<T> Reservation<'_, T> {
+    /// It is mounted.
+    pub(super) fn settle(mut self, mount: Arc<T>) {
+        let path = self.path.take();
+        self.places.change(|state| {
+            state.used = true;
+            state.stages.extend(path.map(|path| (path, Stage::Mounted(mount))));
+        });
+    }
+}
+
+impl<T> Drop for Reservation<'_, T> {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            self.places.change(|state| drop(state.stages.remove(path)));
+        }
+    }
+}
+
+impl<T> Leaving<'_, T> {
+    /// What leaves.
+    pub(super) fn mount(&self) -> &T {
+        &self.mount
+    }
+
+    /// It is gone: the path is free.
+    pub(super) fn free(mut self) {
+        self.gone = true;
+    }
+}
+
+impl<T> Drop for Leaving<'_, T> {
+    fn drop(&mut self) {
+        self.places.change(|state| {
+            state.stages.remove(&self.path);
+            if !self.gone {
+                state.stages.insert(std::mem::take(&mut self.path), Stage::Mounted(self.mount.clone()));
+            }
+        });
+    }
+}
+
+impl<T> Drop for Client<T> {
+    fn drop(&mut self) {
+        self.0.change(|state| state.clients -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    const PATH: &str = "/mnt";
+
+    fn places() -> Arc<Places<u32>> {
+        Arc::default()
+    }
+
+    fn mounted(places: &Places<u32>, mount: u32) -> Arc<u32> {
+        let mount = Arc::new(mount);
+        places.reserve(Path::new(PATH)).unwrap().settle(mount.clone());
+        mount
+    }
+
+    #[test]
+    fn a_path_is_reserved_before_it_is_mounted_and_free_after() {
+        let places = places();
+        mounted(&places, 1);
+        let error = places.reserve(Path::new(PATH)).err().unwrap();
+        assert_eq!((error.kind, error.cause.as_str()), (ErrorKind::CannotMount, "an image is mounted there already"));
+        assert!(places.reserve(Path::new("/other")).is_ok());
+        let leaving = places.leave(Path::new(PATH)).unwrap().unwrap();
+        assert_eq!(*leaving.mount(), 1);
+        leaving.free();
+        assert!(places.leave(Path::new(PATH)).unwrap().is_none());
+        assert!(places.reserve(Path::new(PATH)).is_ok());
+    }
+
+    #[test]
+    fn of_many_who_mount_at_one_path_one_does_and_a_failed_one_makes_room() {
+        let places = places();
+        let first = places.reserve(Path::new(PATH)).unwrap();
+        let others: Vec<_> = (0..4_u32)
+            .map(|number| {
+                let places = places.clone();
+                std::thread::spawn(move || match places.reserve(Path::new(PATH)) {
+                    Ok(place) => {
+                        place.settle(Arc::new(number));
+                        true
+                    }
+                    Err(_) => false,
+                })
+            })
+            .collect();
+        drop(first);
+        let won = others.into_iter().map(|other| other.join().unwrap()).filter(|won| *won).count();
+        assert_eq!((won, places.mounted().len()), (1, 1));
+    }
+
+    #[test]
+    fn an_unmount_that_fails_leaves_the_mount_where_it_was() {
+        let places = places();
+        mounted(&places, 1);
+        drop(places.leave(Path::new(PATH)).unwrap());
+        assert_eq!(places.mounted(), [Arc::new(1)]);
+    }
+
+    #[test]
+    fn what_was_found_gone_is_removed_once_and_never_its_successor() {
+        let places = places();
+        let first = mounted(&places, 1);
+        let leaving = places.leave_gone(Path::new(PATH), &first).unwrap();
+        assert!(places.leave_gone(Path::new(PATH), &first).is_none(), "somebody sees to it");
+        leaving.free();
+        mounted(&places, 1);
+        assert!(places.leave_gone(Path::new(PATH), &first).is_none(), "another mount, however equal");
+        assert_eq!(places.mounted().len(), 1);
+    }
+
+    #[test]
+    fn it_closes_only_while_nobody_needs_it_and_then_for_good() {
+        let places = places();
+        let client = places.enter().unwrap();
+        assert!(!places.close_if_idle());
+        drop(client);
+        let place = places.reserve(Path::new(PATH)).unwrap();
+        assert!(!places.close_if_idle());
+        drop(place);
+        assert!(places.close_if_idle());
+        assert!(places.enter().is_none());
+        assert_eq!(places.reserve(Path::new(PATH)).err().unwrap().kind, ErrorKind::Store);
+    }
+
+    #[test]
+    fn waiting_ends_with_the_last_client_and_mount() {
+        let places = places();
+        assert!(places.used().now_or_never().is_none());
+        let client = places.enter().unwrap();
+        assert!(places.used().now_or_never().is_some());
+        let mut idle = Box::pin(places.idle());
+        assert!(idle.as_mut().now_or_never().is_none());
+        let mount = mounted(&places, 1);
+        drop(client);
+        assert!(idle.as_mut().now_or_never().is_none());
+        places.leave_gone(Path::new(PATH), &mount).unwrap().free();
+        assert!(idle.now_or_never().is_some());
+    }
+}

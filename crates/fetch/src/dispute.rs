@@ -1,0 +1,292 @@
+//! Objects that images contradict each other about.
+//!
+//! An object is named by the digest of the whole, and a read names nothing but the object; yet what arrives is checked chunk by
+//! chunk, against the chunk list of an image. A list may lie: every chunk matches its digest, and the whole is something else. One
+//! image's lie must not reach the readers of another, so:
+//!
+//! - What comes from chunks (presence bits, partial files, failures) belongs to the list that it was checked against, never to
+//!   the object ([`crate::object::Parts`]). Only what was hashed as a whole is shared by name.
+//! - As long as all images that have the object say the same of it, its chunks are handed out as they come: no reader gets
+//!   anything that its own image does not vouch for. The same goes for a list that was found to be true, or that is the only one
+//!   left when the others were found to be false.
+//! - Otherwise nothing is handed out before the whole has been fetched and hashed: each list for itself, several at a time, until one
+//!   is true or one alone is left. That happens when one image lies, and when two formats split the same file differently: rare, and
+//!   then worth a wait.
+//!
+//! A kernel that shares one inode of the object among all images remembers more than a read: see `inodes.rs`.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt};
+use parking_lot::Mutex;
+use tarpon_layer::{Chunk, ObjectId, Place};
+use tarpon_oci::{Hasher, Verified};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::config::{Config, MEMO_ENTRIES};
+use crate::error::{PieceError, ReadError};
+use crate::host::Host;
+use crate::image::{Claimant, Claims, ListId};
+use crate::local::LocalObject;
+use crate::lru::Lru;
+use crate::object::Object;
+
+/// Longest object that is fetched whole to find out whether its list is true. Longer ones stay unreadable while images
+/// disagree about them.
+const WHOLE_BYTES: u64 = 4 << 30;
+/// Longest time that one list may take. A source that delivers a trickle must not occupy a place for ever.
+const WHOLE_TIME: Duration = Duration::from_secs(600);
+/// Bytes that are hashed at a time: a customary chunk.
+const WINDOW: u64 = 4 << 20;
+/// Lists of one object that are tried at the same time, so that one that hangs does not hold up the others.
+const LISTS_AT_ONCE: usize = 4;
+
+type Outcome = Option<Result<(), ReadError>>;
+
+/// Disputes that are being settled, and those that could not be a moment ago.
+pub(crate) struct Disputes {
+    running: Mutex<HashMap<ObjectId, watch::Receiver<Outcome>>>,
+    failures: Mutex<Lru<ObjectId, (Instant, ReadError)>>,
+    memo: Duration,
+}
+
+impl Disputes {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self { running: Mutex::default(), failures: Mutex::new(Lru::new(MEMO_ENTRIES)), memo: config.failure_memo }
+    }
+
+    fn remembered(&self, id: &ObjectId) -> Option<ReadError> {
+        let mut failures = self.failures.lock();
+        failures.get(id).filter(|(until, _)| Instant::now() < *until).map(|(_, error)| error.clone())
+    }
+
+    fn end(&self, id: &ObjectId, outcome: &Result<(), ReadError>) {
+        if let Err(error) = outcome {
+            self.failures.lock().insert(*id, (Instant::now() + self.memo, error.clone()), 1);
+        }
+        self.running.lock().remove(id);
+    }
+
+    /// A new image has come: it may have what the others could not deliver.
+    pub(crate) fn forget_failures(&self) {
+        self.failures.lock().retain(|_, _| false);
+    }
+}
+
+impl Host {
+    /// Whether chunks of the object may be handed out before the whole was hashed.
+    pub(crate) fn may_be_lazy(&self, object: &Object) -> bool {
+        let Some(parts) = &object.parts else { return true };
+        loop {
+            let generation = self.images.generation();
+            if object.is_agreed(generation) {
+                return true;
+            }
+            let Claims::Agreed(claimants) = self.images.claims(&object.id) else { return false };
+            let is_true = self.images.judgement(&object.id, &parts.list) == Some(true);
+            let is_agreed = claimants.first().is_some_and(|(image, entry)| image.list_id(entry) == parts.list);
+            if !is_true && !is_agreed {
+                return false;
+            }
+            if !is_true {
+                self.inodes.feed(&object.id, parts.list);
+            }
+            // In this order: whoever registers an image and looks at the inodes after that sees this list, or is seen here.
+            if self.images.generation() == generation {
+                object.set_agreed(generation);
+                return true;
+            }
+        }
+    }
+
+    /// Returns when the images no longer contradict each other about the object, as far as that can be had by `deadline`.
+    pub(crate) async fn resolve(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        claimants: Vec<Claimant>,
+        deadline: Instant,
+    ) -> Result<(), ReadError> {
+        let mut outcome = self.begin_resolving(id, claimants)?;
+        let disputed = |reason: String| ReadError::Disputed { object: *id, reason: reason.into() };
+        let settled = tokio::time::timeout_at(deadline, outcome.wait_for(Option::is_some)).await;
+        let settled = settled.map_err(|_elapsed| disputed(PieceError::Late(self.config.read_deadline).to_string()))?;
+        settled.map_or(None, |outcome| outcome.clone()).unwrap_or_else(|| Err(disputed("nobody found out".into())))
+    }
+
+    /// Finds out in the background which list is true. The task goes on without waiters.
+    pub(crate) fn begin_resolving(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        claimants: Vec<Claimant>,
+    ) -> Result<watch::Receiver<Outcome>, ReadError> {
+        if let Some(error) = self.disputes.remembered(id) {
+            return Err(error);
+        }
+        let mut running = self.disputes.running.lock();
+        if let Some(outcome) = running.get(id) {
+            return Ok(outcome.clone());
+        }
+        let (told, outcome) = watch::channel(None);
+        running.insert(*id, outcome.clone());
+        drop(running);
+        let ending = Ending { host: self.clone(), id: *id, told };
+        self.runtime.spawn(async move {
+            let outcome = ending.host.try_lists(&ending.id, claimants).await;
+            ending.host.disputes.end(&ending.id, &outcome);
+            ending.told.send_replace(Some(outcome));
+        });
+        Ok(outcome)
+    }
+
+    /// Tries all lists until there is nothing left to contradict each other.
+    async fn try_lists(self: &Arc<Self>, id: &ObjectId, claimants: Vec<Claimant>) -> Result<(), ReadError> {
+        tracing::warn!(object = %id, "images contradict each other about an object; it is fetched whole");
+        let mut lists: HashMap<ListId, Vec<Claimant>> = HashMap::new();
+        for (image, entry) in claimants {
+            lists.entry(image.list_id(&entry)).or_default().push((image, entry));
+        }
+        let tries = lists.into_iter().map(|(list, claimants)| async move {
+            let judged = tokio::time::timeout(WHOLE_TIME, self.try_list(id, list, &claimants)).await;
+            judged.unwrap_or(Err(PieceError::Late(WHOLE_TIME)))
+        });
+        let mut tries = stream::iter(tries).buffer_unordered(LISTS_AT_ONCE);
+        let mut failure = None;
+        while let Some(judged) = tries.next().await {
+            if let Err(error) = judged {
+                failure.get_or_insert(error);
+            }
+            if !matches!(self.images.claims(id), Claims::Disputed(_)) {
+                return Ok(());
+            }
+        }
+        let reason = failure.unwrap_or(PieceError::Cancelled).to_string();
+        Err(ReadError::Disputed { object: *id, reason: reason.into() })
+    }
+
+    /// Finds out whether one list is true.
+    async fn try_list(self: &Arc<Self>, id: &ObjectId, list: ListId, claimants: &[Claimant]) -> Result<(), PieceError> {
+        let judged = match self.compare_with_local(id, claimants).await {
+            Some(judged) => judged?,
+            None => match (self.hash_whole(id, claimants).await, self.compare_with_local(id, claimants).await) {
+                (Ok(judged), _) => judged,
+                // It has become a local file under us: its chunks are not fetched any more.
+                (Err(_), Some(judged)) => judged?,
+                (Err(error), None) => return Err(error),
+            },
+        };
+        for (image, _) in claimants.iter().filter(|_| !judged) {
+            image.accuse(id);
+        }
+        self.judge(*id, list, judged);
+        Ok(())
+    }
+
+    /// Fetches and hashes the object as the claimants, who have the same list, split it.
+    async fn hash_whole(self: &Arc<Self>, id: &ObjectId, claimants: &[Claimant]) -> Result<bool, PieceError> {
+        let size = claimants.first().map_or(0, |(_, entry)| entry.size);
+        if size > WHOLE_BYTES {
+            return Err(PieceError::BadTable(format!("{size} bytes are too many to be fetched whole").into()));
+        }
+        let mut hasher = Hasher::new();
+        let mut at = 0;
+        while at < size {
+            let end = size.min(at + WINDOW);
+            let bytes = self.read_window(id, claimants, at..end).await?;
+            at = end;
+            let hashing = self.runtime.spawn_blocking(move || {
+                hasher.update(&bytes);
+                hasher
+            });
+            hasher = hashing.await.map_err(|_going_down| PieceError::Cancelled)?;
+        }
+        Ok(Verified::check_stream(id, hasher).is_ok())
+    }
+
+    /// A part of the object from whichever of the claimants can deliver it.
+    async fn read_window(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        claimants: &[Claimant],
+        window: Range<u64>,
+    ) -> Result<Bytes, PieceError> {
+        let mut failure = PieceError::Cancelled;
+        for (image, _) in claimants {
+            let Some(object) = self.object_in(image, id) else { continue };
+            let deadline = Instant::now() + self.config.read_deadline;
+            match self.read_chunks(&object, window.clone(), deadline).await {
+                Ok(bytes) => return Ok(bytes.into_bytes()),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Whether the list fits the object that is a local file; `None` if it is not.
+    async fn compare_with_local(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        claimants: &[Claimant],
+    ) -> Option<Result<bool, PieceError>> {
+        let local = self.complete(id)?;
+        let object = self.object_in(&claimants.first()?.0, id)?;
+        let compared = self.runtime.spawn_blocking(move || fits(&object, &local)).await;
+        Some(compared.map_err(|_going_down| PieceError::Cancelled))
+    }
+
+    /// The partial file was hashed. That a list is true is worth remembering where somebody says otherwise; everywhere else
+    /// it would only make all readers ask anew what is agreed on.
+    pub(crate) fn was_hashed(&self, object: &Object, list: ListId, is_true: bool) {
+        if !is_true || matches!(self.images.claims(&object.id), Claims::Disputed(_)) {
+            self.judge(object.id, list, is_true);
+        } else {
+            self.inodes.confirm(&object.id, list);
+        }
+    }
+
+    /// The whole object was hashed as this list has it.
+    fn judge(&self, id: ObjectId, list: ListId, is_true: bool) {
+        self.images.judge(id, list, is_true);
+        if is_true {
+            self.inodes.confirm(&id, list);
+        }
+    }
+}
+
+/// Whether every chunk of the list is what the file, which was hashed, has in its place.
+fn fits(object: &Object, local: &LocalObject) -> bool {
+    let chunk_fits = |chunk: Chunk| {
+        let (mut hasher, mut at, mut zeros) = (Hasher::new(), chunk.object_offset, true);
+        let end = chunk.object_offset.saturating_add(chunk.size);
+        while at < end {
+            let Ok(bytes) = local.read(&object.id, at, WINDOW.min(end - at)) else { return false };
+            if bytes.is_empty() {
+                return false;
+            }
+            hasher.update(&bytes);
+            zeros &= bytes.iter().all(|byte| *byte == 0);
+            at += bytes.len() as u64;
+        }
+        if chunk.place == Place::Zeros { zeros } else { hasher.finish() == chunk.digest }
+    };
+    object.size() == local.size && object.chunks().all(|(_, chunk)| chunk_fits(chunk))
+}
+
+/// Whatever ends the task, nobody finds the dispute running after that.
+struct Ending {
+    host: Arc<Host>,
+    id: ObjectId,
+    told: watch::Sender<Outcome>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if self.told.borrow().is_none() {
+            self.host.disputes.running.lock().remove(&self.id);
+        }
+    }
+}

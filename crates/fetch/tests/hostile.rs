@@ -1,0 +1,273 @@
+//! Images that lie about objects of other images, and what readers of those get.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{World, noise};
+use tarpon_fetch::{Fault, Fetcher, ImageHandle, ReadError};
+use tarpon_oci::Digest;
+use tarpon_testkit::source::{Form, MemorySource, PackedLayer, Packer, Refusal, Then, table_of};
+use tokio::time::Instant;
+
+/// Without printing megabytes when it fails.
+macro_rules! assert_bytes {
+    ($left:expr, $right:expr) => {
+        assert!($left[..] == $right[..], "these are not the right bytes");
+    };
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// One object of these bytes, in chunks of so many.
+fn honest(bytes: &[u8], chunk: usize) -> PackedLayer {
+    let mut packer = Packer::new(Form::Raw);
+    packer.object(bytes, chunk);
+    packer.finish()
+}
+
+/// An object of these bytes that claims to be `name`.
+fn lie(name: &Digest, bytes: &[u8], chunk: usize) -> PackedLayer {
+    let mut packer = Packer::new(Form::Raw);
+    let object = packer.object(bytes, chunk);
+    packer.lie(&object, *name);
+    packer.finish()
+}
+
+fn add(fetcher: &Fetcher, layer: &PackedLayer, name: &str) -> (ImageHandle, Arc<MemorySource>) {
+    let source = Arc::new(MemorySource::new([layer.bytes.clone()]));
+    (fetcher.add_image(table_of(&[layer]), source.clone(), name), source)
+}
+
+/// The object, the world of an image that lies about it, and the layer of one that does not.
+fn contested() -> (Vec<u8>, Digest, World, PackedLayer) {
+    let good = noise(1, 2 * MIB);
+    let object = Digest::of(&good);
+    let world = World::new(&[&lie(&object, &noise(2, 2 * MIB), 64 * KIB)]);
+    (good.clone(), object, world, honest(&good, 64 * KIB))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_lies_about_an_object_changes_nothing_for_one_that_does_not() {
+    for lies_first in [true, false] {
+        for (size, chunk) in [(2 * MIB, 64 * KIB), (2 * MIB, 2 * MIB), (100, 100), (3 * MIB, 64 * KIB)] {
+            let good = noise(1, 2 * MIB);
+            let object = Digest::of(&good);
+            let (honest, lie) = (honest(&good, 64 * KIB), lie(&object, &noise(2, size), chunk));
+            let layers = if lies_first { [&lie, &honest] } else { [&honest, &lie] };
+            let world = World::new(&layers[..1]);
+            let _other = add(&world.fetcher, layers[1], "other:latest");
+            assert_bytes!(world.read(&object, 100_000, 300_000).await.unwrap(), good[100_000..400_000]);
+            assert_bytes!(world.read(&object, 0, 2 << 20).await.unwrap(), good);
+            world.quiet().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_that_a_lying_image_fetched_before_are_not_another_images() {
+    let (good, object, world, layer) = contested();
+    assert!(world.read(&object, 0, 200_000).await.unwrap() != good[..200_000], "it gets what it asked for");
+    world.quiet().await;
+    let (_good, _) = add(&world.fetcher, &layer, "good:latest");
+    assert!(world.fetcher.read_local(&object, 0, 1000).is_none());
+    assert_bytes!(world.read(&object, 0, 200_000).await.unwrap(), good[..200_000]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn zeros_that_a_table_makes_up_are_believed_by_nobody_else() {
+    let good = noise(1, MIB);
+    let object = Digest::of(&good);
+    let world = World::new(&[&lie(&object, &vec![0; MIB], MIB)]);
+    let (_good, _) = add(&world.fetcher, &honest(&good, MIB), "good:latest");
+    assert_bytes!(world.read(&object, 0, 1 << 20).await.unwrap(), good);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_lying_image_writes_does_not_reach_the_partial_object_of_another() {
+    let good = noise(1, 2 * MIB);
+    let object = Digest::of(&good);
+    let world = World::new(&[&honest(&good, 64 * KIB)]);
+    assert_bytes!(world.read(&object, 0, 600_000).await.unwrap(), good[..600_000]);
+    world.quiet().await;
+    let (evil, _) = add(&world.fetcher, &lie(&object, &noise(2, 2 * MIB), 64 * KIB), "evil:latest");
+    // Fetching for the lying image goes on while nobody can tell which one lies.
+    world.source.always(Then::Refuse(Fault::NotFound).into());
+    let _contested = world.read(&object, 1 << 20, 64 * 1024).await;
+    world.quiet().await;
+    drop(evil);
+    assert_bytes!(world.fetcher.read_local(&object, 0, 600_000).unwrap().unwrap(), good[..600_000]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_was_found_out_fails_its_own_image_alone() {
+    let (good, object, world, layer) = contested();
+    world.read(&object, 0, 2 << 20).await.unwrap();
+    for _ in 0..1000 {
+        if world.image.stats().poisoned_objects > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(matches!(world.fetcher.read(&object, 0, 10).await, Err(ReadError::Poisoned(_))));
+    let (_good, source) = add(&world.fetcher, &layer, "good:latest");
+    assert_bytes!(world.read(&object, 1 << 20, 1000).await.unwrap(), good[MIB..MIB + 1000]);
+    assert_eq!(source.requests().len(), 1, "and lazily, since one list alone is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_piece_that_a_lying_image_could_not_read_is_not_remembered_against_another() {
+    let good = noise(1, 200 * KIB);
+    let layer = honest(&good, 200 * KIB);
+    // The same layer, and chunks in it that are not what the index says.
+    let mut wrong = layer.clone();
+    wrong.index.chunks[0].digest = Digest::of(b"something else");
+    let mut packer = Packer::new(Form::Raw);
+    packer.object(&good, 200 * KIB);
+    packer.lie(&Digest::of(&good), Digest::of(b"another object"));
+    wrong.index.entries = packer.finish().index.entries;
+    let world = World::new(&[&wrong]);
+    let (_good, _) = add(&world.fetcher, &layer, "good:latest");
+    assert!(world.read(&Digest::of(b"another object"), 0, 1000).await.is_err());
+    assert_bytes!(world.read(&Digest::of(&good), 0, 1000).await.unwrap(), good[..1000]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn honest_images_that_split_an_object_differently_are_both_right() {
+    let content = noise(3, 3 * MIB);
+    let object = Digest::of(&content);
+    for chunks in [[100 * KIB, 64 * KIB], [64 * KIB, 3 * MIB]] {
+        let world = World::new(&[&honest(&content, chunks[0])]);
+        assert!(world.read(&object, 0, 1000).await.is_ok());
+        let (_other, _) = add(&world.fetcher, &honest(&content, chunks[1]), "other:latest");
+        assert_bytes!(world.read(&object, 1_000_000, 500_000).await.unwrap(), content[1_000_000..1_500_000]);
+        world.quiet().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dispute_is_settled_once_and_for_a_store_without_room_too() {
+    let (good, object, world, layer) = contested();
+    world.store.refuse(Some(Refusal::Full));
+    let (_good, source) = add(&world.fetcher, &layer, "good:latest");
+    let reads = (0..8).map(|i| world.read(&object, i * 1000, 1000));
+    for (i, bytes) in futures::future::join_all(reads).await.into_iter().enumerate() {
+        assert_bytes!(bytes.unwrap(), good[i * 1000..i * 1000 + 1000]);
+    }
+    let asked = |source: &MemorySource| -> u64 { source.requests().iter().map(|(_, r)| r.end - r.start).sum() };
+    assert!(asked(&source) <= 3 << 20, "{}", asked(&source));
+    let before = asked(&source);
+    assert_bytes!(world.read(&object, 1 << 20, 1000).await.unwrap(), good[MIB..MIB + 1000]);
+    assert!(asked(&source) - before <= 64 << 10, "from now on its chunks are fetched as they are needed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lying_image_whose_source_hangs_does_not_hold_up_another() {
+    let (good, object, world, layer) = contested();
+    world.source.always(Then::Never.into());
+    let (_good, _) = add(&world.fetcher, &layer, "good:latest");
+    let began = Instant::now();
+    assert_bytes!(world.read(&object, 5, 1000).await.unwrap(), good[5..1005]);
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dispute_that_nobody_can_settle_is_an_error_within_the_deadline_and_then_at_once() {
+    let (good, object, world, layer) = contested();
+    let (_good, source) = add(&world.fetcher, &layer, "good:latest");
+    for source in [&world.source, &source] {
+        source.always(Then::Never.into());
+    }
+    let began = Instant::now();
+    assert!(matches!(world.fetcher.read(&object, 0, 1000).await, Err(ReadError::Disputed { .. })));
+    assert_eq!(began.elapsed().as_secs(), 30);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(world.fetcher.read(&object, 0, 1000).await.is_err());
+    assert_eq!(began.elapsed().as_secs(), 31);
+    for source in [&world.source, &source] {
+        source.calm();
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_bytes!(world.read(&object, 0, 1000).await.unwrap(), good[..1000]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_is_told_of_inodes_that_show_what_it_does_not_vouch_for() {
+    let (_, object, world, layer) = contested();
+    assert_eq!(world.fetcher.hold_inode(&object), Some(2 << 20));
+    let (good, _) = add(&world.fetcher, &layer, "good:latest");
+    assert_eq!(good.contested_inode(), Some(object));
+    assert_eq!(world.image.contested_inode(), None);
+    world.fetcher.release_inode(&object);
+    assert_eq!(good.contested_inode(), None, "the kernel has let go of it");
+    world.fetcher.hold_inode(&object).unwrap();
+    assert_eq!(good.contested_inode(), None, "since both are registered, only what was hashed is handed out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inode_that_was_fed_the_truth_is_everybodys() {
+    let content = noise(3, 2 * MIB);
+    let object = Digest::of(&content);
+    let world = World::new(&[&honest(&content, 64 * KIB)]);
+    world.fetcher.hold_inode(&object).unwrap();
+    world.read(&object, 0, 1000).await.unwrap();
+    let (other, _) = add(&world.fetcher, &honest(&content, 100 * KIB), "other:latest");
+    assert_eq!(other.contested_inode(), Some(object), "nobody knows that yet");
+    drop(other);
+    world.read(&object, 0, 2 << 20).await.unwrap();
+    world.until_complete(&object).await;
+    world.quiet().await;
+    let (other, _) = add(&world.fetcher, &honest(&content, 100 * KIB), "other:latest");
+    for _ in 0..1000 {
+        if other.contested_inode().is_none() {
+            return;
+        }
+        // It is told by the thread that hashed the object.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never confirmed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_size_of_an_inode_is_not_what_one_image_makes_up() {
+    let good = noise(1, 100 * KIB);
+    let object = Digest::of(&good);
+    let (small, whole) = (lie(&object, b"short", 5), honest(&good, 100 * KIB));
+    let world = World::new(&[&small]);
+    assert_eq!(world.fetcher.hold_inode(&object), Some(5));
+    let (image, _) = add(&world.fetcher, &whole, "good:latest");
+    assert_eq!(image.contested_inode(), Some(object));
+    world.fetcher.release_inode(&object);
+    let mut size = world.fetcher.hold_inode(&object);
+    for _ in 0..100 {
+        if size.is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        size = world.fetcher.hold_inode(&object);
+    }
+    assert_eq!(size, Some(100 << 10));
+    assert_eq!(image.contested_inode(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_says_the_truth_and_delivers_nothing_holds_up_another_once() {
+    let content = noise(3, 600 * KIB);
+    let object = Digest::of(&content);
+    let layer = honest(&content, 100 * KIB);
+    let world = World::new(&[&layer]);
+    world.source.always(Then::Never.into());
+    let (_other, _) = add(&world.fetcher, &honest(&content, 100 * KIB), "other:latest");
+    let began = Instant::now();
+    assert_bytes!(world.read(&object, 0, 1000).await.unwrap(), content[..1000]);
+    assert!(began.elapsed() <= Duration::from_secs(15), "{:?}", began.elapsed());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for chunk in 1..6 {
+        let (began, at) = (Instant::now(), chunk * 100 * KIB);
+        assert_bytes!(world.read(&object, at as u64, 1000).await.unwrap(), content[at..at + 1000]);
+        assert!(began.elapsed() < Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_secs(6)).await;
+    }
+}

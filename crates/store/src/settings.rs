@@ -1,0 +1,78 @@
+//! What a user has settled for this store, and every process that uses it goes by.
+
+use serde::{Deserialize, Serialize};
+
+use crate::StoreError;
+use crate::files::{self, io_error};
+use crate::layout::{Layout, read_record};
+use crate::sealed;
+use crate::storage::Storage;
+use crate::store::Store;
+
+/// Name of the file.
+pub(crate) const FILE: &str = "settings";
+
+/// The file `settings`. A field that is not there has its default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Settings {
+    /// Bytes that the store may hold.
+    pub(crate) budget: Option<u64>,
+}
+
+impl Settings {
+    /// What was settled. A file that is damaged or not there settles nothing.
+    pub(crate) fn read(storage: &dyn Storage, layout: &Layout) -> Self {
+        let text = read_record(storage, &layout.name(FILE)).ok().flatten();
+        text.and_then(|text| sealed::unseal(&text).ok()).unwrap_or_default()
+    }
+}
+
+impl Store {
+    /// How many bytes the store may hold from now on, in every process that uses it; those that run hear of it with
+    /// their next look at the disk. Says what was settled before; nothing is written if that is the same.
+    pub fn settle_budget(&self, bytes: u64) -> Result<Option<u64>, StoreError> {
+        let storage = self.shared.storage();
+        let before = Settings::read(storage, &self.shared.layout);
+        if before.budget != Some(bytes) {
+            let path = self.shared.layout.name(FILE);
+            let text = sealed::seal(&Settings { budget: Some(bytes) });
+            let text = text.map_err(|error| io_error("writing", &path)(error.into()))?;
+            files::replace(storage, self.shared.layout.root(), FILE, &text)
+                .map_err(|error| self.shared.refuse(error))?;
+            self.shared.budget.refresh();
+        }
+        Ok(before.budget)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::StoreConfig;
+
+    use super::*;
+
+    fn open(folder: &tempfile::TempDir) -> Store {
+        Store::open(folder.path(), StoreConfig::default()).unwrap()
+    }
+
+    #[test]
+    fn the_size_is_remembered_and_heard_of_by_those_who_use_the_store_already() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, server) = (open(&folder), open(&folder));
+        assert_eq!(one.settle_budget(5 << 20).unwrap(), None);
+        assert_eq!(one.settle_budget(6 << 20).unwrap(), Some(5 << 20));
+        assert_eq!(one.usage().unwrap().budget, 6 << 20);
+        assert_eq!(open(&folder).usage().unwrap().budget, 6 << 20);
+        server.shared.budget.refresh();
+        assert_eq!(server.usage().unwrap().budget, 6 << 20);
+    }
+
+    #[test]
+    fn damaged_settings_settle_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let default = open(&folder).usage().unwrap().budget;
+        std::fs::write(folder.path().join(FILE), "{}").unwrap();
+        assert_eq!(open(&folder).usage().unwrap().budget, default);
+    }
+}
