@@ -6,7 +6,7 @@ use std::process::Stdio;
 use serde_json::Value;
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::layers::{ImageBuilder, Item, Layer, tar};
-use tarpon_testkit::registry::Auth;
+use tarpon_testkit::registry::{Auth, PASSWORD, USER};
 
 use crate::world::{World, add, small_image};
 
@@ -57,6 +57,7 @@ fn all_platforms_of_an_archive_become_an_index() {
     }
 }
 
+/// Digests and sizes change with the versions of the compressors, and with nothing else.
 #[test]
 fn a_conversion_says_what_it_did() {
     let world = world();
@@ -100,6 +101,31 @@ fn what_cannot_be_converted_is_said_in_one_line() {
     ];
     insta::assert_snapshot!(runs.map(convert).join("\n"));
     assert!(!world.path("out/index.json").exists());
+}
+
+#[test]
+fn source_and_destination_have_credentials_of_their_own() {
+    let mut contents = Contents::new();
+    add(&mut contents, ("app", "v1"), &small_image(), |_| true);
+    let world = World::serving(contents, Auth::Basic);
+    let alice = format!("{USER}:{PASSWORD}");
+    let convert = |options: &[&str], to: &str| {
+        let common = ["--quiet", "convert", "--format", "estargz", "--platform", "linux/amd64"];
+        world.output(&[&common[..], options, &["HOST/app:v1", to]].concat())
+    };
+    for (options, to, code) in [
+        (&[][..], "oci:TMP/out", 4),
+        (&["--dest-creds", &alice], "oci:TMP/out", 4),
+        (&["--src-creds", &alice], "oci:TMP/out", 0),
+        (&["--src-creds", &alice], "HOST/out:v1", 4),
+        (&["--src-creds", &alice, "--dest-creds", &alice], "HOST/out:v1", 0),
+    ] {
+        let output = convert(options, to);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{to}: {said}");
+        assert_eq!(said.contains("--src-creds, --dest-creds or --authfile"), code == 4, "{said}");
+        assert!(!said.contains(PASSWORD), "{said}");
+    }
 }
 
 #[test]
