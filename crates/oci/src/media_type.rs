@@ -32,6 +32,25 @@ pub enum Compression {
     Zstd,
 }
 
+impl Compression {
+    /// All of them; their places are their numbers.
+    const ALL: [Self; 3] = [Self::None, Self::Gzip, Self::Zstd];
+
+    /// The number that stands for it in binary formats of ours.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Gzip => 1,
+            Self::Zstd => 2,
+        }
+    }
+
+    /// The compression with this number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
+
 /// The type of an OCI image manifest.
 pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 /// The type of an OCI image index.

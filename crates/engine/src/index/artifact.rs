@@ -58,12 +58,7 @@ pub(crate) fn blob(layers: &[Indexed]) -> Result<Bytes, String> {
         bytes.extend_from_slice(layer.blob.digest.as_bytes());
         bytes.extend_from_slice(&layer.blob.size.to_le_bytes());
         bytes.extend_from_slice(&(packed.len() as u64).to_le_bytes());
-        bytes.push(match layer.compression {
-            Compression::None => 0,
-            Compression::Gzip => 1,
-            Compression::Zstd => 2,
-        });
-        bytes.extend_from_slice(&[0; 7]);
+        bytes.extend_from_slice(&[layer.compression.number(), 0, 0, 0, 0, 0, 0, 0]);
         indexes.extend_from_slice(&packed);
     }
     bytes.append(&mut indexes);
@@ -94,12 +89,8 @@ fn described(layer: &[u8; LAYER]) -> Option<(Blob, Compression, usize)> {
     let (digest, rest) = layer.split_first_chunk::<32>()?;
     let (size, rest) = rest.split_first_chunk::<8>()?;
     let (length, rest) = rest.split_first_chunk::<8>()?;
-    let compression = match rest {
-        [0, 0, 0, 0, 0, 0, 0, 0] => Compression::None,
-        [1, 0, 0, 0, 0, 0, 0, 0] => Compression::Gzip,
-        [2, 0, 0, 0, 0, 0, 0, 0] => Compression::Zstd,
-        _ => return None,
-    };
+    let [compression, 0, 0, 0, 0, 0, 0, 0] = *rest else { return None };
+    let compression = Compression::from_number(compression)?;
     let blob = Blob { digest: Digest::from_bytes(*digest), size: u64::from_le_bytes(*size) };
     Some((blob, compression, usize::try_from(u64::from_le_bytes(*length)).ok()?))
 }

@@ -9,8 +9,8 @@
 //!   for such a layer that had to be streamed: its claim decides which names are hidden.
 
 use serde::{Deserialize, Serialize};
-use tarpon_layer::LayerIndex;
 use tarpon_layer::decode::Compression;
+use tarpon_layer::packed;
 use tarpon_layer::toc::Claim;
 use tarpon_oci::{Blob, Digest, limits};
 use tarpon_store::{IndexKey, Store};
@@ -18,7 +18,7 @@ use tarpon_store::{IndexKey, Store};
 use super::layers::Layer;
 
 /// Changes with everything that changes the bytes of a kept index. Others are made anew.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Fast, and half the size: most of what remains are digests.
 const ZSTD_LEVEL: i32 = 1;
@@ -31,7 +31,8 @@ struct Kept {
     format: String,
     verification: String,
     diff_id: Option<Digest>,
-    index: LayerIndex,
+    /// [Packed](packed).
+    index: Vec<u8>,
 }
 
 fn key(blob: Blob, claim: &Claim) -> IndexKey {
@@ -49,12 +50,12 @@ pub(super) fn load(store: &Store, blob: Blob, claim: &Claim) -> Option<Layer> {
     let capacity = usize::try_from(limits::LAYER_INDEX_BYTES * 2).ok()?;
     let decoded = zstd::bulk::decompress(&bytes, capacity).ok()?;
     let kept: Kept = postcard::from_bytes(&decoded).ok()?;
-    let compression = [Compression::None, Compression::Gzip, Compression::Zstd];
-    let compression = *compression.get(usize::from(kept.compression))?;
+    let compression = Compression::from_number(kept.compression)?;
     if kept.version != VERSION || kept.blob_size != blob.size {
         return None;
     }
     let Kept { format, verification, diff_id, index, .. } = kept;
+    let index = packed::unpack(&index, blob).ok()?;
     Some(Layer { blob, compression, format, verification, diff_id, index, fallback: None })
 }
 
@@ -63,15 +64,11 @@ pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) {
     let kept = Kept {
         version: VERSION,
         blob_size: layer.blob.size,
-        compression: match layer.compression {
-            Compression::None => 0,
-            Compression::Gzip => 1,
-            Compression::Zstd => 2,
-        },
+        compression: layer.compression.number(),
         format: layer.format.clone(),
         verification: layer.verification.clone(),
         diff_id: layer.diff_id,
-        index: layer.index.clone(),
+        index: packed::pack(&layer.index),
     };
     let saved = postcard::to_stdvec(&kept)
         .map_err(|error| error.to_string())
@@ -88,6 +85,8 @@ mod tests {
 
     use tarpon_oci::{Compression as LayerCompression, MediaType};
     use tarpon_store::StoreConfig;
+
+    use tarpon_layer::LayerIndex;
 
     use super::*;
 

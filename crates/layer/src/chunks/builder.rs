@@ -187,7 +187,7 @@ impl ChunkTableBuilder {
         for (blob, compression) in &self.layers {
             table.extend_from_slice(blob.digest.as_bytes());
             table.extend_from_slice(&blob.size.to_le_bytes());
-            table.push(format::compression_to_byte(*compression));
+            table.push(compression.number());
             table.extend_from_slice(&[0; 7]);
         }
         by_id.iter().for_each(|number| table.extend_from_slice(objects[*number as usize].0.as_bytes()));
@@ -232,7 +232,7 @@ fn check_cover(size: u64, chunks: &[Chunk]) -> Option<()> {
 fn push_chunk(table: &mut Vec<u8>, chunk: &Chunk, object: u32, layer: u16) {
     let (codec, offset, length, skip) = match chunk.place {
         Place::Zeros => (format::ZEROS, 0, 0, 0),
-        Place::Blob { codec, offset, length, skip } => (format::codec_to_byte(codec), offset, length, skip),
+        Place::Blob { codec, offset, length, skip } => (codec.number(), offset, length, skip),
     };
     for number in [chunk.object_offset, chunk.size, offset, length, skip] {
         table.extend_from_slice(&number.to_le_bytes());

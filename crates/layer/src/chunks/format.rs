@@ -19,9 +19,6 @@
 
 use std::ops::Range;
 
-use crate::decode::Compression;
-use crate::index::Codec;
-
 /// Changes with the format: another version is not read but rebuilt.
 pub(super) const MAGIC: &[u8; 16] = b"tarpon-chunks\0\0\x02";
 pub(super) const HEADER: usize = 64;
@@ -33,47 +30,6 @@ pub(super) const NUMBER: usize = 4;
 pub(super) const CHECKPOINT: usize = 24;
 
 pub(super) const ZEROS: u8 = 0;
-
-/// The largest byte that stands for a codec.
-pub(super) const LAST_CODEC: u8 = 5;
-
-pub(super) fn codec_to_byte(codec: Codec) -> u8 {
-    match codec {
-        Codec::Raw => 1,
-        Codec::Gzip => 2,
-        Codec::Zstd => 3,
-        Codec::Stream => 4,
-        Codec::Deflate => 5,
-    }
-}
-
-pub(super) fn codec_from_byte(byte: u8) -> Option<Codec> {
-    match byte {
-        1 => Some(Codec::Raw),
-        2 => Some(Codec::Gzip),
-        3 => Some(Codec::Zstd),
-        4 => Some(Codec::Stream),
-        5 => Some(Codec::Deflate),
-        _ => None,
-    }
-}
-
-pub(super) fn compression_to_byte(compression: Compression) -> u8 {
-    match compression {
-        Compression::None => 0,
-        Compression::Gzip => 1,
-        Compression::Zstd => 2,
-    }
-}
-
-pub(super) fn compression_from_byte(byte: u8) -> Option<Compression> {
-    match byte {
-        0 => Some(Compression::None),
-        1 => Some(Compression::Gzip),
-        2 => Some(Compression::Zstd),
-        _ => None,
-    }
-}
 
 /// How many there are of each; of windows, how many bytes.
 #[derive(Debug, Clone, Copy)]

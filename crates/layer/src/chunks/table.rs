@@ -6,7 +6,7 @@ use tarpon_oci::{Blob, Digest, limits};
 
 use super::format::{self, CHECKPOINT, CHUNK, Counts, HEADER, ID, LAYER, Layout, NUMBER, OBJECT};
 use crate::decode::Compression;
-use crate::index::{Chunk, ObjectId, Place};
+use crate::index::{Chunk, Codec, ObjectId, Place};
 
 /// Why a file is no chunk table (of this version).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -117,7 +117,7 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
     pub fn chunk(&self, number: u32) -> Option<ChunkEntry> {
         let record = nth::<CHUNK>(self.part(&self.layout.chunks), number)?;
         let digest = Digest::from_bytes(*nth::<ID>(self.part(&self.layout.digests), number)?);
-        let place = match format::codec_from_byte(record[46]) {
+        let place = match Codec::from_number(record[46]) {
             None => Place::Zeros,
             Some(codec) => Place::Blob {
                 codec,
@@ -156,7 +156,7 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
         let record = nth::<LAYER>(self.part(&self.layout.layers), u32::from(number))?;
         let digest = Digest::from_bytes(*record.first_chunk()?);
         let blob = Blob { digest, size: long_at(record, 32) };
-        Some(LayerEntry { blob, compression: format::compression_from_byte(record[40])? })
+        Some(LayerEntry { blob, compression: Compression::from_number(record[40])? })
     }
 
     /// The checkpoint at this offset of a layer's blob.
@@ -244,7 +244,7 @@ fn check_run(chunks: &[[u8; CHUNK]], object: u32, size: u64, layers: u32) -> Res
             && length != 0
             && number_at(chunk, 40) == object
             && u32::from(short_at(chunk, 44)) < layers
-            && chunk[46] <= format::LAST_CODEC;
+            && (chunk[46] == format::ZEROS || Codec::from_number(chunk[46]).is_some());
         if !is_right {
             return Err(InvalidChunkTable("a chunk that is not where it should be"));
         }

@@ -173,3 +173,24 @@ pub enum Codec {
     /// No random access: the layer must be decoded from its beginning, through its own compression.
     Stream,
 }
+
+impl Codec {
+    /// All of them; their places, from 1, are their numbers.
+    const ALL: [Self; 5] = [Self::Raw, Self::Gzip, Self::Zstd, Self::Stream, Self::Deflate];
+
+    /// The number that stands for it in binary formats: 1 to 5. Zeros, which have no codec, are 0 there.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::Raw => 1,
+            Self::Gzip => 2,
+            Self::Zstd => 3,
+            Self::Stream => 4,
+            Self::Deflate => 5,
+        }
+    }
+
+    /// The codec with this number.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+}

@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::columns::{ChunkColumns, codec_from_byte, codec_to_byte};
+use super::columns::ChunkColumns;
 use super::read::InvalidPacked;
 use crate::index::{Codec, Place};
+
+/// Stands for the codec of zeros.
+const ZEROS: u8 = 0;
 
 /// A stretch of a layer that chunks lie in: codec (none: zeros), offset, length.
 type Stretch = (Option<Codec>, u64, u64);
@@ -33,7 +36,11 @@ impl PlaceWriter {
         let number = *self.numbers.entry(stretch).or_insert(next);
         if number == next {
             let (codec, offset, length) = stretch;
-            columns.places.push((codec_to_byte(codec), offset.wrapping_sub(self.end).cast_signed(), length));
+            columns.places.push((
+                codec.map_or(ZEROS, Codec::number),
+                offset.wrapping_sub(self.end).cast_signed(),
+                length,
+            ));
             self.end = offset.wrapping_add(length);
         }
         let before = if number == self.number { self.skip } else { 0 };
@@ -56,7 +63,10 @@ impl<'a> PlaceReader<'a> {
     pub(super) fn new(columns: &'a ChunkColumns) -> Result<Self, InvalidPacked> {
         let mut end = 0_u64;
         let stretches = columns.places.iter().map(|(codec, step, length)| {
-            let codec = codec_from_byte(*codec).ok_or(InvalidPacked::Column("codecs"))?;
+            let codec = match *codec {
+                ZEROS => None,
+                number => Some(Codec::from_number(number).ok_or(InvalidPacked::Column("codecs"))?),
+            };
             let offset = end.wrapping_add(step.cast_unsigned());
             end = offset.wrapping_add(*length);
             Ok::<Stretch, InvalidPacked>((codec, offset, *length))

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::index::{Codec, Xattr};
+use crate::index::Xattr;
 use crate::spans::Checkpoint;
 
 /// Changes with the meaning of any column. Others are not read.
@@ -71,23 +71,4 @@ pub(super) mod kind {
     pub(in super::super) const FIFO: u8 = 6;
     pub(in super::super) const WHITEOUT: u8 = 7;
     pub(in super::super) const OPAQUE: u8 = 8;
-}
-
-/// The byte of a codec; zeros, which have none, are 0.
-pub(super) fn codec_to_byte(codec: Option<Codec>) -> u8 {
-    match codec {
-        None => 0,
-        Some(Codec::Raw) => 1,
-        Some(Codec::Gzip) => 2,
-        Some(Codec::Zstd) => 3,
-        Some(Codec::Deflate) => 4,
-        Some(Codec::Stream) => 5,
-    }
-}
-
-/// The codec of a byte, if it stands for one; the inner `None` is zeros.
-pub(super) fn codec_from_byte(byte: u8) -> Option<Option<Codec>> {
-    [None, Some(Codec::Raw), Some(Codec::Gzip), Some(Codec::Zstd), Some(Codec::Deflate), Some(Codec::Stream)]
-        .into_iter()
-        .find(|codec| codec_to_byte(*codec) == byte)
 }
