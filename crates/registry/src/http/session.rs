@@ -78,7 +78,16 @@ impl Session {
         let path = &self.path(&format!("manifests/{tag_or_digest}"));
         let call = &Call::get(path).accepting(&media_type::ACCEPT_MANIFEST);
         retried(Budget::new(), &call.shown, || async move {
-            let response = expect(call, self.at_registry(path, call).await?, &[200]).await?;
+            let response = self.at_registry(path, call).await?;
+            // Some registries are a list of others. Who is sent there says nothing of who it is.
+            let response = match redirect(&response, &self.url(path), &call.shown)? {
+                Some(elsewhere) => {
+                    body::drain(response).await;
+                    self.follow(&elsewhere, call).await?
+                }
+                None => response,
+            };
+            let response = expect(call, response, &[200]).await?;
             let expected = expected.copied().or(declared_digest(&response.headers));
             let content_type = text(&response.headers, CONTENT_TYPE.as_str()).map(str::to_owned);
             let bytes = body::collect(response, limits::MANIFEST_BYTES, &call.shown).await?;
