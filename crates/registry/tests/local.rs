@@ -290,3 +290,14 @@ async fn a_source_that_is_opened_later_may_be_gone_until_it_is_read() {
     let image = repository.resolve(&"linux/amd64".parse().unwrap()).await.unwrap();
     assert_eq!(first_layer(&repository, &image).await, blob_bytes());
 }
+
+#[tokio::test]
+async fn a_file_that_is_no_archive_is_not_shown_to_anybody() {
+    let files = Files::new();
+    let path = files.folder.path().join("passwords");
+    fs::write(&path, "root:secret:0:0\n".repeat(100)).unwrap();
+    for kind in ["docker-archive", "oci-archive"] {
+        let error = open(&format!("{kind}:{}", shown(&path))).await.map(drop).unwrap_err().to_string();
+        assert!(error.contains("not a sound tar archive") && !error.contains("secret"), "{error}");
+    }
+}

@@ -23,6 +23,16 @@ pub(super) struct Archive {
     links: HashMap<String, String>,
 }
 
+/// What the tar reader says of a bad header holds the header itself, and the file may be anything.
+fn without_content(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::Other | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+            io::Error::new(io::ErrorKind::InvalidData, "it is not a sound tar archive")
+        }
+        _ => error,
+    }
+}
+
 impl Archive {
     /// Walks the tar at `path`. Blocks on the local disk; reads headers only.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
@@ -39,7 +49,7 @@ impl Archive {
         let mut archive = Self::default();
         let mut tar = tar::Archive::new(&*file);
         for entry in tar.entries_with_seek()? {
-            let entry = entry?;
+            let entry = entry.map_err(without_content)?;
             if archive.files.len() + archive.links.len() >= MEMBERS {
                 return Err(io::Error::other(format!("more than {MEMBERS} members")));
             }
