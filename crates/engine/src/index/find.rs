@@ -56,7 +56,8 @@ async fn listed(repository: &Repository, image: &ResolvedImage, wanted: &[Blob])
         Err(error) => return without(format!("no index is used: {error}")),
     };
     let mut reason = format!("{} lists none for this image", repository.name());
-    for candidate in list.iter().take(CANDIDATES) {
+    // Where the list is an index under a tag, the newest is the last.
+    for candidate in list.iter().rev().take(CANDIDATES) {
         match fetch(repository, image, &candidate.digest, wanted).await {
             Ok(layers) => return found(layers, INDEX_TRUSTED, &candidate.digest, "because the registry lists it"),
             Err(error) => reason = format!("{}: {error}", candidate.digest),
