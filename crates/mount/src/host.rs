@@ -161,8 +161,9 @@ impl Roll {
     /// Cleans up after the connections that have ended.
     pub(crate) fn tidy(&self) {
         let is_over = |(connection, _): &mut (Arc<Connection>, Upper)| *connection.ended().borrow();
-        let over: Vec<_> = self.left.lock().extract_if(.., is_over).collect();
-        over.into_iter().for_each(|(_, upper)| upper.clean_up());
+        // Held until all is removed, so that it is when this returns, whoever else is at it.
+        let mut left = self.left.lock();
+        left.extract_if(.., is_over).for_each(|(_, upper)| upper.clean_up());
     }
 
     pub(crate) fn add_connection(&self, connection: Arc<Connection>) {
