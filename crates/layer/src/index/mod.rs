@@ -23,7 +23,7 @@ pub type ObjectId = Digest;
 ///
 /// Directories that the layer never mentions are not made up: an entry's parent may be missing. Whoever merges layers takes
 /// it from below, or, where there is none, makes it `0755` root:root. No entry lies below one that is no directory.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LayerIndex {
     /// Entries in the order of the layer. No path occurs twice, but a whiteout may name the path of an entry.
     pub entries: Vec<Entry>,
@@ -37,7 +37,7 @@ pub struct LayerIndex {
 }
 
 /// One entry of a layer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Where, from the layer's root. The root itself has the empty path.
     pub path: LayerPath,
@@ -48,7 +48,7 @@ pub struct Entry {
 }
 
 /// The kinds of entry.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
     /// A directory.
     Directory,
@@ -72,7 +72,7 @@ pub enum Node {
 }
 
 /// Content of a regular file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileContent {
     /// Bytes of the file, at most [`tarpon_oci::limits::FILE_BYTES`].
     pub size: u64,
@@ -85,7 +85,7 @@ pub struct FileContent {
 }
 
 /// Attributes of an inode.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Permission bits with setuid, setgid and sticky: `mode & 0o7777`.
     pub mode: u16,
@@ -109,7 +109,7 @@ pub struct Xattr {
 }
 
 /// Seconds since 1970 and nanoseconds below 10⁹.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp {
     /// May be negative.
     pub seconds: i64,
@@ -118,7 +118,7 @@ pub struct Timestamp {
 }
 
 /// Numbers of a device node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Device {
     /// Below 2¹².
     pub major: u32,
@@ -127,7 +127,7 @@ pub struct Device {
 }
 
 /// A piece of a file with a digest of its own: the unit of fetching and verifying.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
     /// Where it starts in the file.
     pub object_offset: u64,
@@ -141,7 +141,7 @@ pub struct Chunk {
 }
 
 /// Where the bytes of a chunk are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Nowhere: it is all zeros and never fetched.
     Zeros,
@@ -159,7 +159,7 @@ pub enum Place {
 }
 
 /// How a piece of a blob is encoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Codec {
     /// Not at all: an uncompressed tar.
     Raw,

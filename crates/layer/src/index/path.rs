@@ -187,19 +187,6 @@ impl std::borrow::Borrow<[u8]> for LayerPath {
     }
 }
 
-impl serde::Serialize for LayerPath {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for LayerPath {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = Vec::<u8>::deserialize(deserializer)?;
-        Self::from_normal(&bytes).ok_or_else(|| serde::de::Error::custom("not a normalised path"))
-    }
-}
-
 impl fmt::Display for LayerPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "/{}", self.0.escape_ascii())
