@@ -21,7 +21,7 @@ pub(crate) fn open_later(image: &str, access: &Access) -> Result<Repository> {
 
 /// Opens `image` to write to it. Nothing is asked or written yet.
 pub(crate) fn destination(image: &str, access: &Access) -> Result<Destination> {
-    open_destination(&read(image, access)?.0, access)
+    open_destination(&parse(image)?, access)
 }
 
 /// As [`destination`], of an image that was read already.
@@ -31,10 +31,13 @@ pub(crate) fn open_destination(destination: &Source, access: &Access) -> Result<
 }
 
 fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
-    let source: Source =
-        image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
+    let source = parse(image)?;
     let options = options(access, &source)?;
     Ok((source, options))
+}
+
+fn parse(image: &str) -> Result<Source> {
+    image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))
 }
 
 fn options(access: &Access, source: &Source) -> Result<AccessOptions> {

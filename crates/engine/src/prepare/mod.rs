@@ -82,9 +82,6 @@ impl Engine {
     pub async fn pull(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Pulled> {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
-        if request.platform_named && image.index_digest.is_none() {
-            platform::check(request, &access::config(&repository, &image).await?)?;
-        }
         let (record, _) = self.index(request, &repository, image, Extent::Whole, progress).await?;
         self.note_name(request, &record)?;
         Ok(Pulled { record, fetched: repository.stats() })
@@ -101,18 +98,12 @@ impl Engine {
         let resolved = access::resolve(&repository, &request.platform).await?;
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
         let known = self.store().image(resolved.manifest.digest()).map_err(failed)?;
-        let extent = Extent::Index(&request.index);
         let (record, fallbacks) = match known {
             Some(record) => {
                 platform::check_record(self.store(), request, &record)?;
                 (record, Vec::new())
             }
-            // Before the layers are streamed for nothing.
-            None if request.platform_named && resolved.index_digest.is_none() => {
-                platform::check(request, &access::config(&repository, &resolved).await?)?;
-                self.index(request, &repository, resolved, extent, progress).await?
-            }
-            None => self.index(request, &repository, resolved, extent, progress).await?,
+            None => self.index(request, &repository, resolved, Extent::Index(&request.index), progress).await?,
         };
         self.note_name(request, &record)?;
         Ok(prepared(request, record, fallbacks))
@@ -127,6 +118,10 @@ impl Engine {
         extent: Extent<'_>,
         progress: &dyn Progress,
     ) -> Result<(ImageRecord, Vec<String>)> {
+        // Before the layers are streamed for nothing.
+        if request.platform_named && resolved.index_digest.is_none() {
+            platform::check(request, &access::config(repository, &resolved).await?)?;
+        }
         // Objects of this import are not evicted before the record that needs them is there.
         let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
         let (config, layers) = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
