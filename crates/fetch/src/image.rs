@@ -5,8 +5,8 @@
 //! images claim nothing is handed out chunk by chunk unless all of them say the same of it (see `dispute.rs`).
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -17,6 +17,7 @@ use tarpon_oci::{Digest, Hasher};
 use crate::BlobSource;
 use crate::breaker::Breaker;
 use crate::lanes::Budget;
+use crate::pack::Pack;
 use crate::stats::Tally;
 
 /// Names an image among those of one [`crate::Fetcher`]; never used twice.
@@ -32,6 +33,8 @@ pub(crate) struct Image {
     pub(crate) budget: Budget,
     pub(crate) breaker: Breaker,
     pub(crate) tally: Tally,
+    /// What a recorded start touched, where that is had faster than from the layers.
+    pub(crate) pack: OnceLock<Arc<Pack>>,
 }
 
 /// Names a chunk list: the size of the object; in order, the size of each chunk and its digest, or that it is zeros. Where the

@@ -23,6 +23,7 @@ mod local;
 mod lru;
 mod object;
 mod object_store;
+mod pack;
 mod pieces;
 mod plan;
 mod read;
@@ -38,5 +39,9 @@ pub use error::{PieceError, ReadError};
 pub use fetcher::{Fetcher, ImageHandle};
 pub use local::LocalObject;
 pub use object_store::{ObjectStore, ObjectWriter, PartialObject, StoreError};
+pub use pack::{
+    BOOT_FRAMES, BOOT_INDEX_BYTES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES,
+    InvalidBootIndex, PROFILE_BYTES,
+};
 pub use source::{BlobSource, BlobStream, Fault, SourceError};
 pub use stats::Stats;

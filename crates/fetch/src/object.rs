@@ -171,7 +171,12 @@ impl Object {
 
     /// What the table says about the chunk with this number.
     pub(crate) fn entry(&self, number: u32) -> Option<ChunkEntry> {
-        self.image.table.chunk(self.record.chunks.start.checked_add(number)?)
+        self.image.table.chunk(self.number_in_table(number)?)
+    }
+
+    /// What the table calls the chunk with this number.
+    pub(crate) fn number_in_table(&self, number: u32) -> Option<u32> {
+        self.record.chunks.start.checked_add(number)
     }
 
     /// All its chunks.

@@ -248,7 +248,7 @@ impl Host {
     fn request(self: &Arc<Self>, object: &Arc<Object>, missing: &[Numbered]) -> Vec<Ticket> {
         let pieces = self.pieces(object, missing);
         let (tickets, planned) = self.flights.join_or_plan(pieces, |new| self.plan_requests(new, Lane::Demand));
-        self.start(self.still_missing(object, planned), Lane::Demand);
+        self.start(self.still_missing(object, planned));
         tickets
     }
 
@@ -301,6 +301,7 @@ impl Host {
         for (number, chunk) in missing {
             match arrival.find(&object.piece_chunk(chunk)) {
                 Found::Bytes(bytes) => drop(arrived.insert(*number, bytes)),
+                Found::Corrupt if self.pack_is_to_blame(arrival.piece(), &arrival.corrupt()) => return Ok(()),
                 Found::Corrupt => return Err(arrival.corrupt()),
                 Found::InStore | Found::Unknown => {}
             }
@@ -326,7 +327,7 @@ impl Host {
     fn request_ahead(self: &Arc<Self>, object: &Arc<Object>, chunks: &[Numbered]) {
         let pieces = self.pieces(object, chunks);
         let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Ahead));
-        self.start(self.still_missing(object, planned), Lane::Ahead);
+        self.start(self.still_missing(object, planned));
     }
 
     /// Fetches what is missing of a range, behind all demand and as far as there is room.

@@ -3,6 +3,7 @@
 //!
 //! Each states the invariant it checks in its first comment, and takes any bytes.
 
+mod boot_index;
 mod chunk_table;
 mod content_range;
 mod decode_chunk;
@@ -26,6 +27,7 @@ use tarpon_oci::MediaType;
 use crate::layers::Layer;
 use tar_walk::Sink;
 
+pub use boot_index::boot_index;
 pub use chunk_table::chunk_table;
 pub use content_range::content_range;
 pub use decode_chunk::decode_chunk;
