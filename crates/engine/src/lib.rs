@@ -21,6 +21,7 @@
 
 mod access;
 mod auth_files;
+mod container;
 mod convert;
 mod engine;
 mod error;

@@ -40,8 +40,7 @@ pub use fetcher::{Fetcher, ImageHandle};
 pub use local::LocalObject;
 pub use object_store::{ObjectStore, ObjectWriter, PartialObject, StoreError};
 pub use pack::{
-    BOOT_FRAMES, BOOT_INDEX_BYTES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES,
-    InvalidBootIndex, PROFILE_BYTES,
+    BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES, InvalidBootIndex, PROFILE_BYTES,
 };
 pub use source::{BlobSource, BlobStream, Fault, SourceError};
 pub use stats::Stats;

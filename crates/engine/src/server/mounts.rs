@@ -252,6 +252,8 @@ fn spec(store: &Store, request: &MountRequest, image: &Image) -> MountSpec {
         writable: request.writable.clone(),
         suid: request.suid,
         dev: request.dev,
+        read_ahead: true,
+        watch: None,
     }
 }
 

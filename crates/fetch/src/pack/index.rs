@@ -22,12 +22,13 @@ const PIECE: usize = 44;
 
 /// Frames of a pack: at a quarter of a MiB each, 16 GiB of touched bytes.
 pub const BOOT_FRAMES: usize = 1 << 16;
-/// Pieces of a pack: a start that touches more files than an image may have entries is no start.
-pub const BOOT_PIECES: usize = 1 << 20;
+/// Pieces of a pack: with all else they stay within [`limits::BOOT_INDEX_BYTES`].
+pub const BOOT_PIECES: usize = 170_000;
 /// Bytes of a profile's name.
 pub const PROFILE_BYTES: usize = 128;
-/// Bytes of the index: what the largest counts come to.
-pub const BOOT_INDEX_BYTES: u64 = (HEADER + BOOT_FRAMES * FRAME + BOOT_PIECES * PIECE + PROFILE_BYTES) as u64;
+
+const _: () =
+    assert!((HEADER + BOOT_FRAMES * FRAME + BOOT_PIECES * PIECE + PROFILE_BYTES) as u64 <= limits::BOOT_INDEX_BYTES);
 
 /// What a boot pack holds, in the order of its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]

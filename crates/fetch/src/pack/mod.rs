@@ -8,8 +8,6 @@ mod places;
 mod replay;
 mod write;
 
-pub use index::{
-    BOOT_FRAMES, BOOT_INDEX_BYTES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, InvalidBootIndex, PROFILE_BYTES,
-};
+pub use index::{BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, InvalidBootIndex, PROFILE_BYTES};
 pub(crate) use places::Pack;
 pub use write::{BootWriter, FRAME_BYTES};
