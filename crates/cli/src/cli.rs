@@ -6,7 +6,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, recover, serve, status, umount,
+    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, recover, serve, status, trace,
+    umount,
 };
 use crate::exit;
 
@@ -65,6 +66,7 @@ pub(crate) enum Command {
     Convert(convert::Convert),
     Status(status::Status),
     Cache(cache::Cache),
+    Trace(trace::Trace),
     Recover(recover::Recover),
     Doctor(doctor::Doctor),
     Demo(demo::Demo),

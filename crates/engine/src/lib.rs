@@ -51,6 +51,7 @@ pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{Access, LayerVerification, MountRequest, MountStatus, Request, Response};
 pub use serve::serve;
 pub use server::{Client, Ended, Server};
+pub use tarpon_fetch::trace;
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;

@@ -2,7 +2,7 @@
 //!
 //! This crate owns the two traits at its edges: [`BlobSource`] (where blobs come from) and [`ObjectStore`] (where
 //! objects stay). [`Fetcher`] is the door; what leaves it is [`ObjectBytes`], which only verified bytes become. Start
-//! reading at `read.rs`: it is the whole way of a read, step by step.
+//! reading at `read.rs`: it is the whole way of a read, step by step. [`trace`] stands beside it: what a start touched.
 
 mod body;
 mod breaker;
@@ -32,6 +32,7 @@ mod request;
 mod source;
 mod stats;
 mod stream;
+pub mod trace;
 
 pub use config::{Config, READ_BYTES};
 pub use content::ObjectBytes;

@@ -18,6 +18,7 @@ pub(crate) mod recover;
 pub(crate) mod serve;
 mod session;
 pub(crate) mod status;
+pub(crate) mod trace;
 pub(crate) mod umount;
 
 use crate::cli::{Cli, Command};
@@ -36,6 +37,7 @@ pub(crate) fn run(cli: Cli) -> Result {
         Command::Convert(command) => command.run(global),
         Command::Status(command) => command.run(global),
         Command::Cache(command) => command.run(global),
+        Command::Trace(command) => command.run(global),
         Command::Recover(command) => command.run(global),
         Command::Doctor(command) => command.run(global),
         Command::Demo(command) => command.run(global),

@@ -8,4 +8,5 @@ mod local;
 mod mounts;
 mod terminal;
 mod tls;
+mod trace;
 mod world;
