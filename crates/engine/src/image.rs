@@ -84,6 +84,7 @@ impl Prepared {
             dev: false,
             access: self.access.clone(),
             credentials_lost: false,
+            record: false,
             fallbacks: self.fallbacks.clone(),
         }
     }

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tarpon_fetch::Fetcher;
-use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted};
+use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch};
 use tarpon_store::Store;
 use tokio::runtime::Handle;
 
 use super::images::{Image, Images};
 use super::memo::Memo;
 use super::places::{Client, Leaving, Places};
+use super::recording::Recording;
 use crate::protocol::{LayerVerification, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
 
@@ -23,17 +24,18 @@ pub(crate) struct Mounts {
     host: Host,
     images: Images,
     runtime: Handle,
-    places: Arc<Places<Served>>,
+    pub(super) places: Arc<Places<Served>>,
     /// What a dead server had mounted and this one could not mount again.
     lost: Mutex<BTreeMap<PathBuf, MountStatus>>,
 }
 
 /// What is mounted at a place.
 pub(super) struct Served {
-    request: MountRequest,
+    pub(super) request: MountRequest,
     image: Arc<Image>,
     mounted: Mounted,
     before: Baseline,
+    pub(super) recording: Option<Recording>,
 }
 
 /// What the image had already cost when this mount was made: another mount of it may be older.
@@ -69,6 +71,7 @@ impl Mounts {
     /// Mounts. The record is written before the kernel is asked, so that no kill leaves an unrecorded mount.
     pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
         let image = self.images.load(&request)?;
+        let recording = request.record.then(|| Recording::new(self.images.fetcher().clone()));
         let own_inodes = super::sharing::own_inodes(request.mode, image.contested_inode())?;
         self.look_around()?;
         let place = self.places.reserve(&request.mountpoint)?;
@@ -80,7 +83,7 @@ impl Mounts {
             request.fallbacks.push(reason);
         }
         let before = Baseline::of(&image);
-        let mounted = match self.host.mount(&spec(&self.store, &request, &image)) {
+        let mounted = match self.host.mount(&spec(&self.store, &request, &image, recording.as_ref())) {
             Ok(mounted) => mounted,
             Err(error) => {
                 self.forget(&request.mountpoint);
@@ -95,7 +98,7 @@ impl Mounts {
             tracing::debug!(%error, "the image's last use is not noted");
         }
         self.lost.lock().remove(&request.mountpoint);
-        let served = Arc::new(Served { request, image, mounted, before });
+        let served = Arc::new(Served { request, image, mounted, before, recording });
         let status = served.status();
         place.settle(served.clone());
         self.runtime.spawn(watch(self.clone(), served));
@@ -209,7 +212,7 @@ impl Baseline {
 
 impl Served {
     fn status(&self) -> MountStatus {
-        let Self { request, image, mounted, before } = self;
+        let Self { request, image, mounted, before, recording: _ } = self;
         let (transfers, counters) = (image.transfers(), image.counters());
         let verification = image.layers().into_iter().map(|layer| LayerVerification {
             digest: layer.digest,
@@ -243,7 +246,7 @@ impl Served {
     }
 }
 
-fn spec(store: &Store, request: &MountRequest, image: &Image) -> MountSpec {
+fn spec(store: &Store, request: &MountRequest, image: &Image, recording: Option<&Recording>) -> MountSpec {
     MountSpec {
         tree: image.tree.clone(),
         objects: store.objects_folder(),
@@ -252,8 +255,8 @@ fn spec(store: &Store, request: &MountRequest, image: &Image) -> MountSpec {
         writable: request.writable.clone(),
         suid: request.suid,
         dev: request.dev,
-        read_ahead: true,
-        watch: None,
+        read_ahead: !image.has_pack(),
+        watch: recording.map(|recording| Watch(Arc::new(recording.clone()))),
     }
 }
 
