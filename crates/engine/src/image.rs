@@ -6,7 +6,7 @@ use tarpon_mount::{ModeChoice, Writable};
 use tarpon_oci::{Digest, Platform, Source};
 use tarpon_store::ImageRecord;
 
-use crate::protocol::{Access, MountRequest};
+use crate::protocol::{Access, Backfill, MountRequest};
 
 /// Whether to ask the registry for a tag that was resolved before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,6 +83,8 @@ impl Prepared {
             suid: false,
             dev: false,
             access: self.access.clone(),
+            backfill: Backfill::Off,
+            backfill_rate: None,
             credentials_lost: false,
             record: false,
             fallbacks: self.fallbacks.clone(),

@@ -49,7 +49,9 @@ pub use inspect::{Inspection, LayerInspection};
 pub use namespaces::Namespaces;
 pub use prepare::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
-pub use protocol::{Access, LayerVerification, MountRequest, MountStatus, Request, Response};
+pub use protocol::{
+    Access, Backfill, BackfillState, BackfillStatus, LayerVerification, MountRequest, MountStatus, Request, Response,
+};
 pub use record::{RecordRequest, Recorded, Until};
 pub use serve::serve;
 pub use server::{Client, Ended, Server};

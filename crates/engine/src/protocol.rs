@@ -1,5 +1,6 @@
 //! What a client and the store's server say to each other: one JSON object a line, over a Unix socket in the store.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -101,6 +102,12 @@ pub struct MountRequest {
     pub dev: bool,
     /// How the server gets at the image's blobs.
     pub access: Access,
+    /// Whether the rest of the image is brought in the background.
+    #[serde(default)]
+    pub backfill: Backfill,
+    /// Bytes of the background's that may arrive in a second.
+    #[serde(default)]
+    pub backfill_rate: Option<NonZeroU64>,
     /// There were `--creds` once, which are not kept on disk: this is a mount made again without them.
     #[serde(default)]
     pub credentials_lost: bool,
@@ -109,6 +116,50 @@ pub struct MountRequest {
     pub record: bool,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
+}
+
+/// Whether and how a mounted image is completed in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backfill {
+    /// Not at all: only what is read is fetched.
+    #[default]
+    Off,
+    /// One layer at a time, and only while no reader waits for the network.
+    Idle,
+    /// As fast as `pull` does it.
+    Now,
+}
+
+/// How far the completion of an image in the background is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackfillStatus {
+    /// How it goes about it.
+    pub how: Backfill,
+    /// Where it stands.
+    pub state: BackfillState,
+    /// Layers that are here and were found to be what they should be.
+    pub layers_done: usize,
+    /// Layers that the image has, each blob once.
+    pub layers: usize,
+    /// What holds it up, or why it stopped.
+    pub problem: Option<String>,
+    /// Layers that are not what the image's index says, or not what their digests say: nothing more is read out of these.
+    pub alarms: Vec<String>,
+}
+
+/// Where the completion of an image stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackfillState {
+    /// It goes on, or waits to try again.
+    Running,
+    /// All of the image is here and verified.
+    Complete,
+    /// It has given up until the image is mounted anew.
+    Stopped,
+    /// It has done what it could, and not all layers are what they should be.
+    Alarm,
 }
 
 /// How to get at an image's blobs. Carries no secret but `creds`, which stays in memory.
@@ -151,6 +202,9 @@ pub struct MountStatus {
     pub writable: Writable,
     /// How far the image's bytes are verified, one word a layer.
     pub verification: Vec<LayerVerification>,
+    /// The completion in the background, if there is one.
+    #[serde(default)]
+    pub backfill: Option<BackfillStatus>,
     /// What fell back to something slower or weaker, and why; empty when nothing did.
     pub fallbacks: Vec<String>,
     /// Why it is not mounted although it should be: what a dead server left could not be mounted again.

@@ -27,6 +27,18 @@ pub enum ReadError {
     /// All chunks have the digests they should have, the whole object has not: its index lies.
     #[error("object {0} is not what its index promises: every chunk matches, the whole does not")]
     Poisoned(ObjectId),
+    /// The layer that it lies in is not what the image's index says, or not what its digest says.
+    #[error("object {object} of {image} is not read out of layer {layer}: {reason}")]
+    Distrusted {
+        /// What was read.
+        object: ObjectId,
+        /// The image that has it.
+        image: Arc<str>,
+        /// Digest of the layer.
+        layer: tarpon_oci::Digest,
+        /// What was found out.
+        reason: Arc<str>,
+    },
     /// Images contradict each other about what the object consists of, and nobody can tell (yet) who is right.
     #[error("images contradict each other about object {object}, and fetching it whole failed: {reason}")]
     Disputed {

@@ -7,12 +7,14 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_layer::ObjectId;
 use tarpon_layer::chunks::ChunkTable;
+use tarpon_oci::Digest;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use crate::breaker::Breaker;
 use crate::config::Config;
 use crate::content::ObjectBytes;
+use crate::distrust::Distrusted;
 use crate::error::ReadError;
 use crate::host::Host;
 use crate::image::Image;
@@ -46,9 +48,16 @@ impl Fetcher {
         let budget = Budget::new(self.host.config.image_bytes);
         let breaker = Breaker::new(self.host.config.failure_memo);
         let name = name.into();
-        let image = self.host.images.add(|id| {
-            let pack = OnceLock::new();
-            Image { id, name, table, source, budget, breaker, tally, pack }
+        let image = self.host.images.add(|id| Image {
+            id,
+            name,
+            table,
+            source,
+            distrusted: Distrusted::default(),
+            budget,
+            breaker,
+            tally,
+            pack: OnceLock::new(),
         });
         self.host.flights.forget_failures();
         self.host.disputes.forget_failures();
@@ -107,6 +116,11 @@ impl Fetcher {
         self.host.counters.snapshot()
     }
 
+    /// Returns when no reader of any image waits for bytes on the wire: for work that nobody waits for, between two steps.
+    pub async fn give_way(&self) {
+        self.host.lanes.quiet().await;
+    }
+
     /// Pieces that are on their way: zero when nothing is going on.
     pub fn pieces_in_flight(&self) -> usize {
         self.host.flights.count()
@@ -153,6 +167,20 @@ impl ImageHandle {
     /// kernel gets from then on is right for this image too.
     pub fn contested_inode(&self) -> Option<ObjectId> {
         self.host.contested_inode(&self.image)
+    }
+
+    /// Takes nothing more out of a layer of this image: its index lies, or it is not the layer that it should be, which
+    /// `reason` says. Objects that lie in it and are not complete fail to be read at once, also where chunks of them are here
+    /// already; complete ones, which were hashed as a whole, and other layers stay readable.
+    pub fn distrust(&self, layer: &Digest, reason: &str) {
+        if !self.image.distrusted.add(layer, reason) {
+            return;
+        }
+        let text = format!("layer {layer} of {} is not served any more: {reason}", self.image.name);
+        tracing::error!("{text}");
+        self.image.tally.failed(&text);
+        self.image.tally.add(|counters| &counters.distrusted_layers, 1);
+        self.host.images.changed();
     }
 
     /// Size of the object in bytes, if this image has it.

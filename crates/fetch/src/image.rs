@@ -16,6 +16,7 @@ use tarpon_oci::{Digest, Hasher};
 
 use crate::BlobSource;
 use crate::breaker::Breaker;
+use crate::distrust::Distrusted;
 use crate::lanes::Budget;
 use crate::pack::Pack;
 use crate::stats::Tally;
@@ -30,6 +31,7 @@ pub(crate) struct Image {
     pub(crate) name: Arc<str>,
     pub(crate) table: ChunkTable<Bytes>,
     pub(crate) source: Arc<dyn BlobSource>,
+    pub(crate) distrusted: Distrusted,
     pub(crate) budget: Budget,
     pub(crate) breaker: Breaker,
     pub(crate) tally: Tally,
@@ -76,6 +78,8 @@ pub(crate) enum Claims {
     Disputed(Vec<Claimant>),
     /// Every list of it was found to be wrong.
     Refuted,
+    /// The image that has it lies about the layer: nothing more is taken out of that.
+    Distrusted(Claimant),
 }
 
 impl Images {
@@ -114,18 +118,19 @@ impl Images {
         self.generation.load(Ordering::SeqCst)
     }
 
-    fn changed(&self) {
+    /// What was agreed on must be looked at again.
+    pub(crate) fn changed(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
     /// What the images say of the object.
     pub(crate) fn claims(&self, object: &ObjectId) -> Claims {
         let list = self.list.read();
-        let all = list.1.iter().filter_map(|image| Some((image.clone(), image.table.find(object)?)));
+        let all = list.1.iter().filter_map(|image| Some((image.clone(), image.claim(object)?)));
         let mut claimants: Vec<Claimant> = all.collect();
         drop(list);
         if claimants.is_empty() {
-            return Claims::Unknown;
+            return self.first_holding(object).map_or(Claims::Unknown, Claims::Distrusted);
         }
         let judged = self.judged.lock().get(object).cloned();
         if let Some(judged) = judged {

@@ -152,6 +152,7 @@ impl Host {
                 let _remembered = self.begin_resolving(id, claimants);
                 None
             }
+            Claims::Distrusted((_, entry)) => Some((self.complete(id).map_or(entry.size, |local| local.size), None)),
             Claims::Refuted | Claims::Unknown => self.complete(id).map(|local| (local.size, None)),
         }
     }

@@ -80,6 +80,12 @@ impl Lanes {
         Some(Admission { _permits: permits })
     }
 
+    /// Returns when no demand is on the wire.
+    pub(crate) async fn quiet(&self) {
+        // As below: this cannot fail.
+        let _ = self.demand.subscribe().wait_for(|requests| *requests == 0).await;
+    }
+
     /// Called by a request between two pieces: returns at once for demand; all others wait until no demand is on
     /// the wire or a reader has joined it.
     pub(crate) async fn give_way(&self, priority: &Priority) {

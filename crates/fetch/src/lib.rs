@@ -10,6 +10,7 @@ mod config;
 mod content;
 mod decode;
 mod dispute;
+mod distrust;
 mod error;
 mod fetcher;
 mod flight;

@@ -100,6 +100,10 @@ impl Host {
                     }
                 },
                 Claims::Unknown => break,
+                Claims::Distrusted((image, _)) => {
+                    outcome = Err(image.refuse_distrusted(id));
+                    break;
+                }
                 Claims::Refuted => {
                     outcome = Err(ReadError::Poisoned(*id));
                     break;
@@ -333,7 +337,7 @@ impl Host {
     /// Fetches what is missing of a range, behind all demand and as far as there is room.
     pub(crate) fn prefetch(self: &Arc<Self>, id: &ObjectId, range: Range<u64>) {
         let Some((image, _)) = self.images.first_holding(id) else { return };
-        if self.complete(id).is_some() || self.bypass.is_active() {
+        if image.claim(id).is_none() || self.complete(id).is_some() || self.bypass.is_active() {
             return;
         }
         let Some(object) = self.object_in(&image, id) else { return };

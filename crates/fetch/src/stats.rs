@@ -37,6 +37,8 @@ pub struct Stats {
     pub digest_failures: u64,
     /// Objects of which every chunk matched and the whole did not.
     pub poisoned_objects: u64,
+    /// Layers that are not served any more, because what an index said of them is not so.
+    pub distrusted_layers: u64,
     /// Chunks that the store did not take.
     pub bypassed_chunks: u64,
     /// Requests under way. Zero when nothing is going on.
@@ -61,6 +63,7 @@ pub(crate) struct Counters {
     pub(crate) failed_reads: Counter,
     pub(crate) digest_failures: Counter,
     pub(crate) poisoned_objects: Counter,
+    pub(crate) distrusted_layers: Counter,
     pub(crate) bypassed_chunks: Counter,
     requests_in_flight: Counter,
     bytes_in_flight: Counter,
@@ -104,6 +107,7 @@ impl Counters {
             failed_reads: self.failed_reads.get(),
             digest_failures: self.digest_failures.get(),
             poisoned_objects: self.poisoned_objects.get(),
+            distrusted_layers: self.distrusted_layers.get(),
             bypassed_chunks: self.bypassed_chunks.get(),
             requests_in_flight: self.requests_in_flight.get(),
             bytes_in_flight: self.bytes_in_flight.get(),

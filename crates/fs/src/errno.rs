@@ -40,6 +40,7 @@ impl From<&ReadError> for Errno {
             ReadError::UnknownObject(_)
             | ReadError::Fetch { .. }
             | ReadError::Poisoned(_)
+            | ReadError::Distrusted { .. }
             | ReadError::Disputed { .. }
             | ReadError::TooLong { .. }
             | ReadError::Local { .. } => Self::Io,

@@ -16,7 +16,7 @@ use crate::budget::{on_disk, signed};
 use crate::files::{self, BLOCK, TemporaryName, io_error};
 use crate::layout::{DIR_MODE, FILE_MODE, open_existing, read_record};
 use crate::map::MappedFile;
-use crate::record::{ImageRecord, Part, PartRecord, REFERENCES, parse_record};
+use crate::record::{ImageRecord, LayerRecord, Part, PartRecord, REFERENCES, parse_record};
 use crate::sealed;
 use crate::storage::Access;
 use crate::store::{Shared, Store};
@@ -104,6 +104,15 @@ impl Store {
         }
         records.sort_by_key(|record| (record.last_used, record.manifest));
         Ok(records)
+    }
+
+    /// Replaces what the record says of the image's layers. Its files stay as they are.
+    pub fn set_layers(&self, manifest: &Digest, layers: Vec<LayerRecord>) -> Result<(), StoreError> {
+        let folder = self.shared.layout.image(manifest);
+        let Some(mut record) = self.image(manifest)? else { return Ok(()) };
+        record.layers = layers;
+        let text = sealed::seal(&record).map_err(|error| io_error("describing image", &folder)(error.into()))?;
+        files::replace(self.shared.storage(), &folder, RECORD, &text).map_err(|error| self.shared.refuse(error))
     }
 
     /// Notes that the image is used now.

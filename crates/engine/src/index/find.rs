@@ -28,6 +28,8 @@ pub(crate) struct Found {
     pub(crate) layers: Vec<Indexed>,
     /// How far they are to be believed.
     pub(crate) verification: &'static str,
+    /// Digest of the index.
+    pub(crate) index: Option<Digest>,
     /// A line for the user: which index is used, or why none is.
     pub(crate) note: Option<String>,
 }
@@ -68,7 +70,7 @@ async fn listed(repository: &Repository, image: &ResolvedImage, wanted: &[Blob])
 
 fn found(layers: Vec<Indexed>, verification: &'static str, digest: &Digest, why: &str) -> Found {
     let note = format!("the index {digest} is used, {why}");
-    Found { layers, verification, note: Some(note) }
+    Found { layers, verification, index: Some(*digest), note: Some(note) }
 }
 
 fn without(note: String) -> Found {

@@ -4,6 +4,7 @@
 //! what was learned beside the image in its registry ([`artifact`]), and everybody else mounts lazily from then on.
 
 mod artifact;
+mod compare;
 mod find;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
 
 pub(crate) use self::artifact::Indexed;
+pub(crate) use self::compare::{Piece, is_list, lie, piece};
 pub(crate) use self::find::{BY_INDEX, Found, find};
 use crate::image::{ImageRequest, IndexChoice};
 use crate::prepare::{self, Layer};

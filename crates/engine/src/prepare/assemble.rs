@@ -5,27 +5,27 @@ use std::ops::Range;
 
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::{LayerIndex, ObjectId};
-use tarpon_oci::{Digest, ImageConfig};
-use tarpon_registry::ResolvedImage;
+use tarpon_oci::{ImageConfig, Manifest};
 use tarpon_store::{ImageRecord, LayerRecord, Part, Store, StoreError};
 use tarpon_tree::{Tree, erofs, merge};
 
 use super::layers::Layer;
-use crate::image::ImageRequest;
-use crate::index::BY_INDEX;
+use crate::index::{BY_INDEX, Piece, is_list, piece};
 use crate::{Error, ErrorKind, Result};
 
 /// Everything that a record is made of.
 pub(super) struct Image {
-    pub(super) request: ImageRequest,
-    pub(super) resolved: ResolvedImage,
+    /// As the user named it.
+    pub(super) name: String,
+    pub(super) platform: String,
+    pub(super) manifest: Manifest,
     pub(super) config: ImageConfig,
     pub(super) layers: Vec<Layer>,
 }
 
 /// Merges and installs. Blocks on the processor and the disk.
 pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
-    let Image { request, resolved, config, layers } = image;
+    let Image { name, platform, manifest, config, layers } = image;
     let (indexes, layers): (Vec<LayerIndex>, Vec<Layer>) =
         layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer)).unzip();
     let tree = merge(&indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
@@ -39,13 +39,11 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
         format: layer.format,
         verification: layer.verification,
     });
-    let manifest = *resolved.manifest.digest();
-    let name = request.source.to_string();
-    let mut record = ImageRecord::new(manifest, &name, &request.platform.to_string(), records.collect());
+    let mut record = ImageRecord::new(*manifest.digest(), &name, &platform, records.collect());
     compare(store, &mut record, &erofs, &chunks)?;
     let install = || -> std::result::Result<ImageRecord, StoreError> {
         let mut staging = store.stage_image(record)?;
-        staging.put(Part::Manifest, &resolved.manifest.bytes)?;
+        staging.put(Part::Manifest, &manifest.bytes)?;
         staging.put(Part::Config, &config.bytes)?;
         staging.put(Part::Tree, &erofs)?;
         staging.put(Part::Chunks, &chunks)?;
@@ -85,11 +83,16 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     let mut raised: Vec<_> = pairs
         .filter(|(was, is)| was.verification.starts_with(BY_INDEX) && was.verification != is.verification)
         .collect();
-    if raised.is_empty() || (known.tree.as_ref() == tree && lists(known.chunks.as_ref()) == lists(chunks)) {
+    if raised.is_empty() {
+        return Ok(());
+    }
+    let cut =
+        if known.tree.as_ref() == tree { cut(store, known.chunks.as_ref(), chunks).map_err(failed)? } else { Cut::Lie };
+    if cut == Cut::Same {
         return Ok(());
     }
     let is_removed = store.remove_image(&known.record.manifest).is_ok();
-    if known.tree.as_ref() == tree {
+    if cut == Cut::Unknown {
         // Files cut otherwise: that need not be a lie. But what is mounted goes on being read by those lists.
         if !is_removed {
             raised.iter_mut().for_each(|(was, is)| is.verification.clone_from(&was.verification));
@@ -103,12 +106,39 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     Err(Error::new(ErrorKind::Refused, "verify the image", cause).hint(hint))
 }
 
+/// What a chunk table is worth beside the one that was made here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// It says the same, or cuts the same bytes otherwise.
+    Same,
+    /// It cuts objects otherwise that are not here.
+    Unknown,
+    /// An object is not what it says.
+    Lie,
+}
+
+fn cut(store: &Store, known: &[u8], chunks: &[u8]) -> std::result::Result<Cut, StoreError> {
+    let (Some(known), Some(ours)) = (lists(known), lists(chunks)) else { return Ok(Cut::Unknown) };
+    if !known.keys().eq(ours.keys()) {
+        return Ok(Cut::Lie);
+    }
+    let mut cut = Cut::Same;
+    for (id, list) in known.iter().filter(|(id, list)| ours.get(id) != Some(list)) {
+        match is_list(store, id, list)? {
+            Some(true) => {}
+            Some(false) => return Ok(Cut::Lie),
+            None => cut = Cut::Unknown,
+        }
+    }
+    Ok(cut)
+}
+
 /// What a chunk table says of objects: their chunks' lengths and digests. `None` if it is none.
-fn lists(table: &[u8]) -> Option<BTreeMap<ObjectId, Vec<(u64, Digest)>>> {
+fn lists(table: &[u8]) -> Option<BTreeMap<ObjectId, Vec<Piece>>> {
     let table = ChunkTable::open(table).ok()?;
     let list = |chunks: Range<u32>| {
         let chunks = chunks.filter_map(|number| table.chunk(number));
-        chunks.map(|entry| (entry.chunk.size, entry.chunk.digest)).collect()
+        chunks.map(|entry| piece(&entry.chunk)).collect()
     };
     Some(table.objects().map(|(id, object)| (id, list(object.chunks))).collect())
 }

@@ -7,11 +7,15 @@
 //! - A layer with a table of contents was never hashed. All that is known is what a table of this digest says, so the
 //!   index is kept by blob, format and digest of the table, and only whoever claims the same three finds it. The same goes
 //!   for such a layer that had to be streamed: its claim decides which names are hidden.
+//!
+//! What an index from elsewhere said of a layer of one image is kept beside them ([`save_said`]): not for another image, and not
+//! to be mounted by, but to be compared with the layer once somebody has seen that.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tarpon_layer::decode::Compression;
-use tarpon_layer::packed;
 use tarpon_layer::toc::Claim;
+use tarpon_layer::{LayerIndex, packed};
 use tarpon_oci::{Blob, Digest, limits};
 use tarpon_store::{IndexKey, Store};
 
@@ -46,10 +50,7 @@ fn key(blob: Blob, claim: &Claim) -> IndexKey {
 /// The layer, if its index was kept for an image that claims the same of it. Whoever takes it compares its diffID, if
 /// it has one, with the one in the image's config.
 pub(super) fn load(store: &Store, blob: Blob, claim: &Claim) -> Option<Layer> {
-    let bytes = store.layer_index(&key(blob, claim)).ok()??;
-    let capacity = usize::try_from(limits::LAYER_INDEX_BYTES * 2).ok()?;
-    let decoded = zstd::bulk::decompress(&bytes, capacity).ok()?;
-    let kept: Kept = postcard::from_bytes(&decoded).ok()?;
+    let kept: Kept = read(store, &key(blob, claim))?;
     let compression = Compression::from_number(kept.compression)?;
     if kept.version != VERSION || kept.blob_size != blob.size {
         return None;
@@ -70,12 +71,56 @@ pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) {
         diff_id: layer.diff_id,
         index: packed::pack(&layer.index),
     };
-    let saved = postcard::to_stdvec(&kept)
+    write(store, &key(layer.blob, claim), &kept);
+}
+
+/// What an index from elsewhere said of a layer.
+pub(super) struct Said {
+    /// Digest of that index.
+    pub(super) by: Digest,
+    /// Its word.
+    pub(super) index: LayerIndex,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptSaid {
+    version: u32,
+    by: Digest,
+    /// [Packed](packed).
+    index: Vec<u8>,
+}
+
+fn said_key(image: &Digest, blob: Blob) -> IndexKey {
+    IndexKey { layer: blob.digest, claim: Some(Digest::of(format!("said of {image}").as_bytes())) }
+}
+
+/// Keeps what the index `by` says of the layer of `image`.
+pub(super) fn save_said(store: &Store, image: &Digest, by: Digest, layer: &Layer) {
+    let kept = KeptSaid { version: VERSION, by, index: packed::pack(&layer.index) };
+    write(store, &said_key(image, layer.blob), &kept);
+}
+
+/// What was said of the layer of `image`, if that was kept.
+pub(super) fn load_said(store: &Store, image: &Digest, blob: Blob) -> Option<Said> {
+    let kept: KeptSaid = read(store, &said_key(image, blob))?;
+    let index = packed::unpack(&kept.index, blob).ok()?;
+    (kept.version == VERSION).then_some(Said { by: kept.by, index })
+}
+
+fn read<T: DeserializeOwned>(store: &Store, key: &IndexKey) -> Option<T> {
+    let bytes = store.layer_index(key).ok()??;
+    let capacity = usize::try_from(limits::LAYER_INDEX_BYTES * 2).ok()?;
+    let decoded = zstd::bulk::decompress(&bytes, capacity).ok()?;
+    postcard::from_bytes(&decoded).ok()
+}
+
+fn write(store: &Store, key: &IndexKey, kept: &impl Serialize) {
+    let saved = postcard::to_stdvec(kept)
         .map_err(|error| error.to_string())
         .and_then(|bytes| zstd::bulk::compress(&bytes, ZSTD_LEVEL).map_err(|error| error.to_string()))
-        .and_then(|bytes| store.keep_layer_index(&key(layer.blob, claim), &bytes).map_err(|error| error.to_string()));
+        .and_then(|bytes| store.keep_layer_index(key, &bytes).map_err(|error| error.to_string()));
     if let Err(error) = saved {
-        tracing::debug!(layer = %layer.blob.digest, %error, "the index of the layer is not kept");
+        tracing::debug!(layer = %key.layer, %error, "the index of the layer is not kept");
     }
 }
 
@@ -85,8 +130,6 @@ mod tests {
 
     use tarpon_oci::{Compression as LayerCompression, MediaType};
     use tarpon_store::StoreConfig;
-
-    use tarpon_layer::LayerIndex;
 
     use super::*;
 

@@ -13,16 +13,13 @@ use tarpon_oci::{Blob, Descriptor, Digest, ImageConfig};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::Store;
 
-use super::stream::{StreamJob, stream};
+use super::pace::{STREAMS, Unhindered};
+use super::stream::{StreamError, StreamJob, stream};
 use super::{kept, toc};
 use crate::image::IndexChoice;
 use crate::index::{self, Found, Indexed};
 use crate::progress::{LayerPlan, LayerWay, Progress};
 use crate::{Error, ErrorKind, Result, access};
-
-/// Layers that are streamed at the same time. Each inflates and hashes on two threads, so that three keep a few cores and
-/// any link busy; more would only delay the first that is done.
-const STREAMS: usize = 3;
 
 /// Every byte of the layer was seen and is what the image config says.
 pub(super) const DIFF_ID_VERIFIED: &str = "diffID-verified";
@@ -66,10 +63,10 @@ pub(crate) enum Extent<'a> {
 }
 
 /// A layer as the manifest has it.
-struct Wanted {
-    number: usize,
-    blob: Blob,
-    claim: Claim,
+pub(super) struct Wanted {
+    pub(super) number: usize,
+    pub(super) blob: Blob,
+    pub(super) claim: Claim,
 }
 
 /// Indexes all layers, lowest first. A blob that the image has twice is indexed once.
@@ -141,7 +138,11 @@ pub(super) async fn index_all(
             // Not kept for other images: it is believed for this one.
             (ByToc::MustStream { .. }, Some(indexed)) => {
                 progress.layer_done(layer.number);
-                found.insert(layer.blob.digest, Layer::by_index(indexed, by_index.verification));
+                let said = Layer::by_index(indexed, by_index.verification);
+                if let Some(index) = by_index.index {
+                    kept::save_said(store, image.manifest.digest(), index, &said);
+                }
+                found.insert(layer.blob.digest, said);
             }
             (ByToc::MustStream { fallback }, None) => to_stream.push((layer, fallback)),
         }
@@ -153,7 +154,7 @@ pub(super) async fn index_all(
     while let Some((wanted, streamed)) = streams.try_next().await? {
         // A table of contents is how everybody reads the layer; streaming only proved that the layer is what it should be.
         let layer = match found.remove(&wanted.blob.digest) {
-            Some(by_toc) => Layer { verification: streamed.verification, diff_id: streamed.diff_id, ..by_toc },
+            Some(by_toc) => by_toc.proved_by(&streamed),
             None => streamed,
         };
         keep(store, &mut found, wanted, layer);
@@ -174,14 +175,19 @@ pub(super) async fn index_all(
 }
 
 impl Layer {
+    /// The layer, read through its table of contents as before, after its bytes were seen.
+    pub(super) fn proved_by(self, streamed: &Self) -> Self {
+        Self { verification: streamed.verification.clone(), diff_id: streamed.diff_id, ..self }
+    }
+
     /// Whether nothing in the config speaks against the layer being the one with this number.
-    fn is_what_config_names(&self, config: &ImageConfig, number: usize) -> bool {
+    pub(super) fn is_what_config_names(&self, config: &ImageConfig, number: usize) -> bool {
         self.diff_id.is_none_or(|diff_id| config.diff_ids.get(number) == Some(&diff_id))
     }
 }
 
 /// Each blob once, with what its descriptor claims about it.
-fn wanted(layers: &[Descriptor]) -> Result<Vec<Wanted>> {
+pub(super) fn wanted(layers: &[Descriptor]) -> Result<Vec<Wanted>> {
     let mut wanted: Vec<Wanted> = Vec::with_capacity(layers.len());
     for (number, layer) in layers.iter().enumerate() {
         let claim = Claim::of(&layer.media_type, &layer.annotations, layer.size)
@@ -240,12 +246,12 @@ fn keep(store: &Store, found: &mut HashMap<Digest, Layer>, wanted: &Wanted, laye
     found.insert(layer.blob.digest, layer);
 }
 
-enum ByToc {
+pub(super) enum ByToc {
     Indexed(Box<Layer>),
     MustStream { fallback: Option<String> },
 }
 
-async fn through_toc(layer: &Wanted, blobs: &dyn BlobSource, progress: &dyn Progress) -> Result<ByToc> {
+pub(super) async fn through_toc(layer: &Wanted, blobs: &dyn BlobSource, progress: &dyn Progress) -> Result<ByToc> {
     let Claim::Toc(claim) = &layer.claim else { return Ok(ByToc::MustStream { fallback: None }) };
     let fetched = toc::fetch(claim, layer.blob, blobs, |bytes| progress.received(layer.number, bytes)).await;
     match fetched {
@@ -287,24 +293,37 @@ async fn streamed<'a>(
         .diff_ids
         .get(layer.number)
         .ok_or_else(|| Error::new(ErrorKind::Refused, step.clone(), "the config has no diffID for it"))?;
-    let hides_toc_files = matches!(layer.claim, Claim::Toc(_));
-    let job = StreamJob { blob: layer.blob, diff_id, hides_toc_files, source, store };
-    let streamed = stream(job, |bytes| progress.received(layer.number, bytes)).await;
-    let streamed = streamed.map_err(|error| super::stream::outward(step, error))?;
-    progress.layer_done(layer.number);
-    let indexed = Layer {
+    let job = StreamJob {
         blob: layer.blob,
+        diff_id,
+        hides_toc_files: matches!(layer.claim, Claim::Toc(_)),
+        source,
+        store,
+        must_keep: false,
+        pace: Arc::new(Unhindered),
+    };
+    let indexed = seen(job, |bytes| progress.received(layer.number, bytes)).await;
+    let indexed = indexed.map_err(|error| super::stream::outward(step, error))?;
+    progress.layer_done(layer.number);
+    Ok((layer, Layer { fallback, ..indexed }))
+}
+
+/// The layer, every byte of which was seen.
+pub(super) async fn seen(job: StreamJob, received: impl Fn(u64) + Send) -> std::result::Result<Layer, StreamError> {
+    let (blob, diff_id) = (job.blob, job.diff_id);
+    let streamed = stream(job, received).await?;
+    Ok(Layer {
+        blob,
         compression: streamed.compression,
         format: crate::inspect::format_name(streamed.compression).into(),
         verification: DIFF_ID_VERIFIED.into(),
         diff_id: Some(diff_id),
         index: streamed.index,
-        fallback,
-    };
-    Ok((layer, indexed))
+        fallback: None,
+    })
 }
 
 /// "read layer 3 (sha256:…)", as people count.
-fn step(number: usize, digest: &Digest) -> String {
+pub(super) fn step(number: usize, digest: &Digest) -> String {
     format!("read layer {} ({digest})", number + 1)
 }

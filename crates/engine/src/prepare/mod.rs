@@ -7,17 +7,21 @@
 //! ```
 
 mod assemble;
+mod complete;
 mod kept;
 mod layers;
+mod pace;
 pub(crate) mod pipe;
 mod platform;
 mod stream;
 pub(crate) mod toc;
 
+pub(crate) use complete::{Completion, Incomplete, is_refuted};
 pub(crate) use layers::{Extent, Layer};
-use tarpon_oci::Source;
+pub(crate) use pace::{Pace, STREAMS};
+use tarpon_oci::{Digest, Source};
 use tarpon_registry::{Repository, ResolvedImage};
-use tarpon_store::ImageRecord;
+use tarpon_store::{ImageRecord, StoreError};
 
 use crate::image::{ImageRequest, IndexChoice, Prepared, Pull};
 use crate::progress::Progress;
@@ -74,7 +78,17 @@ impl Engine {
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
         let (name, platform) = (request.source.to_string(), request.platform.to_string());
         let Some(reference) = self.store().reference(&name, &platform).map_err(failed)? else { return Ok(None) };
-        self.store().image(&reference.manifest).map_err(failed)
+        self.believed(&reference.manifest).map_err(failed)
+    }
+
+    /// The image's record. One that came of an index that lied goes, unless the image is mounted: then what was found out is
+    /// part of it.
+    fn believed(&self, manifest: &Digest) -> std::result::Result<Option<ImageRecord>, StoreError> {
+        let record = self.store().image(manifest)?;
+        let is_removed = |record: &ImageRecord| {
+            record.layers.iter().any(is_refuted) && self.store().remove_image(&record.manifest).is_ok()
+        };
+        Ok(record.filter(|record| !is_removed(record)))
     }
 
     /// Brings the whole image into the store and its record with it, whatever was there before. Everything is verified then,
@@ -97,7 +111,7 @@ impl Engine {
         let repository = access::open(&request.text, &request.access).await?;
         let resolved = access::resolve(&repository, &request.platform).await?;
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
-        let known = self.store().image(resolved.manifest.digest()).map_err(failed)?;
+        let known = self.believed(resolved.manifest.digest()).map_err(failed)?;
         let (record, fallbacks) = match known {
             Some(record) => {
                 platform::check_record(self.store(), request, &record)?;
@@ -126,7 +140,8 @@ impl Engine {
         let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
         let (config, layers) = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
         let fallbacks = layers.iter().filter_map(|layer| layer.fallback.clone()).collect();
-        let image = assemble::Image { request: request.clone(), resolved, config, layers };
+        let (name, platform) = (request.source.to_string(), request.platform.to_string());
+        let image = assemble::Image { name, platform, manifest: resolved.manifest, config, layers };
         let store = self.store().clone();
         let record = tokio::task::spawn_blocking(move || assemble::assemble(&store, image))
             .await

@@ -15,6 +15,7 @@ use tarpon_layer::spans::SpanReader;
 use tarpon_oci::{Blob, Digest, Hasher, Verified};
 use tarpon_store::Store;
 
+use super::pace::Pace;
 use super::pipe::{self, BlobReader, PIECES};
 use crate::{Error, ErrorKind, access};
 
@@ -36,6 +37,9 @@ pub(super) struct StreamJob {
     pub(super) hides_toc_files: bool,
     pub(super) source: Arc<dyn BlobSource>,
     pub(super) store: Store,
+    /// Whether it is of no use if the store does not keep its objects.
+    pub(super) must_keep: bool,
+    pub(super) pace: Arc<dyn Pace>,
 }
 
 /// Why it failed.
@@ -64,14 +68,14 @@ pub(super) fn outward(step: String, error: StreamError) -> Error {
 /// Streams the layer: `received` is told of every piece that arrives.
 pub(super) async fn stream(job: StreamJob, received: impl Fn(u64) + Send) -> Result<Streamed, StreamError> {
     let (pieces, reader) = tokio::sync::mpsc::channel(PIECES);
-    let StreamJob { blob, diff_id, hides_toc_files, source, store } = job;
+    let StreamJob { blob, diff_id, hides_toc_files, source, store, must_keep, pace } = job;
     let into = store.clone();
     let importing = tokio::task::spawn_blocking(move || {
-        let mut sink = StoreSink::new(&into);
+        let mut sink = StoreSink::new(&into, must_keep);
         let imported = import(BlobReader::new(reader), diff_id, hides_toc_files, &mut sink);
         (imported, sink.objects)
     });
-    let downloaded = download(&*source, blob, pieces, received).await;
+    let downloaded = download(&*source, blob, pieces, &*pace, received).await;
     let (imported, objects) = importing.await.map_err(|error| StreamError::Bad(error.to_string()))?;
     // A failed download is the cause of whatever the importer said about its broken input; a wrong digest is not.
     let outcome = match (downloaded, imported) {
@@ -93,6 +97,7 @@ async fn download(
     source: &dyn BlobSource,
     blob: Blob,
     pieces: tokio::sync::mpsc::Sender<Result<bytes::Bytes, SourceError>>,
+    pace: &dyn Pace,
     received: impl Fn(u64) + Send,
 ) -> Result<Verified<()>, StreamError> {
     let mut hasher = Hasher::new();
@@ -106,10 +111,12 @@ async fn download(
             }
             let piece = piece?;
             hasher.update(&piece);
-            received(piece.len() as u64);
+            let length = piece.len() as u64;
+            received(length);
             if pieces.send(Ok(piece)).await.is_err() {
                 return Err(StreamError::Bad("the import ended before the layer did".into()));
             }
+            pace.pass(length).await;
         }
     }
     Verified::check_stream(&blob.digest, hasher).map_err(|error| StreamError::Bad(error.to_string()))
@@ -153,11 +160,12 @@ struct StoreSink<'a> {
     current: Option<Box<dyn ObjectWriter>>,
     /// What is in the store because of it, or was there before.
     objects: Vec<Digest>,
+    must_keep: bool,
 }
 
 impl<'a> StoreSink<'a> {
-    fn new(store: &'a dyn ObjectStore) -> Self {
-        Self { store, current: None, objects: Vec::new() }
+    fn new(store: &'a dyn ObjectStore, must_keep: bool) -> Self {
+        Self { store, current: None, objects: Vec::new(), must_keep }
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
@@ -165,6 +173,9 @@ impl<'a> StoreSink<'a> {
         if let Err(error) = writer.write_all(bytes) {
             tracing::debug!(%error, "an object is not kept");
             self.current = None;
+            if self.must_keep {
+                return Err(StoreError::Full);
+            }
         }
         Ok(())
     }
@@ -176,7 +187,7 @@ impl ObjectSink for StoreSink<'_> {
     fn begin(&mut self, size: u64) -> Result<(), StoreError> {
         self.current = match self.store.writer(size) {
             Ok(writer) => Some(writer),
-            Err(StoreError::Full) => None,
+            Err(StoreError::Full) if !self.must_keep => None,
             Err(error) => return Err(error),
         };
         Ok(())
@@ -203,7 +214,8 @@ impl ObjectSink for StoreSink<'_> {
                 self.objects.push(object);
                 Ok(())
             }
-            None | Some(Ok(()) | Err(StoreError::Full)) => Ok(()),
+            None | Some(Ok(())) => Ok(()),
+            Some(Err(StoreError::Full)) if !self.must_keep => Ok(()),
             Some(Err(error)) => Err(error),
         }
     }
@@ -216,6 +228,7 @@ mod tests {
     use tarpon_testkit::layers::{Dialect, Item, Layer, tar};
     use tarpon_testkit::source::MemorySource;
 
+    use super::super::pace::Unhindered;
     use super::*;
 
     const CONTENT: &[u8] = b"something that is only in this layer";
@@ -229,7 +242,9 @@ mod tests {
         let layer = layer();
         let source = Arc::new(MemorySource::new([layer.blob.clone().into()]));
         let store = store.clone();
-        stream(StreamJob { blob: layer.descriptor(), diff_id, hides_toc_files: false, source, store }, |_| ()).await
+        let (blob, pace) = (layer.descriptor(), Arc::new(Unhindered));
+        let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, pace };
+        stream(job, |_| ()).await
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tarpon_fetch::{BootIndex, Fetcher, ImageHandle, Stats};
+use tarpon_fetch::{BlobSource, BootIndex, Fetcher, ImageHandle, Stats};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::Digest;
@@ -13,7 +13,7 @@ use tarpon_registry::Repository;
 use tarpon_store::{ImageRecord, LayerRecord, Store};
 
 use crate::protocol::{Access, MountRequest};
-use crate::{Error, ErrorKind, Result, access};
+use crate::{Error, ErrorKind, Result, access, prepare};
 
 /// An image that was loaded from its record and registered with the fetcher.
 pub(super) struct Image {
@@ -35,6 +35,11 @@ impl Image {
     /// Whether a boot pack brings parts of it.
     pub(super) fn has_pack(&self) -> bool {
         self.has_pack
+    }
+
+    /// Where its layers come from.
+    pub(super) fn source(&self) -> Arc<dyn BlobSource> {
+        self.repository.blobs()
     }
 
     pub(super) fn counters(&self) -> Stats {
@@ -87,12 +92,27 @@ impl Images {
     pub(super) fn load(&self, request: &MountRequest) -> Result<Arc<Image>> {
         let key = Key { manifest: request.manifest, reference: request.image.clone(), access: request.access.clone() };
         let mut loaded = self.loaded.lock();
-        if let Some(image) = loaded.get(&key) {
+        if let Some(image) = loaded.get(&key)
+            && self.is_current(image)
+        {
             return Ok(image.clone());
         }
         let image = Arc::new(self.load_new(request)?);
         loaded.insert(key, image.clone());
         Ok(image)
+    }
+
+    /// Whether the image is what its record says. After an index turned out to lie, the record is made anew.
+    fn is_current(&self, image: &Image) -> bool {
+        let now = self.store.image(&image.record.manifest).ok().flatten();
+        now.is_none_or(|now| now.parts == image.record.parts)
+    }
+
+    /// Takes nothing more out of the layer for this image, whatever source it has.
+    pub(super) fn distrust(&self, manifest: &Digest, layer: &Digest, reason: &str) {
+        for (_, image) in self.loaded.lock().iter().filter(|(key, _)| key.manifest == *manifest) {
+            image.handle.distrust(layer, reason);
+        }
     }
 
     fn load_new(&self, request: &MountRequest) -> Result<Image> {
@@ -102,6 +122,9 @@ impl Images {
         let table = ChunkTable::open(Bytes::from_owner(found.chunks)).map_err(|error| failed(error.to_string()))?;
         let repository = access::open_later(&request.image, &request.access)?;
         let handle = self.fetcher.add_image(table, repository.blobs(), request.image.as_str());
+        for layer in found.record.layers.iter().filter(|layer| prepare::is_refuted(layer)) {
+            handle.distrust(&layer.digest, "what its index says was found to be wrong");
+        }
         let has_pack = found.boot.is_some_and(|boot| replay(&handle, &boot));
         let file = found.tree.file().try_clone().map_err(|error| failed(error.to_string()))?;
         let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };

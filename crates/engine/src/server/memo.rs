@@ -64,6 +64,7 @@ pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
         credentials_lost: request.as_ref().is_some_and(|request| request.credentials_lost),
         writable: request.map(|request| request.writable).unwrap_or_default(),
         verification: Vec::new(),
+        backfill: None,
         fallbacks: Vec::new(),
         alive: false,
         problem,
@@ -95,6 +96,7 @@ mod tests {
     use tarpon_oci::Digest;
 
     use super::*;
+    use crate::protocol::Backfill;
 
     fn request() -> MountRequest {
         MountRequest {
@@ -106,6 +108,8 @@ mod tests {
             suid: false,
             dev: false,
             access: Access { creds: Some("alice:0pen-sesame".into()), ..Access::default() },
+            backfill: Backfill::Idle,
+            backfill_rate: None,
             credentials_lost: false,
             record: false,
             fallbacks: Vec::new(),

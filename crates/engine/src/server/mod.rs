@@ -1,8 +1,10 @@
 //! The server of a store: holds its mounts and answers their reads.
 //!
 //! One per store, ensured by a lock. It never resolves, indexes or merges: it mounts finished records only, so it
-//! starts in milliseconds and stays small. It ends with its last mount.
+//! starts in milliseconds and stays small. It ends with its last mount. Only an image that is completed in the background
+//! (`backfill`) is streamed and merged here, after it was mounted.
 
+mod backfill;
 mod client;
 mod images;
 mod listen;

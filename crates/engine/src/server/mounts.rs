@@ -11,6 +11,7 @@ use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmou
 use tarpon_store::Store;
 use tokio::runtime::Handle;
 
+use super::backfill::Backfills;
 use super::images::{Image, Images};
 use super::memo::Memo;
 use super::places::{Client, Leaving, Places};
@@ -22,7 +23,8 @@ use crate::{Engine, Error, ErrorKind, Result};
 pub(crate) struct Mounts {
     store: Store,
     host: Host,
-    images: Images,
+    images: Arc<Images>,
+    backfills: Backfills,
     runtime: Handle,
     pub(super) places: Arc<Places<Served>>,
     /// What a dead server had mounted and this one could not mount again.
@@ -51,8 +53,9 @@ impl Mounts {
         let fetcher = Fetcher::new(Arc::new(store.clone()), runtime.clone(), tarpon_fetch::Config::default());
         let scratch = store.run_folder().join("mounts");
         let host = Host::new(Arc::new(fetcher.clone()), runtime.clone(), scratch).map_err(cannot_mount)?;
-        let images = Images::new(store.clone(), fetcher);
-        Ok(Self { store, host, images, runtime, places: Arc::default(), lost: Mutex::default() })
+        let images = Arc::new(Images::new(store.clone(), fetcher.clone()));
+        let backfills = Backfills::new(store.clone(), fetcher, runtime.clone(), images.clone());
+        Ok(Self { store, host, images, backfills, runtime, places: Arc::default(), lost: Mutex::default() })
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -99,8 +102,9 @@ impl Mounts {
         }
         self.lost.lock().remove(&request.mountpoint);
         let served = Arc::new(Served { request, image, mounted, before, recording });
-        let status = served.status();
         place.settle(served.clone());
+        self.backfills.begin(&served.request, &served.image);
+        let status = self.describe(&served);
         self.runtime.spawn(watch(self.clone(), served));
         Ok(status)
     }
@@ -141,7 +145,7 @@ impl Mounts {
 
     /// All mounts, and what was lost.
     pub(super) fn status(&self) -> Vec<MountStatus> {
-        let mut all: Vec<_> = self.places.mounted().iter().map(|served| served.status()).collect();
+        let mut all: Vec<_> = self.places.mounted().iter().map(|served| self.describe(served)).collect();
         all.extend(self.lost.lock().values().cloned());
         all.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
         all
@@ -184,7 +188,14 @@ impl Mounts {
     /// The record goes before the place is free: whoever mounts there next writes another.
     fn finish(&self, leaving: Leaving<'_, Served>) {
         self.forget(&leaving.mount().request.mountpoint);
+        let manifest = leaving.mount().request.manifest;
         leaving.free();
+        let is_mounted = || self.places.mounted().iter().any(|served| served.request.manifest == manifest);
+        self.backfills.end(&manifest, is_mounted);
+    }
+
+    fn describe(&self, served: &Served) -> MountStatus {
+        MountStatus { backfill: self.backfills.status(&served.request.manifest), ..served.status() }
     }
 
     pub(super) fn forget(&self, mountpoint: &Path) {
@@ -231,6 +242,7 @@ impl Served {
             mode: mounted.mode().name().to_owned(),
             writable: request.writable.clone(),
             verification: verification.collect(),
+            backfill: None,
             fallbacks: request.fallbacks.iter().cloned().chain(mode).chain(ranges).collect(),
             alive: mounted.is_attached(),
             problem: None,

@@ -1,0 +1,177 @@
+//! What an index said of a layer, beside what is in the layer.
+//!
+//! Places are not compared: a wrong place leads to bytes that no digest matches, which are never served.
+
+use std::io::{self, Read};
+
+use tarpon_fetch::{ObjectStore, StoreError};
+use tarpon_layer::{Chunk, Entry, FileContent, LayerIndex, Node, ObjectId, Place};
+use tarpon_oci::{Digest, Hasher};
+
+/// Bytes that are hashed at a time.
+const BLOCK: usize = 64 << 10;
+
+/// A piece of an object: its size, and its digest unless it is all zeros.
+pub(crate) type Piece = (u64, Option<Digest>);
+
+/// What a chunk says of the object's content.
+pub(crate) fn piece(chunk: &Chunk) -> Piece {
+    (chunk.size, (chunk.place != Place::Zeros).then_some(chunk.digest))
+}
+
+/// The first path of which the index says what is not so. `said` is its word, `is` what was found in the layer, in whatever
+/// order each has its entries. Files may be cut otherwise than here, as long as the objects in the store are that.
+pub(crate) fn lie(store: &dyn ObjectStore, said: &LayerIndex, is: &LayerIndex) -> Result<Option<String>, StoreError> {
+    let (ours, theirs) = (sorted(is), sorted(said));
+    let differing = ours.iter().zip(&theirs).find(|(one, other)| !is_same(one, other));
+    if let Some((one, other)) = differing {
+        // Where one has an entry that the other has not, the lesser of the two paths is the one in question.
+        return Ok(Some(one.path.clone().min(other.path.clone()).to_string()));
+    }
+    let surplus = ours.get(theirs.len()).or_else(|| theirs.get(ours.len()));
+    if let Some(entry) = surplus {
+        return Ok(Some(entry.path.to_string()));
+    }
+    for (one, other) in ours.iter().zip(&theirs) {
+        let (Node::File(true_content), Node::File(content)) = (&one.node, &other.node) else { continue };
+        let list: Vec<Piece> = pieces(said, content).collect();
+        if !pieces(is, true_content).eq(list.iter().copied()) && is_list(store, &content.object, &list)? == Some(false)
+        {
+            return Ok(Some(other.path.to_string()));
+        }
+    }
+    Ok(None)
+}
+
+/// By path; a whiteout may have the path of an entry.
+fn sorted(index: &LayerIndex) -> Vec<&Entry> {
+    let mut entries: Vec<&Entry> = index.entries.iter().collect();
+    let rank = |entry: &Entry| (matches!(entry.node, Node::Whiteout), matches!(entry.node, Node::Opaque));
+    entries.sort_by(|one, other| one.path.cmp(&other.path).then_with(|| rank(one).cmp(&rank(other))));
+    entries
+}
+
+fn is_same(one: &Entry, other: &Entry) -> bool {
+    let is_same_node = match (&one.node, &other.node) {
+        (Node::File(one), Node::File(other)) => (one.size, one.object) == (other.size, other.object),
+        (one, other) => one == other,
+    };
+    is_same_node && one.path == other.path && one.attributes == other.attributes
+}
+
+fn pieces<'a>(index: &'a LayerIndex, content: &FileContent) -> impl Iterator<Item = Piece> + use<'a> {
+    let own = index.chunks.iter().skip(content.first_chunk as usize).take(content.chunk_count as usize);
+    own.map(piece)
+}
+
+/// Whether the object consists of these pieces; `None` if it is not here.
+pub(crate) fn is_list(store: &dyn ObjectStore, object: &ObjectId, list: &[Piece]) -> Result<Option<bool>, StoreError> {
+    let Some(file) = store.open(object)? else { return Ok(None) };
+    let mut reader = io::BufReader::with_capacity(BLOCK, file);
+    match consists_of(&mut reader, list) {
+        Ok(is_so) => Ok(Some(is_so)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Some(false)),
+        Err(error) => Err(StoreError::Io { doing: format!("reading object {object}"), error }),
+    }
+}
+
+fn consists_of(reader: &mut impl Read, list: &[Piece]) -> io::Result<bool> {
+    let mut block = vec![0; BLOCK];
+    for (size, digest) in list {
+        let (mut hasher, mut left, mut is_zeros) = (Hasher::new(), *size, true);
+        while left > 0 {
+            let length = usize::try_from(left).unwrap_or(usize::MAX).min(BLOCK);
+            reader.read_exact(&mut block[..length])?;
+            hasher.update(&block[..length]);
+            is_zeros &= block[..length].iter().all(|byte| *byte == 0);
+            left -= length as u64;
+        }
+        if !digest.map_or(is_zeros, |digest| hasher.finish() == digest) {
+            return Ok(false);
+        }
+    }
+    Ok(reader.read(&mut block[..1])? == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use tarpon_layer::{Attributes, Codec, LayerPath};
+    use tarpon_oci::Verified;
+    use tarpon_testkit::source::MemoryStore;
+
+    use super::*;
+
+    const BYTES: &[u8] = b"0123456789";
+
+    /// One file of these bytes, in chunks of so many.
+    fn index(path: &str, bytes: &[u8], chunk: usize) -> LayerIndex {
+        let chunks: Vec<Chunk> = bytes
+            .chunks(chunk)
+            .enumerate()
+            .map(|(number, bytes)| Chunk {
+                object_offset: (number * chunk) as u64,
+                size: bytes.len() as u64,
+                digest: Digest::of(bytes),
+                place: Place::Blob { codec: Codec::Raw, offset: 0, length: bytes.len() as u64, skip: 0 },
+            })
+            .collect();
+        let count = u32::try_from(chunks.len()).unwrap();
+        let content =
+            FileContent { size: bytes.len() as u64, object: Digest::of(bytes), first_chunk: 0, chunk_count: count };
+        let entry = Entry {
+            path: LayerPath::from_normal(path.as_bytes()).unwrap(),
+            node: Node::File(content),
+            attributes: Attributes::default(),
+        };
+        LayerIndex { entries: vec![entry], chunks, ..LayerIndex::default() }
+    }
+
+    fn store() -> MemoryStore {
+        let store = MemoryStore::default();
+        let mut writer = store.writer(BYTES.len() as u64).unwrap();
+        writer.write_all(BYTES).unwrap();
+        writer.publish(Verified::seal(BYTES).proof()).unwrap();
+        store
+    }
+
+    fn lie_of(said: &LayerIndex, is: &LayerIndex) -> Option<String> {
+        lie(&store(), said, is).unwrap()
+    }
+
+    #[test]
+    fn names_attributes_and_contents_are_compared() {
+        let is = index("file", BYTES, 4);
+        assert_eq!(lie_of(&is, &is), None);
+        assert_eq!(lie_of(&index("other", BYTES, 4), &is).as_deref(), Some("file"));
+        assert_eq!(lie_of(&LayerIndex::default(), &is).as_deref(), Some("file"), "an entry is missing");
+        assert_eq!(lie_of(&is, &LayerIndex::default()).as_deref(), Some("file"), "an entry is made up");
+        assert_eq!(lie_of(&index("file", b"something else", 4), &is).as_deref(), Some("file"));
+        let mut setuid = is.clone();
+        setuid.entries[0].attributes.mode = 0o4755;
+        assert_eq!(lie_of(&setuid, &is).as_deref(), Some("file"));
+    }
+
+    #[test]
+    fn another_cut_of_the_same_bytes_is_no_lie_and_other_chunks_are_one() {
+        let is = index("file", BYTES, 4);
+        assert_eq!(lie_of(&index("file", BYTES, 3), &is), None);
+        let mut other = is.clone();
+        other.chunks[1].digest = Digest::of(b"evil");
+        assert_eq!(lie_of(&other, &is).as_deref(), Some("file"));
+        let mut zeros = is.clone();
+        zeros.chunks[1].place = Place::Zeros;
+        assert_eq!(lie_of(&zeros, &is).as_deref(), Some("file"), "zeros have no digest to be wrong");
+    }
+
+    #[test]
+    fn the_order_of_entries_means_nothing() {
+        let mut one = index("a", BYTES, 4);
+        let whiteout = Entry { node: Node::Whiteout, ..one.entries[0].clone() };
+        one.entries.push(whiteout);
+        let mut other = one.clone();
+        other.entries.reverse();
+        assert_eq!(lie_of(&one, &other), None);
+    }
+}

@@ -1,0 +1,259 @@
+//! The rest of an image that is mounted lazily: its layers are streamed as `pull` streams them, one by one, and at the end its
+//! record says that all of it was seen.
+//!
+//! What to complete is told by the image's record, not by its name: a tag may mean another image by now. Each layer stands
+//! for itself: what was streamed is kept, and whoever begins anew goes on with the next.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tarpon_fetch::BlobSource;
+use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
+use tarpon_layer::toc::Claim;
+use tarpon_oci::{Digest, ImageConfig, Manifest};
+use tarpon_store::{ImageRecord, LayerRecord, LoadedImage, Store, StoreError};
+
+use super::layers::{self, ByToc, Layer, Wanted};
+use super::pace::Pace;
+use super::stream::{self, StreamError, StreamJob};
+use super::{assemble, kept};
+use crate::index::{self, BY_INDEX};
+use crate::progress::Silent;
+use crate::{Error, ErrorKind, Result};
+
+/// An image that is to be completed.
+pub(crate) struct Completion {
+    store: Store,
+    record: ImageRecord,
+    manifest: Manifest,
+    config: ImageConfig,
+    table: ChunkTable<Bytes>,
+    layers: Vec<Wanted>,
+    source: Arc<dyn BlobSource>,
+    pace: Arc<dyn Pace>,
+}
+
+/// Why a layer, or the image, is not complete.
+#[derive(Debug)]
+pub(crate) enum Incomplete {
+    /// The layer is sound, and what the image's index said of it is not so.
+    Lie(String),
+    /// What came is not the layer that the manifest and the config name.
+    Refused(String),
+    /// The store does not keep it.
+    NoRoom,
+    /// Anything else.
+    Failed(Error),
+}
+
+impl Completion {
+    /// Reads the image's record.
+    ///
+    /// # Errors
+    /// It is not in the store, or damaged.
+    pub(crate) fn open(
+        store: Store,
+        manifest: &Digest,
+        source: Arc<dyn BlobSource>,
+        pace: Arc<dyn Pace>,
+    ) -> Result<Self> {
+        let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
+        let found = store.load_image(manifest).map_err(|error| failed(error.to_string()))?;
+        let LoadedImage { record, manifest, config, chunks, .. } =
+            found.ok_or_else(|| failed("it is not in the store, or damaged".into()))?;
+        let manifest = Manifest::parse(manifest).map_err(|error| failed(error.to_string()))?;
+        let config = ImageConfig::parse(config).map_err(|error| failed(error.to_string()))?;
+        manifest.check_config(&config).map_err(|error| failed(error.to_string()))?;
+        let table = ChunkTable::open(Bytes::from_owner(chunks)).map_err(|error| failed(error.to_string()))?;
+        let layers = layers::wanted(&manifest.layers)?;
+        Ok(Self { store, record, manifest, config, table, layers, source, pace })
+    }
+
+    /// The blobs of its layers, each once.
+    pub(crate) fn layers(&self) -> Vec<Digest> {
+        self.layers.iter().map(|layer| layer.blob.digest).collect()
+    }
+
+    /// Layers of which an index from elsewhere was believed.
+    pub(crate) fn by_index(&self) -> Vec<Digest> {
+        let by_index = self.record.layers.iter().filter(|layer| layer.verification.starts_with(BY_INDEX));
+        by_index.map(|layer| layer.digest).collect()
+    }
+
+    /// Whether every byte of every layer was seen when the record was written.
+    pub(crate) fn was_seen(&self) -> bool {
+        self.record.layers.iter().all(|layer| layer.verification == layers::DIFF_ID_VERIFIED)
+    }
+
+    /// Writes down that what is known of the layer is not so: whoever reads the record later need not find out again.
+    pub(crate) async fn note_lie(self: &Arc<Self>, layer: Digest) {
+        let noted = self.blocking(move |image| {
+            let layers = image.record.layers.iter().cloned();
+            let layers = layers.map(|mut known| {
+                if known.digest == layer {
+                    known.verification = refuted(&known.verification);
+                }
+                known
+            });
+            Ok(image.store.set_layers(&image.record.manifest, layers.collect())?)
+        });
+        if let Err(error) = noted.await {
+            tracing::warn!(?error, %layer, "the image's record does not say that its index lies");
+        }
+    }
+
+    /// Brings the layer with this number in [`Completion::layers`], unless it is here, and compares it with what was said of it.
+    pub(crate) async fn layer(self: &Arc<Self>, at: usize) -> std::result::Result<(), Incomplete> {
+        if self.blocking(move |image| Ok(image.was_compared(at) && image.is_here(at))).await? {
+            return Ok(());
+        }
+        // While this lives, nothing of the layer is evicted.
+        let pin = self.blocking(|image| image.store.pin().map_err(Incomplete::from)).await?;
+        let (known, is_here) = self.blocking(move |image| Ok((image.known(at), image.is_here(at)))).await?;
+        let (layer, is_new) = match known {
+            Some(layer) if is_here && layer.was_streamed() => (layer, false),
+            known => (self.bring(at, known).await?, true),
+        };
+        self.blocking(move |image| {
+            let _pin = pin;
+            let compared = image.compare(at, &layer);
+            // What was read off the layer itself is true whatever was said of it.
+            if let Some(wanted) = image.layers.get(at).filter(|wanted| wanted.claim == Claim::Plain || compared.is_ok())
+                && is_new
+            {
+                kept::save(&image.store, &wanted.claim, &layer);
+            }
+            compared
+        })
+        .await
+    }
+
+    /// Whether the record says that every byte of the layer was seen.
+    fn was_compared(&self, at: usize) -> bool {
+        let digest = self.layers.get(at).map(|layer| layer.blob.digest);
+        let mut records = self.record.layers.iter().filter(|layer| Some(layer.digest) == digest);
+        records.all(|layer| layer.verification == layers::DIFF_ID_VERIFIED)
+    }
+
+    /// The layer as it is kept, if that is not against the config.
+    fn known(&self, at: usize) -> Option<Layer> {
+        let Wanted { blob, claim, number } = self.layers.get(at)?;
+        kept::load(&self.store, *blob, claim).filter(|kept| kept.is_what_config_names(&self.config, *number))
+    }
+
+    /// Streams the layer. `known`: what its table of contents says, which is how everybody reads it.
+    async fn bring(self: &Arc<Self>, at: usize, known: Option<Layer>) -> std::result::Result<Layer, Incomplete> {
+        let failed = |cause: &str| Incomplete::Failed(Error::new(ErrorKind::Refused, "complete the image", cause));
+        let wanted = self.layers.get(at).ok_or_else(|| failed("there is no such layer"))?;
+        let known = match known {
+            Some(known) => Some(known),
+            None => match layers::through_toc(wanted, &*self.source, &Silent).await.map_err(Incomplete::Failed)? {
+                ByToc::Indexed(layer) => Some(*layer),
+                ByToc::MustStream { .. } => None,
+            },
+        };
+        let diff_id =
+            *self.config.diff_ids.get(wanted.number).ok_or_else(|| failed("the config has no diffID for it"))?;
+        let job = StreamJob {
+            blob: wanted.blob,
+            diff_id,
+            hides_toc_files: matches!(wanted.claim, Claim::Toc(_)),
+            source: self.source.clone(),
+            store: self.store.clone(),
+            must_keep: true,
+            pace: self.pace.clone(),
+        };
+        let streamed = layers::seen(job, |_| ()).await.map_err(|error| match error {
+            StreamError::Store(StoreError::Full) => Incomplete::NoRoom,
+            StreamError::Bad(cause) => Incomplete::Refused(cause),
+            other => Incomplete::Failed(stream::outward(layers::step(wanted.number, &wanted.blob.digest), other)),
+        })?;
+        // As it is read: a table of contents is how everybody reads the layer, streaming only proves it.
+        Ok(match known {
+            Some(by_toc) if wanted.claim != Claim::Plain => by_toc.proved_by(&streamed),
+            _ => streamed,
+        })
+    }
+
+    /// Whether the layer, of which every byte was seen, is what the image was mounted by.
+    fn compare(&self, at: usize, layer: &Layer) -> std::result::Result<(), Incomplete> {
+        let said = kept::load_said(&self.store, &self.record.manifest, layer.blob);
+        if let Some(said) = said.filter(|_| self.by_index().contains(&layer.blob.digest))
+            && let Some(path) = index::lie(&self.store, &said.index, &layer.index)?
+        {
+            return Err(Incomplete::Lie(format!("the index {} is wrong about {path}", said.by)));
+        }
+        if !self.is_here(at) {
+            return Err(Incomplete::Lie("its index names what is not in it".into()));
+        }
+        Ok(())
+    }
+
+    /// Whether all objects that the image has from the layer are in the store.
+    fn is_here(&self, at: usize) -> bool {
+        let Some(wanted) = self.layers.get(at) else { return false };
+        let is_of_layer = |object: &ObjectEntry| {
+            let chunk = self.table.chunk(object.chunks.start);
+            let layer = chunk.and_then(|chunk| self.table.layer(chunk.layer));
+            layer.is_some_and(|layer| layer.blob.digest == wanted.blob.digest)
+        };
+        self.table.objects().all(|(id, object)| !is_of_layer(&object) || self.store.contains(&id))
+    }
+
+    /// All layers are here: merges them, compares the result with what is mounted, and writes down that all was seen.
+    pub(crate) async fn install(self: &Arc<Self>) -> std::result::Result<(), Incomplete> {
+        self.blocking(|image| {
+            let mut layers = Vec::with_capacity(image.manifest.layers.len());
+            for layer in &image.manifest.layers {
+                let at = image.layers.iter().position(|wanted| wanted.blob.digest == layer.digest);
+                let known = at.and_then(|at| image.known(at)).filter(Layer::was_streamed);
+                layers.push(known.ok_or(Incomplete::NoRoom)?);
+            }
+            let assembled = assemble::Image {
+                name: image.record.references.last().cloned().unwrap_or_default(),
+                platform: image.record.platform.clone(),
+                manifest: image.manifest.clone(),
+                config: image.config.clone(),
+                layers,
+            };
+            match assemble::assemble(&image.store, assembled) {
+                Ok(_) => Ok(()),
+                Err(error) if error.kind == ErrorKind::Refused => Err(Incomplete::Lie(error.cause)),
+                Err(error) => Err(Incomplete::Failed(error)),
+            }
+        })
+        .await
+    }
+
+    /// What takes the processor or the disk, on a thread where nobody waits for it.
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> std::result::Result<T, Incomplete> + Send + 'static,
+    ) -> std::result::Result<T, Incomplete> {
+        let image = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&image)).await;
+        done.map_err(|error| Incomplete::Failed(Error::new(ErrorKind::Other, "complete the image", error)))?
+    }
+}
+
+/// How the states of layers end of which an index turned out to lie.
+const REFUTED: &str = "-refuted";
+
+fn refuted(state: &str) -> String {
+    let by = state.split_once('-').map_or(state, |(by, _)| by);
+    format!("{by}{REFUTED}")
+}
+
+/// Whether the layer's index turned out to lie.
+pub(crate) fn is_refuted(layer: &LayerRecord) -> bool {
+    layer.verification.ends_with(REFUTED)
+}
+
+impl From<StoreError> for Incomplete {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Full => Self::NoRoom,
+            other => Self::Failed(Error::new(ErrorKind::Store, "complete the image", other)),
+        }
+    }
+}

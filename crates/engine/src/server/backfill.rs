@@ -1,0 +1,251 @@
+//! Completing mounted images in the background: one task for each image that was mounted so, which ends with the image's
+//! last mount and keeps nobody else waiting.
+//!
+//! What is streamed is what `pull` streams ([`Completion`]). When a layer turns out not to be what the image was mounted by,
+//! that is an alarm: it is logged, counted and shown, and the mounts take nothing more out of that layer.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
+use tarpon_fetch::Fetcher;
+use tarpon_oci::Digest;
+use tarpon_store::Store;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::images::{Image, Images};
+use crate::ErrorKind;
+use crate::prepare::{Completion, Incomplete, Pace, STREAMS};
+use crate::protocol::{Backfill, BackfillState, BackfillStatus, MountRequest};
+
+/// How often a layer is asked for before giving up. The source retries by itself; this is for outages, and with the pauses
+/// it comes to twenty minutes.
+const TRIES: u32 = 10;
+/// Pause after the first failure; it doubles …
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+/// … up to this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// All completions of the server.
+pub(super) struct Backfills {
+    store: Store,
+    fetcher: Fetcher,
+    runtime: Handle,
+    images: Arc<Images>,
+    running: Mutex<HashMap<Digest, Running>>,
+}
+
+struct Running {
+    status: watch::Receiver<BackfillStatus>,
+    task: AbortHandle,
+}
+
+impl Backfills {
+    pub(super) fn new(store: Store, fetcher: Fetcher, runtime: Handle, images: Arc<Images>) -> Self {
+        Self { store, fetcher, runtime, images, running: Mutex::default() }
+    }
+
+    /// Begins as the request says. One that is under way goes on, unless this one is in more of a hurry or it has given up.
+    pub(super) fn begin(&self, request: &MountRequest, image: &Arc<Image>) {
+        if request.backfill == Backfill::Off {
+            return;
+        }
+        let mut running = self.running.lock();
+        if let Some(known) = running.get(&request.manifest) {
+            let status = known.status.borrow();
+            if status.state != BackfillState::Stopped && status.how >= request.backfill {
+                return;
+            }
+            known.task.abort();
+        }
+        let how = request.backfill;
+        let (told, status) = watch::channel(BackfillStatus {
+            how,
+            state: BackfillState::Running,
+            layers_done: 0,
+            layers: 0,
+            problem: None,
+            alarms: Vec::new(),
+        });
+        let pace = Arc::new(Gate {
+            readers: (how == Backfill::Idle).then(|| self.fetcher.clone()),
+            rate: request.backfill_rate,
+            next: Mutex::new(Instant::now()),
+        });
+        let (images, manifest) = (self.images.clone(), request.manifest);
+        let distrust = Box::new(move |layer: &Digest, reason: &str| images.distrust(&manifest, layer, reason));
+        let run = run(self.store.clone(), manifest, image.clone(), pace, Task { told, distrust });
+        running.insert(request.manifest, Running { status, task: self.runtime.spawn(run).abort_handle() });
+    }
+
+    /// A mount is gone: ends the completion of its image unless there is another one, which `is_mounted` tells.
+    pub(super) fn end(&self, manifest: &Digest, is_mounted: impl FnOnce() -> bool) {
+        // Under the lock: a mount that is made meanwhile begins after this, or is seen here.
+        let mut running = self.running.lock();
+        if running.contains_key(manifest) && !is_mounted() {
+            running.extract_if(|of, _| of == manifest).for_each(|(_, ended)| ended.task.abort());
+        }
+    }
+
+    pub(super) fn status(&self, manifest: &Digest) -> Option<BackfillStatus> {
+        self.running.lock().get(manifest).map(|running| running.status.borrow().clone())
+    }
+
+    #[cfg(test)]
+    async fn settled(&self, manifest: &Digest) -> BackfillStatus {
+        let mut status = self.running.lock().get(manifest).unwrap().status.clone();
+        status.wait_for(|status| status.state != BackfillState::Running).await.unwrap().clone()
+    }
+}
+
+async fn run(store: Store, manifest: Digest, image: Arc<Image>, pace: Arc<Gate>, task: Task) {
+    let source = image.source();
+    let opened = tokio::task::spawn_blocking(move || Completion::open(store, &manifest, source, pace)).await;
+    match opened {
+        Ok(Ok(completion)) => task.run(&Arc::new(completion)).await,
+        Ok(Err(error)) => task.stop(error.to_string()),
+        Err(error) => task.stop(error.to_string()),
+    }
+}
+
+/// One completion: what it tells, and whom it warns.
+struct Task {
+    told: watch::Sender<BackfillStatus>,
+    distrust: Box<dyn Fn(&Digest, &str) + Send + Sync>,
+}
+
+/// It goes no further, and why.
+struct Stop(String);
+
+impl Task {
+    async fn run(&self, completion: &Arc<Completion>) {
+        let layers = completion.layers();
+        self.told.send_modify(|status| status.layers = layers.len());
+        let streams = if self.told.borrow().how == Backfill::Now { STREAMS } else { 1 };
+        let layers = layers.into_iter().enumerate().map(|(at, layer)| self.layer(completion, at, layer));
+        let brought: Result<(), Stop> = stream::iter(layers).buffer_unordered(streams).try_collect().await;
+        match brought {
+            Err(Stop(problem)) => self.stop(problem),
+            Ok(()) if !self.told.borrow().alarms.is_empty() => self.finish(BackfillState::Alarm),
+            Ok(()) if completion.was_seen() => self.finish(BackfillState::Complete),
+            Ok(()) => self.install(completion).await,
+        }
+    }
+
+    async fn install(&self, completion: &Arc<Completion>) {
+        match completion.install().await {
+            Ok(()) => self.finish(BackfillState::Complete),
+            Err(Incomplete::Lie(cause) | Incomplete::Refused(cause)) => {
+                for layer in completion.by_index() {
+                    self.alarm(&layer, &cause);
+                    completion.note_lie(layer).await;
+                }
+                self.finish(BackfillState::Alarm);
+            }
+            Err(Incomplete::NoRoom) => self.stop(NO_ROOM.to_owned()),
+            Err(Incomplete::Failed(error)) => self.stop(error.to_string()),
+        }
+    }
+
+    /// Brings one layer, as often as it takes.
+    async fn layer(&self, completion: &Arc<Completion>, at: usize, layer: Digest) -> Result<(), Stop> {
+        let (mut failures, mut refusals, mut pause) = (0, 0, FIRST_PAUSE);
+        loop {
+            match completion.layer(at).await {
+                Ok(()) => {
+                    self.told.send_modify(|status| status.layers_done += 1);
+                    return Ok(());
+                }
+                Err(Incomplete::Lie(cause)) => {
+                    self.alarm(&layer, &cause);
+                    completion.note_lie(layer).await;
+                    return Ok(());
+                }
+                // Bytes go wrong on the way: one more look before anybody is accused.
+                Err(Incomplete::Refused(_)) if refusals == 0 => refusals += 1,
+                Err(Incomplete::Refused(cause)) => {
+                    self.alarm(&layer, &format!("it is not what the manifest says: {cause}"));
+                    return Ok(());
+                }
+                Err(Incomplete::NoRoom) => return Err(Stop(NO_ROOM.to_owned())),
+                Err(Incomplete::Failed(error)) => {
+                    failures += 1;
+                    if failures == TRIES || error.kind != ErrorKind::Unavailable {
+                        return Err(Stop(error.to_string()));
+                    }
+                    self.say(Some(format!("trying again after {} s: {error}", pause.as_secs())));
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    self.say(None);
+                }
+            }
+        }
+    }
+
+    /// The mounts take nothing more out of the layer; [`Images::distrust`] logs and counts it.
+    fn alarm(&self, layer: &Digest, cause: &str) {
+        (self.distrust)(layer, cause);
+        let line = format!("layer {layer}: {cause}");
+        self.told.send_modify(|status| status.alarms.push(line));
+    }
+
+    fn say(&self, problem: Option<String>) {
+        self.told.send_modify(|status| status.problem = problem);
+    }
+
+    fn stop(&self, problem: String) {
+        tracing::warn!(%problem, "an image is not completed");
+        self.told.send_modify(|status| {
+            status.problem = Some(problem);
+            status.state = if status.alarms.is_empty() { BackfillState::Stopped } else { BackfillState::Alarm };
+        });
+    }
+
+    fn finish(&self, state: BackfillState) {
+        self.told.send_modify(|status| status.state = state);
+    }
+}
+
+const NO_ROOM: &str = "the store has no room for the rest of the image";
+
+/// Lets bytes through when no reader waits, and not more of them than they may be.
+struct Gate {
+    /// Whose readers come first; none: nobody's.
+    readers: Option<Fetcher>,
+    rate: Option<NonZeroU64>,
+    next: Mutex<Instant>,
+}
+
+impl Gate {
+    /// When the bytes that follow these may come.
+    fn after(&self, bytes: u64) -> Option<Instant> {
+        let rate = self.rate?.get();
+        // A piece is far below 2⁶⁴ ns × B/s; what is not lasts for ever anyway.
+        let nanoseconds = u128::from(bytes).saturating_mul(1_000_000_000) / u128::from(rate);
+        let duration = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
+        let mut next = self.next.lock();
+        *next = Instant::now().max(*next) + duration;
+        Some(*next)
+    }
+}
+
+impl Pace for Gate {
+    fn pass(&self, bytes: u64) -> BoxFuture<'_, ()> {
+        async move {
+            if let Some(next) = self.after(bytes) {
+                tokio::time::sleep_until(next).await;
+            }
+            if let Some(readers) = &self.readers {
+                readers.give_way().await;
+            }
+        }
+        .boxed()
+    }
+}

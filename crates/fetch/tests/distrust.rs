@@ -1,0 +1,89 @@
+//! A layer that an image lied about is not read any more, and nothing else suffers for it.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{World, noise};
+use futures::FutureExt;
+use tarpon_fetch::ReadError;
+use tarpon_testkit::source::{Form, MemorySource, PackedLayer, Packer, Reply, table_of};
+use tokio::time::Instant;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const REASON: &str = "the index sha256:… is wrong about etc/passwd";
+
+/// A layer of one object for each of these seeds, in chunks of 64 KiB.
+fn layer(seeds: &[u64]) -> (PackedLayer, Vec<tarpon_oci::Digest>) {
+    let mut packer = Packer::new(Form::Raw);
+    let objects = seeds.iter().map(|seed| {
+        let bytes = noise(*seed, MIB);
+        packer.object(&bytes, 64 * KIB);
+        tarpon_oci::Digest::of(&bytes)
+    });
+    let objects = objects.collect();
+    (packer.finish(), objects)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_complete_fails_at_once_and_what_is_complete_or_elsewhere_is_read() {
+    let ((bad, objects), (good, others)) = (layer(&[1, 2, 3]), layer(&[4]));
+    let world = World::new(&[&bad, &good]);
+    let [complete, partial, unread] = objects[..] else { unreachable!() };
+    world.read(&complete, 0, 1 << 20).await.unwrap();
+    world.until_complete(&complete).await;
+    world.read(&partial, 0, 100_000).await.unwrap();
+    world.quiet().await;
+    assert!(world.fetcher.read_local(&partial, 0, 1000).is_some());
+
+    world.image.distrust(&bad.blob.digest, REASON);
+    let (asked, now) = (world.asked(), Instant::now());
+    for object in [partial, unread] {
+        assert!(world.fetcher.read_local(&object, 0, 1000).is_none(), "also what was checked chunk by chunk");
+        let error = world.fetcher.read(&object, 0, 1000).await.unwrap_err();
+        assert!(matches!(&error, ReadError::Distrusted { layer, .. } if *layer == bad.blob.digest), "{error}");
+        assert!(error.to_string().contains(REASON) && error.to_string().contains("test:latest"), "{error}");
+        assert_eq!(world.fetcher.object_size(&object), Some(1 << 20), "it is still there to be looked at");
+        world.fetcher.prefetch(&object, 0..1 << 20);
+    }
+    world.quiet().await;
+    assert_eq!((world.asked(), Instant::now()), (asked, now), "nobody was asked, nobody waited");
+    assert!(world.read(&complete, 0, 1 << 20).await.unwrap()[..] == noise(1, MIB)[..]);
+    assert!(world.read(&others[0], 0, 1 << 20).await.unwrap()[..] == noise(4, MIB)[..]);
+
+    world.image.distrust(&bad.blob.digest, "once more");
+    let stats = world.image.stats();
+    assert_eq!((stats.distrusted_layers, stats.failed_reads), (1, 2));
+    assert!(stats.last_error.is_some_and(|error| error.contains(REASON)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_image_with_the_same_layer_goes_on() {
+    let (bad, objects) = layer(&[1]);
+    let world = World::new(&[&bad]);
+    let source = Arc::new(MemorySource::new([bad.bytes.clone()]));
+    let _other = world.fetcher.add_image(table_of(&[&bad]), source, "other:latest");
+    world.image.distrust(&bad.blob.digest, REASON);
+    assert!(world.read(&objects[0], 0, 1 << 20).await.unwrap()[..] == noise(1, MIB)[..]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_nobody_waits_for_gives_way_to_readers() {
+    let (layer, objects) = layer(&[1]);
+    let world = World::new(&[&layer]);
+    assert!(world.fetcher.give_way().now_or_never().is_some(), "nobody reads");
+    world.source.script([Reply { latency: Duration::from_secs(1), ..Reply::default() }]);
+    let reading = tokio::spawn({
+        let (fetcher, object) = (world.fetcher.clone(), objects[0]);
+        async move { fetcher.read(&object, 0, 1000).await.map(|bytes| bytes.into_bytes()) }
+    });
+    while world.source.requests().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert!(world.fetcher.give_way().now_or_never().is_none(), "somebody waits");
+    reading.await.unwrap().unwrap();
+    world.quiet().await;
+    assert!(world.fetcher.give_way().now_or_never().is_some());
+}
