@@ -6,8 +6,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, recover, serve, status, trace,
-    umount,
+    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, record, recover, serve, status,
+    trace, umount,
 };
 use crate::exit;
 
@@ -62,6 +62,7 @@ pub(crate) enum Command {
     Pull(pull::Pull),
     Ls(ls::Ls),
     Index(index::Index),
+    Record(record::Record),
     Inspect(inspect::Inspect),
     Convert(convert::Convert),
     Status(status::Status),

@@ -44,7 +44,7 @@ pub use convert::{
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use image::{ImageRequest, IndexChoice, Prepared, Pull};
-pub use index::{ImageIndexArtifact, IndexCheck, IndexedLayer};
+pub use index::{BootPack, ImageIndexArtifact, IndexCheck, IndexedLayer};
 pub use inspect::{Inspection, LayerInspection};
 pub use namespaces::Namespaces;
 pub use prepare::Pulled;
@@ -55,7 +55,7 @@ pub use protocol::{
 pub use record::{RecordRequest, Recorded, Until};
 pub use serve::serve;
 pub use server::{Client, Ended, Server};
-pub use tarpon_fetch::trace;
+pub use tarpon_fetch::{PROFILE_BYTES, trace};
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;

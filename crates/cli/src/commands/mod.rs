@@ -14,6 +14,7 @@ mod mode;
 pub(crate) mod mount;
 mod mountpoint;
 pub(crate) mod pull;
+pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod serve;
 mod session;
@@ -33,6 +34,7 @@ pub(crate) fn run(cli: Cli) -> Result {
         Command::Pull(command) => command.run(global),
         Command::Ls(command) => command.run(global),
         Command::Index(command) => command.run(global),
+        Command::Record(command) => command.run(global),
         Command::Inspect(command) => command.run(global),
         Command::Convert(command) => command.run(global),
         Command::Status(command) => command.run(global),

@@ -53,6 +53,12 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
     install().map_err(|error| Error::new(ErrorKind::Store, "write the image's record", error))
 }
 
+/// The chunk table of an image whose layers have these indexes.
+pub(crate) fn chunks_of(indexes: &[LayerIndex], layers: &[Layer]) -> Result<Vec<u8>> {
+    let tree = merge(indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
+    chunk_table(&tree, indexes, layers).map_err(|error| Error::new(ErrorKind::Refused, "list the chunks", error))
+}
+
 /// Where the bytes of every object of the tree are: objects that no path leads to any more are left out.
 fn chunk_table(tree: &Tree<'_>, indexes: &[LayerIndex], layers: &[Layer]) -> std::result::Result<Vec<u8>, String> {
     let mut builder = ChunkTableBuilder::new();

@@ -26,6 +26,9 @@ pub(super) const DIFF_ID_VERIFIED: &str = "diffID-verified";
 /// The table of contents is the one that the manifest names; what it names is checked as it is read.
 pub(super) const TOC_VERIFIED: &str = "toc-verified";
 
+/// How the names of formats begin that have no table of contents.
+const PLAIN: &str = "tar";
+
 /// An indexed layer.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
@@ -45,6 +48,11 @@ impl Layer {
         let Indexed { blob, compression, index } = indexed.clone();
         let (format, verification) = (crate::inspect::format_name(compression).to_owned(), verification.to_owned());
         Self { blob, compression, format, verification, diff_id: None, index, fallback: None }
+    }
+
+    /// Whether only an index says what is in it and where: it has no table of contents that could be read.
+    pub(crate) fn needs_index(&self) -> bool {
+        self.format.starts_with(PLAIN)
     }
 
     /// Whether every byte of it was seen here.

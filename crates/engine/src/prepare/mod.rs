@@ -16,6 +16,7 @@ mod platform;
 mod stream;
 pub(crate) mod toc;
 
+pub(crate) use assemble::chunks_of;
 pub(crate) use complete::{Completion, Incomplete, is_refuted};
 pub(crate) use layers::{Extent, Layer};
 pub(crate) use pace::{Pace, STREAMS};
