@@ -55,7 +55,8 @@ impl<'a> Flat<'a> {
 
     fn table(&self, at: usize) -> Result<Table<'a, '_>, ZtocError> {
         let back = i64::from(i32::from_le_bytes(self.array(at)?));
-        let layout = i64::try_from(at).ok().and_then(|at| usize::try_from(at.checked_sub(back)?).ok()).ok_or(OUTSIDE)?;
+        let layout =
+            i64::try_from(at).ok().and_then(|at| usize::try_from(at.checked_sub(back)?).ok()).ok_or(OUTSIDE)?;
         let length = usize::from(u16::from_le_bytes(self.array(layout)?));
         let fields = self.bytes.get(layout..).and_then(|rest| rest.get(4..length)).ok_or(OUTSIDE)?;
         Ok(Table { flat: self, at, fields })

@@ -87,7 +87,8 @@ pub(super) fn spans(info: &Table<'_, '_>, blob_size: u64) -> Result<Vec<Span>, Z
         Ok(Span { offset, length, decoded: record.decoded, digest, bits: record.bits, window })
     });
     let spans: Vec<Span> = spans.collect::<Result<_, ZtocError>>()?;
-    let is_ascending = spans.windows(2).all(|pair| pair[0].offset < pair[1].offset && pair[0].decoded <= pair[1].decoded);
+    let is_ascending =
+        spans.windows(2).all(|pair| pair[0].offset < pair[1].offset && pair[0].decoded <= pair[1].decoded);
     if !is_ascending || spans.first().is_none_or(|first| first.decoded != 0) {
         return Err(ZtocError::Malformed("its spans do not follow each other"));
     }
@@ -97,7 +98,8 @@ pub(super) fn spans(info: &Table<'_, '_>, blob_size: u64) -> Result<Vec<Span>, Z
 fn records(checkpoints: &[u8]) -> Result<Vec<Record<'_>>, ZtocError> {
     let wrong = ZtocError::Malformed("its checkpoints have another length than they say");
     let (header, rest) = checkpoints.split_first_chunk::<HEADER>().ok_or(wrong.clone())?;
-    let count = header.first_chunk().map(|count| i32::from_le_bytes(*count)).and_then(|count| usize::try_from(count).ok());
+    let count =
+        header.first_chunk().map(|count| i32::from_le_bytes(*count)).and_then(|count| usize::try_from(count).ok());
     let count = count.filter(|count| *count > 0).ok_or(wrong.clone())?;
     let (all, odd) = rest.as_chunks::<RECORD>();
     let is_implied = all.len() + 1 == count;
