@@ -225,7 +225,7 @@ impl Host {
     async fn search(self: &Arc<Self>, object: &Arc<Object>, range: &Range<u64>, arrived: &mut Arrived) {
         let mut missing: Vec<Numbered> = missing(object, range, arrived).collect();
         missing.retain(|(number, chunk)| {
-            let bypassed = self.bypass.chunk(&chunk.digest).map(|bytes| (*number, bytes));
+            let bypassed = self.bypass.chunk(&object.chunk_name(chunk)).map(|bytes| (*number, bytes));
             let is_missing = bypassed.is_none();
             arrived.extend(bypassed);
             is_missing
@@ -270,7 +270,7 @@ impl Host {
     /// Whether the piece's first chunk, which `object` needs, is not here.
     fn is_missing(&self, object: &Object, piece: &Piece) -> bool {
         let Some(chunk) = piece.chunks.first() else { return false };
-        if self.bypass.chunk(&chunk.digest).is_some() {
+        if self.bypass.chunk(&chunk.name(object.image.id)).is_some() {
             return false;
         }
         !self.has_chunk(&object.image, chunk)

@@ -148,7 +148,7 @@ impl Host {
     /// Decodes and checks a piece, hands it over and keeps it. Gives the flight back if its bytes were wrong.
     async fn settle(self: Arc<Self>, flight: Arc<Flight>, encoded: Bytes, last_chance: bool) -> Option<Arc<Flight>> {
         let (host, same) = (self.clone(), flight.clone());
-        if flight.piece.decoded_bytes() > self.config.inline_bytes {
+        if flight.piece.work_bytes() > self.config.inline_bytes {
             let work = move || match host.open_up(&same, &encoded, last_chance) {
                 Some(chunks) => {
                     host.hand_over(&same, chunks);

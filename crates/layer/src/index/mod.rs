@@ -143,12 +143,9 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// The digest of its bytes, if it has one: whatever has this digest is the chunk.
+    /// The digest of its bytes, if that is known: whatever has this digest is the chunk.
     pub fn content_digest(&self) -> Option<&Digest> {
-        match self.place {
-            Place::Blob { codec, .. } if codec.names_content() => Some(&self.digest),
-            Place::Blob { .. } | Place::Zeros => None,
-        }
+        (self.place != Place::Zeros && self.place.names_content()).then_some(&self.digest)
     }
 }
 
@@ -168,6 +165,16 @@ pub enum Place {
         /// Decoded bytes to skip before the chunk begins (eStargz `innerOffset`).
         skip: u64,
     },
+}
+
+impl Place {
+    /// As [`Codec::names_content`]. Zeros need no digest to be known.
+    pub fn names_content(&self) -> bool {
+        match self {
+            Self::Zeros => true,
+            Self::Blob { codec, .. } => codec.names_content(),
+        }
+    }
 }
 
 /// How a piece of a blob is encoded.
