@@ -5,6 +5,7 @@
 
 mod artifact;
 mod find;
+mod soci;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -13,8 +14,8 @@ use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
 
 pub(crate) use self::artifact::Indexed;
-pub(crate) use self::find::{BY_INDEX, Found, find};
-use crate::image::{ImageRequest, IndexChoice};
+pub(crate) use self::find::{Found, Usable, find, is_by_index, may_have};
+use crate::image::ImageRequest;
 use crate::prepare::{self, Layer};
 use crate::progress::Progress;
 use crate::protocol::Access;
@@ -74,7 +75,7 @@ impl Engine {
     pub async fn make_index(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<ImageIndexArtifact> {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
-        let layers = prepare::index_layers(self, &repository, &image, &IndexChoice::None, progress).await?;
+        let layers = prepare::index_layers(self, &repository, &image, progress).await?;
         let mut indexed: Vec<Indexed> = Vec::new();
         for layer in layers.into_iter().filter(Layer::was_streamed) {
             if !indexed.iter().any(|known| known.blob == layer.blob) {
@@ -138,13 +139,18 @@ impl Engine {
     ) -> Result<IndexCheck> {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
-        let layers = prepare::index_layers(self, &repository, &image, &IndexChoice::None, progress).await?;
+        let layers = prepare::index_layers(self, &repository, &image, progress).await?;
         let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
-        let found = find(&IndexChoice::Pinned(*index), &repository, &image, &wanted).await;
+        let found = find::pinned(index, &repository, &image, &wanted).await;
+        let refused = |cause: String| Error::new(ErrorKind::Refused, "check the index", cause);
         if found.layers.is_empty() {
-            return Err(Error::new(ErrorKind::Refused, "check the index", found.note.unwrap_or_default()));
+            return Err(refused(found.notes.join("; ")));
         }
-        let differences = found.layers.iter().filter_map(|said| {
+        if found.layers.iter().any(|layer| layer.format.is_some()) {
+            let cause = "it is a SOCI index, which has no digests of contents to compare";
+            return Err(refused(cause.to_owned()).hint("`tarpon pull` compares everything else of it"));
+        }
+        let differences = found.layers.iter().filter_map(|Usable { indexed: said, .. }| {
             let is = layers.iter().find(|layer| layer.blob == said.blob)?;
             let place = difference(&said.index, &is.index)?;
             Some(format!("layer {}: the index is wrong about {place}", said.blob.digest))

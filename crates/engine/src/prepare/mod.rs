@@ -19,7 +19,7 @@ use tarpon_oci::Source;
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::ImageRecord;
 
-use crate::image::{ImageRequest, IndexChoice, Prepared, Pull};
+use crate::image::{ImageRequest, Prepared, Pull};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
@@ -135,16 +135,15 @@ impl Engine {
     }
 }
 
-/// The index of each layer, without a record of the image. What is streamed goes into the store all the same.
+/// The index of each layer as the layer itself has it, without a record of the image. What is streamed goes into the store all the same.
 pub(crate) async fn index_layers(
     engine: &Engine,
     repository: &Repository,
     image: &ResolvedImage,
-    choice: &IndexChoice,
     progress: &dyn Progress,
 ) -> Result<Vec<Layer>> {
     let _pin = engine.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
-    Ok(layers::index_all(engine.store(), repository, image, Extent::Index(choice), progress).await?.1)
+    Ok(layers::index_all(engine.store(), repository, image, Extent::Own, progress).await?.1)
 }
 
 /// Whether the source is a layout or archive that exists.
