@@ -15,11 +15,12 @@ mod stream;
 pub(crate) mod toc;
 
 pub(crate) use layers::{Extent, Layer};
-use tarpon_oci::Source;
+use tarpon_oci::{ImageConfig, Source};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::ImageRecord;
 
 use crate::image::{ImageRequest, Prepared, Pull};
+use crate::index::is_by_index;
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
@@ -125,6 +126,24 @@ impl Engine {
         // Objects of this import are not evicted before the record that needs them is there.
         let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
         let (config, layers) = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
+        let by_index = layers.iter().any(|layer| is_by_index(&layer.verification));
+        match self.assemble(request, resolved.clone(), config, layers).await {
+            Err(error) if by_index && error.kind == ErrorKind::Refused => {
+                progress.note(&format!("the index is not used, because the layers do not fit together by it: {error}"));
+            }
+            done => return done,
+        }
+        let (config, layers) = layers::index_all(self.store(), repository, &resolved, Extent::Own, progress).await?;
+        self.assemble(request, resolved, config, layers).await
+    }
+
+    async fn assemble(
+        &self,
+        request: &ImageRequest,
+        resolved: ResolvedImage,
+        config: ImageConfig,
+        layers: Vec<Layer>,
+    ) -> Result<(ImageRecord, Vec<String>)> {
         let fallbacks = layers.iter().filter_map(|layer| layer.fallback.clone()).collect();
         let image = assemble::Image { request: request.clone(), resolved, config, layers };
         let store = self.store().clone();
