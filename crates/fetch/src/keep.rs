@@ -51,7 +51,11 @@ impl Bypass {
 impl Host {
     /// Keeps a chunk for the next reader, and the whole object once this was the last chunk of it.
     pub(crate) fn keep(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk, bytes: &Verified<Bytes>) {
-        let kept = if chunk.is_whole_object() { self.keep_whole(bytes) } else { self.keep_part(image, chunk, bytes) };
+        let kept = match chunk {
+            chunk if chunk.is_whole_object() => self.keep_whole(bytes),
+            chunk if !chunk.names_content && chunk.is_all_of_object() => self.keep_content(chunk, bytes),
+            chunk => self.keep_part(image, chunk, bytes),
+        };
         if let Err(error) = kept {
             self.store_refused(&error);
             self.keep_in_memory(image, chunk, bytes);
@@ -77,6 +81,13 @@ impl Host {
             .write_all(bytes)
             .map_err(|error| StoreError::Io { doing: format!("keeping {}", bytes.digest()), error })?;
         writer.publish(bytes.proof())
+    }
+
+    /// All of an object whose name is no digest: it is kept under the digest that it turned out to have.
+    fn keep_content(&self, chunk: &PieceChunk, bytes: &Verified<Bytes>) -> Result<(), StoreError> {
+        self.keep_whole(bytes)?;
+        self.contents.learn(chunk.object, *bytes.digest());
+        Ok(())
     }
 
     fn keep_part(

@@ -80,7 +80,12 @@ impl PieceChunk {
 
     /// Whether it is its object: the same bytes under the same digest.
     pub(crate) fn is_whole_object(&self) -> bool {
-        self.names_content && self.object_offset == 0 && self.size == self.object_size && self.digest == self.object
+        self.names_content && self.is_all_of_object() && self.digest == self.object
+    }
+
+    /// Whether the object has no other chunk.
+    pub(crate) fn is_all_of_object(&self) -> bool {
+        self.object_offset == 0 && self.size == self.object_size
     }
 
     /// Whether the bytes of `other`, a chunk of the same image, are the bytes of this.

@@ -66,14 +66,14 @@ impl Host {
     fn load_complete(&self, id: &ObjectId, offset: u64, length: u64) -> Option<Result<ObjectBytes, ReadError>> {
         let answer = self.complete(id)?.read(id, offset, length);
         if answer.is_err() {
-            self.open.forget(id);
+            self.open.forget(&self.contents.kept_as(id));
         }
         Some(answer)
     }
 
     /// The object as a local file, if the store has it whole. A store that cannot say has not.
     pub(crate) fn complete(&self, id: &ObjectId) -> Option<LocalObject> {
-        let opened = self.open.open(&*self.store, id);
+        let opened = self.open.open(&*self.store, &self.contents.kept_as(id));
         opened.inspect_err(|error| self.store_refused(error)).ok().flatten()
     }
 
@@ -278,7 +278,7 @@ impl Host {
 
     /// Whether the store has the chunk.
     pub(crate) fn has_chunk(&self, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
-        if matches!(self.store.open(&chunk.object), Ok(Some(_))) {
+        if matches!(self.store.open(&self.contents.kept_as(&chunk.object)), Ok(Some(_))) {
             return true;
         }
         let known = self.live_object(image, &chunk.object);

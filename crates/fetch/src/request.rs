@@ -194,7 +194,7 @@ impl Host {
 
     /// Whether a chunk that nobody asked for is here, as far as a glance tells.
     fn is_here(&self, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
-        if self.store.contains(&chunk.object) {
+        if self.store.contains(&self.contents.kept_as(&chunk.object)) {
             return true;
         }
         let by_parts =

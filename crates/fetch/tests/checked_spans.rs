@@ -84,7 +84,7 @@ fn places(index: &LayerIndex, object: &Digest) -> Vec<(u64, u64)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_file_is_read_and_never_becomes_a_local_object() {
+async fn every_file_is_read_and_kept_under_no_name_that_is_not_its_digest() {
     let soci = sound();
     let world = World::new(&[&soci.layer]);
     for (object, content) in &soci.files {
@@ -95,9 +95,41 @@ async fn every_file_is_read_and_never_becomes_a_local_object() {
         let asked = world.asked();
         assert!(world.read(object, 0, 16 << 20).await.unwrap() == content[..]);
         assert_eq!(world.asked(), asked, "it was kept");
-        assert!(world.fetcher.open_local(object).is_none() && world.store.object(object).is_none());
+        assert!(world.store.object(object).is_none());
+        let is_whole = soci.places(object).len() == 1;
+        assert_eq!(world.store.object(&Digest::of(content)).is_some(), is_whole);
+        assert_eq!(world.fetcher.open_local(object).is_some(), is_whole);
     }
-    assert_eq!((world.store.complete(), world.image.stats().poisoned_objects), (0, 0));
+    assert_eq!(world.image.stats().poisoned_objects, 0);
+}
+
+/// A span of 4 MiB may hold a thousand small files: more than those whose state is in memory.
+#[tokio::test(start_paused = true)]
+async fn many_small_files_of_a_span_are_fetched_once() {
+    let soci = sound();
+    let config = Config { live_objects: 4, ..Config::default() };
+    let world = World::with(&[&soci.layer], MemoryStore::default(), config);
+    let small: Vec<_> = soci.files.iter().filter(|(_, content)| content.len() == 3000).collect();
+    let spans: std::collections::BTreeSet<_> = small.iter().flat_map(|(object, _)| soci.places(object)).collect();
+    for (object, content) in small.iter().chain(&small) {
+        assert!(world.read(object, 0, 3000).await.unwrap() == content[..]);
+        world.quiet().await;
+    }
+    assert!(world.source.requests().len() <= spans.len(), "{:?}", world.source.requests());
+}
+
+/// As after an eviction.
+#[tokio::test(start_paused = true)]
+async fn a_content_that_the_store_has_no_more_is_fetched_again() {
+    let soci = sound();
+    let world = World::new(&[&soci.layer]);
+    let (object, content) = soci.files.iter().find(|(_, content)| content.len() == 3000).unwrap();
+    world.read(object, 0, 3000).await.unwrap();
+    world.quiet().await;
+    world.store.evict(&Digest::of(content));
+    world.fetcher.close_local(&Digest::of(content));
+    assert!(world.read(object, 0, 3000).await.unwrap() == content[..]);
+    assert_eq!(world.source.requests().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
