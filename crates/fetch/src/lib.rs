@@ -8,6 +8,7 @@ mod body;
 mod breaker;
 mod config;
 mod content;
+mod contents;
 mod decode;
 mod dispute;
 mod distrust;

@@ -44,7 +44,7 @@ fn piece(object: &Object, number: u32) -> Option<Piece> {
     let blob = image.table.layer(entry.layer)?.blob;
     let first = object.piece_chunk(&entry.chunk);
     let mut chunks = vec![first];
-    if matches!(codec, Codec::Gzip | Codec::Deflate | Codec::Zstd)
+    if matches!(codec, Codec::Gzip | Codec::Deflate | Codec::CheckedSpan | Codec::Zstd)
         && first.skip.saturating_add(first.size) <= limits::CHUNK_BYTES
     {
         chunks.extend(companions(image, &entry, offset).filter(|other| *other != first).take(PIECE_CHUNKS));

@@ -169,7 +169,7 @@ impl Host {
     /// Decodes and checks a piece, hands it over and keeps it. Gives the flight back if its bytes were wrong.
     async fn settle(self: Arc<Self>, flight: Arc<Flight>, encoded: Bytes, last_chance: bool) -> Option<Arc<Flight>> {
         let (host, same) = (self.clone(), flight.clone());
-        if flight.piece.decoded_bytes() > self.config.inline_bytes {
+        if flight.piece.work_bytes() > self.config.inline_bytes {
             let work = move || match host.open_up(&same, &encoded, last_chance) {
                 Some(chunks) => {
                     host.hand_over(&same, chunks);
@@ -215,7 +215,7 @@ impl Host {
 
     /// Whether a chunk that nobody asked for is here, as far as a glance tells.
     pub(crate) fn is_here(&self, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
-        if self.store.contains(&chunk.object) {
+        if self.store.contains(&self.contents.kept_as(&chunk.object)) {
             return true;
         }
         let by_parts =

@@ -80,3 +80,5 @@ pub const INDEX_ARTIFACT_BYTES: u64 = 128 << 20;
 pub const BOOT_INDEX_BYTES: u64 = 8 << 20;
 /// Bytes of a kept layer index: as many as the table of contents that it may have come from.
 pub const LAYER_INDEX_BYTES: u64 = TOC_BYTES;
+/// Bytes of a ztoc: 33 KB for each span of 4 MiB, which is enough for a layer of 16 GB.
+pub const ZTOC_BYTES: u64 = 128 << 20;

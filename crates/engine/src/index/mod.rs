@@ -7,6 +7,7 @@ mod artifact;
 mod boot;
 mod compare;
 mod find;
+mod soci;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -21,8 +22,8 @@ pub(crate) use self::artifact::Indexed;
 pub use self::boot::BootPack;
 use self::boot::Packer;
 pub(crate) use self::compare::{Piece, is_list, lie, piece};
-pub(crate) use self::find::{BY_INDEX, Found, find};
-use crate::image::{ImageRequest, IndexChoice};
+pub(crate) use self::find::{Found, Usable, find, is_by_index, may_have};
+use crate::image::ImageRequest;
 use crate::prepare::{self, Layer};
 use crate::progress::Progress;
 use crate::protocol::Access;
@@ -90,7 +91,7 @@ impl Engine {
     ) -> Result<ImageIndexArtifact> {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
-        let layers = prepare::index_layers(self, &repository, &image, &IndexChoice::None, progress).await?;
+        let layers = prepare::index_layers(self, &repository, &image, progress).await?;
         if traces.is_empty() && !layers.iter().any(boot::is_described) {
             let cause = "each of its layers has a table of contents of its own";
             return Err(Error::new(ErrorKind::Refused, "make the index", cause).hint("it mounts lazily as it is"));
@@ -148,13 +149,18 @@ impl Engine {
     ) -> Result<IndexCheck> {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
-        let layers = prepare::index_layers(self, &repository, &image, &IndexChoice::None, progress).await?;
+        let layers = prepare::index_layers(self, &repository, &image, progress).await?;
         let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
-        let found = find(&IndexChoice::Pinned(*index), &repository, &image, &wanted).await;
+        let found = find::pinned(index, &repository, &image, &wanted).await;
+        let refused = |cause: String| Error::new(ErrorKind::Refused, "check the index", cause);
         if found.layers.is_empty() {
-            return Err(Error::new(ErrorKind::Refused, "check the index", found.note.unwrap_or_default()));
+            return Err(refused(found.notes.join("; ")));
         }
-        let differences = found.layers.iter().filter_map(|said| {
+        if found.layers.iter().any(|layer| layer.format.is_some()) {
+            let cause = "it is a SOCI index, which has no digests of contents to compare";
+            return Err(refused(cause.to_owned()).hint("`tarpon pull` compares everything else of it"));
+        }
+        let differences = found.layers.iter().filter_map(|Usable { indexed: said, .. }| {
             let is = layers.iter().find(|layer| layer.blob == said.blob)?;
             let place = difference(&said.index, &is.index)?;
             Some(format!("layer {}: the index is wrong about {place}", said.blob.digest))

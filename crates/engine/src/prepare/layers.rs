@@ -17,7 +17,7 @@ use super::pace::{STREAMS, Unhindered};
 use super::stream::{StreamError, StreamJob, stream};
 use super::{kept, toc};
 use crate::image::IndexChoice;
-use crate::index::{self, Found, Indexed};
+use crate::index::{self, Found, Indexed, Usable};
 use crate::progress::{LayerPlan, LayerWay, Progress};
 use crate::{Error, ErrorKind, Result, access};
 
@@ -44,9 +44,10 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    fn by_index(indexed: &Indexed, verification: &str) -> Self {
-        let Indexed { blob, compression, index } = indexed.clone();
-        let (format, verification) = (crate::inspect::format_name(compression).to_owned(), verification.to_owned());
+    fn by_index(usable: &Usable) -> Self {
+        let Indexed { blob, compression, index } = usable.indexed.clone();
+        let format = usable.format.unwrap_or_else(|| crate::inspect::format_name(compression)).to_owned();
+        let verification = usable.verification.to_owned();
         Self { blob, compression, format, verification, diff_id: None, index, fallback: None }
     }
 
@@ -66,6 +67,8 @@ impl Layer {
 pub(crate) enum Extent<'a> {
     /// What it takes to know what is in them; the index may come from where the choice says.
     Index(&'a IndexChoice),
+    /// The same, from the layers alone.
+    Own,
     /// Every byte that is not here: afterwards all objects are in the store and all layers are verified.
     Whole,
 }
@@ -87,8 +90,8 @@ pub(super) async fn index_all(
 ) -> Result<(ImageConfig, Vec<Layer>)> {
     let is_whole = matches!(extent, Extent::Whole);
     let choice = match extent {
-        Extent::Index(choice) => choice,
-        Extent::Whole => &IndexChoice::None,
+        Extent::Index(choice) => Some(choice).filter(|choice| index::may_have(choice, image)),
+        Extent::Own | Extent::Whole => None,
     };
     let wanted = wanted(&image.manifest.layers)?;
     let mut found: HashMap<Digest, Layer> = HashMap::new();
@@ -101,18 +104,17 @@ pub(super) async fn index_all(
         wanted.iter().filter(|layer| matches!(layer.claim, Claim::Plain) && !found.contains_key(&layer.blob.digest));
     let plain: Vec<Blob> = plain.map(|layer| layer.blob).collect();
     // Looking for an index takes as long as the config, without which no layer can be streamed.
-    let (early, by_index) = if *choice == IndexChoice::None || plain.is_empty() {
-        (None, Found::default())
-    } else {
-        let (config, by_index) =
-            futures::join!(access::config(repository, image), index::find(choice, repository, image, &plain));
-        (Some(config?), by_index)
+    let (early, by_index) = match choice.filter(|_| !plain.is_empty()) {
+        None => (None, Found::default()),
+        Some(choice) => {
+            let (config, by_index) =
+                futures::join!(access::config(repository, image), index::find(choice, repository, image, &plain));
+            (Some(config?), by_index)
+        }
     };
     let lacking = if is_whole { lacking(store, &wanted, &found) } else { HashSet::new() };
     progress.resolved(image.manifest.digest(), &plan(&wanted, &found, &by_index, &lacking));
-    if let Some(note) = &by_index.note {
-        progress.note(note);
-    }
+    by_index.notes.iter().for_each(|note| progress.note(note));
     let blobs = repository.blobs();
     let missing: Vec<&Wanted> = wanted.iter().filter(|layer| !found.contains_key(&layer.blob.digest)).collect();
     // The config and the tables of contents are one round trip together.
@@ -135,8 +137,7 @@ pub(super) async fn index_all(
         }
     }
     for (layer, outcome) in missing.into_iter().zip(tocs) {
-        let indexed = by_index.layers.iter().find(|indexed| indexed.blob == layer.blob);
-        match (outcome, indexed) {
+        match (outcome, by_index.of(&layer.blob)) {
             (ByToc::Indexed(indexed), _) => {
                 keep(store, &mut found, layer, *indexed);
                 if is_whole {
@@ -144,12 +145,10 @@ pub(super) async fn index_all(
                 }
             }
             // Not kept for other images: it is believed for this one.
-            (ByToc::MustStream { .. }, Some(indexed)) => {
+            (ByToc::MustStream { .. }, Some(usable)) => {
                 progress.layer_done(layer.number);
-                let said = Layer::by_index(indexed, by_index.verification);
-                if let Some(index) = by_index.index {
-                    kept::save_said(store, image.manifest.digest(), index, &said);
-                }
+                let said = Layer::by_index(usable);
+                kept::save_said(store, image.manifest.digest(), usable.index, &said);
                 found.insert(layer.blob.digest, said);
             }
             (ByToc::MustStream { fallback }, None) => to_stream.push((layer, fallback)),
@@ -235,7 +234,7 @@ fn plan(
         _ if lacking.contains(&layer.blob.digest) => LayerWay::Whole,
         _ if found.contains_key(&layer.blob.digest) => LayerWay::Local,
         Claim::Toc(_) => LayerWay::Toc,
-        Claim::Plain if by_index.layers.iter().any(|indexed| indexed.blob == layer.blob) => LayerWay::Index,
+        Claim::Plain if by_index.of(&layer.blob).is_some() => LayerWay::Index,
         Claim::Plain => LayerWay::Stream,
     };
     wanted

@@ -20,11 +20,12 @@ pub(crate) use assemble::chunks_of;
 pub(crate) use complete::{Completion, Incomplete, is_refuted};
 pub(crate) use layers::{Extent, Layer};
 pub(crate) use pace::{Pace, STREAMS};
-use tarpon_oci::{Digest, Source};
+use tarpon_oci::{Digest, ImageConfig, Source};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{ImageRecord, StoreError};
 
-use crate::image::{ImageRequest, IndexChoice, Prepared, Pull};
+use crate::image::{ImageRequest, Prepared, Pull};
+use crate::index::is_by_index;
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
@@ -140,6 +141,24 @@ impl Engine {
         // Objects of this import are not evicted before the record that needs them is there.
         let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
         let (config, layers) = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
+        let by_index = layers.iter().any(|layer| is_by_index(&layer.verification));
+        match self.assemble(request, resolved.clone(), config, layers).await {
+            Err(error) if by_index && error.kind == ErrorKind::Refused => {
+                progress.note(&format!("the index is not used, because the layers do not fit together by it: {error}"));
+            }
+            done => return done,
+        }
+        let (config, layers) = layers::index_all(self.store(), repository, &resolved, Extent::Own, progress).await?;
+        self.assemble(request, resolved, config, layers).await
+    }
+
+    async fn assemble(
+        &self,
+        request: &ImageRequest,
+        resolved: ResolvedImage,
+        config: ImageConfig,
+        layers: Vec<Layer>,
+    ) -> Result<(ImageRecord, Vec<String>)> {
         let fallbacks = layers.iter().filter_map(|layer| layer.fallback.clone()).collect();
         let (name, platform) = (request.source.to_string(), request.platform.to_string());
         let image = assemble::Image { name, platform, manifest: resolved.manifest, config, layers };
@@ -151,16 +170,15 @@ impl Engine {
     }
 }
 
-/// The index of each layer, without a record of the image. What is streamed goes into the store all the same.
+/// The index of each layer as the layer itself has it, without a record of the image. What is streamed goes into the store all the same.
 pub(crate) async fn index_layers(
     engine: &Engine,
     repository: &Repository,
     image: &ResolvedImage,
-    choice: &IndexChoice,
     progress: &dyn Progress,
 ) -> Result<Vec<Layer>> {
     let _pin = engine.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
-    Ok(layers::index_all(engine.store(), repository, image, Extent::Index(choice), progress).await?.1)
+    Ok(layers::index_all(engine.store(), repository, image, Extent::Own, progress).await?.1)
 }
 
 /// Whether the source is a layout or archive that exists.

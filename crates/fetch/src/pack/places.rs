@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use bytes::Bytes;
+use tarpon_layer::Codec;
 use tarpon_layer::chunks::ChunkTable;
-use tarpon_layer::{Codec, Place};
 use tarpon_oci::Blob;
 
 use super::index::{BootFrame, BootIndex};
@@ -108,7 +108,8 @@ fn members(frame: &BootFrame, table: &ChunkTable<Bytes>) -> Vec<Member> {
             if chunk.object_offset.saturating_add(chunk.size) > end {
                 break;
             }
-            if chunk.object_offset >= piece.offset && chunk.place != Place::Zeros {
+            // Bytes whose own digest nobody knows can only be had from where they can be checked.
+            if chunk.object_offset >= piece.offset && chunk.content_digest().is_some() {
                 members.push(Member { number, skip: start + (chunk.object_offset - piece.offset) });
             }
         }

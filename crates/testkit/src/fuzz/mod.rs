@@ -21,6 +21,7 @@ mod tree_build;
 mod write_layer;
 mod www_authenticate;
 mod zstd_chunked_toc;
+mod ztoc;
 
 use tarpon_layer::toc::{Claim, Toc, TocPlace};
 use tarpon_oci::MediaType;
@@ -46,6 +47,7 @@ pub use tree_build::tree_build;
 pub use write_layer::write_layer;
 pub use www_authenticate::www_authenticate;
 pub use zstd_chunked_toc::zstd_chunked_toc;
+pub use ztoc::ztoc;
 
 /// The TOC of a layer that testkit wrote.
 fn toc_of(layer: &Layer) -> Toc {
