@@ -48,7 +48,8 @@ pub use namespaces::Namespaces;
 pub use prepare::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
-    Access, Backfill, BackfillState, BackfillStatus, LayerVerification, MountRequest, MountStatus, Request, Response};
+    Access, Backfill, BackfillState, BackfillStatus, LayerVerification, MountRequest, MountStatus, Request, Response,
+};
 pub use serve::serve;
 pub use server::{Client, Ended, Server};
 pub use tarpon_layer::toc::Format as LayerFormat;

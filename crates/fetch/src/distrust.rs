@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use tarpon_layer::chunks::ObjectEntry;
 use tarpon_layer::ObjectId;
+use tarpon_layer::chunks::ObjectEntry;
 use tarpon_oci::Digest;
 
 use crate::ReadError;

@@ -86,7 +86,8 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     if raised.is_empty() {
         return Ok(());
     }
-    let cut = if known.tree.as_ref() == tree { cut(store, known.chunks.as_ref(), chunks).map_err(failed)? } else { Cut::Lie };
+    let cut =
+        if known.tree.as_ref() == tree { cut(store, known.chunks.as_ref(), chunks).map_err(failed)? } else { Cut::Lie };
     if cut == Cut::Same {
         return Ok(());
     }

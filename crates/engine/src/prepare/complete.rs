@@ -152,7 +152,8 @@ impl Completion {
                 ByToc::MustStream { .. } => None,
             },
         };
-        let diff_id = *self.config.diff_ids.get(wanted.number).ok_or_else(|| failed("the config has no diffID for it"))?;
+        let diff_id =
+            *self.config.diff_ids.get(wanted.number).ok_or_else(|| failed("the config has no diffID for it"))?;
         let job = StreamJob {
             blob: wanted.blob,
             diff_id,

@@ -14,8 +14,8 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tarpon_layer::decode::Compression;
-use tarpon_layer::{LayerIndex, packed};
 use tarpon_layer::toc::Claim;
+use tarpon_layer::{LayerIndex, packed};
 use tarpon_oci::{Blob, Digest, limits};
 use tarpon_store::{IndexKey, Store};
 

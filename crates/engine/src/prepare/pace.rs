@@ -1,7 +1,7 @@
 //! How hard layers are streamed.
 
-use futures::future::BoxFuture;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 
 /// Layers that are streamed at the same time. Each inflates and hashes on two threads, so that three keep a few cores and
 /// any link busy; more would only delay the first that is done.

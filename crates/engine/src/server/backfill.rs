@@ -249,3 +249,6 @@ impl Pace for Gate {
         .boxed()
     }
 }
+
+#[cfg(test)]
+mod tests;
