@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tarpon_fetch::ReadError;
+use tarpon_fetch::{Fault, ReadError};
 use tarpon_layer::Node;
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::layers::{Dialect, EstargzOptions, Image as TestImage, ImageBuilder, Item, Layer, estargz, tar};
 use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
+use tarpon_testkit::source::{MemorySource, Then};
 use tempfile::TempDir;
 
 use super::*;
@@ -249,6 +250,89 @@ async fn an_index_that_lists_wrong_chunks_of_a_true_file_raises_an_alarm() {
         index.chunks[content.first_chunk as usize].digest = Digest::of(b"evil");
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_pull_refuses_an_index_that_lists_wrong_chunks_too() {
+    let lab = Lab::new(image()).await;
+    lab.publish(|layers| {
+        let index = &mut layers[0].index;
+        let path = index.entries[0].path.as_bytes().to_vec();
+        let Node::File(content) = node(index, &path).node else { unreachable!() };
+        index.chunks[content.first_chunk as usize].digest = Digest::of(b"evil");
+    })
+    .await;
+    let engine = lab.engine();
+    let prepared = engine.prepare(&lab.request(), &Silent).await.unwrap();
+    let error = engine.pull(&lab.request(), &Silent).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Refused, "{error}");
+    assert!(engine.store().image(prepared.manifest()).unwrap().is_none(), "its record is removed");
+}
+
+#[tokio::test]
+async fn two_layers_that_are_lied_about_are_two_alarms() {
+    let lab = Lab::new(image()).await;
+    lab.publish(|layers| {
+        for indexed in layers {
+            indexed.index.entries[0].attributes.uid += 1;
+        }
+    })
+    .await;
+    let host = Host::new(lab.engine());
+    let prepared = host.engine.prepare(&lab.request(), &Silent).await.unwrap();
+    host.mount(&prepared, Backfill::Now);
+    let status = host.backfills.settled(prepared.manifest()).await;
+    assert_eq!((status.state, status.alarms.len()), (BackfillState::Alarm, 2), "{status:?}");
+    assert_eq!(host.states(&prepared), ["index-refuted", "index-refuted", "toc-verified"]);
+}
+
+/// The completion of an image from a source that does as it is told.
+async fn scripted(replies: Vec<Then>) -> (BackfillStatus, Duration, Vec<String>) {
+    let lab = Lab::new(image()).await;
+    lab.publish(|_| ()).await;
+    let engine = lab.engine();
+    let prepared = engine.prepare(&lab.request(), &Silent).await.unwrap();
+    let source = Arc::new(MemorySource::new(lab.image.layers.iter().map(|layer| layer.blob.clone().into())));
+    source.script(replies.into_iter().map(Into::into));
+    let pace = Arc::new(Gate { readers: None, rate: None, next: Mutex::new(Instant::now()) });
+    let completion = Completion::open(engine.store().clone(), prepared.manifest(), source, pace).unwrap();
+    let (told, mut status) = watch::channel(BackfillStatus::begun(Backfill::Idle));
+    let problems = tokio::spawn(async move {
+        let mut problems = Vec::new();
+        while status.changed().await.is_ok() {
+            problems.extend(status.borrow_and_update().problem.clone());
+        }
+        problems
+    });
+    // Only from here on: a socket does not know that time stands still.
+    tokio::time::pause();
+    let (began, task) = (Instant::now(), Task { told, distrust: Box::new(|_, _| ()) });
+    task.run(&Arc::new(completion)).await;
+    let (ended, status) = (began.elapsed(), task.told.borrow().clone());
+    tokio::time::resume();
+    drop(task);
+    (status, ended, problems.await.unwrap())
+}
+
+#[tokio::test]
+async fn an_outage_is_waited_out_and_a_long_one_ends_it() {
+    let refusal = Then::Refuse(Fault::Unavailable);
+    let (status, took, problems) = scripted(vec![refusal, refusal]).await;
+    assert_eq!((status.state, status.problem), (BackfillState::Complete, None));
+    assert_eq!(took.as_secs(), 2 + 4);
+    assert!(problems[0].starts_with("trying again after 2 s: ") && problems[1].starts_with("trying again after 4 s: "));
+
+    let (status, took, _) = scripted(vec![refusal; TRIES as usize]).await;
+    assert_eq!((status.state, status.layers_done), (BackfillState::Stopped, 0));
+    assert!(status.problem.is_some() && took < Duration::from_secs(1800), "{took:?}");
+}
+
+#[tokio::test]
+async fn bytes_that_go_wrong_once_accuse_nobody() {
+    let (status, _, _) = scripted(vec![Then::Garbage]).await;
+    assert_eq!((status.state, status.alarms), (BackfillState::Complete, Vec::new()));
+    let (status, _, _) = scripted(vec![Then::Garbage, Then::Garbage]).await;
+    assert_eq!((status.state, status.alarms.len(), status.layers_done), (BackfillState::Alarm, 1, 2), "{status:?}");
 }
 
 #[tokio::test]
