@@ -94,6 +94,11 @@ impl Server {
         }
     }
 
+    #[cfg(test)]
+    fn backfills(&self) -> &backfill::Backfills {
+        self.mounts.backfills()
+    }
+
     /// All mounts.
     pub fn status(&self) -> Vec<MountStatus> {
         self.mounts.status()

@@ -238,6 +238,50 @@ async fn an_index_that_makes_up_a_file_raises_an_alarm_and_what_it_made_up_is_no
     assert!(matches!(error, ReadError::UnknownObject(_)), "the lie is forgotten: {error}");
 }
 
+/// The same through the kernel.
+#[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::print_stdout, reason = "the test runner counts such lines")]
+async fn a_mount_of_what_an_index_made_up_gives_errors_and_the_rest_of_it_goes_on() {
+    if !std::path::Path::new("/dev/fuse").exists() || !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root and /dev/fuse");
+        return;
+    }
+    let lab = Lab::new(image()).await;
+    let layer = lab.layer(1);
+    let make_up = |layers: &mut [Indexed]| {
+        let lied = layers.iter_mut().find(|indexed| indexed.blob.digest == layer).unwrap();
+        if let Node::File(content) = &mut node(&mut lied.index, b"app").node {
+            content.object = Digest::of(b"what is not in the layer");
+        }
+    };
+    let index = lab.publish(make_up).await;
+    let engine = lab.engine();
+    let prepared = engine.prepare(&lab.request(), &Silent).await.unwrap();
+    let point = lab.folder.path().join("mnt");
+    std::fs::create_dir(&point).unwrap();
+    let server = crate::Server::start(&engine).await.unwrap();
+    let request = MountRequest { backfill: Backfill::Now, ..prepared.mount_on(point.clone()) };
+    server.mount(request).await.unwrap();
+    server.backfills().settled(prepared.manifest()).await;
+    let read = async |name: &str| {
+        let path = point.join(name);
+        tokio::task::spawn_blocking(move || std::fs::read(path)).await.unwrap()
+    };
+    let error = read("app").await.unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
+    for (name, seed) in [("base", BASE), ("app.other", APP + 10), ("lazy", LAZY)] {
+        assert!(read(name).await.unwrap() == noise(seed, FILE), "{name}");
+    }
+    let status = server.status().remove(0);
+    let alarms = status.backfill.unwrap().alarms;
+    assert_eq!(alarms, [format!("layer {layer}: the index {index} is wrong about /app")]);
+    assert_eq!(status.verification[1].state, "index-refuted");
+    assert_eq!(status.counters["distrusted_layers"], 1);
+    assert!(status.failed_reads > 0 && status.last_error.unwrap().contains(&index.to_string()));
+    server.stop(true).await;
+    assert!(std::fs::read_dir(&point).unwrap().next().is_none(), "nothing is mounted any more");
+}
+
 #[tokio::test]
 async fn an_index_that_changes_a_mode_raises_an_alarm() {
     alarm(|index| node(index, b"app").attributes.mode = 0o4755).await;
