@@ -148,6 +148,13 @@ pub struct BackfillStatus {
     pub alarms: Vec<String>,
 }
 
+impl BackfillStatus {
+    /// Before anything is known.
+    pub(crate) fn begun(how: Backfill) -> Self {
+        Self { how, state: BackfillState::Running, layers_done: 0, layers: 0, problem: None, alarms: Vec::new() }
+    }
+}
+
 /// Where the completion of an image stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -238,6 +245,7 @@ pub struct LayerVerification {
     /// `estargz`, `zstd:chunked`, `tar+gzip`, `tar+zstd`, `tar`.
     pub format: String,
     /// `diffID-verified`: the whole layer was seen and is what the config says. `toc-verified`: its table of contents
-    /// is the one that the manifest names, and each chunk is checked as it comes.
+    /// is the one that the manifest names, and each chunk is checked as it comes. `index-pinned`, `index-trusted`: an index from
+    /// elsewhere is believed. `…-refuted`: that turned out to be wrong, and nothing more is read out of the layer.
     pub state: String,
 }

@@ -23,6 +23,11 @@ pub trait BlobSource: Send + Sync + 'static {
 
     /// The image, in a user's words, for messages.
     fn name(&self) -> String;
+
+    /// Whether it is on this host: then nothing is gained by keeping what was read from it.
+    fn is_local(&self) -> bool {
+        false
+    }
 }
 
 /// Why a source gave no bytes.

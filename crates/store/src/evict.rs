@@ -195,7 +195,7 @@ impl Store {
         Ok(true)
     }
 
-    /// What is of no use to anybody: stores of other versions, objects that were found corrupt.
+    /// What is of no use to anybody: stores of other versions, objects that were found corrupt; and of little: beginnings of layers.
     fn remove_leftovers(&self, evicted: &mut Evicted) -> Result<(), StoreError> {
         for name in ["set-aside", "corrupt"] {
             let path = self.shared.layout.name(name);
@@ -203,7 +203,7 @@ impl Store {
             files::remove_all(self.shared.storage(), &path)?;
             evicted.bytes += bytes;
         }
-        Ok(())
+        self.remove_layer_parts(evicted)
     }
 }
 

@@ -127,6 +127,15 @@ impl Layout {
         path.into()
     }
 
+    /// The folder of `partial/layers/HEX`.
+    pub(crate) fn layer_parts(&self) -> PathBuf {
+        self.root.join("partial").join("layers")
+    }
+
+    pub(crate) fn layer_part(&self, layer: &Digest) -> PathBuf {
+        self.layer_parts().join(layer.hex())
+    }
+
     pub(crate) fn image(&self, manifest: &Digest) -> PathBuf {
         self.root.join("images").join(manifest.hex())
     }

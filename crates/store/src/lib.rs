@@ -3,6 +3,7 @@
 //! ```text
 //! objects/ab/cdef…    the content of a file, named by its sha256; complete, 0444, linked in at once, never rewritten
 //! partial/ab/cdef….LIST  an object of which some bytes are here (sparse), as one chunk list splits it
+//! partial/layers/HEX  the beginning of a layer whose streaming broke off
 //! images/HEX/         what mounts an image again: manifest, config, tree.erofs, chunks, objects, record.json
 //! layers/HEX[.CLAIM]  the index of a layer, for the next image that has it and claims the same of it
 //! refs/               reference and platform → manifest digest
@@ -30,6 +31,7 @@ mod health;
 mod images;
 mod intervals;
 mod layer_indexes;
+mod layer_parts;
 mod layout;
 mod lock;
 mod maintain;
@@ -57,6 +59,7 @@ pub use evict::Evicted;
 pub use health::{Health, PROBE_INTERVAL};
 pub use images::{ImageStaging, LoadedImage};
 pub use layer_indexes::IndexKey;
+pub use layer_parts::{LayerPart, RESUMED_LAYER_BYTES};
 pub use lock::{LockError, ServerLock};
 pub use maintain::{RemoveError, Swept};
 pub use map::MappedFile;

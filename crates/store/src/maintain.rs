@@ -41,6 +41,7 @@ impl Store {
             swept.temporary += self.sweep_temporary(&self.shared.layout.name(folder))?;
         }
         self.shared.oldest_pin()?;
+        self.sweep_layer_parts()?;
         self.sweep_damaged_mounts()?;
         swept.dead_mounts = self.mounts()?.into_iter().filter(|mount| !mount.live).collect();
         Ok(swept)

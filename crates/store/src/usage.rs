@@ -20,7 +20,7 @@ pub struct Usage {
     pub object_bytes: u64,
     /// Number of partial objects.
     pub partials: u64,
-    /// Their bytes, without the holes.
+    /// Their bytes, without the holes, and those of layers whose streaming broke off.
     pub partial_bytes: u64,
     /// Number of image records.
     pub images: u64,
@@ -58,6 +58,7 @@ impl Store {
                 usage.partial_bytes += found.metadata.allocated;
             }
         }
+        usage.partial_bytes += shared.layer_parts_size()?;
         let images = shared.layout.name("images");
         for name in files::list(shared.storage(), &images)? {
             usage.images += 1;

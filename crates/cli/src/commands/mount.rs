@@ -2,10 +2,12 @@
 //! store's server; with `--foreground` this process is that server.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::Args;
-use tarpon_engine::{Ended, ModeChoice, MountRequest, MountStatus, Server, Writable};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use tarpon_engine::{Backfill, Ended, ModeChoice, MountRequest, MountStatus, Server, Writable};
 
 use super::image::ImageArgs;
 use super::session::{Session, runtime};
@@ -53,6 +55,16 @@ pub(crate) struct Mount {
     /// Keep the store below this size from now on [default: 20 GiB or 80 % of the disk, whichever is less]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     store_size: Option<u64>,
+    /// Bring the rest of the image in the background, and verify all of it: off, idle (one layer at a time, while no reader
+    /// waits), now (as `pull` does)
+    ///
+    /// Off unless asked for: who mounts lazily does so in order not to fetch everything. It ends with the last mount of the
+    /// image. `tarpon status` shows how far it is, and an alarm if a layer is not what the image's index said.
+    #[arg(long, value_name = "WHEN", env = "TARPON_BACKFILL", default_value = "off", value_parser = backfill())]
+    backfill: Backfill,
+    /// Bytes that --backfill may fetch in a second [default: as many as come]
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    backfill_rate: Option<NonZeroU64>,
     /// Print the mount as JSON
     #[arg(long)]
     json: bool,
@@ -78,6 +90,8 @@ impl Mount {
             writable: self.writable()?,
             suid: self.suid,
             dev: self.dev,
+            backfill: self.backfill,
+            backfill_rate: self.backfill_rate,
             ..prepared.mount_on(mountpoint)
         };
         if self.foreground {
@@ -161,4 +175,16 @@ impl Mount {
         }
         Ok(())
     }
+}
+
+fn backfill() -> impl TypedValueParser<Value = Backfill> {
+    PossibleValuesParser::new(["off", "idle", "now"]).map(|when| match &*when {
+        "idle" => Backfill::Idle,
+        "now" => Backfill::Now,
+        _ => Backfill::Off,
+    })
+}
+
+fn rate(text: &str) -> std::result::Result<NonZeroU64, String> {
+    NonZeroU64::new(size::parse(text)?).ok_or_else(|| "nothing would ever arrive; leave --backfill out".to_owned())
 }

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tarpon_engine::{MountStatus, Writable};
+use tarpon_engine::{BackfillState, BackfillStatus, MountStatus, Writable};
 
 use super::{mountpoint, session::Session};
 use crate::cli::Global;
@@ -78,6 +78,9 @@ pub(crate) fn overview(mounts: &[MountStatus]) -> String {
 }
 
 fn state(mount: &MountStatus) -> String {
+    if mount.alive && mount.backfill.as_ref().is_some_and(|backfill| !backfill.alarms.is_empty()) {
+        return "ALARM: the image is not what its index said".to_owned();
+    }
     match (mount.alive, mount.failed_reads) {
         (false, _) if mount.problem.is_some() => "not mounted: run `tarpon recover`".to_owned(),
         (false, _) => "dead: run `tarpon recover`".to_owned(),
@@ -120,10 +123,28 @@ pub(crate) fn details(mount: &MountStatus) -> String {
             format!("{}  {}, {}", output::short_digest(&layer.digest), layer.format, layer.state),
         );
     }
+    if let Some(backfill) = &mount.backfill {
+        row("backfill", escape(progress(backfill).as_bytes()));
+        for alarm in &backfill.alarms {
+            row("ALARM", escape(alarm.as_bytes()));
+        }
+    }
     for fallback in &mount.fallbacks {
         row("fell back", escape(fallback.as_bytes()));
     }
     table.to_string()
+}
+
+/// `3 of 5 layers, trying again after 4 s: …`.
+fn progress(backfill: &BackfillStatus) -> String {
+    let s = if backfill.layers == 1 { "" } else { "s" };
+    let layers = format!("{} of {} layer{s}", backfill.layers_done, backfill.layers);
+    let problem = backfill.problem.as_ref().map(|problem| format!(": {problem}")).unwrap_or_default();
+    match backfill.state {
+        BackfillState::Complete => format!("complete, {layers}"),
+        BackfillState::Stopped | BackfillState::Alarm => format!("{layers}, ended{problem}"),
+        BackfillState::Running => format!("{layers}{problem}"),
+    }
 }
 
 /// `41 KiB of 2.9 MiB (1.4 %) in 9 requests`.
@@ -140,7 +161,7 @@ pub(crate) fn fetched(mount: &MountStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tarpon_engine::LayerVerification;
+    use tarpon_engine::{Backfill, LayerVerification};
     use tarpon_oci::Digest;
 
     use super::*;
@@ -157,6 +178,7 @@ mod tests {
                 format: "zstd:chunked".into(),
                 state: "toc-verified".into(),
             }],
+            backfill: None,
             fallbacks: vec!["layer 2 has no table of contents: streamed once".into()],
             alive: true,
             problem: None,
@@ -191,6 +213,36 @@ mod tests {
         let lost = MountStatus { alive: false, problem: Some("no such directory".into()), ..mount() };
         assert_eq!(state(&lost), "not mounted: run `tarpon recover`");
         assert!(details(&lost).contains("problem    no such directory\n"), "{}", details(&lost));
+    }
+
+    #[test]
+    fn what_goes_on_in_the_background_is_shown_and_an_alarm_first_of_all() {
+        let running = BackfillStatus {
+            how: Backfill::Idle,
+            state: BackfillState::Running,
+            layers_done: 3,
+            layers: 5,
+            problem: None,
+            alarms: Vec::new(),
+        };
+        let shown = |backfill: &BackfillStatus| {
+            let mount = MountStatus { backfill: Some(backfill.clone()), ..mount() };
+            (state(&mount), details(&mount))
+        };
+        assert!(shown(&running).1.contains("  3 of 5 layers\n"), "{}", shown(&running).1);
+        let waiting = BackfillStatus { problem: Some("trying again after 4 s: no answer".into()), ..running.clone() };
+        assert!(shown(&waiting).1.contains("3 of 5 layers: trying again after 4 s: no answer\n"));
+        let complete = BackfillStatus { state: BackfillState::Complete, layers_done: 5, ..running.clone() };
+        assert!(shown(&complete).1.contains("complete, 5 of 5 layers\n"));
+        let stopped =
+            BackfillStatus { state: BackfillState::Stopped, problem: Some("no room".into()), ..running.clone() };
+        assert!(shown(&stopped).1.contains("3 of 5 layers, ended: no room\n"));
+        let alarm = BackfillStatus { alarms: vec!["layer sha256:… is wrong".into()], ..running };
+        let (state, details) = shown(&alarm);
+        assert!(
+            state.starts_with("ALARM") && details.contains("ALARM") && details.contains("  layer sha256:… is wrong\n"),
+            "{details}"
+        );
     }
 
     #[test]

@@ -310,6 +310,30 @@ fn a_mount_in_the_foreground_ends_with_the_signal_that_ended_it() {
     }
 }
 
+/// How often `status` is asked before something is taken to hang.
+const LOOKS: usize = 1000;
+
+#[test]
+fn an_image_is_completed_in_the_background_also_by_a_server_that_comes_after_a_killed_one() {
+    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
+    bed.directory("mnt");
+    let completed = || {
+        let mut looks = (0..LOOKS).map(|_| bed.json(&["status", "--json"])[0].clone());
+        looks.find(|mount| mount["backfill"]["state"] == "complete").expect("completed")
+    };
+    bed.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
+    assert!(bed.json(&["status", "--json"])[0]["backfill"].is_null(), "not unless it is asked for");
+    bed.stdout(&["umount", "TMP/mnt"]);
+    bed.stdout(&["--quiet", "mount", "--backfill", "idle", "HOST/app:v1", "TMP/mnt"]);
+    assert_eq!(completed()["verification"][0]["state"], "diffID-verified", "of the mount that goes on");
+    assert!(bed.stdout(&["status", "TMP/mnt"]).contains("  complete, 1 of 1 layer\n"));
+    bed.kill_server();
+    bed.stdout(&["recover"]);
+    assert_eq!(completed()["backfill"]["how"], "idle");
+    bed.stdout(&["umount", "TMP/mnt"]);
+    bed.wait_for_server_to_end();
+}
+
 #[test]
 fn a_failed_mount_keeps_no_server() {
     let Some(bed) = Bed::serving(Auth::Anonymous) else { return };

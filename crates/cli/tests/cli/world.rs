@@ -57,9 +57,16 @@ impl World {
         command.args(arguments.iter().map(real)).stdin(Stdio::null());
         command.env("TARPON_STORE", self.path("store")).env("COLUMNS", "100");
         // What the user who runs the tests has set up must not be seen in them.
-        for variable in
-            ["REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "XDG_RUNTIME_DIR", "RUST_LOG", "HTTP_PROXY", "HTTPS_PROXY"]
-        {
+        for variable in [
+            "TARPON_INDEX",
+            "TARPON_BACKFILL",
+            "REGISTRY_AUTH_FILE",
+            "DOCKER_CONFIG",
+            "XDG_RUNTIME_DIR",
+            "RUST_LOG",
+            "HTTP_PROXY",
+            "HTTPS_PROXY",
+        ] {
             command.env_remove(variable).env_remove(variable.to_lowercase());
         }
         command.env("HOME", self.folder.path());

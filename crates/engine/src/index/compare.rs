@@ -2,7 +2,9 @@
 //!
 //! Places are not compared: a wrong place leads to bytes that no digest matches, which are never served.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 
 use tarpon_fetch::{ObjectStore, StoreError};
 use tarpon_layer::{Chunk, Entry, FileContent, LayerIndex, Node, ObjectId, Place};
@@ -80,21 +82,21 @@ fn pieces<'a>(index: &'a LayerIndex, content: &FileContent) -> impl Iterator<Ite
 /// Whether the object consists of these pieces; `None` if it is not here.
 pub(crate) fn is_list(store: &dyn ObjectStore, object: &ObjectId, list: &[Piece]) -> Result<Option<bool>, StoreError> {
     let Some(file) = store.open(object)? else { return Ok(None) };
-    let mut reader = io::BufReader::with_capacity(BLOCK, file);
-    match consists_of(&mut reader, list) {
+    match consists_of(&file, list) {
         Ok(is_so) => Ok(Some(is_so)),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Some(false)),
         Err(error) => Err(StoreError::Io { doing: format!("reading object {object}"), error }),
     }
 }
 
-fn consists_of(reader: &mut impl Read, list: &[Piece]) -> io::Result<bool> {
-    let mut block = vec![0; BLOCK];
+fn consists_of(file: &File, list: &[Piece]) -> io::Result<bool> {
+    let (mut block, mut at) = (vec![0; BLOCK], 0);
     for (size, digest) in list {
         let (mut hasher, mut left, mut is_zeros) = (Hasher::new(), *size, true);
         while left > 0 {
             let length = usize::try_from(left).unwrap_or(usize::MAX).min(BLOCK);
-            reader.read_exact(&mut block[..length])?;
+            file.read_exact_at(&mut block[..length], at)?;
+            at += length as u64;
             hasher.update(&block[..length]);
             is_zeros &= block[..length].iter().all(|byte| *byte == 0);
             left -= length as u64;
@@ -103,7 +105,7 @@ fn consists_of(reader: &mut impl Read, list: &[Piece]) -> io::Result<bool> {
             return Ok(false);
         }
     }
-    Ok(reader.read(&mut block[..1])? == 0)
+    Ok(file.read_at(&mut block[..1], at)? == 0)
 }
 
 #[cfg(test)]
@@ -157,13 +159,13 @@ mod tests {
     fn names_attributes_and_contents_are_compared() {
         let is = index("file", BYTES, 4);
         assert_eq!(lie_of(&is, &is), None);
-        assert_eq!(lie_of(&index("other", BYTES, 4), &is).as_deref(), Some("file"));
-        assert_eq!(lie_of(&LayerIndex::default(), &is).as_deref(), Some("file"), "an entry is missing");
-        assert_eq!(lie_of(&is, &LayerIndex::default()).as_deref(), Some("file"), "an entry is made up");
-        assert_eq!(lie_of(&index("file", b"something else", 4), &is).as_deref(), Some("file"));
+        assert_eq!(lie_of(&index("other", BYTES, 4), &is).as_deref(), Some("/file"));
+        assert_eq!(lie_of(&LayerIndex::default(), &is).as_deref(), Some("/file"), "an entry is missing");
+        assert_eq!(lie_of(&is, &LayerIndex::default()).as_deref(), Some("/file"), "an entry is made up");
+        assert_eq!(lie_of(&index("file", b"something else", 4), &is).as_deref(), Some("/file"));
         let mut setuid = is.clone();
         setuid.entries[0].attributes.mode = 0o4755;
-        assert_eq!(lie_of(&setuid, &is).as_deref(), Some("file"));
+        assert_eq!(lie_of(&setuid, &is).as_deref(), Some("/file"));
     }
 
     #[test]
@@ -172,10 +174,10 @@ mod tests {
         assert_eq!(lie_of(&index("file", BYTES, 3), &is), None);
         let mut other = is.clone();
         other.chunks[1].digest = Digest::of(b"evil");
-        assert_eq!(lie_of(&other, &is).as_deref(), Some("file"));
+        assert_eq!(lie_of(&other, &is).as_deref(), Some("/file"));
         let mut zeros = is.clone();
         zeros.chunks[1].place = Place::Zeros;
-        assert_eq!(lie_of(&zeros, &is).as_deref(), Some("file"), "zeros have no digest to be wrong");
+        assert_eq!(lie_of(&zeros, &is).as_deref(), Some("/file"), "zeros have no digest to be wrong");
     }
 
     #[test]

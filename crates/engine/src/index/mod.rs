@@ -220,3 +220,16 @@ fn meaning(index: &LayerIndex, entry: &Entry) -> (Entry, Vec<(u64, Digest)>) {
     }
     (entry, chunks)
 }
+
+/// The index as somebody would publish it who says otherwise of the layers.
+#[cfg(test)]
+pub(crate) fn altered(index: &ImageIndexArtifact, alter: impl FnOnce(&mut [Indexed])) -> ImageIndexArtifact {
+    let mut layers = artifact::read(&index.blob, |_| true).unwrap();
+    alter(&mut layers);
+    let blob = artifact::blob(&layers).unwrap();
+    let honest = tarpon_oci::Artifact::parse(tarpon_oci::Verified::seal(index.manifest.clone())).unwrap();
+    let subject = honest.subject.unwrap();
+    let subject = NewDescriptor::new(OCI_MANIFEST, subject.blob());
+    let manifest = artifact::manifest(&blob, subject).unwrap();
+    ImageIndexArtifact { index_digest: *manifest.digest(), manifest: manifest.into_inner(), blob, ..index.clone() }
+}

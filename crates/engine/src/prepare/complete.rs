@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tarpon_fetch::BlobSource;
 use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
 use tarpon_layer::toc::Claim;
@@ -31,6 +32,7 @@ pub(crate) struct Completion {
     layers: Vec<Wanted>,
     source: Arc<dyn BlobSource>,
     pace: Arc<dyn Pace>,
+    noting: Mutex<()>,
 }
 
 /// Why a layer, or the image, is not complete.
@@ -66,7 +68,7 @@ impl Completion {
         manifest.check_config(&config).map_err(|error| failed(error.to_string()))?;
         let table = ChunkTable::open(Bytes::from_owner(chunks)).map_err(|error| failed(error.to_string()))?;
         let layers = layers::wanted(&manifest.layers)?;
-        Ok(Self { store, record, manifest, config, table, layers, source, pace })
+        Ok(Self { store, record, manifest, config, table, layers, source, pace, noting: Mutex::default() })
     }
 
     /// The blobs of its layers, each once.
@@ -88,14 +90,13 @@ impl Completion {
     /// Writes down that what is known of the layer is not so: whoever reads the record later need not find out again.
     pub(crate) async fn note_lie(self: &Arc<Self>, layer: Digest) {
         let noted = self.blocking(move |image| {
-            let layers = image.record.layers.iter().cloned();
-            let layers = layers.map(|mut known| {
-                if known.digest == layer {
-                    known.verification = refuted(&known.verification);
-                }
-                known
-            });
-            Ok(image.store.set_layers(&image.record.manifest, layers.collect())?)
+            // What another layer was found to be is in the record too.
+            let _one_at_a_time = image.noting.lock();
+            let Some(mut record) = image.store.image(&image.record.manifest)? else { return Ok(()) };
+            for known in record.layers.iter_mut().filter(|known| known.digest == layer) {
+                known.verification = refuted(&known.verification);
+            }
+            Ok(image.store.set_layers(&image.record.manifest, record.layers)?)
         });
         if let Err(error) = noted.await {
             tracing::warn!(?error, %layer, "the image's record does not say that its index lies");

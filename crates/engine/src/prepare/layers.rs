@@ -316,7 +316,10 @@ async fn streamed<'a>(
 }
 
 /// The layer, every byte of which was seen.
-pub(super) async fn seen(job: StreamJob, received: impl Fn(u64) + Send) -> std::result::Result<Layer, StreamError> {
+pub(super) async fn seen(
+    job: StreamJob,
+    received: impl Fn(u64) + Send + Sync,
+) -> std::result::Result<Layer, StreamError> {
     let (blob, diff_id) = (job.blob, job.diff_id);
     let streamed = stream(job, received).await?;
     Ok(Layer {

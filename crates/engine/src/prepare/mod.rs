@@ -7,6 +7,7 @@
 //! ```
 
 mod assemble;
+mod beginning;
 mod complete;
 mod kept;
 mod layers;

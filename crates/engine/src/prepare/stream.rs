@@ -6,6 +6,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::StreamExt;
 use tarpon_fetch::{BlobSource, ObjectStore, ObjectWriter, SourceError, StoreError};
 use tarpon_layer::LayerIndex;
@@ -15,6 +16,7 @@ use tarpon_layer::spans::SpanReader;
 use tarpon_oci::{Blob, Digest, Hasher, Verified};
 use tarpon_store::Store;
 
+use super::beginning::Beginning;
 use super::pace::Pace;
 use super::pipe::{self, BlobReader, PIECES};
 use crate::{Error, ErrorKind, access};
@@ -65,18 +67,52 @@ pub(super) fn outward(step: String, error: StreamError) -> Error {
     }
 }
 
-/// Streams the layer: `received` is told of every piece that arrives.
-pub(super) async fn stream(job: StreamJob, received: impl Fn(u64) + Send) -> Result<Streamed, StreamError> {
+/// Streams the layer: `received` is told of every piece that arrives, also of those that an earlier attempt left.
+pub(super) async fn stream(job: StreamJob, received: impl Fn(u64) + Send + Sync) -> Result<Streamed, StreamError> {
+    let mut beginning = Beginning::open(&job).await;
+    let is_resumed = beginning.held() > 0;
+    let (mut outcome, mut objects) = attempt(&job, &mut beginning, &received).await;
+    if is_resumed && matches!(outcome, Err(StreamError::Bad(_))) {
+        // Perhaps the layer is what it should be, and only what was kept of it is not.
+        beginning.discard().await;
+        let mut none = Beginning::none();
+        let again;
+        (outcome, again) = attempt(&job, &mut none, &received).await;
+        objects.extend(again);
+    }
+    match &outcome {
+        Ok(_) => beginning.discard().await,
+        // What a layer brought that is not what it should be is of no use to anybody; of one that broke off, it is.
+        Err(StreamError::Bad(_)) => {
+            beginning.discard().await;
+            let store = job.store;
+            // A failure here is one more reason to leave it to the next eviction.
+            let _left = tokio::task::spawn_blocking(move || store.discard(&objects)).await;
+        }
+        Err(_) => beginning.leave().await,
+    }
+    outcome
+}
+
+/// One pass over the layer; with it, the objects that are in the store because of it.
+async fn attempt(
+    job: &StreamJob,
+    beginning: &mut Beginning,
+    received: &(impl Fn(u64) + Send + Sync),
+) -> (Result<Streamed, StreamError>, Vec<Digest>) {
     let (pieces, reader) = tokio::sync::mpsc::channel(PIECES);
-    let StreamJob { blob, diff_id, hides_toc_files, source, store, must_keep, pace } = job;
-    let into = store.clone();
+    let (into, diff_id, hides_toc_files, must_keep) =
+        (job.store.clone(), job.diff_id, job.hides_toc_files, job.must_keep);
     let importing = tokio::task::spawn_blocking(move || {
         let mut sink = StoreSink::new(&into, must_keep);
         let imported = import(BlobReader::new(reader), diff_id, hides_toc_files, &mut sink);
         (imported, sink.objects)
     });
-    let downloaded = download(&*source, blob, pieces, &*pace, received).await;
-    let (imported, objects) = importing.await.map_err(|error| StreamError::Bad(error.to_string()))?;
+    let downloaded = download(job, beginning, pieces, received).await;
+    let (imported, objects) = match importing.await {
+        Ok(done) => done,
+        Err(error) => return (Err(StreamError::Bad(error.to_string())), Vec::new()),
+    };
     // A failed download is the cause of whatever the importer said about its broken input; a wrong digest is not.
     let outcome = match (downloaded, imported) {
         (Err(error @ StreamError::Source(_)), _) => Err(error),
@@ -84,25 +120,27 @@ pub(super) async fn stream(job: StreamJob, received: impl Fn(u64) + Send) -> Res
         (Err(error), _) => Err(error),
         (Ok(_), Ok(streamed)) => Ok(streamed),
     };
-    // What a layer brought that is not what it should be is of no use to anybody; of one that broke off, it is.
-    if matches!(outcome, Err(StreamError::Bad(_))) {
-        // A failure here is one more reason to leave it to the next eviction.
-        let _left = tokio::task::spawn_blocking(move || store.discard(&objects)).await;
-    }
-    outcome
+    (outcome, objects)
 }
 
-/// Brings the whole blob, hashes it and passes it on.
+/// Brings the whole blob, hashes it and passes it on: first what is here, then the rest from its source.
 async fn download(
-    source: &dyn BlobSource,
-    blob: Blob,
-    pieces: tokio::sync::mpsc::Sender<Result<bytes::Bytes, SourceError>>,
-    pace: &dyn Pace,
-    received: impl Fn(u64) + Send,
+    job: &StreamJob,
+    beginning: &mut Beginning,
+    pieces: tokio::sync::mpsc::Sender<Result<Bytes, SourceError>>,
+    received: &(impl Fn(u64) + Send + Sync),
 ) -> Result<Verified<()>, StreamError> {
-    let mut hasher = Hasher::new();
-    if blob.size > 0 {
-        let mut stream = source.read(blob, 0..blob.size).await?;
+    let (mut hasher, mut at) = (Hasher::new(), 0);
+    let ended_early = || StreamError::Bad("the import ended before the layer did".into());
+    while let Some(piece) = beginning.read(at).await {
+        hasher.update(&piece);
+        at += piece.len() as u64;
+        received(piece.len() as u64);
+        pieces.send(Ok(piece)).await.map_err(|_gone| ended_early())?;
+    }
+    if at < job.blob.size {
+        beginning.continue_from(at);
+        let mut stream = job.source.read(job.blob, at..job.blob.size).await?;
         while let Some(piece) = stream.next().await {
             if let Err(error) = &piece {
                 let error = error.clone();
@@ -110,16 +148,15 @@ async fn download(
                 return Err(error.into());
             }
             let piece = piece?;
-            hasher.update(&piece);
             let length = piece.len() as u64;
+            hasher.update(&piece);
             received(length);
-            if pieces.send(Ok(piece)).await.is_err() {
-                return Err(StreamError::Bad("the import ended before the layer did".into()));
-            }
-            pace.pass(length).await;
+            beginning.append(&piece).await;
+            pieces.send(Ok(piece)).await.map_err(|_gone| ended_early())?;
+            job.pace.pass(length).await;
         }
     }
-    Verified::check_stream(&blob.digest, hasher).map_err(|error| StreamError::Bad(error.to_string()))
+    Verified::check_stream(&job.blob.digest, hasher).map_err(|error| StreamError::Bad(error.to_string()))
 }
 
 /// Decodes on one thread and walks on another; compares the diffID at the end.
@@ -226,7 +263,7 @@ mod tests {
     use tarpon_oci::Compression as LayerCompression;
     use tarpon_store::StoreConfig;
     use tarpon_testkit::layers::{Dialect, Item, Layer, tar};
-    use tarpon_testkit::source::MemorySource;
+    use tarpon_testkit::source::{MemorySource, Then};
 
     use super::super::pace::Unhindered;
     use super::*;
@@ -245,6 +282,77 @@ mod tests {
         let (blob, pace) = (layer.descriptor(), Arc::new(Unhindered));
         let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, pace };
         stream(job, |_| ()).await
+    }
+
+    /// One that is large enough to be resumed.
+    fn large() -> Layer {
+        let content: Vec<u8> = (0_u32..2_400_000).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        let items = [Item::file("large", content), Item::file("file", CONTENT)];
+        Layer::plain(&tar(&items, Dialect::Pax), LayerCompression::None)
+    }
+
+    async fn run_from(store: &Store, source: &Arc<MemorySource>, layer: &Layer) -> Result<Streamed, StreamError> {
+        let (store, source) = (store.clone(), source.clone());
+        let (blob, diff_id, pace) = (layer.descriptor(), layer.diff_id, Arc::new(Unhindered));
+        let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, pace };
+        stream(job, |_| ()).await
+    }
+
+    /// A store in which the layer broke off after so many bytes, and its source, which is whole again.
+    async fn broken_off(folder: &std::path::Path, layer: &Layer, after: usize) -> Arc<MemorySource> {
+        let store = Store::open(folder, StoreConfig::default()).unwrap();
+        let source = Arc::new(MemorySource::new([layer.blob.clone().into()]));
+        source.script([Then::Break(after, tarpon_fetch::Fault::Unavailable).into()]);
+        let broken = run_from(&store, &source, layer).await;
+        assert!(matches!(broken, Err(StreamError::Source(_))));
+        source
+    }
+
+    fn part_of(folder: &std::path::Path, layer: &Layer) -> std::path::PathBuf {
+        folder.join("partial/layers").join(layer.descriptor().digest.hex())
+    }
+
+    const AFTER: usize = 3_000_000;
+
+    #[tokio::test]
+    async fn a_layer_that_broke_off_is_asked_for_from_there() {
+        let (folder, layer) = (tempfile::tempdir().unwrap(), large());
+        let source = broken_off(folder.path(), &layer, AFTER).await;
+        let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
+        let streamed = run_from(&store, &source, &layer).await.unwrap();
+        let ranges: Vec<_> = source.requests().into_iter().map(|(_, range)| range).collect();
+        let size = layer.descriptor().size;
+        assert_eq!(ranges, [0..size, AFTER as u64..size]);
+        let other = tempfile::tempdir().unwrap();
+        let whole = run_from(&Store::open(other.path(), StoreConfig::default()).unwrap(), &source, &layer).await;
+        assert_eq!(streamed.index, whole.unwrap().index, "as if it had come in one piece");
+        assert!(store.contains(&Digest::of(CONTENT)));
+        assert!(!part_of(folder.path(), &layer).exists(), "it is not needed any more");
+    }
+
+    #[tokio::test]
+    async fn a_beginning_that_is_wrong_is_dropped_and_the_layer_streamed_anew_once() {
+        let (folder, layer) = (tempfile::tempdir().unwrap(), large());
+        let source = broken_off(folder.path(), &layer, AFTER).await;
+        let part = part_of(folder.path(), &layer);
+        std::fs::write(&part, vec![0; AFTER]).unwrap();
+        let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
+        run_from(&store, &source, &layer).await.unwrap();
+        let starts: Vec<_> = source.requests().into_iter().map(|(_, range)| range.start).collect();
+        assert_eq!((starts.first(), starts.last()), (Some(&0), Some(&0)), "from the beginning: {starts:?}");
+        assert!(starts.len() <= 3 && !part.exists(), "{starts:?}");
+        assert!(store.contains(&Digest::of(CONTENT)));
+    }
+
+    #[tokio::test]
+    async fn a_store_without_room_to_spare_keeps_no_beginning() {
+        let (folder, layer) = (tempfile::tempdir().unwrap(), large());
+        Store::open(folder.path(), StoreConfig::default()).unwrap().settle_budget(1 << 20).unwrap();
+        let source = broken_off(folder.path(), &layer, AFTER).await;
+        assert!(!part_of(folder.path(), &layer).exists());
+        let roomy =
+            Store::open(folder.path(), StoreConfig { budget: Some(1 << 30), ..StoreConfig::default() }).unwrap();
+        run_from(&roomy, &source, &layer).await.unwrap();
     }
 
     #[tokio::test]

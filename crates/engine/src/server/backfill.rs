@@ -66,14 +66,7 @@ impl Backfills {
             known.task.abort();
         }
         let how = request.backfill;
-        let (told, status) = watch::channel(BackfillStatus {
-            how,
-            state: BackfillState::Running,
-            layers_done: 0,
-            layers: 0,
-            problem: None,
-            alarms: Vec::new(),
-        });
+        let (told, status) = watch::channel(BackfillStatus::begun(how));
         let pace = Arc::new(Gate {
             readers: (how == Backfill::Idle).then(|| self.fetcher.clone()),
             rate: request.backfill_rate,
@@ -144,8 +137,9 @@ impl Task {
             Ok(()) => self.finish(BackfillState::Complete),
             Err(Incomplete::Lie(cause) | Incomplete::Refused(cause)) => {
                 for layer in completion.by_index() {
-                    self.alarm(&layer, &cause);
+                    // In this order: a mount that is made meanwhile reads it, or is warned.
                     completion.note_lie(layer).await;
+                    self.alarm(&layer, &cause);
                 }
                 self.finish(BackfillState::Alarm);
             }
@@ -164,8 +158,8 @@ impl Task {
                     return Ok(());
                 }
                 Err(Incomplete::Lie(cause)) => {
-                    self.alarm(&layer, &cause);
                     completion.note_lie(layer).await;
+                    self.alarm(&layer, &cause);
                     return Ok(());
                 }
                 // Bytes go wrong on the way: one more look before anybody is accused.
@@ -249,3 +243,6 @@ impl Pace for Gate {
         .boxed()
     }
 }
+
+#[cfg(test)]
+mod tests;

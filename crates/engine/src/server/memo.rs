@@ -129,6 +129,17 @@ mod tests {
     }
 
     #[test]
+    fn a_record_of_before_images_were_completed_is_one_of_a_mount_that_is_not() {
+        let memo = Memo::new(&request());
+        let mut text = serde_json::to_value(&memo).unwrap();
+        for name in ["backfill", "backfill_rate"] {
+            assert!(text["request"].as_object_mut().unwrap().remove(name).is_some());
+        }
+        let read: Memo = serde_json::from_value(text).unwrap();
+        assert_eq!(read.request, MountRequest { backfill: Backfill::Off, ..memo.request });
+    }
+
+    #[test]
     fn a_record_that_cannot_be_read_is_still_described() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), tarpon_store::StoreConfig::default()).unwrap();

@@ -95,6 +95,11 @@ impl Server {
         }
     }
 
+    #[cfg(test)]
+    fn backfills(&self) -> &backfill::Backfills {
+        self.mounts.backfills()
+    }
+
     /// All mounts.
     pub fn status(&self) -> Vec<MountStatus> {
         self.mounts.status()

@@ -62,6 +62,11 @@ impl Mounts {
         &self.store
     }
 
+    #[cfg(test)]
+    pub(super) fn backfills(&self) -> &Backfills {
+        &self.backfills
+    }
+
     pub(super) fn host(&self) -> &Host {
         &self.host
     }

@@ -69,4 +69,8 @@ impl BlobSource for Local {
     fn name(&self) -> String {
         self.source.to_string()
     }
+
+    fn is_local(&self) -> bool {
+        true
+    }
 }

@@ -1,0 +1,432 @@
+//! Images that are mounted by an index, true or not, and completed from a scripted registry.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tarpon_fetch::{Fault, ReadError};
+use tarpon_layer::Node;
+use tarpon_registry::serve::Contents;
+use tarpon_testkit::layers::{Dialect, EstargzOptions, Image as TestImage, ImageBuilder, Item, Layer, estargz, tar};
+use tarpon_testkit::registry::{Auth, FakeRegistry};
+use tarpon_testkit::server::TestServer;
+use tarpon_testkit::source::{MemorySource, Then};
+use tempfile::TempDir;
+
+use super::*;
+use crate::index::{Indexed, altered};
+use crate::protocol::Access;
+use crate::{Engine, EngineOptions, ImageRequest, IndexChoice, Prepared, Pull, Silent};
+
+/// Not to be guessed, and the same each time.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_be_bytes()[0]
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+const BASE: u64 = 1;
+const APP: u64 = 2;
+const LAZY: u64 = 3;
+const FILE: usize = 300_000;
+
+fn files(seed: u64, name: &str) -> [Item; 2] {
+    [Item::file(name, noise(seed, FILE)), Item::file(&format!("{name}.other"), noise(seed + 10, FILE))]
+}
+
+/// Two plain layers and one with a table of contents.
+fn image() -> TestImage {
+    let plain = |seed, name| Layer::plain(&tar(&files(seed, name), Dialect::Pax), tarpon_oci::Compression::Gzip);
+    let lazy = estargz(&files(LAZY, "lazy"), EstargzOptions::default());
+    ImageBuilder::new().layer(plain(BASE, "base")).layer(plain(APP, "app")).layer(lazy).build()
+}
+
+struct Lab {
+    folder: TempDir,
+    server: TestServer,
+    image: TestImage,
+    stores: AtomicU64,
+}
+
+impl Lab {
+    async fn new(image: TestImage) -> Self {
+        let mut contents = Contents::new();
+        for (_, blob) in image.blobs() {
+            contents.add_blob(blob);
+        }
+        contents.add_manifest(Some(("app", "v1")), tarpon_oci::media_type::OCI_MANIFEST, image.manifest.clone());
+        let server = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
+        Self { folder: tempfile::tempdir().unwrap(), server, image, stores: AtomicU64::default() }
+    }
+
+    fn request(&self) -> ImageRequest {
+        let text = format!("{}/app:v1", self.server.host());
+        ImageRequest {
+            source: text.parse().unwrap(),
+            text,
+            platform: "linux/amd64".parse().unwrap(),
+            platform_named: false,
+            index: IndexChoice::Registry,
+            pull: Pull::Missing,
+            access: Access::default(),
+        }
+    }
+
+    /// An engine with a store of its own.
+    fn engine(&self) -> Engine {
+        let store = self.folder.path().join(self.stores.fetch_add(1, Ordering::Relaxed).to_string());
+        Engine::open(EngineOptions { store, server_command: Vec::new() }).unwrap()
+    }
+
+    /// Publishes an index of the image that says what `alter` makes of it; its digest.
+    async fn publish(&self, alter: impl FnOnce(&mut [Indexed])) -> Digest {
+        let honest = self.engine().make_index(&self.request(), &Silent).await.unwrap();
+        let index = altered(&honest, alter);
+        let request = self.request();
+        self.engine().publish_index(&index, &request.source, &request.access).await.unwrap();
+        index.index_digest
+    }
+
+    fn layer(&self, number: usize) -> Digest {
+        self.image.layers[number].descriptor().digest
+    }
+
+    fn requests(&self) -> u64 {
+        self.server.stats().requests
+    }
+}
+
+/// What a server has.
+struct Host {
+    engine: Engine,
+    fetcher: Fetcher,
+    images: Arc<Images>,
+    backfills: Backfills,
+}
+
+impl Host {
+    fn new(engine: Engine) -> Self {
+        let store = engine.store().clone();
+        let fetcher = Fetcher::new(Arc::new(store.clone()), Handle::current(), tarpon_fetch::Config::default());
+        let images = Arc::new(Images::new(store.clone(), fetcher.clone()));
+        let backfills = Backfills::new(store, fetcher.clone(), Handle::current(), images.clone());
+        Self { engine, fetcher, images, backfills }
+    }
+
+    fn mount(&self, prepared: &Prepared, how: Backfill) -> Arc<Image> {
+        let request = MountRequest { backfill: how, ..prepared.mount_on("/nowhere".into()) };
+        let image = self.images.load(&request).unwrap();
+        self.backfills.begin(&request, &image);
+        image
+    }
+
+    fn states(&self, prepared: &Prepared) -> Vec<String> {
+        let record = self.engine.store().image(prepared.manifest()).unwrap().unwrap();
+        record.layers.into_iter().map(|layer| layer.verification).collect()
+    }
+
+    async fn read(&self, content: &[u8]) -> Result<(), ReadError> {
+        let bytes = self.fetcher.read(&Digest::of(content), 0, content.len() as u64).await?;
+        assert!(bytes.into_bytes()[..] == *content);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_is_mounted_by_a_true_index_is_completed_and_verified() {
+    let lab = Lab::new(image()).await;
+    lab.publish(|_| ()).await;
+    for how in [Backfill::Idle, Backfill::Now] {
+        let host = Host::new(lab.engine());
+        let prepared = host.engine.prepare(&lab.request(), &Silent).await.unwrap();
+        assert_eq!(host.states(&prepared), ["index-trusted", "index-trusted", "toc-verified"]);
+        host.mount(&prepared, how);
+        let status = host.backfills.settled(prepared.manifest()).await;
+        assert_eq!((status.state, status.layers_done, status.layers), (BackfillState::Complete, 3, 3), "{status:?}");
+        assert_eq!((status.how, status.problem, status.alarms), (how, None, Vec::new()));
+        assert_eq!(host.states(&prepared), ["diffID-verified"; 3]);
+        let before = lab.requests();
+        for seed in [BASE, APP, LAZY] {
+            host.read(&noise(seed, FILE)).await.unwrap();
+        }
+        // A server that comes after this one finds nothing left to do.
+        let again = Host::new(host.engine.clone());
+        again.mount(&prepared, how);
+        assert_eq!(again.backfills.settled(prepared.manifest()).await.state, BackfillState::Complete);
+        assert_eq!(lab.requests(), before, "nobody was asked for anything");
+    }
+}
+
+#[tokio::test]
+async fn what_is_streamed_is_kept_for_a_server_that_comes_after_one_that_was_killed() {
+    let lab = Lab::new(image()).await;
+    lab.publish(|_| ()).await;
+    let host = Host::new(lab.engine());
+    let prepared = host.engine.prepare(&lab.request(), &Silent).await.unwrap();
+    let source = host.mount(&prepared, Backfill::Off).source();
+    assert!(host.backfills.status(prepared.manifest()).is_none());
+    let pace = Arc::new(Gate { readers: None, rate: None, next: Mutex::new(Instant::now()) });
+    let completion =
+        Completion::open(host.engine.store().clone(), prepared.manifest(), source.clone(), pace.clone()).unwrap();
+    Arc::new(completion).layer(0).await.unwrap();
+    let before = lab.requests();
+    let next = Completion::open(host.engine.store().clone(), prepared.manifest(), source, pace).unwrap();
+    Arc::new(next).layer(0).await.unwrap();
+    assert_eq!(lab.requests(), before, "it is here");
+}
+
+/// An index that says otherwise of the file `app`, and what becomes of its image.
+async fn alarm(alter: impl Fn(&mut tarpon_layer::LayerIndex)) -> (Lab, Host, Prepared, Digest) {
+    let lab = Lab::new(image()).await;
+    let layer = lab.layer(1);
+    let index = lab
+        .publish(|layers| {
+            let lied = layers.iter_mut().find(|indexed| indexed.blob.digest == layer).unwrap();
+            alter(&mut lied.index);
+        })
+        .await;
+    let host = Host::new(lab.engine());
+    let prepared = host.engine.prepare(&lab.request(), &Silent).await.unwrap();
+    let image = host.mount(&prepared, Backfill::Now);
+    let status = host.backfills.settled(prepared.manifest()).await;
+    assert_eq!((status.state, status.layers_done, status.layers), (BackfillState::Alarm, 2, 3), "{status:?}");
+    assert_eq!(status.alarms, [format!("layer {layer}: the index {index} is wrong about /app")]);
+    assert_eq!(host.states(&prepared), ["index-trusted", "index-refuted", "toc-verified"]);
+    let counters = image.counters();
+    assert_eq!(counters.distrusted_layers, 1);
+    assert!(counters.last_error.is_some_and(|error| error.contains(&index.to_string())));
+    for seed in [BASE, LAZY] {
+        host.read(&noise(seed, FILE)).await.unwrap();
+    }
+    (lab, host, prepared, index)
+}
+
+fn node<'a>(index: &'a mut tarpon_layer::LayerIndex, path: &[u8]) -> &'a mut tarpon_layer::Entry {
+    index.entries.iter_mut().find(|entry| entry.path.as_bytes() == path).unwrap()
+}
+
+#[tokio::test]
+async fn an_index_that_makes_up_a_file_raises_an_alarm_and_what_it_made_up_is_not_served() {
+    let made_up = b"what is not in the layer";
+    let alter = |index: &mut tarpon_layer::LayerIndex| {
+        // The chunks of the file itself, under the name of what was never there.
+        if let Node::File(content) = &mut node(index, b"app").node {
+            content.object = Digest::of(made_up);
+        }
+    };
+    let (lab, host, prepared, index) = alarm(alter).await;
+    let before = lab.requests();
+    let error = host.fetcher.read(&Digest::of(made_up), 0, 1000).await.unwrap_err();
+    assert!(matches!(&error, ReadError::Distrusted { layer, .. } if *layer == lab.layer(1)), "{error}");
+    assert!(error.to_string().contains(&index.to_string()), "{error}");
+    assert_eq!(lab.requests(), before, "nobody is asked any more");
+    host.read(&noise(APP + 10, FILE)).await.expect("what is complete was hashed as a whole");
+
+    // A server that comes after this one knows it from the record.
+    let again = Host::new(host.engine.clone());
+    again.mount(&prepared, Backfill::Off);
+    let error = again.fetcher.read(&Digest::of(made_up), 0, 1000).await.unwrap_err();
+    assert!(matches!(error, ReadError::Distrusted { .. }), "{error}");
+
+    // Nothing is mounted here: whoever prepares the image next gets another record.
+    let anew = ImageRequest { index: IndexChoice::None, ..lab.request() };
+    let prepared = again.engine.prepare(&anew, &Silent).await.unwrap();
+    assert_eq!(again.states(&prepared), ["diffID-verified", "diffID-verified", "toc-verified"]);
+    again.mount(&prepared, Backfill::Off);
+    let error = again.fetcher.read(&Digest::of(made_up), 0, 1000).await.unwrap_err();
+    assert!(matches!(error, ReadError::UnknownObject(_)), "the lie is forgotten: {error}");
+}
+
+/// The same through the kernel.
+#[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::print_stdout, reason = "the test runner counts such lines")]
+async fn a_mount_of_what_an_index_made_up_gives_errors_and_the_rest_of_it_goes_on() {
+    if !std::path::Path::new("/dev/fuse").exists() || !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root and /dev/fuse");
+        return;
+    }
+    let lab = Lab::new(image()).await;
+    let layer = lab.layer(1);
+    let make_up = |layers: &mut [Indexed]| {
+        let lied = layers.iter_mut().find(|indexed| indexed.blob.digest == layer).unwrap();
+        if let Node::File(content) = &mut node(&mut lied.index, b"app").node {
+            content.object = Digest::of(b"what is not in the layer");
+        }
+    };
+    let index = lab.publish(make_up).await;
+    let engine = lab.engine();
+    let prepared = engine.prepare(&lab.request(), &Silent).await.unwrap();
+    let point = lab.folder.path().join("mnt");
+    std::fs::create_dir(&point).unwrap();
+    let server = crate::Server::start(&engine).await.unwrap();
+    let request = MountRequest { backfill: Backfill::Now, ..prepared.mount_on(point.clone()) };
+    server.mount(request).await.unwrap();
+    server.backfills().settled(prepared.manifest()).await;
+    let read = async |name: &str| {
+        let path = point.join(name);
+        tokio::task::spawn_blocking(move || std::fs::read(path)).await.unwrap()
+    };
+    let error = read("app").await.unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
+    for (name, seed) in [("base", BASE), ("app.other", APP + 10), ("lazy", LAZY)] {
+        assert!(read(name).await.unwrap() == noise(seed, FILE), "{name}");
+    }
+    let status = server.status().remove(0);
+    let alarms = status.backfill.unwrap().alarms;
+    assert_eq!(alarms, [format!("layer {layer}: the index {index} is wrong about /app")]);
+    assert_eq!(status.verification[1].state, "index-refuted");
+    assert_eq!(status.counters["distrusted_layers"], 1);
+    assert!(status.failed_reads > 0 && status.last_error.unwrap().contains(&index.to_string()));
+    server.stop(true).await;
+    assert!(std::fs::read_dir(&point).unwrap().next().is_none(), "nothing is mounted any more");
+}
+
+#[tokio::test]
+async fn an_index_that_changes_a_mode_raises_an_alarm() {
+    alarm(|index| node(index, b"app").attributes.mode = 0o4755).await;
+}
+
+#[tokio::test]
+async fn an_index_that_lists_wrong_chunks_of_a_true_file_raises_an_alarm() {
+    alarm(|index| {
+        let Node::File(content) = node(index, b"app").node else { unreachable!() };
+        index.chunks[content.first_chunk as usize].digest = Digest::of(b"evil");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pull_refuses_an_index_that_lists_wrong_chunks_too() {
+    let lab = Lab::new(image()).await;
+    lab.publish(|layers| {
+        let index = &mut layers[0].index;
+        let path = index.entries[0].path.as_bytes().to_vec();
+        let Node::File(content) = node(index, &path).node else { unreachable!() };
+        index.chunks[content.first_chunk as usize].digest = Digest::of(b"evil");
+    })
+    .await;
+    let engine = lab.engine();
+    let prepared = engine.prepare(&lab.request(), &Silent).await.unwrap();
+    let error = engine.pull(&lab.request(), &Silent).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Refused, "{error}");
+    assert!(engine.store().image(prepared.manifest()).unwrap().is_none(), "its record is removed");
+}
+
+#[tokio::test]
+async fn two_layers_that_are_lied_about_are_two_alarms() {
+    let lab = Lab::new(image()).await;
+    lab.publish(|layers| {
+        for indexed in layers {
+            indexed.index.entries[0].attributes.uid += 1;
+        }
+    })
+    .await;
+    let host = Host::new(lab.engine());
+    let prepared = host.engine.prepare(&lab.request(), &Silent).await.unwrap();
+    host.mount(&prepared, Backfill::Now);
+    let status = host.backfills.settled(prepared.manifest()).await;
+    assert_eq!((status.state, status.alarms.len()), (BackfillState::Alarm, 2), "{status:?}");
+    assert_eq!(host.states(&prepared), ["index-refuted", "index-refuted", "toc-verified"]);
+}
+
+/// The completion of an image from a source that does as it is told.
+async fn scripted(replies: Vec<Then>) -> (BackfillStatus, Duration, Vec<String>) {
+    let lab = Lab::new(image()).await;
+    lab.publish(|_| ()).await;
+    let engine = lab.engine();
+    let prepared = engine.prepare(&lab.request(), &Silent).await.unwrap();
+    let source = Arc::new(MemorySource::new(lab.image.layers.iter().map(|layer| layer.blob.clone().into())));
+    source.script(replies.into_iter().map(Into::into));
+    let pace = Arc::new(Gate { readers: None, rate: None, next: Mutex::new(Instant::now()) });
+    let completion = Completion::open(engine.store().clone(), prepared.manifest(), source, pace).unwrap();
+    let (told, mut status) = watch::channel(BackfillStatus::begun(Backfill::Idle));
+    let problems = tokio::spawn(async move {
+        let mut problems = Vec::new();
+        while status.changed().await.is_ok() {
+            problems.extend(status.borrow_and_update().problem.clone());
+        }
+        problems
+    });
+    // Only from here on: a socket does not know that time stands still.
+    tokio::time::pause();
+    let (began, task) = (Instant::now(), Task { told, distrust: Box::new(|_, _| ()) });
+    task.run(&Arc::new(completion)).await;
+    let (ended, status) = (began.elapsed(), task.told.borrow().clone());
+    tokio::time::resume();
+    drop(task);
+    (status, ended, problems.await.unwrap())
+}
+
+#[tokio::test]
+async fn an_outage_is_waited_out_and_a_long_one_ends_it() {
+    let refusal = Then::Refuse(Fault::Unavailable);
+    let (status, took, problems) = scripted(vec![refusal, refusal]).await;
+    assert_eq!((status.state, status.problem), (BackfillState::Complete, None));
+    assert_eq!(took.as_secs(), 2 + 4);
+    assert!(problems[0].starts_with("trying again after 2 s: ") && problems[1].starts_with("trying again after 4 s: "));
+
+    let (status, took, _) = scripted(vec![refusal; TRIES as usize]).await;
+    assert_eq!((status.state, status.layers_done), (BackfillState::Stopped, 0));
+    assert!(status.problem.is_some() && took < Duration::from_secs(1800), "{took:?}");
+}
+
+#[tokio::test]
+async fn bytes_that_go_wrong_once_accuse_nobody() {
+    let (status, _, _) = scripted(vec![Then::Garbage]).await;
+    assert_eq!((status.state, status.alarms), (BackfillState::Complete, Vec::new()));
+    let (status, _, _) = scripted(vec![Then::Garbage, Then::Garbage]).await;
+    assert_eq!((status.state, status.alarms.len(), status.layers_done), (BackfillState::Alarm, 1, 2), "{status:?}");
+}
+
+#[tokio::test]
+async fn a_layer_that_is_not_what_the_config_names_is_not_served_any_more() {
+    let mut lazy = estargz(&files(LAZY, "lazy"), EstargzOptions::default());
+    lazy.diff_id = Digest::of(b"another tar");
+    let good = Layer::plain(&tar(&files(BASE, "base"), Dialect::Pax), tarpon_oci::Compression::Gzip);
+    let lab = Lab::new(ImageBuilder::new().layer(good).layer(lazy).build()).await;
+    let host = Host::new(lab.engine());
+    let prepared = host.engine.prepare(&lab.request(), &Silent).await.unwrap();
+    host.mount(&prepared, Backfill::Idle);
+    let status = host.backfills.settled(prepared.manifest()).await;
+    assert_eq!((status.state, status.layers_done), (BackfillState::Alarm, 1), "{status:?}");
+    assert!(status.alarms[0].starts_with(&format!("layer {}: it is not what the manifest says: diffID", lab.layer(1))));
+    host.read(&noise(BASE, FILE)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_without_room_ends_it_with_a_word() {
+    let lab = Lab::new(image()).await;
+    lab.publish(|_| ()).await;
+    let host = Host::new(lab.engine());
+    let prepared = host.engine.prepare(&lab.request(), &Silent).await.unwrap();
+    host.engine.store().settle_budget(400_000).unwrap();
+    // As the server would: the image's objects are needed, and nothing else is here.
+    host.engine.store().record_mount("/nowhere".as_ref(), prepared.manifest(), "app", "{}").unwrap();
+    host.mount(&prepared, Backfill::Idle);
+    let status = host.backfills.settled(prepared.manifest()).await;
+    assert_eq!((status.state, status.problem.as_deref()), (BackfillState::Stopped, Some(NO_ROOM)), "{status:?}");
+    host.read(&noise(LAZY, FILE)).await.expect("reads go on, without being kept");
+}
+
+#[tokio::test]
+async fn it_ends_with_the_last_mount_of_the_image() {
+    let lab = Lab::new(image()).await;
+    let host = Host::new(lab.engine());
+    let prepared = host.engine.prepare(&lab.request(), &Silent).await.unwrap();
+    host.mount(&prepared, Backfill::Idle);
+    host.backfills.end(prepared.manifest(), || true);
+    assert!(host.backfills.status(prepared.manifest()).is_some(), "there is another mount");
+    host.backfills.end(prepared.manifest(), || false);
+    assert!(host.backfills.status(prepared.manifest()).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_bytes_pass_in_a_second_than_may() {
+    let gate = Gate { readers: None, rate: NonZeroU64::new(1000), next: Mutex::new(Instant::now()) };
+    let began = Instant::now();
+    for _ in 0..10 {
+        gate.pass(500).await;
+    }
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
+}
