@@ -60,6 +60,7 @@ impl Lab {
             platform: "linux/amd64".parse().unwrap(),
             platform_named: false,
             index,
+            profile: None,
             pull: Pull::Missing,
             access: Access::default(),
         }
@@ -339,6 +340,6 @@ async fn an_index_by_which_the_layers_do_not_fit_together_is_not_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_of_the_layers_themselves_is_made_of_the_layers() {
     let lab = Lab::new(converted(2, |ztoc| ztoc.entries[1].mode = 0o777).0).await;
-    let made = lab.engine.make_index(&lab.request(IndexChoice::None), &lab.notes).await.unwrap();
+    let made = lab.engine.make_index(&lab.request(IndexChoice::None), &[], &lab.notes).await.unwrap();
     assert_eq!(made.layers.len(), 2, "{:?}", lab.notes());
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use regex::bytes::Regex;
 use serde::Serialize;
 use tarpon_engine::trace::{FILE_BYTES, Trace};
-use tarpon_engine::{BootPack, ImageIndexArtifact, PROFILE_BYTES, RecordRequest, Recorded, Until};
+use tarpon_engine::{BootPack, ImageIndexArtifact, RecordRequest, Recorded, Until};
 
 use super::image::ImageArgs;
 use super::session::{Session, runtime};
@@ -44,9 +44,6 @@ pub(crate) struct Record {
     /// Publish index and boot pack in the image's own repository, as a referrer of the image
     #[arg(long)]
     push: bool,
-    /// Name of this way to start the image
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = profile)]
-    profile: String,
     /// Take this trace instead of running anything; of several, each is a profile
     #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "until_port", "until_log", "duration", "command", "env"])]
     trace: Vec<PathBuf>,
@@ -121,9 +118,11 @@ impl Record {
             (.., Some(seconds)) => Until::Elapsed(Duration::from_secs(seconds.into())),
             _ => Until::Exit,
         };
+        let image = self.image.request();
+        let profile = image.profile.clone().unwrap_or_else(|| "default".to_owned());
         let request = RecordRequest {
-            image: self.image.request(),
-            profile: self.profile.clone(),
+            image,
+            profile,
             command: self.command.clone(),
             env: self.env.clone(),
             until,
@@ -185,12 +184,4 @@ impl Record {
         }
         Ok(())
     }
-}
-
-fn profile(name: &str) -> std::result::Result<String, String> {
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
-    if name.is_empty() || name.len() > PROFILE_BYTES || !name.chars().all(is_plain) {
-        return Err(format!("a profile is named by up to {PROFILE_BYTES} letters, digits, -, _ and ."));
-    }
-    Ok(name.to_owned())
 }

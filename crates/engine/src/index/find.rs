@@ -5,10 +5,10 @@
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use tarpon_oci::{Artifact, Blob, Digest, MediaType, Verified, limits};
+use tarpon_oci::{Artifact, Blob, Descriptor, Digest, MediaType, Verified, limits};
 use tarpon_registry::{Repository, ResolvedImage};
 
-use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, Indexed};
+use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, BOOT_INDEX_TYPE, Indexed, PROFILE};
 use super::soci::{self, SOCI_VERIFIED, SociIndex};
 use crate::image::IndexChoice;
 
@@ -32,6 +32,8 @@ pub(crate) struct Found {
     pub(crate) layers: Vec<Usable>,
     /// Lines for the user: which index is used, or why none is.
     pub(crate) notes: Vec<String>,
+    /// The index of a boot pack.
+    pub(crate) boot: Option<Verified<Bytes>>,
 }
 
 /// The index of a layer.
@@ -48,12 +50,12 @@ pub(crate) struct Usable {
 
 impl Found {
     pub(super) fn without(note: String) -> Self {
-        Self { layers: Vec::new(), notes: vec![note] }
+        Self { notes: vec![note], ..Self::default() }
     }
 
     /// Says which index was used, if it was.
     pub(super) fn because(mut self, digest: &Digest, why: &str) -> Self {
-        if !self.layers.is_empty() {
+        if !self.layers.is_empty() || self.boot.is_some() {
             self.notes.insert(0, format!("the index {digest} is used, {why}"));
         }
         self
@@ -71,6 +73,7 @@ impl Found {
     fn add(&mut self, more: Self) {
         self.layers.extend(more.layers);
         self.notes.extend(more.notes);
+        self.boot = self.boot.take().or(more.boot);
     }
 }
 
@@ -86,14 +89,15 @@ pub(crate) async fn find(
     repository: &Repository,
     image: &ResolvedImage,
     wanted: &[Blob],
+    profile: Option<&str>,
 ) -> Found {
-    if wanted.is_empty() {
+    if wanted.is_empty() && profile.is_none() {
         return Found::default();
     }
     let mut found = match choice {
         IndexChoice::None => Found::default(),
-        IndexChoice::Pinned(digest) => pinned(digest, repository, image, wanted).await,
-        IndexChoice::Registry => listed(repository, image, wanted).await,
+        IndexChoice::Pinned(digest) => pinned(digest, repository, image, wanted, profile).await,
+        IndexChoice::Registry => listed(repository, image, wanted, profile).await,
     };
     let rest = found.rest(wanted);
     if !rest.is_empty() {
@@ -103,8 +107,8 @@ pub(crate) async fn find(
     if !rest.is_empty() && *choice == IndexChoice::Registry {
         found.add(soci::listed(repository, image, &rest).await);
     }
-    // That there is none of one kind is of no interest where there is one of another.
-    if *choice == IndexChoice::Registry && !found.layers.is_empty() {
+    // That there is none of one kind is of no interest where there is one of another, or where none is needed.
+    if *choice == IndexChoice::Registry && (!found.layers.is_empty() || wanted.is_empty()) {
         found.notes.retain(|note| !note.starts_with(NONE));
     }
     found
@@ -113,12 +117,20 @@ pub(crate) async fn find(
 const NONE: &str = "no index is used";
 
 /// The index that the user pinned, of whichever kind.
-pub(super) async fn pinned(digest: &Digest, repository: &Repository, image: &ResolvedImage, wanted: &[Blob]) -> Found {
+pub(super) async fn pinned(
+    digest: &Digest,
+    repository: &Repository,
+    image: &ResolvedImage,
+    wanted: &[Blob],
+    profile: Option<&str>,
+) -> Found {
     let fetched = async {
         let bytes = repository.manifest(digest).await.map_err(|error| error.to_string())?;
         match SociIndex::of(&bytes) {
             Some(index) => index.pinned(repository, image, wanted).await,
-            None => fetch(bytes, repository, image, wanted).await.map(|layers| found(layers, *digest, INDEX_PINNED)),
+            None => {
+                fetch(bytes, repository, image, wanted, profile).await.map(|held| held.found(*digest, INDEX_PINNED))
+            }
         }
     };
     match fetched.await {
@@ -127,7 +139,7 @@ pub(super) async fn pinned(digest: &Digest, repository: &Repository, image: &Res
     }
 }
 
-async fn listed(repository: &Repository, image: &ResolvedImage, wanted: &[Blob]) -> Found {
+async fn listed(repository: &Repository, image: &ResolvedImage, wanted: &[Blob], profile: Option<&str>) -> Found {
     let list = match repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await {
         Ok(list) => list,
         Err(error) => return Found::without(format!("{NONE}: {error}")),
@@ -137,11 +149,12 @@ async fn listed(repository: &Repository, image: &ResolvedImage, wanted: &[Blob])
     for candidate in list.iter().rev().take(CANDIDATES) {
         let fetched = async {
             let bytes = repository.manifest(&candidate.digest).await.map_err(|error| error.to_string())?;
-            fetch(bytes, repository, image, wanted).await
+            fetch(bytes, repository, image, wanted, profile).await
         };
         match fetched.await {
-            Ok(layers) => {
-                return found(layers, candidate.digest, INDEX_TRUSTED)
+            Ok(held) => {
+                return held
+                    .found(candidate.digest, INDEX_TRUSTED)
                     .because(&candidate.digest, "because the registry lists it");
             }
             Err(error) => reason = format!("{}: {error}", candidate.digest),
@@ -150,18 +163,28 @@ async fn listed(repository: &Repository, image: &ResolvedImage, wanted: &[Blob])
     Found::without(format!("{NONE}: {reason}"))
 }
 
-fn found(layers: Vec<Indexed>, index: Digest, verification: &'static str) -> Found {
-    let layers = layers.into_iter().map(|indexed| Usable { indexed, index, verification, format: None });
-    Found { layers: layers.collect(), notes: Vec::new() }
+/// What an artifact holds that is of use.
+struct Held {
+    layers: Vec<Indexed>,
+    boot: Option<Verified<Bytes>>,
 }
 
-/// Reads the artifact whose manifest is `bytes`, if it is about `image`.
+impl Held {
+    fn found(self, index: Digest, verification: &'static str) -> Found {
+        let usable = |indexed| Usable { indexed, index, verification, format: None };
+        Found { layers: self.layers.into_iter().map(usable).collect(), notes: Vec::new(), boot: self.boot }
+    }
+}
+
+/// Reads the artifact whose manifest is `bytes`, if it is about `image`: the indexes of layers that are wanted, and the index of the
+/// boot pack for `profile`, at the same time.
 async fn fetch(
     bytes: Verified<Bytes>,
     repository: &Repository,
     image: &ResolvedImage,
     wanted: &[Blob],
-) -> Result<Vec<Indexed>, String> {
+    profile: Option<&str>,
+) -> Result<Held, String> {
     let artifact = Artifact::parse(bytes).map_err(|error| error.to_string())?;
     if artifact.artifact_type != ARTIFACT_TYPE {
         return Err(format!("it is a {}", artifact.artifact_type));
@@ -170,10 +193,20 @@ async fn fetch(
     if subject != Some(*image.manifest.digest()) {
         return Err("it is about another image".to_owned());
     }
-    let blob = match &artifact.layers[..] {
-        [layer] if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
+    let blob = match artifact.layers.first() {
+        Some(layer) if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
         _ => return Err("it does not hold what an index holds".to_owned()),
     };
+    let layers = async { if wanted.is_empty() { Ok(Vec::new()) } else { layers(repository, blob, wanted).await } };
+    let (layers, boot) = futures::join!(layers, boot(repository, &artifact, profile));
+    let (layers, boot) = (layers?, boot?);
+    if layers.is_empty() && boot.is_none() {
+        return Err("it covers no layer that needs one".to_owned());
+    }
+    Ok(Held { layers, boot })
+}
+
+async fn layers(repository: &Repository, blob: Blob, wanted: &[Blob]) -> Result<Vec<Indexed>, String> {
     if blob.size > limits::INDEX_ARTIFACT_BYTES {
         return Err(format!("it has {} bytes, more than {}", blob.size, limits::INDEX_ARTIFACT_BYTES));
     }
@@ -182,7 +215,24 @@ async fn fetch(
     let reading = tokio::task::spawn_blocking(move || artifact::read(&bytes, |blob| wanted.contains(blob)));
     let mut layers = reading.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     layers.dedup_by_key(|layer| layer.blob.digest);
-    if layers.is_empty() { Err("it covers no layer that needs one".to_owned()) } else { Ok(layers) }
+    Ok(layers)
+}
+
+/// The index of the boot pack for `profile`, if there is one.
+async fn boot(
+    repository: &Repository,
+    artifact: &Artifact,
+    profile: Option<&str>,
+) -> Result<Option<Verified<Bytes>>, String> {
+    let is_for = |layer: &&Descriptor| {
+        layer.media_type == MediaType::Other(BOOT_INDEX_TYPE.to_owned())
+            && profile.is_some_and(|profile| layer.annotations.get(PROFILE).is_some_and(|name| name == profile))
+    };
+    let Some(layer) = artifact.layers.iter().find(is_for) else { return Ok(None) };
+    if layer.size > limits::BOOT_INDEX_BYTES {
+        return Err(format!("its boot pack {profile:?} has an index of {} bytes", layer.size));
+    }
+    whole(repository, layer.blob()).await.map(Some)
 }
 
 /// All bytes of a blob, checked.

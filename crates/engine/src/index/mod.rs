@@ -151,7 +151,7 @@ impl Engine {
         let image = access::resolve(&repository, &request.platform).await?;
         let layers = prepare::index_layers(self, &repository, &image, progress).await?;
         let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
-        let found = find::pinned(index, &repository, &image, &wanted).await;
+        let found = find::pinned(index, &repository, &image, &wanted, None).await;
         let refused = |cause: String| Error::new(ErrorKind::Refused, "check the index", cause);
         if found.layers.is_empty() {
             return Err(refused(found.notes.join("; ")));
@@ -230,6 +230,6 @@ pub(crate) fn altered(index: &ImageIndexArtifact, alter: impl FnOnce(&mut [Index
     let honest = tarpon_oci::Artifact::parse(tarpon_oci::Verified::seal(index.manifest.clone())).unwrap();
     let subject = honest.subject.unwrap();
     let subject = NewDescriptor::new(OCI_MANIFEST, subject.blob());
-    let manifest = artifact::manifest(&blob, subject).unwrap();
+    let manifest = artifact::manifest(&blob, [], subject).unwrap();
     ImageIndexArtifact { index_digest: *manifest.digest(), manifest: manifest.into_inner(), blob, ..index.clone() }
 }

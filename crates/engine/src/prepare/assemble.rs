@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use bytes::Bytes;
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::{LayerIndex, ObjectId};
-use tarpon_oci::{Digest, ImageConfig, Manifest};
+use tarpon_oci::{Digest, ImageConfig, Manifest, Verified};
 use tarpon_store::{ImageRecord, LayerRecord, LoadedImage, Part, Store, StoreError};
 use tarpon_tree::{Line, Tree, erofs, merge};
 
@@ -21,11 +22,13 @@ pub(super) struct Image {
     pub(super) manifest: Manifest,
     pub(super) config: ImageConfig,
     pub(super) layers: Vec<Layer>,
+    /// The index of its boot pack.
+    pub(super) boot: Option<Verified<Bytes>>,
 }
 
 /// Merges and installs. Blocks on the processor and the disk.
 pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
-    let Image { name, platform, manifest, config, layers } = image;
+    let Image { name, platform, manifest, config, layers, boot } = image;
     let (indexes, layers): (Vec<LayerIndex>, Vec<Layer>) =
         layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer)).unzip();
     let tree = merge(&indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
@@ -48,6 +51,9 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
         staging.put(Part::Tree, &erofs)?;
         staging.put(Part::Chunks, &chunks)?;
         staging.put_objects(objects)?;
+        if let Some(boot) = &boot {
+            staging.put(Part::Boot, boot)?;
+        }
         staging.install()
     };
     install().map_err(|error| Error::new(ErrorKind::Store, "write the image's record", error))

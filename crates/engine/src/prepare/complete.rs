@@ -216,6 +216,8 @@ impl Completion {
                 manifest: image.manifest.clone(),
                 config: image.config.clone(),
                 layers,
+                // Nothing is left to be brought.
+                boot: None,
             };
             match assemble::assemble(&image.store, assembled) {
                 Ok(_) => Ok(()),

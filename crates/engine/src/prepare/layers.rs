@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::future::try_join_all;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_fetch::BlobSource;
 use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::Claim;
 use tarpon_layer::{LayerIndex, Node};
-use tarpon_oci::{Blob, Descriptor, Digest, ImageConfig};
+use tarpon_oci::{Blob, Descriptor, Digest, ImageConfig, Verified};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::Store;
 
@@ -65,8 +66,9 @@ impl Layer {
 /// How much of the layers is brought.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Extent<'a> {
-    /// What it takes to know what is in them; the index may come from where the choice says.
-    Index(&'a IndexChoice),
+    /// What it takes to know what is in them; the index may come from where the choice says, and with it the
+    /// boot pack for a profile.
+    Index(&'a IndexChoice, Option<&'a str>),
     /// The same, from the layers alone.
     Own,
     /// Every byte that is not here: afterwards all objects are in the store and all layers are verified.
@@ -80,6 +82,15 @@ pub(super) struct Wanted {
     pub(super) claim: Claim,
 }
 
+/// What is known of an image's layers.
+pub(super) struct Indexes {
+    pub(super) config: ImageConfig,
+    /// Lowest first.
+    pub(super) layers: Vec<Layer>,
+    /// The index of a boot pack that came with an index from elsewhere.
+    pub(super) boot: Option<Verified<Bytes>>,
+}
+
 /// Indexes all layers, lowest first. A blob that the image has twice is indexed once.
 pub(super) async fn index_all(
     store: &Store,
@@ -87,10 +98,10 @@ pub(super) async fn index_all(
     image: &ResolvedImage,
     extent: Extent<'_>,
     progress: &dyn Progress,
-) -> Result<(ImageConfig, Vec<Layer>)> {
+) -> Result<Indexes> {
     let is_whole = matches!(extent, Extent::Whole);
     let choice = match extent {
-        Extent::Index(choice) => Some(choice).filter(|choice| index::may_have(choice, image)),
+        Extent::Index(choice, profile) => Some((choice, profile)).filter(|(choice, _)| index::may_have(choice, image)),
         Extent::Own | Extent::Whole => None,
     };
     let wanted = wanted(&image.manifest.layers)?;
@@ -106,9 +117,9 @@ pub(super) async fn index_all(
     // Looking for an index takes as long as the config, without which no layer can be streamed.
     let (early, by_index) = match choice.filter(|_| !plain.is_empty()) {
         None => (None, Found::default()),
-        Some(choice) => {
-            let (config, by_index) =
-                futures::join!(access::config(repository, image), index::find(choice, repository, image, &plain));
+        Some((choice, profile)) => {
+            let finding = index::find(choice, repository, image, &plain, profile);
+            let (config, by_index) = futures::join!(access::config(repository, image), finding);
             (Some(config?), by_index)
         }
     };
@@ -125,7 +136,16 @@ pub(super) async fn index_all(
             None => access::config(repository, image).await,
         }
     };
-    let (config, tocs) = futures::try_join!(config, try_join_all(tocs))?;
+    // Where no layer needs an index, a boot pack is worth no waiting beyond this.
+    let boot = async {
+        match choice.filter(|_| plain.is_empty()) {
+            Some((choice, profile)) => index::find(choice, repository, image, &[], profile).await,
+            None => Found::default(),
+        }
+    };
+    let (tables, only_boot) = futures::join!(async { futures::try_join!(config, try_join_all(tocs)) }, boot);
+    let (config, tocs) = tables?;
+    only_boot.notes.iter().for_each(|note| progress.note(note));
     let mut to_stream = Vec::new();
     // Kept for an image whose config names another diffID: then one of the two configs is wrong. Streaming tells.
     for layer in &wanted {
@@ -178,7 +198,7 @@ pub(super) async fn index_all(
         }
         layers.push(found);
     }
-    Ok((config, layers))
+    Ok(Indexes { config, layers, boot: by_index.boot.or(only_boot.boot) })
 }
 
 impl Layer {
