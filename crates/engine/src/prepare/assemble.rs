@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
-use tarpon_layer::{LayerIndex, ObjectId};
+use tarpon_layer::{Chunk, LayerIndex, ObjectId, Place};
 use tarpon_oci::{Digest, ImageConfig};
 use tarpon_registry::ResolvedImage;
 use tarpon_store::{ImageRecord, LayerRecord, Part, Store, StoreError};
@@ -103,12 +103,16 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     Err(Error::new(ErrorKind::Refused, "verify the image", cause).hint(hint))
 }
 
-/// What a chunk table says of objects: their chunks' lengths and digests. `None` if it is none.
-fn lists(table: &[u8]) -> Option<BTreeMap<ObjectId, Vec<(u64, Digest)>>> {
+/// Of each object its chunks' lengths and digests, which zeros have not.
+type Lists = BTreeMap<ObjectId, Vec<(u64, Option<Digest>)>>;
+
+/// What a chunk table says of objects. `None` if it is none.
+fn lists(table: &[u8]) -> Option<Lists> {
     let table = ChunkTable::open(table).ok()?;
     let list = |chunks: Range<u32>| {
         let chunks = chunks.filter_map(|number| table.chunk(number));
-        chunks.map(|entry| (entry.chunk.size, entry.chunk.digest)).collect()
+        let digest = |chunk: &Chunk| (chunk.place != Place::Zeros).then_some(chunk.digest);
+        chunks.map(|entry| (entry.chunk.size, digest(&entry.chunk))).collect()
     };
     Some(table.objects().map(|(id, object)| (id, list(object.chunks))).collect())
 }
