@@ -12,7 +12,7 @@ mod soci;
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_fetch::trace::Trace;
-use tarpon_layer::{Entry, LayerIndex, Node};
+use tarpon_layer::{Entry, LayerIndex, Node, Place};
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
 use tarpon_registry::Repository;
@@ -140,7 +140,7 @@ impl Engine {
     /// Compares a published index with the layers themselves, which are all read for it.
     ///
     /// Compared is what the index says about names, attributes, contents and the digests of their chunks. Places are not: a
-    /// wrong place leads to bytes that no digest matches, which are never served.
+    /// wrong place leads to bytes that no digest matches, which are never served; except that of zeros, which are fetched from nowhere.
     pub async fn check_index(
         &self,
         request: &ImageRequest,
@@ -210,12 +210,12 @@ fn difference(said: &LayerIndex, is: &LayerIndex) -> Option<String> {
     first.or_else(|| (said.entries.len() != is.entries.len()).then(count))
 }
 
-/// An entry without its places, and its chunks without theirs.
-fn meaning(index: &LayerIndex, entry: &Entry) -> (Entry, Vec<(u64, Digest)>) {
+/// An entry without its places, and its chunks without theirs; zeros, which nothing hashes, have no digest, whatever is said.
+fn meaning(index: &LayerIndex, entry: &Entry) -> (Entry, Vec<(u64, Option<Digest>)>) {
     let (mut entry, mut chunks) = (entry.clone(), Vec::new());
     if let Node::File(content) = &mut entry.node {
         let own = index.chunks.iter().skip(content.first_chunk as usize).take(content.chunk_count as usize);
-        chunks.extend(own.map(|chunk| (chunk.size, chunk.digest)));
+        chunks.extend(own.map(|chunk| (chunk.size, (chunk.place != Place::Zeros).then_some(chunk.digest))));
         (content.first_chunk, content.chunk_count) = (0, 0);
     }
     (entry, chunks)

@@ -1,0 +1,348 @@
+//! An image in a layout, and what comes of it when it is prepared by a forged index.
+
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use flate2::write::GzEncoder;
+use serde_json::{Value, json};
+use tarpon_engine::oci::{Compression, Digest, media_type};
+use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, IndexChoice, Prepared, Progress, Pull, Silent};
+use tarpon_fetch::{Config, Fetcher, ReadError};
+use tarpon_layer::chunks::ChunkTable;
+use tarpon_registry::AccessOptions;
+use tarpon_testkit::layers::{Dialect, Image, ImageBuilder, Item, Layer, tar};
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+
+use crate::forge::{Artifact, Built};
+
+/// Bytes of one read: several for the large file, so that what is handed out before it is complete is seen too.
+const READ: u64 = 256 << 10;
+
+pub(crate) struct Lab {
+    image: Image,
+    /// The honest one.
+    pub(crate) artifact: Artifact,
+    /// The tree that the layers give.
+    tree: Vec<u8>,
+    pub(crate) lazy_objects: usize,
+}
+
+/// What came of an index.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) outcome: Outcome,
+    /// The tree that is mounted is that of the layers.
+    is_true: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The image is not mounted.
+    Refused(String),
+    /// The index is not used at all: the layers were streamed.
+    Streamed(String),
+    /// It is used, perhaps for some layers.
+    Used {
+        reads: Reads,
+        /// What checking the index found.
+        check: Vec<String>,
+        /// Whether pulling the image raised the alarm.
+        pull: bool,
+    },
+}
+
+/// What came of reading all files.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    /// Why objects cannot be read, each.
+    unread: Vec<String>,
+    /// Whether bytes of those were handed out before that were not theirs.
+    others: bool,
+    /// Objects that are zeros as the index says, and something else as their names say.
+    zeros: usize,
+}
+
+impl Verdict {
+    pub(crate) fn is_true(&self) -> bool {
+        let unread = matches!(&self.outcome, Outcome::Used { reads, .. } if !reads.unread.is_empty());
+        self.is_true && !unread
+    }
+
+    /// Whether the other one ends alike, whatever it says.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        std::mem::discriminant(&self.outcome) == std::mem::discriminant(&other.outcome)
+    }
+
+    /// What must hold of every case.
+    pub(crate) fn assert_safe(&self, case: &str) {
+        match &self.outcome {
+            Outcome::Refused(_) => {}
+            Outcome::Streamed(_) => assert!(self.is_true, "{case}: what was streamed is not the image"),
+            Outcome::Used { check, pull, reads } => {
+                assert!(self.is_true || !check.is_empty(), "{case}: checking the index finds nothing");
+                assert!(self.is_true || *pull, "{case}: pulling the image finds nothing");
+                assert!(
+                    !reads.others || !check.is_empty(),
+                    "{case}: bytes of something else, and checking finds nothing"
+                );
+            }
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.outcome {
+            Outcome::Refused(why) => write!(f, "refused: {why}"),
+            Outcome::Streamed(why) => write!(f, "streamed instead: {why}"),
+            Outcome::Used { reads, check, pull } => {
+                let mut parts = Vec::new();
+                // How many, and after how many pieces, depends on what is fetched together.
+                if !reads.unread.is_empty() {
+                    parts.push("objects cannot be read".to_owned());
+                }
+                if reads.zeros > 0 {
+                    parts.push(format!("{} objects read as zeros", reads.zeros));
+                }
+                parts.extend(check.iter().map(|difference| format!("found by check ({difference})")));
+                if *pull {
+                    parts.push("found by pull".to_owned());
+                }
+                if parts.is_empty() {
+                    parts.push("changes nothing".to_owned());
+                }
+                f.write_str(&parts.join(", "))
+            }
+        }
+    }
+}
+
+/// Keeps what the user is told.
+#[derive(Default)]
+struct Notes(Mutex<Vec<String>>);
+
+impl Progress for Notes {
+    fn note(&self, line: &str) {
+        self.0.lock().unwrap().push(line.to_owned());
+    }
+}
+
+impl Lab {
+    pub(crate) async fn new() -> Self {
+        let image = image();
+        let folder = tempfile::tempdir().unwrap();
+        write_layout(&image, None, &folder.path().join("layout"));
+        let (engine, request) = (engine(folder.path(), "store"), request(folder.path(), IndexChoice::None));
+        let made = engine.make_index(&request, &Silent).await.unwrap();
+        let layout = tarpon_engine::oci::Source::OciLayout { directory: folder.path().join("layout"), tag: None };
+        let digest = engine.publish_index(&made, &layout, &Access::default()).await.unwrap();
+        let blob = |digest: &str| std::fs::read(blob_path(&folder.path().join("layout"), digest)).unwrap();
+        let manifest = blob(&digest.to_string());
+        let document: Value = serde_json::from_slice(&manifest).unwrap();
+        let artifact = Artifact::read(&manifest, &blob(document["layers"][0]["digest"].as_str().unwrap()));
+        let prepared = engine.prepare(&request, &Silent).await.unwrap();
+        let loaded = engine.store().load_image(prepared.manifest()).unwrap().unwrap();
+        let table = ChunkTable::open(Bytes::from_owner(loaded.chunks)).unwrap();
+        let lazy_objects = table.objects().count();
+        Self { image, artifact, tree: loaded.tree.as_ref().to_vec(), lazy_objects }
+    }
+
+    /// Prepares the image by a forged artifact in a new store, reads everything, and has everything checked.
+    pub(crate) async fn verdict(&self, artifact: &Artifact, choose: impl Fn(Digest) -> IndexChoice) -> Verdict {
+        let folder = tempfile::tempdir().unwrap();
+        let built = artifact.built();
+        write_layout(&self.image, Some(&built), &folder.path().join("layout"));
+        let digest = built.manifest.0;
+        let (engine, request) = (engine(folder.path(), "store"), request(folder.path(), choose(digest)));
+        let notes = Notes::default();
+        let prepared = match engine.prepare(&request, &notes).await {
+            Err(error) => {
+                return Verdict { outcome: Outcome::Refused(neutral(&error, &folder, &digest)), is_true: false };
+            }
+            Ok(prepared) => prepared,
+        };
+        let loaded = engine.store().load_image(prepared.manifest()).unwrap().unwrap();
+        let is_true = loaded.tree.as_ref() == self.tree;
+        if prepared.record.layers.iter().all(|layer| layer.verification == "diffID-verified") {
+            let notes = notes.0.into_inner().unwrap();
+            return Verdict { outcome: Outcome::Streamed(neutral(&notes.join("; "), &folder, &digest)), is_true };
+        }
+        let reads = self.read_all(&engine, &prepared, &request).await;
+        // In a store of its own: what it reads must not help.
+        let checker = self::engine(folder.path(), "checker");
+        let check = match checker.check_index(&request, &digest, &Silent).await {
+            Ok(checked) => checked.differences,
+            Err(error) => vec![error.to_string()],
+        };
+        let check = check.iter().map(|difference| neutral(difference, &folder, &digest)).collect();
+        let pull = engine.pull(&request, &Silent).await.is_err();
+        if pull {
+            assert!(engine.store().image(prepared.manifest()).unwrap().is_none(), "the record of a lie is gone");
+        }
+        let after = engine.prepare(&request, &Silent).await.unwrap();
+        let after = engine.store().load_image(after.manifest()).unwrap().unwrap();
+        assert!(after.tree.as_ref() == self.tree, "after a pull the tree is that of the layers");
+        Verdict { outcome: Outcome::Used { reads, check, pull }, is_true }
+    }
+
+    /// Reads every object of the image, in pieces and as nobody but a mount would.
+    ///
+    /// Pieces are handed out as their own digests match, which the index names too. So a publisher who lies about the whole can
+    /// have other bytes read, until all of them are here: then the object is never read again.
+    async fn read_all(&self, engine: &Engine, prepared: &Prepared, request: &ImageRequest) -> Reads {
+        let loaded = engine.store().load_image(prepared.manifest()).unwrap().unwrap();
+        let table = ChunkTable::open(Bytes::from_owner(loaded.chunks)).unwrap();
+        let objects: Vec<(Digest, u64)> = table.objects().map(|(id, object)| (id, object.size)).collect();
+        let repository = tarpon_registry::open(&request.source, &AccessOptions::default()).await.unwrap();
+        let fetcher = Fetcher::new(Arc::new(engine.store().clone()), Handle::current(), Config::default());
+        let _image = fetcher.add_image(table, repository.blobs(), "app:v1");
+        let mut reads = Reads::default();
+        for (object, size) in objects {
+            let (bytes, failure) = read_whole(&fetcher, &object, size).await;
+            if !self.content(&object).is_some_and(|content| content.starts_with(&bytes)) && !bytes.is_empty() {
+                reads.others = true;
+            }
+            let failure = match failure {
+                None if Digest::of(&bytes) == object => continue,
+                // Nothing is fetched for them, so nothing is hashed.
+                None if bytes.iter().all(|byte| *byte == 0) => {
+                    reads.zeros += 1;
+                    continue;
+                }
+                None => refusal(&fetcher, &object).await,
+                Some(failure) => failure,
+            };
+            assert!(fetcher.open_local(&object).is_none(), "{object} is kept as something else");
+            reads.unread.push(failure.to_string());
+        }
+        reads
+    }
+
+    /// What the image has under this name.
+    fn content(&self, object: &Digest) -> Option<Vec<u8>> {
+        let contents = items().into_iter().flatten().map(|item| item.content().to_vec());
+        contents.into_iter().find(|content| Digest::of(content) == *object)
+    }
+}
+
+/// What can be read of an object, and why it ends before it should.
+async fn read_whole(fetcher: &Fetcher, object: &Digest, size: u64) -> (Vec<u8>, Option<ReadError>) {
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < size {
+        match fetcher.read(object, bytes.len() as u64, READ).await {
+            Ok(piece) => bytes.extend_from_slice(&piece.into_bytes()),
+            Err(error) => return (bytes, Some(error)),
+        }
+    }
+    (bytes, None)
+}
+
+/// Reads an object that is not what its name says until that was found out, in the background.
+async fn refusal(fetcher: &Fetcher, object: &Digest) -> ReadError {
+    loop {
+        match fetcher.read(object, 0, 1).await {
+            Ok(_) => tokio::task::yield_now().await,
+            Err(error) => return error,
+        }
+    }
+}
+
+fn engine(folder: &Path, store: &str) -> Engine {
+    Engine::open(EngineOptions { store: folder.join(store), server_command: Vec::new() }).unwrap()
+}
+
+fn request(folder: &Path, index: IndexChoice) -> ImageRequest {
+    let text = format!("oci:{}:v1", folder.join("layout").display());
+    ImageRequest {
+        source: text.parse().unwrap(),
+        text,
+        platform: "linux/amd64".parse().unwrap(),
+        platform_named: false,
+        index,
+        pull: Pull::Missing,
+        access: Access::default(),
+    }
+}
+
+fn blob_path(layout: &Path, digest: &str) -> std::path::PathBuf {
+    layout.join("blobs/sha256").join(digest.strip_prefix("sha256:").unwrap())
+}
+
+/// Writes a layout with the image and, if there is one, the artifact.
+fn write_layout(image: &Image, built: Option<&Built>, layout: &Path) {
+    let mut files = image.layout("v1");
+    if let Some(Built { manifest, blob }) = built {
+        let mut index: Value = serde_json::from_slice(&files["index.json"]).unwrap();
+        index["manifests"].as_array_mut().unwrap().push(json!({
+            "mediaType": media_type::OCI_MANIFEST, "digest": manifest.0.to_string(), "size": manifest.1.len(),
+        }));
+        files.insert("index.json".to_owned(), index.to_string().into_bytes());
+        for (digest, bytes) in [manifest, blob, &(Digest::of(b"{}"), b"{}".to_vec())] {
+            files.insert(format!("blobs/sha256/{}", digest.hex()), bytes.clone());
+        }
+    }
+    for (path, bytes) in files {
+        let path = layout.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+}
+
+/// Text without what differs from run to run or with the version of a compressor: paths, digests, sizes.
+fn neutral(text: &(impl fmt::Display + ?Sized), folder: &TempDir, index: &Digest) -> String {
+    let text = text.to_string().replace(&folder.path().display().to_string(), "TMP");
+    let words: Vec<&str> = text.split(' ').collect();
+    let is_number = |word: &str| word.parse::<u64>().is_ok();
+    let neutral = |(at, word): (usize, &&str)| match word.split_once("sha256:") {
+        Some((before, digest)) => {
+            let name = if digest.starts_with(&index.hex()) { "INDEX" } else { "DIGEST" };
+            format!("{before}{name}{}", &digest[64..])
+        }
+        None if is_number(word) && words.get(at + 1) == Some(&"bytes") => "N".to_owned(),
+        None if is_number(word) && at > 0 && words[at - 1] == "of" => "N".to_owned(),
+        None => (*word).to_owned(),
+    };
+    words.iter().enumerate().map(neutral).collect::<Vec<_>>().join(" ")
+}
+
+/// Two layers, gzip and zstd, with some of everything. The large file has several spans that refer to what is before them.
+fn items() -> [Vec<Item>; 2] {
+    let lines = (0..130_000_u32).map(|n| format!("{n} {:08x} the tarpon\n", n.wrapping_mul(2_654_435_761)));
+    let large: String = lines.collect();
+    let below = vec![
+        Item::directory("etc").mode(0o755),
+        Item::file("etc/hello", "hello\n").owner(7, 8).mtime(1_700_000_000, 5),
+        Item::file("etc/other", "other\n").mtime(1_700_000_001, 0),
+        Item::file("etc/gone", "gone"),
+        Item::directory("opt"),
+        Item::file("opt/hidden", "hidden"),
+        Item::file("large", large),
+        Item::file("note", "with an xattr").xattr("user.note", b"\x00\xff"),
+        Item::symlink("link", "etc/hello"),
+        Item::hard_link("linked", "etc/hello"),
+        Item::char_device("null", 1, 3),
+        Item::fifo("pipe"),
+        Item::file("empty", ""),
+    ];
+    let above = vec![
+        Item::whiteout("etc/gone"),
+        Item::opaque("opt"),
+        Item::file("opt/shown", "shown"),
+        Item::file("second", "of the second layer"),
+    ];
+    [below, above]
+}
+
+fn image() -> Image {
+    let [below, above] = items().map(|items| tar(&items, Dialect::Pax));
+    // In many blocks, unlike what the fastest level gives.
+    let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(&below).unwrap();
+    let lower = Layer { blob: encoder.finish().unwrap(), ..Layer::plain(&below, Compression::Gzip) };
+    ImageBuilder::new().layer(lower).layer(Layer::plain(&above, Compression::Zstd)).build()
+}

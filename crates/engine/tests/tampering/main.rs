@@ -1,0 +1,53 @@
+//! A malicious publisher: every field of an index artifact, each changed in turn, with all digests above it made right again.
+//!
+//! Whatever is changed, nothing is kept under a digest that is not its own, an object that is not what its digest names ends as an
+//! error, and whatever a mounted index says that is not so, checking it and pulling the image find out.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod cases;
+mod forge;
+mod lab;
+
+use std::fmt::Write;
+
+use futures::stream::{self, StreamExt};
+use tarpon_engine::IndexChoice;
+
+use cases::{CASES, Case, Change};
+use lab::{Lab, Outcome};
+
+/// Cases that run at the same time.
+const AT_ONCE: usize = 4;
+
+/// A case whose number, name or verdict differs from what is written down shows up here.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_change_of_an_index_makes_a_file_something_else() {
+    let lab = Lab::new().await;
+    let honest = lab.verdict(&lab.artifact, IndexChoice::Pinned).await;
+    assert!(honest.is_true() && matches!(honest.outcome, Outcome::Used { .. }), "{honest:?}");
+    assert!(lab.lazy_objects > 5, "the index has something to say");
+
+    assert!(CASES.len() >= 40);
+    let rows = stream::iter((1..).zip(CASES)).map(|(number, case)| row(&lab, number, case));
+    let rows: Vec<String> = rows.buffered(AT_ONCE).collect().await;
+    insta::assert_snapshot!(rows.concat());
+}
+
+/// Number, name and verdict.
+async fn row(lab: &Lab, number: usize, case: &Case) -> String {
+    let mut artifact = lab.artifact.clone();
+    case.change.apply(&mut artifact);
+    assert_ne!(artifact.built(), lab.artifact.built(), "{}: nothing is changed", case.name);
+    let pinned = lab.verdict(&artifact, IndexChoice::Pinned).await;
+    pinned.assert_safe(case.name);
+    let mut row = format!("{number:3} {}: {pinned}\n", case.name);
+    // What an index says of layers is the same however it was found.
+    if matches!(case.change, Change::Manifest(_) | Change::Artifact(_)) {
+        let listed = lab.verdict(&artifact, |_| IndexChoice::Registry).await;
+        listed.assert_safe(case.name);
+        if !pinned.is_like(&listed) {
+            writeln!(row, "    … where the registry lists it: {listed}").unwrap();
+        }
+    }
+    row
+}
