@@ -25,8 +25,8 @@ use crate::ErrorKind;
 use crate::prepare::{Completion, Incomplete, Pace, STREAMS};
 use crate::protocol::{Backfill, BackfillState, BackfillStatus, MountRequest};
 
-/// How often a layer is asked for before giving up. The source retries by itself; this is for outages, and with the pauses
-/// it comes to twenty minutes.
+/// How often a layer is asked for before giving up. The source retries by itself; this is for outages, and the pauses come to
+/// a quarter of an hour.
 const TRIES: u32 = 10;
 /// Pause after the first failure; it doubles …
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
@@ -111,8 +111,11 @@ async fn run(store: Store, manifest: Digest, image: Arc<Image>, pace: Arc<Gate>,
 /// One completion: what it tells, and whom it warns.
 struct Task {
     told: watch::Sender<BackfillStatus>,
-    distrust: Box<dyn Fn(&Digest, &str) + Send + Sync>,
+    distrust: Warn,
 }
+
+/// Told of a layer that is not to be served, and why.
+type Warn = Box<dyn Fn(&Digest, &str) + Send + Sync>;
 
 /// It goes no further, and why.
 struct Stop(String);

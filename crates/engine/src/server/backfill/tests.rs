@@ -32,7 +32,7 @@ const LAZY: u64 = 3;
 const FILE: usize = 300_000;
 
 fn files(seed: u64, name: &str) -> [Item; 2] {
-    [Item::file(name, noise(seed, FILE)), Item::file(&format!("{name}.other"), noise(seed + 10, FILE))]
+    [Item::file(name, noise(seed, FILE)), Item::file(format!("{name}.other"), noise(seed + 10, FILE))]
 }
 
 /// Two plain layers and one with a table of contents.
@@ -240,7 +240,6 @@ async fn an_index_that_makes_up_a_file_raises_an_alarm_and_what_it_made_up_is_no
 
 /// The same through the kernel.
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::print_stdout, reason = "the test runner counts such lines")]
 async fn a_mount_of_what_an_index_made_up_gives_errors_and_the_rest_of_it_goes_on() {
     if !std::path::Path::new("/dev/fuse").exists() || !rustix::process::geteuid().is_root() {
         println!("skipped: needs root and /dev/fuse");
