@@ -74,7 +74,13 @@ impl Backfills {
         });
         let (images, manifest) = (self.images.clone(), request.manifest);
         let distrust = Box::new(move |layer: &Digest, reason: &str| images.distrust(&manifest, layer, reason));
-        let run = run(self.store.clone(), manifest, image.clone(), pace, Task { told, distrust });
+        let run = run(
+            self.store.clone(),
+            manifest,
+            image.clone(),
+            pace,
+            Task { image: request.image.clone(), told, distrust },
+        );
         running.insert(request.manifest, Running { status, task: self.runtime.spawn(run).abort_handle() });
     }
 
@@ -110,6 +116,8 @@ async fn run(store: Store, manifest: Digest, image: Arc<Image>, pace: Arc<Gate>,
 
 /// One completion: what it tells, and whom it warns.
 struct Task {
+    /// As the user wrote it, for the log.
+    image: String,
     told: watch::Sender<BackfillStatus>,
     distrust: Warn,
 }
@@ -198,7 +206,7 @@ impl Task {
     }
 
     fn stop(&self, problem: String) {
-        tracing::warn!(%problem, "an image is not completed");
+        tracing::warn!(image = %self.image, %problem, "the image is not completed");
         self.told.send_modify(|status| {
             status.problem = Some(problem);
             status.state = if status.alarms.is_empty() { BackfillState::Stopped } else { BackfillState::Alarm };
@@ -206,6 +214,7 @@ impl Task {
     }
 
     fn finish(&self, state: BackfillState) {
+        tracing::info!(image = %self.image, ?state, "nothing of the image is left to be brought");
         self.told.send_modify(|status| status.state = state);
     }
 }

@@ -349,7 +349,7 @@ async fn scripted(replies: Vec<Then>) -> (BackfillStatus, Duration, Vec<String>)
     });
     // Only from here on: a socket does not know that time stands still.
     tokio::time::pause();
-    let (began, task) = (Instant::now(), Task { told, distrust: Box::new(|_, _| ()) });
+    let (began, task) = (Instant::now(), Task { image: "app".into(), told, distrust: Box::new(|_, _| ()) });
     task.run(&Arc::new(completion)).await;
     let (ended, status) = (began.elapsed(), task.told.borrow().clone());
     tokio::time::resume();
