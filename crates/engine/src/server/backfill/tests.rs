@@ -225,6 +225,10 @@ async fn an_index_that_makes_up_a_file_raises_an_alarm_and_what_it_made_up_is_no
 
     // A server that comes after this one knows it from the record.
     let again = Host::new(host.engine.clone());
+    again.mount(&prepared, Backfill::Idle);
+    assert_eq!(again.backfills.settled(prepared.manifest()).await.alarms.len(), 1);
+    assert_eq!(lab.requests(), before, "what was streamed once tells");
+    let again = Host::new(host.engine.clone());
     again.mount(&prepared, Backfill::Off);
     let error = again.fetcher.read(&Digest::of(made_up), 0, 1000).await.unwrap_err();
     assert!(matches!(error, ReadError::Distrusted { .. }), "{error}");
