@@ -6,6 +6,7 @@ mod errors;
 mod help;
 mod local;
 mod mounts;
+mod pull;
 mod terminal;
 mod tls;
 mod trace;

@@ -110,14 +110,14 @@ impl Completion {
         }
         // While this lives, nothing of the layer is evicted.
         let pin = self.blocking(|image| image.store.pin().map_err(Incomplete::from)).await?;
-        let (known, is_here) = self.blocking(move |image| Ok((image.known(at), image.is_here(at)))).await?;
+        let (known, is_here) = self.blocking(move |image| Ok((image.known(at)?, image.is_here(at)))).await?;
         let (layer, is_new) = match known {
             Some(layer) if is_here && layer.was_streamed() => (layer, false),
             known => (self.bring(at, known).await?, true),
         };
         self.blocking(move |image| {
             let _pin = pin;
-            let compared = image.compare(at, &layer);
+            let compared = image.contradict(&layer).and_then(|()| image.has_all(at));
             // What was read off the layer itself is true whatever was said of it.
             if let Some(wanted) = image.layers.get(at).filter(|wanted| wanted.claim == Claim::Plain || compared.is_ok())
                 && is_new
@@ -136,8 +136,17 @@ impl Completion {
         records.all(|layer| layer.verification == layers::DIFF_ID_VERIFIED)
     }
 
-    /// The layer as it is kept, if that is not against the config.
-    fn known(&self, at: usize) -> Option<Layer> {
+    /// The layer as it is kept, if that is not against the config. Where it was streamed before, for this image or another, what
+    /// was said of it is compared at once.
+    fn known(&self, at: usize) -> std::result::Result<Option<Layer>, Incomplete> {
+        let known = self.kept(at);
+        if let Some(seen) = known.as_ref().filter(|known| known.was_streamed()) {
+            self.contradict(seen)?;
+        }
+        Ok(known)
+    }
+
+    fn kept(&self, at: usize) -> Option<Layer> {
         let Wanted { blob, claim, number } = self.layers.get(at)?;
         kept::load(&self.store, *blob, claim).filter(|kept| kept.is_what_config_names(&self.config, *number))
     }
@@ -176,18 +185,21 @@ impl Completion {
         })
     }
 
-    /// Whether the layer, of which every byte was seen, is what the image was mounted by.
-    fn compare(&self, at: usize, layer: &Layer) -> std::result::Result<(), Incomplete> {
+    /// Compares the layer, of which every byte was seen, with what the image was mounted by.
+    fn contradict(&self, layer: &Layer) -> std::result::Result<(), Incomplete> {
         let said = kept::load_said(&self.store, &self.record.manifest, layer.blob);
         if let Some(said) = said.filter(|_| self.by_index().contains(&layer.blob.digest))
             && let Some(path) = index::lie(&self.store, &said.index, &layer.index)?
         {
             return Err(Incomplete::Lie(format!("the index {} is wrong about {path}", said.by)));
         }
-        if !self.is_here(at) {
-            return Err(Incomplete::Lie("its index names what is not in it".into()));
-        }
         Ok(())
+    }
+
+    /// All of the layer has just been brought, and nothing of it evicted: what is not here now is not in it.
+    fn has_all(&self, at: usize) -> std::result::Result<(), Incomplete> {
+        let lie = || Incomplete::Lie("its index names what is not in it".into());
+        self.is_here(at).then_some(()).ok_or_else(lie)
     }
 
     /// Whether all objects that the image has from the layer are in the store.
@@ -207,7 +219,7 @@ impl Completion {
             let mut layers = Vec::with_capacity(image.manifest.layers.len());
             for layer in &image.manifest.layers {
                 let at = image.layers.iter().position(|wanted| wanted.blob.digest == layer.digest);
-                let known = at.and_then(|at| image.known(at)).filter(Layer::was_streamed);
+                let known = at.and_then(|at| image.kept(at)).filter(Layer::was_streamed);
                 layers.push(known.ok_or(Incomplete::NoRoom)?);
             }
             let assembled = assemble::Image {

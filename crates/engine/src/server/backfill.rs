@@ -25,8 +25,8 @@ use crate::ErrorKind;
 use crate::prepare::{Completion, Incomplete, Pace, STREAMS};
 use crate::protocol::{Backfill, BackfillState, BackfillStatus, MountRequest};
 
-/// How often a layer is asked for before giving up. The source retries by itself; this is for outages, and with the pauses
-/// it comes to twenty minutes.
+/// How often a layer is asked for before giving up. The source retries by itself; this is for outages, and the pauses come to
+/// a quarter of an hour.
 const TRIES: u32 = 10;
 /// Pause after the first failure; it doubles …
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
@@ -74,7 +74,13 @@ impl Backfills {
         });
         let (images, manifest) = (self.images.clone(), request.manifest);
         let distrust = Box::new(move |layer: &Digest, reason: &str| images.distrust(&manifest, layer, reason));
-        let run = run(self.store.clone(), manifest, image.clone(), pace, Task { told, distrust });
+        let run = run(
+            self.store.clone(),
+            manifest,
+            image.clone(),
+            pace,
+            Task { image: request.image.clone(), told, distrust },
+        );
         running.insert(request.manifest, Running { status, task: self.runtime.spawn(run).abort_handle() });
     }
 
@@ -110,9 +116,14 @@ async fn run(store: Store, manifest: Digest, image: Arc<Image>, pace: Arc<Gate>,
 
 /// One completion: what it tells, and whom it warns.
 struct Task {
+    /// As the user wrote it, for the log.
+    image: String,
     told: watch::Sender<BackfillStatus>,
-    distrust: Box<dyn Fn(&Digest, &str) + Send + Sync>,
+    distrust: Warn,
 }
+
+/// Told of a layer that is not to be served, and why.
+type Warn = Box<dyn Fn(&Digest, &str) + Send + Sync>;
 
 /// It goes no further, and why.
 struct Stop(String);
@@ -195,7 +206,7 @@ impl Task {
     }
 
     fn stop(&self, problem: String) {
-        tracing::warn!(%problem, "an image is not completed");
+        tracing::warn!(image = %self.image, %problem, "the image is not completed");
         self.told.send_modify(|status| {
             status.problem = Some(problem);
             status.state = if status.alarms.is_empty() { BackfillState::Stopped } else { BackfillState::Alarm };
@@ -203,6 +214,7 @@ impl Task {
     }
 
     fn finish(&self, state: BackfillState) {
+        tracing::info!(image = %self.image, ?state, "nothing of the image is left to be brought");
         self.told.send_modify(|status| status.state = state);
     }
 }

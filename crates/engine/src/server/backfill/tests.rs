@@ -32,7 +32,7 @@ const LAZY: u64 = 3;
 const FILE: usize = 300_000;
 
 fn files(seed: u64, name: &str) -> [Item; 2] {
-    [Item::file(name, noise(seed, FILE)), Item::file(&format!("{name}.other"), noise(seed + 10, FILE))]
+    [Item::file(name, noise(seed, FILE)), Item::file(format!("{name}.other"), noise(seed + 10, FILE))]
 }
 
 /// Two plain layers and one with a table of contents.
@@ -226,6 +226,10 @@ async fn an_index_that_makes_up_a_file_raises_an_alarm_and_what_it_made_up_is_no
 
     // A server that comes after this one knows it from the record.
     let again = Host::new(host.engine.clone());
+    again.mount(&prepared, Backfill::Idle);
+    assert_eq!(again.backfills.settled(prepared.manifest()).await.alarms.len(), 1);
+    assert_eq!(lab.requests(), before, "what was streamed once tells");
+    let again = Host::new(host.engine.clone());
     again.mount(&prepared, Backfill::Off);
     let error = again.fetcher.read(&Digest::of(made_up), 0, 1000).await.unwrap_err();
     assert!(matches!(error, ReadError::Distrusted { .. }), "{error}");
@@ -241,7 +245,6 @@ async fn an_index_that_makes_up_a_file_raises_an_alarm_and_what_it_made_up_is_no
 
 /// The same through the kernel.
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::print_stdout, reason = "the test runner counts such lines")]
 async fn a_mount_of_what_an_index_made_up_gives_errors_and_the_rest_of_it_goes_on() {
     if !std::path::Path::new("/dev/fuse").exists() || !rustix::process::geteuid().is_root() {
         println!("skipped: needs root and /dev/fuse");
@@ -351,7 +354,7 @@ async fn scripted(replies: Vec<Then>) -> (BackfillStatus, Duration, Vec<String>)
     });
     // Only from here on: a socket does not know that time stands still.
     tokio::time::pause();
-    let (began, task) = (Instant::now(), Task { told, distrust: Box::new(|_, _| ()) });
+    let (began, task) = (Instant::now(), Task { image: "app".into(), told, distrust: Box::new(|_, _| ()) });
     task.run(&Arc::new(completion)).await;
     let (ended, status) = (began.elapsed(), task.told.borrow().clone());
     tokio::time::resume();
