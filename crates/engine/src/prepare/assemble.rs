@@ -87,14 +87,14 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     if raised.is_empty() || (known.tree.as_ref() == tree && lists(known.chunks.as_ref()) == lists(chunks)) {
         return Ok(());
     }
-    let is_removed = store.remove_image(&known.record.manifest).is_ok();
     if known.tree.as_ref() == tree || same_but_names(&known, tree) {
         // Files cut or named otherwise: that need not be a lie. But what is mounted goes on being read by those lists.
-        if !is_removed {
-            raised.iter_mut().for_each(|(was, is)| is.verification.clone_from(&was.verification));
+        if store.remove_record(&known.record.manifest).is_err() {
+            raised.iter_mut().for_each(|(was, is)| (*is).clone_from(was));
         }
         return Ok(());
     }
+    let is_removed = store.remove_image(&known.record.manifest).is_ok();
     let hint =
         if is_removed { "its record is removed: mount it again" } else { "unmount it and remove it (tarpon cache rm)" };
     let layers: Vec<String> = raised.iter().map(|(was, _)| was.digest.to_string()).collect();
