@@ -25,6 +25,8 @@ use tempfile::TempDir;
 
 const SPAN: u64 = 50_000;
 
+type Spoil = fn(&mut Ztoc);
+
 /// A registry with one image, and an empty store.
 struct Lab {
     _folder: TempDir,
@@ -253,7 +255,7 @@ async fn an_index_about_another_image_is_not_used() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_ztoc_costs_its_layer_and_a_line() {
-    let spoils: [(&str, fn(&mut Ztoc)); 4] = [
+    let spoils: [(&str, Spoil); 4] = [
         ("a layer of", |ztoc| ztoc.compressed += 1),
         ("unknown version", |ztoc| ztoc.version = "2"),
         ("number of spans", |ztoc| drop(ztoc.digests.pop())),
@@ -325,7 +327,7 @@ async fn a_pull_of_a_mounted_image_is_made_good_by_the_next_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_finds_an_index_that_says_what_is_not_so() {
-    let lies: [fn(&mut Ztoc); 5] = [
+    let lies: [Spoil; 5] = [
         |ztoc| ztoc.entries[1].mode = 0o777,
         |ztoc| ztoc.entries[1].size -= 1,
         |ztoc| ztoc.entries[3].name.push(b'x'),

@@ -18,6 +18,8 @@ mod common;
 
 use common::{comparable, import_blob, stream};
 
+type Spoil = fn(&mut Ztoc);
+
 fn blob_of(bytes: &[u8]) -> Blob {
     Blob { digest: Digest::of(bytes), size: bytes.len() as u64 }
 }
@@ -189,7 +191,7 @@ fn what_contradicts_itself_or_the_layer_is_refused() {
     let blob = layer();
     let sound = Ztoc::of(&blob, 100_000);
     assert!(sound.starts.len() > 3 && parsed(&sound.bytes(), &blob).is_ok());
-    let spoils: [(&str, fn(&mut Ztoc)); 26] = [
+    let spoils: [(&str, Spoil); 26] = [
         ("another version", |ztoc| ztoc.version = "1.0"),
         ("another blob", |ztoc| ztoc.compressed += 1),
         ("a negative size", |ztoc| ztoc.compressed = -1),
