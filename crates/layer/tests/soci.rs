@@ -9,6 +9,7 @@ use flate2::write::GzEncoder;
 use proptest::prelude::*;
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::decode::{Compression, decode_span};
+use tarpon_layer::packed::{pack, unpack};
 use tarpon_layer::soci::{Options, ZtocError, index, object_name};
 use tarpon_layer::{Codec, LayerIndex, Node, Place};
 use tarpon_oci::{Blob, Digest, Verified};
@@ -184,6 +185,14 @@ fn a_name_is_of_the_ztoc_and_the_place_alone() {
     other.starts[1].window[7] ^= 1;
     let after = names(&other);
     assert!(before.iter().all(|name| !after.contains(name)), "another window may mean other bytes");
+}
+
+/// Names that are no digests are made of a ztoc; a packed index could state any.
+#[test]
+fn nothing_but_a_ztoc_can_state_such_names() {
+    let blob = layer();
+    let index = parsed(&Ztoc::of(&blob, 100_000).bytes(), &blob).unwrap();
+    assert!(unpack(&pack(&index), blob_of(&blob)).is_err());
 }
 
 #[test]
