@@ -25,6 +25,8 @@ use tempfile::TempDir;
 
 const SPAN: u64 = 50_000;
 
+type Spoil = fn(&mut Ztoc);
+
 /// A registry with one image, and an empty store.
 struct Lab {
     _folder: TempDir,
@@ -254,7 +256,7 @@ async fn an_index_about_another_image_is_not_used() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_ztoc_costs_its_layer_and_a_line() {
-    let spoils: [(&str, fn(&mut Ztoc)); 4] = [
+    let spoils: [(&str, Spoil); 4] = [
         ("a layer of", |ztoc| ztoc.compressed += 1),
         ("unknown version", |ztoc| ztoc.version = "2"),
         ("number of spans", |ztoc| drop(ztoc.digests.pop())),
@@ -306,9 +308,27 @@ async fn a_pull_proves_the_index_and_takes_its_place() {
     assert_eq!(lab.server.stats().requests, asked, "all of it is here, under the digests of its contents");
 }
 
+/// What is mounted goes on being read by its record, and the next pull finds everything here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_of_a_mounted_image_is_made_good_by_the_next_one() {
+    let lab = Lab::new(converted(2, |_| ()).0).await;
+    let prepared = lab.prepare(IndexChoice::None).await;
+    let (store, mountpoint) = (lab.engine.store(), std::path::Path::new("/mounted"));
+    store.record_mount(mountpoint, prepared.manifest(), "app:v1", "").unwrap();
+    lab.pull().await.unwrap();
+    let kept = lab.prepare(IndexChoice::None).await;
+    assert_eq!(states(&kept), [VERIFIED; 2]);
+    store.forget_mount(mountpoint).unwrap();
+    assert_eq!(lab.pull().await.unwrap(), ["diffID-verified"; 2]);
+    let asked = lab.server.stats().requests;
+    let prepared = lab.prepare(IndexChoice::None).await;
+    assert_eq!(lab.files(&prepared).await, expected());
+    assert_eq!(lab.server.stats().requests, asked, "all of it is here");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_finds_an_index_that_says_what_is_not_so() {
-    let lies: [fn(&mut Ztoc); 5] = [
+    let lies: [Spoil; 5] = [
         |ztoc| ztoc.entries[1].mode = 0o777,
         |ztoc| ztoc.entries[1].size -= 1,
         |ztoc| ztoc.entries[3].name.push(b'x'),

@@ -1,5 +1,7 @@
 //! Objects of SOCI indexes: their chunks have the digest of what they are decoded from, and their names are no digests of them.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 mod common;
 
 use std::collections::BTreeMap;

@@ -39,6 +39,18 @@ fn of_two_places_the_one_with_random_access_is_kept() {
 }
 
 #[test]
+fn an_object_whose_chunks_are_checked_in_two_ways_is_refused() {
+    let mut builder = ChunkTableBuilder::new();
+    let layer = builder.add_layer(blob(0), Compression::Gzip).unwrap();
+    let of = |codecs: [Codec; 2]| [chunk(0, 5, codecs[0], 100, 0), chunk(5, 5, codecs[1], 100, 5)];
+    builder.add_object(id(1), 10, layer, &of([Codec::CheckedSpan; 2])).unwrap();
+    for mixed in [[Codec::CheckedSpan, Codec::Deflate], [Codec::Raw, Codec::CheckedSpan]] {
+        assert_eq!(builder.add_object(id(2), 10, layer, &of(mixed)), Err(ChunkTableError::Gap(id(2))));
+    }
+    ChunkTable::open(builder.finish().unwrap()).unwrap();
+}
+
+#[test]
 fn chunks_of_one_member_are_neighbours_by_place() {
     let mut builder = ChunkTableBuilder::new();
     let layer = builder.add_layer(blob(0), Compression::Gzip).unwrap();

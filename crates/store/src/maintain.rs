@@ -108,14 +108,24 @@ impl Store {
     /// Removes an image, its references, and the objects that no other image refers to.
     pub fn remove_image(&self, manifest: &Digest) -> Result<Evicted, RemoveError> {
         let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
-        if let Some(mount) = self.mounts()?.into_iter().find(|mount| mount.record.image == *manifest) {
-            return Err(RemoveError::Mounted(mount.record.mountpoint));
-        }
-        let bytes = self.drop_image(manifest)?;
+        let bytes = self.drop_unmounted(manifest)?;
         let mut evicted = self.evict_locked(0, true)?;
         evicted.bytes += bytes;
         evicted.images.push(*manifest);
         Ok(evicted)
+    }
+
+    /// Removes an image and its references, to put another record of it in its place. Its objects stay until they are evicted.
+    pub fn remove_record(&self, manifest: &Digest) -> Result<(), RemoveError> {
+        let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
+        self.drop_unmounted(manifest).map(drop)
+    }
+
+    fn drop_unmounted(&self, manifest: &Digest) -> Result<u64, RemoveError> {
+        if let Some(mount) = self.mounts()?.into_iter().find(|mount| mount.record.image == *manifest) {
+            return Err(RemoveError::Mounted(mount.record.mountpoint));
+        }
+        Ok(self.drop_image(manifest)?)
     }
 
     /// Removes everything that is neither mounted nor being imported.

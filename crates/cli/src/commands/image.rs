@@ -105,7 +105,8 @@ pub(crate) struct ImageOptions {
     #[arg(long, value_name = "WHEN", default_value = "missing")]
     pull: PullWhen,
     /// Which index may stand in for tables of contents that layers do not have: none, registry (whichever the registry lists
-    /// for the image: it is believed), or the DIGEST of one
+    /// for the image, tarpon's own or SOCI: it is believed), or the DIGEST of one. A SOCI index that the image itself names is
+    /// always used
     #[arg(long, value_name = "INDEX", default_value = "none", value_parser = index_choice, env = "TARPON_INDEX")]
     index: IndexChoice,
     /// Which boot pack of the index to use, by the name of the way in which the image is started; none: do without

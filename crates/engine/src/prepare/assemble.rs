@@ -105,14 +105,14 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     if cut == Cut::Same {
         return Ok(());
     }
-    let is_removed = store.remove_image(&known.record.manifest).is_ok();
     if cut == Cut::Unknown {
         // Files cut or named otherwise: that need not be a lie. But what is mounted goes on being read by those lists.
-        if !is_removed {
-            raised.iter_mut().for_each(|(was, is)| is.verification.clone_from(&was.verification));
+        if store.remove_record(&known.record.manifest).is_err() {
+            raised.iter_mut().for_each(|(was, is)| (*is).clone_from(was));
         }
         return Ok(());
     }
+    let is_removed = store.remove_image(&known.record.manifest).is_ok();
     let hint =
         if is_removed { "its record is removed: mount it again" } else { "unmount it and remove it (tarpon cache rm)" };
     let layers: Vec<String> = raised.iter().map(|(was, _)| was.digest.to_string()).collect();
