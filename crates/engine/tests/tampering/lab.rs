@@ -138,7 +138,7 @@ impl Lab {
         let folder = tempfile::tempdir().unwrap();
         write_layout(&image, None, &folder.path().join("layout"));
         let (engine, request) = (engine(folder.path(), "store"), request(folder.path(), IndexChoice::None));
-        let made = engine.make_index(&request, &Silent).await.unwrap();
+        let made = engine.make_index(&request, &[], &Silent).await.unwrap();
         let layout = tarpon_engine::oci::Source::OciLayout { directory: folder.path().join("layout"), tag: None };
         let digest = engine.publish_index(&made, &layout, &Access::default()).await.unwrap();
         let blob = |digest: &str| std::fs::read(blob_path(&folder.path().join("layout"), digest)).unwrap();
@@ -264,6 +264,7 @@ fn request(folder: &Path, index: IndexChoice) -> ImageRequest {
         platform: "linux/amd64".parse().unwrap(),
         platform_named: false,
         index,
+        profile: None,
         pull: Pull::Missing,
         access: Access::default(),
     }
