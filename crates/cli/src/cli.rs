@@ -6,7 +6,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, recover, serve, status, umount,
+    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, record, recover, serve, status,
+    trace, umount,
 };
 use crate::exit;
 
@@ -61,10 +62,12 @@ pub(crate) enum Command {
     Pull(pull::Pull),
     Ls(ls::Ls),
     Index(index::Index),
+    Record(record::Record),
     Inspect(inspect::Inspect),
     Convert(convert::Convert),
     Status(status::Status),
     Cache(cache::Cache),
+    Trace(trace::Trace),
     Recover(recover::Recover),
     Doctor(doctor::Doctor),
     Demo(demo::Demo),

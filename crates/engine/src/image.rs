@@ -49,6 +49,8 @@ pub struct ImageRequest {
     pub pull: Pull,
     /// Which index may be used.
     pub index: IndexChoice,
+    /// Which of an index's boot packs is used: the one for this way of starting the image. None: no boot pack.
+    pub profile: Option<String>,
     /// How to get at it.
     pub access: Access,
 }
@@ -86,6 +88,7 @@ impl Prepared {
             backfill: Backfill::Off,
             backfill_rate: None,
             credentials_lost: false,
+            record: false,
             fallbacks: self.fallbacks.clone(),
         }
     }

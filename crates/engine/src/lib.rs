@@ -21,6 +21,7 @@
 
 mod access;
 mod auth_files;
+mod container;
 mod convert;
 mod engine;
 mod error;
@@ -31,6 +32,7 @@ mod namespaces;
 mod prepare;
 mod progress;
 mod protocol;
+mod record;
 mod serve;
 mod server;
 mod tree;
@@ -42,7 +44,7 @@ pub use convert::{
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use image::{ImageRequest, IndexChoice, Prepared, Pull};
-pub use index::{ImageIndexArtifact, IndexCheck, IndexedLayer};
+pub use index::{BootPack, ImageIndexArtifact, IndexCheck, IndexedLayer};
 pub use inspect::{Inspection, LayerInspection};
 pub use namespaces::Namespaces;
 pub use prepare::Pulled;
@@ -50,8 +52,10 @@ pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
     Access, Backfill, BackfillState, BackfillStatus, LayerVerification, MountRequest, MountStatus, Request, Response,
 };
+pub use record::{RecordRequest, Recorded, Until};
 pub use serve::serve;
 pub use server::{Client, Ended, Server};
+pub use tarpon_fetch::{PROFILE_BYTES, trace};
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;

@@ -33,6 +33,11 @@ pub enum Request {
         /// Absolute and without symbolic links.
         mountpoint: PathBuf,
     },
+    /// Write down what was touched at a mount that is recorded.
+    Trace {
+        /// Absolute and without symbolic links.
+        mountpoint: PathBuf,
+    },
     /// Describe all mounts.
     Status,
 }
@@ -54,6 +59,11 @@ pub enum Response {
     Unmounted {
         /// Whether somebody still used it.
         how: Unmounted,
+    },
+    /// What was touched.
+    Trace {
+        /// A file with the trace, which is the client's from now on.
+        file: PathBuf,
     },
     /// All mounts.
     Status {
@@ -101,6 +111,9 @@ pub struct MountRequest {
     /// There were `--creds` once, which are not kept on disk: this is a mount made again without them.
     #[serde(default)]
     pub credentials_lost: bool,
+    /// Every read is noted ([`crate::Engine::record`]). In mode `fuse` only.
+    #[serde(default)]
+    pub record: bool,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
 }

@@ -31,6 +31,8 @@ pub struct Config {
     pub host_bytes: u64,
     /// Bytes of demand in flight for one image, so that one image cannot take the whole host.
     pub image_bytes: u64,
+    /// Bytes of boot packs in flight on this host, beside the demand: four of the largest requests, encoded and decoded.
+    pub trace_bytes: u64,
     /// Bytes of read-ahead and prefetch in flight on this host, beside the demand.
     pub ahead_bytes: u64,
     /// First window of read-ahead: what the kernel reads ahead by itself.
@@ -67,6 +69,7 @@ impl Default for Config {
             whole_object_bytes: 128 << 10,
             host_bytes: 136 << 20,
             image_bytes: 68 << 20,
+            trace_bytes: 32 << 20,
             ahead_bytes: 32 << 20,
             ahead_min: 128 << 10,
             ahead_max: 8 << 20,

@@ -18,19 +18,20 @@ pub(crate) enum Decoded {
     Here,
 }
 
-/// Decodes the piece and checks each of its chunks, except those that `is_here` knows; the first one, which somebody asked
+/// Decodes the piece and checks each of its chunks (or, before that, the encoded bytes that all of them come from), except those that `is_here` knows; the first one, which somebody asked
 /// for, is always checked. Bytes that are not even of the right form are an error.
 pub(crate) fn piece(
     piece: &Piece,
     encoded: &Bytes,
     is_here: impl Fn(&PieceChunk) -> bool,
 ) -> Result<Vec<Decoded>, String> {
+    check_encoded(piece, encoded)?;
     // What lies before the first chunk is of no use to anybody.
     let start = piece.chunks.iter().map(|chunk| chunk.skip).min().unwrap_or(0);
     let size = piece.decoded_bytes().saturating_sub(start);
     let mut decoded = Vec::new();
     let outcome = match piece.key.codec {
-        Codec::Deflate => {
+        Codec::Deflate | Codec::CheckedSpan => {
             let checkpoint = piece.image.table.checkpoint(piece.layer, piece.key.offset);
             let checkpoint = checkpoint.ok_or("the index has no checkpoint for it")?;
             decode_span(&checkpoint, encoded, start, size, &mut decoded)
@@ -47,10 +48,28 @@ pub(crate) fn piece(
         (to <= decoded.len())
             .then(|| if copy { Bytes::copy_from_slice(&decoded[from..to]) } else { decoded.slice(from..to) })
     };
-    let check = |chunk: &PieceChunk| Verified::check(&chunk.digest, part(chunk.skip, chunk.size)?).ok();
+    let first = piece.chunks.first().map(|chunk| chunk.digest);
+    let check = |chunk: &PieceChunk| {
+        let bytes = part(chunk.skip, chunk.size)?;
+        match chunk.names_content {
+            true => Verified::check(&chunk.digest, bytes).ok(),
+            // It comes from the encoded bytes that were compared.
+            false => (Some(chunk.digest) == first).then(|| Verified::seal(bytes)),
+        }
+    };
     let checked = piece.chunks.iter().enumerate().map(|(number, chunk)| match () {
         () if number > 0 && is_here(chunk) => Decoded::Here,
         () => check(chunk).map_or(Decoded::Wrong, Decoded::Bytes),
     });
     Ok(checked.collect())
+}
+
+/// Where the chunks' digest is that of the encoded piece, this is the check; nothing is decoded before it.
+fn check_encoded(piece: &Piece, encoded: &Bytes) -> Result<(), String> {
+    match piece.chunks.first() {
+        Some(chunk) if !chunk.names_content => {
+            Verified::check(&chunk.digest, encoded).map(drop).map_err(|error| format!("encoded bytes: {error}"))
+        }
+        _ => Ok(()),
+    }
 }

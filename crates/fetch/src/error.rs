@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tarpon_layer::ObjectId;
 
-use crate::SourceError;
 use crate::plan::PieceKey;
+use crate::{Fault, SourceError};
 
 /// A failed read. Cheap to clone: all waiters of one request get the same one.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -104,6 +104,15 @@ pub enum PieceError {
 impl PieceError {
     pub(crate) fn corrupt(piece: &PieceKey, reason: &str) -> Self {
         Self::Corrupt { layer: piece.layer, offset: piece.offset, reason: reason.into() }
+    }
+
+    /// Whether it concerns the one blob that was asked for, and not the way to it.
+    pub(crate) fn is_of_the_blob(&self) -> bool {
+        match self {
+            Self::Corrupt { .. } => true,
+            Self::Source(error) => !matches!(error.fault, Fault::Unavailable | Fault::Timeout),
+            _ => false,
+        }
     }
 
     /// Whether another place that has the same content may do better.

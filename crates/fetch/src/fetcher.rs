@@ -1,13 +1,15 @@
 //! [`Fetcher`]: the one door to the contents of all images of this host.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tarpon_layer::ObjectId;
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_oci::Digest;
 use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 
 use crate::breaker::Breaker;
 use crate::config::Config;
@@ -18,6 +20,7 @@ use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::Budget;
 use crate::local::LocalObject;
+use crate::pack::{BootIndex, Pack};
 use crate::stats::{Stats, Tally};
 use crate::{BlobSource, ObjectStore};
 
@@ -54,10 +57,11 @@ impl Fetcher {
             budget,
             breaker,
             tally,
+            pack: OnceLock::new(),
         });
         self.host.flights.forget_failures();
         self.host.disputes.forget_failures();
-        ImageHandle { host: self.host.clone(), image }
+        ImageHandle { host: self.host.clone(), image, replay: Mutex::default() }
     }
 
     /// The bytes `offset..offset + length` of the object, if nobody need be asked for them: exactly as many, fewer
@@ -127,6 +131,7 @@ impl Fetcher {
 pub struct ImageHandle {
     host: Arc<Host>,
     image: Arc<Image>,
+    replay: Mutex<Option<AbortHandle>>,
 }
 
 impl ImageHandle {
@@ -138,6 +143,23 @@ impl ImageHandle {
     /// The image in a user's words.
     pub fn name(&self) -> &str {
         &self.image.name
+    }
+
+    /// Takes what a recorded start touched from its boot pack, whose frames the image's source has as a blob, and begins to bring it,
+    /// behind what readers wait for. Once per image: a second pack is left alone, and `false` is returned.
+    pub fn replay(&self, index: &BootIndex) -> bool {
+        let pack = Arc::new(Pack::new(index, &self.image.table));
+        if self.image.pack.set(pack.clone()).is_err() {
+            return false;
+        }
+        let task = self.host.runtime.spawn(self.host.clone().replay(self.image.clone(), pack));
+        *self.replay.lock() = Some(task.abort_handle());
+        true
+    }
+
+    /// Whether the boot pack is still being brought.
+    pub fn is_replaying(&self) -> bool {
+        self.replay.lock().as_ref().is_some_and(|task| !task.is_finished())
     }
 
     /// An object of the image of which the kernel holds an inode with a size, or with pages, that this image does not vouch for.
@@ -169,6 +191,9 @@ impl ImageHandle {
 
 impl Drop for ImageHandle {
     fn drop(&mut self) {
+        if let Some(replay) = self.replay.lock().take() {
+            replay.abort();
+        }
         self.host.forget_image(self.image.id);
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::config::{Config, MEMO_ENTRIES};
 use crate::decode::Decoded;
 use crate::error::PieceError;
-use crate::lanes::Priority;
+use crate::lanes::{Lane, Priority};
 use crate::lru::Lru;
 use crate::plan::{Piece, PieceChunk, PieceKey};
 
@@ -40,6 +40,8 @@ pub(crate) struct Flight {
 
 /// What the flights of one request have in common.
 pub(crate) struct Request {
+    /// What it was made for; a reader may have joined it since.
+    pub(crate) lane: Lane,
     pub(crate) priority: Priority,
     /// Changed under the lock of [`Flights`] alone.
     tickets: AtomicUsize,
@@ -49,12 +51,13 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A request for `run`, whose task is not running yet. A detached one goes on without waiters.
-    pub(crate) fn new(run: &[Piece], priority: Priority, detached: bool) -> Arc<Self> {
+    /// A request for `run`, whose task is not running yet. Only one that readers made ends with the last of them.
+    pub(crate) fn new(run: &[Piece], priority: Priority, lane: Lane) -> Arc<Self> {
         Arc::new(Self {
+            lane,
             priority,
             tickets: AtomicUsize::new(0),
-            detached: AtomicBool::new(detached),
+            detached: AtomicBool::new(lane != Lane::Demand),
             abort: Mutex::new(None),
             keys: run.iter().map(|piece| piece.key).collect(),
         })
@@ -317,6 +320,11 @@ impl Arrival {
 }
 
 impl Arrival {
+    /// What came.
+    pub(crate) fn piece(&self) -> &Piece {
+        &self.flight.piece
+    }
+
     /// Why a chunk of it cannot be used.
     pub(crate) fn corrupt(&self) -> PieceError {
         PieceError::corrupt(&self.flight.piece.key, "a chunk does not match its digest")

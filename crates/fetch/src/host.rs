@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use crate::ObjectStore;
 use crate::config::Config;
+use crate::contents::Contents;
 use crate::dispute::Disputes;
 use crate::flight::Flights;
 use crate::image::{Image, ImageId, Images};
@@ -30,6 +31,7 @@ pub(crate) struct Host {
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) open: OpenObjects,
     pub(crate) bypass: Bypass,
+    pub(crate) contents: Contents,
     pub(crate) counters: Arc<Counters>,
     pub(crate) passes: Passes,
     pub(crate) disputes: Disputes,
@@ -48,6 +50,7 @@ impl Host {
             lanes: Arc::new(Lanes::new(&config)),
             open: OpenObjects::new(config.open_files),
             bypass: Bypass::new(config.bypass_bytes),
+            contents: Contents::default(),
             counters: Arc::default(),
             passes: Passes::default(),
             disputes: Disputes::new(&config),

@@ -5,8 +5,8 @@
 //! images claim nothing is handed out chunk by chunk unless all of them say the same of it (see `dispute.rs`).
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -18,6 +18,7 @@ use crate::BlobSource;
 use crate::breaker::Breaker;
 use crate::distrust::Distrusted;
 use crate::lanes::Budget;
+use crate::pack::Pack;
 use crate::stats::Tally;
 
 /// Names an image among those of one [`crate::Fetcher`]; never used twice.
@@ -34,10 +35,12 @@ pub(crate) struct Image {
     pub(crate) budget: Budget,
     pub(crate) breaker: Breaker,
     pub(crate) tally: Tally,
+    /// What a recorded start touched, where that is had faster than from the layers.
+    pub(crate) pack: OnceLock<Arc<Pack>>,
 }
 
 /// Names a chunk list: the size of the object; in order, the size of each chunk and its digest, or that it is zeros. Where the
-/// chunks lie is no part of it.
+/// chunks lie is no part of it, unless their digests are not those of their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ListId(Digest);
 
@@ -129,6 +132,10 @@ impl Images {
         if claimants.is_empty() {
             return self.first_holding(object).map_or(Claims::Unknown, Claims::Distrusted);
         }
+        // Such a name is a hash of what it means, and was made here: who takes it for the digest of some bytes lies.
+        if claimants.iter().any(|(image, entry)| !image.names_content(entry)) {
+            claimants.retain(|(image, entry)| !image.names_content(entry));
+        }
         let judged = self.judged.lock().get(object).cloned();
         if let Some(judged) = judged {
             let is = |(image, entry): &Claimant, judgement| judged.contains(&(image.list_id(entry), judgement));
@@ -163,6 +170,42 @@ impl Images {
     }
 }
 
+/// What a list says of the bytes of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    Zeros,
+    /// Their digest.
+    Content(Digest),
+    /// They come after so many that this piece decodes to.
+    Encoded(Digest, u64),
+}
+
+impl Said {
+    fn of(chunk: &Chunk) -> Self {
+        match chunk.place {
+            Place::Zeros => Self::Zeros,
+            Place::Blob { codec, .. } if codec.names_content() => Self::Content(chunk.digest),
+            Place::Blob { skip, .. } => Self::Encoded(chunk.digest, skip),
+        }
+    }
+
+    /// Different for all that say something different.
+    fn hash(&self, hasher: &mut Hasher) {
+        match self {
+            Self::Zeros => hasher.update(&[0]),
+            Self::Content(digest) => {
+                hasher.update(&[1]);
+                hasher.update(digest.as_bytes());
+            }
+            Self::Encoded(digest, skip) => {
+                hasher.update(&[2]);
+                hasher.update(digest.as_bytes());
+                hasher.update(&skip.to_le_bytes());
+            }
+        }
+    }
+}
+
 /// Whether two images say the same of an object.
 fn same_list((one, a): &Claimant, (other, b): &Claimant) -> bool {
     let length = a.chunks.len();
@@ -170,23 +213,26 @@ fn same_list((one, a): &Claimant, (other, b): &Claimant) -> bool {
 }
 
 impl Image {
-    /// The sizes and digests of the object's chunks; no digest where the table says zeros.
-    fn content(&self, entry: &ObjectEntry) -> impl Iterator<Item = (u64, Option<Digest>)> {
+    /// The sizes of the object's chunks, and what their bytes are said to be.
+    fn content(&self, entry: &ObjectEntry) -> impl Iterator<Item = (u64, Said)> {
         let chunks = entry.chunks.clone().map_while(|number| self.table.chunk(number));
-        chunks.map(|entry| match entry.chunk {
-            Chunk { size, place: Place::Zeros, .. } => (size, None),
-            Chunk { size, digest, .. } => (size, Some(digest)),
-        })
+        chunks.map(|entry| (entry.chunk.size, Said::of(&entry.chunk)))
+    }
+
+    /// Whether the object's name is the digest of its bytes. If not, it is one that was made here of the index and the place that
+    /// it says they are at ([`tarpon_layer::soci`]): then the bytes cannot be hashed to see whether they are the object, and
+    /// it never becomes a local file. A table checks all chunks of an object in one way.
+    pub(crate) fn names_content(&self, entry: &ObjectEntry) -> bool {
+        self.table.chunk(entry.chunks.start).is_none_or(|entry| entry.chunk.place.names_content())
     }
 
     /// The name of this image's list of the object.
     pub(crate) fn list_id(&self, entry: &ObjectEntry) -> ListId {
         let mut hasher = Hasher::new();
         hasher.update(&entry.size.to_le_bytes());
-        for (size, digest) in self.content(entry) {
+        for (size, said) in self.content(entry) {
             hasher.update(&size.to_le_bytes());
-            hasher.update(&[u8::from(digest.is_some())]);
-            hasher.update(digest.as_ref().map_or(&[], |digest| digest.as_bytes()));
+            said.hash(&mut hasher);
         }
         ListId(hasher.finish())
     }
@@ -194,8 +240,7 @@ impl Image {
     /// Whether the object is one chunk of its own digest: then whatever matches the chunk is the object, and there is
     /// nothing that a list could lie about.
     pub(crate) fn is_own_proof(&self, object: &ObjectId, entry: &ObjectEntry) -> bool {
-        let is_object =
-            |chunk: Chunk| chunk.digest == *object && chunk.size == entry.size && chunk.place != Place::Zeros;
+        let is_object = |chunk: Chunk| chunk.content_digest() == Some(object) && chunk.size == entry.size;
         entry.chunks.len() == 1 && self.table.chunk(entry.chunks.start).is_some_and(|entry| is_object(entry.chunk))
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tarpon_oci::{Digest, Verified};
+use tarpon_oci::Verified;
 use tokio::time::Instant;
 
 use crate::StoreError;
@@ -16,12 +16,12 @@ use crate::host::Host;
 use crate::image::Image;
 use crate::lru::Lru;
 use crate::object::Object;
-use crate::plan::PieceChunk;
+use crate::plan::{ChunkName, PieceChunk};
 
 /// What the store did not take.
 pub(crate) struct Bypass {
     until: Mutex<Option<Instant>>,
-    chunks: Mutex<Lru<Digest, Verified<Bytes>>>,
+    chunks: Mutex<Lru<ChunkName, Verified<Bytes>>>,
 }
 
 impl Bypass {
@@ -35,26 +35,30 @@ impl Bypass {
     }
 
     /// A chunk that was not kept, if it is still in memory.
-    pub(crate) fn chunk(&self, digest: &Digest) -> Option<Verified<Bytes>> {
+    pub(crate) fn chunk(&self, name: &ChunkName) -> Option<Verified<Bytes>> {
         let mut chunks = self.chunks.lock();
-        if chunks.weight() == 0 { None } else { chunks.get(digest).cloned() }
+        if chunks.weight() == 0 { None } else { chunks.get(name).cloned() }
     }
 
-    fn remember(&self, bytes: &Verified<Bytes>) {
+    fn remember(&self, name: ChunkName, bytes: &Verified<Bytes>) {
         // A slice would keep the whole decoded piece in memory without counting it.
         let copy = bytes.compact();
         let weight = copy.len() as u64;
-        self.chunks.lock().insert(*copy.digest(), copy, weight);
+        self.chunks.lock().insert(name, copy, weight);
     }
 }
 
 impl Host {
     /// Keeps a chunk for the next reader, and the whole object once this was the last chunk of it.
     pub(crate) fn keep(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk, bytes: &Verified<Bytes>) {
-        let kept = if chunk.is_whole_object() { self.keep_whole(bytes) } else { self.keep_part(image, chunk, bytes) };
+        let kept = match chunk {
+            chunk if chunk.is_whole_object() => self.keep_whole(bytes),
+            chunk if !chunk.names_content && chunk.is_all_of_object() => self.keep_content(chunk, bytes),
+            chunk => self.keep_part(image, chunk, bytes),
+        };
         if let Err(error) = kept {
             self.store_refused(&error);
-            self.keep_in_memory(image, bytes);
+            self.keep_in_memory(image, chunk, bytes);
         }
     }
 
@@ -65,9 +69,9 @@ impl Host {
         *self.bypass.until.lock() = Some(Instant::now() + self.config.bypass_pause);
     }
 
-    fn keep_in_memory(&self, image: &Arc<Image>, bytes: &Verified<Bytes>) {
+    fn keep_in_memory(&self, image: &Arc<Image>, chunk: &PieceChunk, bytes: &Verified<Bytes>) {
         image.tally.add(|counters| &counters.bypassed_chunks, 1);
-        self.bypass.remember(bytes);
+        self.bypass.remember(chunk.name(image.id), bytes);
     }
 
     /// A chunk that is an object needs no partial file, and its digest is the proof.
@@ -77,6 +81,13 @@ impl Host {
             .write_all(bytes)
             .map_err(|error| StoreError::Io { doing: format!("keeping {}", bytes.digest()), error })?;
         writer.publish(bytes.proof())
+    }
+
+    /// All of an object whose name is no digest: it is kept under the digest that it turned out to have.
+    fn keep_content(&self, chunk: &PieceChunk, bytes: &Verified<Bytes>) -> Result<(), StoreError> {
+        self.keep_whole(bytes)?;
+        self.contents.learn(chunk.object, *bytes.digest());
+        Ok(())
     }
 
     fn keep_part(

@@ -1,8 +1,8 @@
-//! Who may put bytes on the wire: demand before read-ahead, and never more than fits.
+//! Who may put bytes on the wire: demand before what is fetched early, and never more than fits.
 //!
-//! Demand waits for room in its image's share and then in the host's. Read-ahead has a small share of its own, does
-//! not wait for it (no room means no read-ahead), and pauses between pieces while any demand is on the wire. So it
-//! delays demand by at most the piece that it is receiving (promise P12).
+//! Demand waits for room in its image's share and then in the host's. The replay of a boot pack waits for room in a share of its
+//! own. Read-ahead has a small one, and does not wait for it (no room means no read-ahead). Both pause between pieces while any
+//! demand is on the wire, so they delay it by at most the piece that they are receiving (promise P12).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
@@ -16,6 +16,8 @@ use crate::config::Config;
 pub(crate) enum Lane {
     /// A reader waits.
     Demand,
+    /// A recorded start says that readers will come.
+    Trace,
     /// A reader may come.
     Ahead,
 }
@@ -53,6 +55,7 @@ impl Budget {
 /// The lanes of this host.
 pub(crate) struct Lanes {
     host: Budget,
+    trace: Budget,
     ahead: Budget,
     demand: watch::Sender<usize>,
 }
@@ -61,6 +64,7 @@ impl Lanes {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             host: Budget::new(config.host_bytes),
+            trace: Budget::new(config.trace_bytes),
             ahead: Budget::new(config.ahead_bytes),
             demand: watch::Sender::new(0),
         }
@@ -70,6 +74,7 @@ impl Lanes {
     pub(crate) async fn admit(self: &Arc<Self>, image: &Budget, lane: Lane, bytes: u64) -> Option<Admission> {
         let permits = match lane {
             Lane::Demand => vec![image.take(bytes).await?, self.host.take(bytes).await?],
+            Lane::Trace => vec![self.trace.take(bytes).await?],
             Lane::Ahead => vec![self.ahead.try_take(bytes)?],
         };
         Some(Admission { _permits: permits })
@@ -81,7 +86,7 @@ impl Lanes {
         let _ = self.demand.subscribe().wait_for(|requests| *requests == 0).await;
     }
 
-    /// Called by a request between two pieces: returns at once for demand; read-ahead waits until no demand is on
+    /// Called by a request between two pieces: returns at once for demand; all others wait until no demand is on
     /// the wire or a reader has joined it.
     pub(crate) async fn give_way(&self, priority: &Priority) {
         let mut demand = self.demand.subscribe();

@@ -2,12 +2,13 @@
 //!
 //! This crate owns the two traits at its edges: [`BlobSource`] (where blobs come from) and [`ObjectStore`] (where
 //! objects stay). [`Fetcher`] is the door; what leaves it is [`ObjectBytes`], which only verified bytes become. Start
-//! reading at `read.rs`: it is the whole way of a read, step by step.
+//! reading at `read.rs`: it is the whole way of a read, step by step. [`trace`] stands beside it: what a start touched.
 
 mod body;
 mod breaker;
 mod config;
 mod content;
+mod contents;
 mod decode;
 mod dispute;
 mod distrust;
@@ -24,6 +25,7 @@ mod local;
 mod lru;
 mod object;
 mod object_store;
+mod pack;
 mod pieces;
 mod plan;
 mod read;
@@ -32,6 +34,7 @@ mod request;
 mod source;
 mod stats;
 mod stream;
+pub mod trace;
 
 pub use config::{Config, READ_BYTES};
 pub use content::ObjectBytes;
@@ -39,5 +42,8 @@ pub use error::{PieceError, ReadError};
 pub use fetcher::{Fetcher, ImageHandle};
 pub use local::LocalObject;
 pub use object_store::{ObjectStore, ObjectWriter, PartialObject, StoreError};
+pub use pack::{
+    BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES, InvalidBootIndex, PROFILE_BYTES,
+};
 pub use source::{BlobSource, BlobStream, Fault, SourceError};
 pub use stats::Stats;

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::content::Assembly;
 use crate::image::{Image, ListId};
-use crate::plan::PieceChunk;
+use crate::plan::{ChunkName, PieceChunk};
 use crate::readahead::{Ahead, Sequence, Window};
 use crate::{ObjectStore, PartialObject, StoreError};
 
@@ -27,6 +27,8 @@ pub(crate) struct Object {
     pub(crate) id: ObjectId,
     pub(crate) image: Arc<Image>,
     record: ObjectEntry,
+    /// As [`Image::names_content`].
+    names_content: bool,
     /// `None` if its one chunk is the object: then it is never partly here.
     pub(crate) parts: Option<Arc<Parts>>,
     sequence: Mutex<Sequence>,
@@ -143,7 +145,8 @@ pub(crate) type Numbered = (u32, Chunk);
 
 impl Object {
     pub(crate) fn new(id: ObjectId, image: Arc<Image>, record: ObjectEntry, parts: Option<Arc<Parts>>) -> Self {
-        Self { id, image, record, parts, sequence: Mutex::default(), agreed: AtomicU64::new(0) }
+        let names_content = image.names_content(&record);
+        Self { id, image, record, names_content, parts, sequence: Mutex::default(), agreed: AtomicU64::new(0) }
     }
 
     /// Whether all images were found to agree on it in this generation.
@@ -171,7 +174,12 @@ impl Object {
 
     /// What the table says about the chunk with this number.
     pub(crate) fn entry(&self, number: u32) -> Option<ChunkEntry> {
-        self.image.table.chunk(self.record.chunks.start.checked_add(number)?)
+        self.image.table.chunk(self.number_in_table(number)?)
+    }
+
+    /// What the table calls the chunk with this number.
+    pub(crate) fn number_in_table(&self, number: u32) -> Option<u32> {
+        self.record.chunks.start.checked_add(number)
     }
 
     /// All its chunks.
@@ -182,6 +190,11 @@ impl Object {
     /// The chunk as a part of a piece.
     pub(crate) fn piece_chunk(&self, chunk: &Chunk) -> PieceChunk {
         PieceChunk::new(self.id, &self.record, chunk)
+    }
+
+    /// As [`PieceChunk::name`].
+    pub(crate) fn chunk_name(&self, chunk: &Chunk) -> ChunkName {
+        self.piece_chunk(chunk).name(self.image.id)
     }
 
     /// Whether all its encoded chunks come to at most `limit` bytes.
@@ -237,7 +250,8 @@ impl Object {
     pub(crate) fn candidates(&self, store: &dyn ObjectStore, mut chunks: Vec<Numbered>) -> Vec<Numbered> {
         let Some(parts) = &self.parts else { return Vec::new() };
         chunks.retain(|(number, chunk)| {
-            let by_partial = chunk.place != Place::Zeros && chunk.size <= limits::CHUNK_BYTES;
+            // What cannot be hashed is fetched again.
+            let by_partial = chunk.content_digest().is_some() && chunk.size <= limits::CHUNK_BYTES;
             by_partial && parts.state.lock().searched.insert(*number)
         });
         if chunks.is_empty() {
@@ -301,10 +315,10 @@ impl Object {
         self.chunks_of(offset..offset.saturating_add(1)).next().map(|(number, _)| number)
     }
 
-    /// Whether all chunks are here and nobody is making a local file of it yet; the caller does so now, and ends with
+    /// Whether all chunks are here, their bytes are what the object's name is the digest of, and nobody is making a local file of it yet; the caller does so now, and ends with
     /// [`Object::end_publishing`].
     pub(crate) fn claim_publishing(&self, most_zeros: u64) -> bool {
-        let Some(parts) = &self.parts else { return false };
+        let Some(parts) = self.parts.as_ref().filter(|_| self.names_content) else { return false };
         let needed = parts.needed.get_or_init(|| Needed::count(self));
         let ready = {
             let state = parts.state.lock();
@@ -344,5 +358,6 @@ fn load_checked(partial: &dyn PartialObject, chunk: &Chunk) -> Result<Verified<B
     let size = usize::try_from(chunk.size).ok().filter(|_| chunk.size <= limits::CHUNK_BYTES);
     let mut bytes = vec![0; size.ok_or("too large to be checked in memory")?];
     partial.read_at(&mut bytes, chunk.object_offset).map_err(|error| error.to_string())?;
-    Verified::check(&chunk.digest, Bytes::from(bytes)).map_err(|error| error.to_string())
+    let digest = chunk.content_digest().ok_or("its digest is not known")?;
+    Verified::check(digest, Bytes::from(bytes)).map_err(|error| error.to_string())
 }

@@ -36,12 +36,15 @@ impl Host {
 /// The piece that holds the chunk, which is the first of its chunks; after it what else lies in the same place.
 fn piece(object: &Object, number: u32) -> Option<Piece> {
     let image = &object.image;
+    if let Some(piece) = image.pack.get().and_then(|pack| pack.piece_of(image, object.number_in_table(number)?)) {
+        return Some(piece);
+    }
     let entry = object.entry(number)?;
     let Place::Blob { codec, offset, length, .. } = entry.chunk.place else { return None };
     let blob = image.table.layer(entry.layer)?.blob;
     let first = object.piece_chunk(&entry.chunk);
     let mut chunks = vec![first];
-    if matches!(codec, Codec::Gzip | Codec::Deflate | Codec::Zstd)
+    if matches!(codec, Codec::Gzip | Codec::Deflate | Codec::CheckedSpan | Codec::Zstd)
         && first.skip.saturating_add(first.size) <= limits::CHUNK_BYTES
     {
         chunks.extend(companions(image, &entry, offset).filter(|other| *other != first).take(PIECE_CHUNKS));

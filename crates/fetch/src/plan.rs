@@ -45,8 +45,19 @@ pub(crate) struct PieceChunk {
     pub(crate) object_offset: u64,
     pub(crate) size: u64,
     pub(crate) digest: Digest,
+    /// Whether the digest is that of its bytes. If not, it is that of the encoded piece.
+    pub(crate) names_content: bool,
     /// Where it starts in the decoded piece.
     pub(crate) skip: u64,
+}
+
+/// Names the bytes of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum ChunkName {
+    /// By their digest: whoever has them.
+    Content(Digest),
+    /// By object and offset as an image has them, where nobody knows their digest beforehand.
+    Place(ImageId, ObjectId, u64),
 }
 
 impl PieceChunk {
@@ -62,18 +73,37 @@ impl PieceChunk {
             object_offset: chunk.object_offset,
             size: chunk.size,
             digest: chunk.digest,
+            names_content: chunk.place.names_content(),
             skip,
         }
     }
 
     /// Whether it is its object: the same bytes under the same digest.
     pub(crate) fn is_whole_object(&self) -> bool {
-        self.object_offset == 0 && self.size == self.object_size && self.digest == self.object
+        self.names_content && self.is_all_of_object() && self.digest == self.object
     }
 
-    /// Whether the bytes of `other` are the bytes of this.
+    /// Whether the object has no other chunk.
+    pub(crate) fn is_all_of_object(&self) -> bool {
+        self.object_offset == 0 && self.size == self.object_size
+    }
+
+    /// Whether the bytes of `other`, a chunk of the same image, are the bytes of this.
     pub(crate) fn same_bytes(&self, other: &Self) -> bool {
-        self.digest == other.digest && self.size == other.size
+        let same_place = || (self.object, self.object_offset) == (other.object, other.object_offset);
+        self.digest == other.digest
+            && self.size == other.size
+            && self.names_content == other.names_content
+            && (self.names_content || same_place())
+    }
+
+    /// What goes by this name is the chunk of this image.
+    pub(crate) fn name(&self, image: ImageId) -> ChunkName {
+        if self.names_content {
+            ChunkName::Content(self.digest)
+        } else {
+            ChunkName::Place(image, self.object, self.object_offset)
+        }
     }
 }
 
@@ -86,6 +116,12 @@ impl Piece {
     /// Decoded bytes from its beginning to the end of its last chunk.
     pub(crate) fn decoded_bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.skip.saturating_add(chunk.size)).max().unwrap_or(0)
+    }
+
+    /// Bytes that are decoded or hashed for it, whichever are more.
+    pub(crate) fn work_bytes(&self) -> u64 {
+        let hashed = if self.key.codec.names_content() { 0 } else { self.key.length };
+        self.decoded_bytes().max(hashed)
     }
 
     /// Whether its bytes can only be had by decoding the layer from its beginning.

@@ -66,14 +66,14 @@ impl Host {
     fn load_complete(&self, id: &ObjectId, offset: u64, length: u64) -> Option<Result<ObjectBytes, ReadError>> {
         let answer = self.complete(id)?.read(id, offset, length);
         if answer.is_err() {
-            self.open.forget(id);
+            self.open.forget(&self.contents.kept_as(id));
         }
         Some(answer)
     }
 
     /// The object as a local file, if the store has it whole. A store that cannot say has not.
     pub(crate) fn complete(&self, id: &ObjectId) -> Option<LocalObject> {
-        let opened = self.open.open(&*self.store, id);
+        let opened = self.open.open(&*self.store, &self.contents.kept_as(id));
         opened.inspect_err(|error| self.store_refused(error)).ok().flatten()
     }
 
@@ -229,7 +229,7 @@ impl Host {
     async fn search(self: &Arc<Self>, object: &Arc<Object>, range: &Range<u64>, arrived: &mut Arrived) {
         let mut missing: Vec<Numbered> = missing(object, range, arrived).collect();
         missing.retain(|(number, chunk)| {
-            let bypassed = self.bypass.chunk(&chunk.digest).map(|bytes| (*number, bytes));
+            let bypassed = self.bypass.chunk(&object.chunk_name(chunk)).map(|bytes| (*number, bytes));
             let is_missing = bypassed.is_none();
             arrived.extend(bypassed);
             is_missing
@@ -252,7 +252,7 @@ impl Host {
     fn request(self: &Arc<Self>, object: &Arc<Object>, missing: &[Numbered]) -> Vec<Ticket> {
         let pieces = self.pieces(object, missing);
         let (tickets, planned) = self.flights.join_or_plan(pieces, |new| self.plan_requests(new, Lane::Demand));
-        self.start(self.still_missing(object, planned), Lane::Demand);
+        self.start(self.still_missing(object, planned));
         tickets
     }
 
@@ -274,7 +274,7 @@ impl Host {
     /// Whether the piece's first chunk, which `object` needs, is not here.
     fn is_missing(&self, object: &Object, piece: &Piece) -> bool {
         let Some(chunk) = piece.chunks.first() else { return false };
-        if self.bypass.chunk(&chunk.digest).is_some() {
+        if self.bypass.chunk(&chunk.name(object.image.id)).is_some() {
             return false;
         }
         !self.has_chunk(&object.image, chunk)
@@ -282,7 +282,7 @@ impl Host {
 
     /// Whether the store has the chunk.
     pub(crate) fn has_chunk(&self, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
-        if matches!(self.store.open(&chunk.object), Ok(Some(_))) {
+        if matches!(self.store.open(&self.contents.kept_as(&chunk.object)), Ok(Some(_))) {
             return true;
         }
         let known = self.live_object(image, &chunk.object);
@@ -305,6 +305,7 @@ impl Host {
         for (number, chunk) in missing {
             match arrival.find(&object.piece_chunk(chunk)) {
                 Found::Bytes(bytes) => drop(arrived.insert(*number, bytes)),
+                Found::Corrupt if self.pack_is_to_blame(arrival.piece(), &arrival.corrupt()) => return Ok(()),
                 Found::Corrupt => return Err(arrival.corrupt()),
                 Found::InStore | Found::Unknown => {}
             }
@@ -330,7 +331,7 @@ impl Host {
     fn request_ahead(self: &Arc<Self>, object: &Arc<Object>, chunks: &[Numbered]) {
         let pieces = self.pieces(object, chunks);
         let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Ahead));
-        self.start(self.still_missing(object, planned), Lane::Ahead);
+        self.start(self.still_missing(object, planned));
     }
 
     /// Fetches what is missing of a range, behind all demand and as far as there is room.

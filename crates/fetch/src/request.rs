@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use tokio::task::JoinHandle;
 
 use crate::body::Body;
 use crate::config::DECODING;
@@ -35,33 +36,35 @@ impl Host {
     /// Makes requests of pieces; their tasks do not run yet.
     pub(crate) fn plan_requests(self: &Arc<Self>, pieces: Vec<Piece>, lane: Lane) -> Vec<Boarded> {
         let runs = plan::runs(pieces, &self.config);
-        runs.into_iter().map(|run| self.board(run, Priority::new(&self.lanes, lane), lane == Lane::Ahead)).collect()
+        runs.into_iter().map(|run| self.board(run, lane)).collect()
     }
 
-    fn board(self: &Arc<Self>, run: Vec<Piece>, priority: Priority, detached: bool) -> Boarded {
-        let request = Request::new(&run, priority, detached);
+    fn board(self: &Arc<Self>, run: Vec<Piece>, lane: Lane) -> Boarded {
+        let request = Request::new(&run, Priority::new(&self.lanes, lane), lane);
         let flights = run.into_iter().map(|piece| Flight::new(piece, &request)).collect();
         Boarded { flights, registry: self.flights.clone(), request }
     }
 
-    /// Sets the planned requests going.
-    pub(crate) fn start(self: &Arc<Self>, planned: Vec<Boarded>, lane: Lane) {
-        for boarded in planned {
+    /// Sets the planned requests going; their tasks end when all is settled.
+    pub(crate) fn start(self: &Arc<Self>, planned: Vec<Boarded>) -> Vec<JoinHandle<()>> {
+        let start = |boarded: Boarded| {
             let request = boarded.request.clone();
-            let task = self.runtime.spawn(self.clone().fly(boarded, lane));
+            let task = self.runtime.spawn(self.clone().fly(boarded));
             request.started(task.abort_handle());
-        }
+            task
+        };
+        planned.into_iter().map(start).collect()
     }
 
     /// Brings all flights of one request home.
-    async fn fly(self: Arc<Self>, boarded: Boarded, lane: Lane) {
+    async fn fly(self: Arc<Self>, boarded: Boarded) {
         let Some(first) = boarded.flights.first() else { return };
         if first.piece.needs_stream() {
             return self.fly_by_stream(&boarded, first).await;
         }
         let (layer, image) = (first.piece.key.layer, first.piece.image.clone());
         let room = boarded.flights.iter().map(|flight| flight.piece.key.length.max(flight.piece.decoded_bytes())).sum();
-        let Some(_admission) = self.lanes.admit(&image.budget, lane, room).await else { return };
+        let Some(_admission) = self.lanes.admit(&image.budget, boarded.request.lane, room).await else { return };
 
         let sources = self.images.serving(&layer, &image);
         let mut suspects: HashSet<PieceKey> = HashSet::new();
@@ -100,11 +103,28 @@ impl Host {
     }
 
     pub(crate) fn give_up(&self, flight: &Arc<Flight>, error: PieceError) {
+        if self.pack_is_to_blame(&flight.piece, &error) {
+            return self.flights.fail(flight, PieceError::Cancelled); // the next round asks the layer
+        }
         if !matches!(error, PieceError::Cancelled) {
             tracing::warn!(image = %flight.piece.image.name, %error, "a piece cannot be had");
             flight.piece.image.tally.failed(&error);
         }
         self.flights.fail(flight, error);
+    }
+
+    /// Whether a piece failed because its boot pack is not there, or not what it should be. Then nothing more is taken from the pack.
+    pub(crate) fn pack_is_to_blame(&self, piece: &Piece, error: &PieceError) -> bool {
+        let Some(pack) = piece.image.pack.get().filter(|pack| pack.holds(piece) && error.is_of_the_blob()) else {
+            return false;
+        };
+        if pack.give_up() {
+            let text =
+                format!("the boot pack of {} is given up, and the layers are read instead: {error}", piece.image.name);
+            tracing::warn!("{text}");
+            piece.image.tally.failed(&text);
+        }
+        true
     }
 
     /// Asks one source for everything from the first to the last flight, and settles each as its bytes come in.
@@ -133,6 +153,7 @@ impl Host {
                     break;
                 }
             };
+            image.tally.fetched_for(request.lane, bytes.len());
             let last_chance = suspects.contains(&flight.piece.key);
             decoding.push(self.clone().settle(flight.clone(), bytes, last_chance));
             while decoding.len() >= DECODING {
@@ -148,7 +169,7 @@ impl Host {
     /// Decodes and checks a piece, hands it over and keeps it. Gives the flight back if its bytes were wrong.
     async fn settle(self: Arc<Self>, flight: Arc<Flight>, encoded: Bytes, last_chance: bool) -> Option<Arc<Flight>> {
         let (host, same) = (self.clone(), flight.clone());
-        if flight.piece.decoded_bytes() > self.config.inline_bytes {
+        if flight.piece.work_bytes() > self.config.inline_bytes {
             let work = move || match host.open_up(&same, &encoded, last_chance) {
                 Some(chunks) => {
                     host.hand_over(&same, chunks);
@@ -162,7 +183,7 @@ impl Host {
         let Some(chunks) = self.open_up(&flight, &encoded, last_chance) else { return Some(flight) };
         // Everything that this process can be fetching fits: then no write has to wait for room, however many there are at
         // the same time. Otherwise it may wait for seconds, which this thread must not.
-        if self.store.has_room(self.config.host_bytes + self.config.ahead_bytes) {
+        if self.store.has_room(self.config.host_bytes + self.config.trace_bytes + self.config.ahead_bytes) {
             self.hand_over(&flight, chunks);
             return None;
         }
@@ -193,8 +214,8 @@ impl Host {
     }
 
     /// Whether a chunk that nobody asked for is here, as far as a glance tells.
-    fn is_here(&self, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
-        if self.store.contains(&chunk.object) {
+    pub(crate) fn is_here(&self, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
+        if self.store.contains(&self.contents.kept_as(&chunk.object)) {
             return true;
         }
         let by_parts =

@@ -8,6 +8,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use crate::lanes::Lane;
+
 /// Counters of one image or of the host, as they were at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
@@ -21,6 +23,10 @@ pub struct Stats {
     pub requests: u64,
     /// Bytes that the source sent.
     pub bytes_fetched: u64,
+    /// Those of them that a boot pack brought before a reader asked for them (or while one joined).
+    pub bytes_trace: u64,
+    /// Those of them that were read ahead of a sequential reader.
+    pub bytes_ahead: u64,
     /// Reads that had to wait for a source.
     pub stalls: u64,
     /// Milliseconds that reads waited for a source, summed over all reads.
@@ -50,6 +56,8 @@ pub(crate) struct Counters {
     pub(crate) bytes_served: Counter,
     pub(crate) requests: Counter,
     pub(crate) bytes_fetched: Counter,
+    pub(crate) bytes_trace: Counter,
+    pub(crate) bytes_ahead: Counter,
     pub(crate) stalls: Counter,
     pub(crate) stall_millis: Counter,
     pub(crate) failed_reads: Counter,
@@ -92,6 +100,8 @@ impl Counters {
             bytes_served: self.bytes_served.get(),
             requests: self.requests.get(),
             bytes_fetched: self.bytes_fetched.get(),
+            bytes_trace: self.bytes_trace.get(),
+            bytes_ahead: self.bytes_ahead.get(),
             stalls: self.stalls.get(),
             stall_millis: self.stall_millis.get(),
             failed_reads: self.failed_reads.get(),
@@ -118,6 +128,15 @@ impl Tally {
     pub(crate) fn add(&self, counter: impl Fn(&Counters) -> &Counter, amount: u64) {
         counter(&self.image).add(amount);
         counter(&self.host).add(amount);
+    }
+
+    /// Bytes came for a lane; demand is what remains of all bytes.
+    pub(crate) fn fetched_for(&self, lane: Lane, bytes: usize) {
+        match lane {
+            Lane::Demand => {}
+            Lane::Trace => self.add(|counters| &counters.bytes_trace, bytes as u64),
+            Lane::Ahead => self.add(|counters| &counters.bytes_ahead, bytes as u64),
+        }
     }
 
     /// Remembers the failure for `status`.

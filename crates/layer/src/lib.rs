@@ -8,8 +8,10 @@ pub mod decode;
 mod index;
 pub mod packed;
 pub mod plain;
+pub mod soci;
 pub mod spans;
 pub mod tar;
+mod time;
 pub mod toc;
 pub mod write;
 

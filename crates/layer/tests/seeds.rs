@@ -12,7 +12,7 @@ use tarpon_layer::spans::SpanReader;
 use tarpon_layer::{Codec, LayerIndex, Place};
 use tarpon_testkit::fuzz;
 use tarpon_testkit::layers::{
-    Dialect, EstargzOptions, Item, ZstdChunkedOptions, estargz, gzip, gzip_members, hostile_tars, hostile_tocs,
+    Dialect, EstargzOptions, Item, ZstdChunkedOptions, Ztoc, estargz, gzip, gzip_members, hostile_tars, hostile_tocs,
     pax_record, tar, zstd, zstd_chunked, zstd_frames,
 };
 
@@ -66,6 +66,11 @@ fn seeds_of_packed_index() {
 }
 
 #[test]
+fn seeds_of_ztoc() {
+    replay("ztoc", fuzz::ztoc);
+}
+
+#[test]
 fn seeds_of_spanned_layer() {
     replay("spanned_layer", fuzz::spanned_layer);
 }
@@ -114,6 +119,30 @@ fn spanned(tar: &[u8]) -> Vec<Vec<u8>> {
         cut[..cut.len() - 5].to_vec(),
     ];
     blobs.into_iter().zip([0, 3, 15, 0, 1, 40, 0, 7]).map(|(blob, span)| [&[span][..], &blob].concat()).collect()
+}
+
+/// Ztocs without their windows, which would be most of them: sound as far as a blob of 4 KiB goes, and spoilt.
+fn ztocs(tar: &[u8]) -> Vec<Vec<u8>> {
+    let sound = Ztoc { compressed: 1 << 12, count: 1, ..Ztoc::of(&gzip(tar), u64::MAX) };
+    let implied = Ztoc { starts: Vec::new(), ..sound.clone() };
+    let spoils: [fn(&mut Ztoc); 9] = [
+        |_| (),
+        |ztoc| ztoc.version = "1.0",
+        |ztoc| ztoc.compressed = 77,
+        |ztoc| ztoc.uncompressed = 2000,
+        |ztoc| ztoc.digests.clear(),
+        |ztoc| ztoc.entries.reverse(),
+        |ztoc| ztoc.entries[1].size = i64::MAX,
+        |ztoc| ztoc.entries[0].records = vec![(b"SCHILY.xattr.user.a".to_vec(), vec![0xff; 3]); 4],
+        |ztoc| ztoc.entries.truncate(1),
+    ];
+    let spoilt = spoils.iter().map(|spoil| {
+        let mut ztoc = implied.clone();
+        spoil(&mut ztoc);
+        ztoc.bytes()
+    });
+    let cut = implied.bytes();
+    spoilt.chain([cut[..cut.len() / 2].to_vec(), b"".to_vec()]).collect()
 }
 
 #[test]
@@ -176,6 +205,7 @@ fn write_seeds() {
     }
     save("decode_chunk", seeds);
     save("spanned_layer", spanned(&pax_tar));
+    save("ztoc", ztocs(&pax_tar));
     let mut seeds = vec![pack(&LayerIndex::default())];
     for layer in [&layer, &chunked] {
         seeds.push(pack(&common::index_by_toc(layer).expect("a TOC")));

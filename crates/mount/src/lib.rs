@@ -33,5 +33,5 @@ pub use kernel::StepError;
 pub use mounted::{Mounted, Unmounted};
 pub use mountpoint::{clear, clear_dead};
 pub use probe::{Capability, probe};
-pub use spec::{Mode, ModeChoice, MountSpec, TreeFile, Writable};
+pub use spec::{Mode, ModeChoice, MountSpec, TreeFile, Watch, Writable};
 pub use table::{TableEntry, mount_at, mounts};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::mount::MountAttrFlags;
-use tarpon_fs::{ImageFs, ObjectFs, Objects, Operations, Reads};
+use tarpon_fs::{ImageFs, ObjectFs, Objects, Reads};
 use tokio::runtime::Handle;
 
 use crate::adapter::{Adapter, OpenPolicy};
@@ -60,6 +60,9 @@ impl Maker {
         if !overlay::is_initial_user_namespace() {
             return Err(unsupported(Mode::Native, "it needs root of the machine, not of a user namespace"));
         }
+        if spec.watch.is_some() {
+            return Err(unsupported(Mode::Native, "the kernel reads local files by itself, where nobody sees it"));
+        }
         let upper = self.roll.uppers().prepare(&spec.writable, &self.scratch)?;
         let made = self.native_image(spec, upper.as_ref());
         let (mount, lazy) = match made {
@@ -77,6 +80,9 @@ impl Maker {
     fn native_image(&self, spec: &MountSpec, upper: Option<&Upper>) -> Result<(OwnedFd, Arc<LazyObjects>), StepError> {
         let attributes = attributes(spec);
         let lazy = self.lazy_objects()?;
+        if !spec.read_ahead {
+            lazy.root.stop_read_ahead();
+        }
         let tree = Reachable::new(overlay::erofs(&spec.tree.file)?, self.reach, &self.scratch)?;
         let objects =
             rustix::fs::open(&spec.objects, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty())
@@ -107,7 +113,8 @@ impl Maker {
     }
 
     fn fuse_as_root(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {
-        let adapter = self.image_adapter(spec, OpenPolicy::PassThrough)?;
+        let policy = if spec.watch.is_some() { OpenPolicy::Untold } else { OpenPolicy::PassThrough };
+        let adapter = self.image_adapter(spec, policy)?;
         let upper = self.roll.uppers().prepare(&spec.writable, &self.scratch)?;
         let attributes = attributes(spec);
         let made = Connection::open(adapter, attributes).and_then(|(connection, mount)| match &upper {
@@ -152,11 +159,9 @@ impl Maker {
     fn image_adapter(&self, spec: &MountSpec, policy: OpenPolicy) -> Result<Adapter, MountError> {
         let files = ImageFs::new(spec.tree.bytes.clone());
         let files = files.map_err(|error| MountError::Tree { problem: error.to_string() })?;
-        Ok(self.adapter(Arc::new(files), policy))
-    }
-
-    fn adapter(&self, files: Arc<dyn Operations>, policy: OpenPolicy) -> Adapter {
-        Adapter::new(files, Reads::new(self.objects.clone()), self.runtime.clone(), policy)
+        let objects = spec.watch.as_ref().map_or_else(|| self.objects.clone(), |watch| watch.0.clone());
+        let adapter = Adapter::new(Arc::new(files), Reads::new(objects), self.runtime.clone(), policy);
+        Ok(if spec.read_ahead && spec.watch.is_none() { adapter } else { adapter.without_read_ahead() })
     }
 
     /// The shared connection; a new one if there is none or it has broken off.
@@ -165,7 +170,9 @@ impl Maker {
         if let Some(lazy) = shared.upgrade().filter(|lazy| !*lazy.connection.ended().borrow()) {
             return Ok(lazy);
         }
-        let adapter = self.adapter(Arc::new(ObjectFs::new(self.objects.clone())), OpenPolicy::Untold);
+        let (objects, runtime) = (self.objects.clone(), self.runtime.clone());
+        let files = Arc::new(ObjectFs::new(objects.clone()));
+        let adapter = Adapter::new(files, Reads::new(objects), runtime, OpenPolicy::Untold);
         let (connection, mount) = Connection::open(adapter, overlay::INNER)?;
         let connection = self.enrolled(connection);
         let root = Reachable::new(mount, self.reach, &self.scratch)?;
@@ -278,6 +285,8 @@ mod tests {
                 writable: Writable::No,
                 suid: false,
                 dev: false,
+                read_ahead: true,
+                watch: None,
             };
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
             let roll = Arc::<Roll>::default();

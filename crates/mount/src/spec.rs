@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tarpon_fs::Objects;
 
 /// How an image is put into the kernel's hands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -115,6 +116,22 @@ pub struct MountSpec {
     pub suid: bool,
     /// Let device nodes of the image work.
     pub dev: bool,
+    /// Whether the kernel may read ahead of readers. Not where only parts of files are brought early (a boot pack): what it reads
+    /// ahead lies just outside of them.
+    pub read_ahead: bool,
+    /// Somebody sees every read of this mount.
+    pub watch: Option<Watch>,
+}
+
+/// Reads go through these objects instead of those of the host, and all of them do: no file is passed through to the kernel, and
+/// it reads nothing ahead. In mode `fuse` only.
+#[derive(Clone)]
+pub struct Watch(pub Arc<dyn Objects>);
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
 }
 
 #[cfg(test)]

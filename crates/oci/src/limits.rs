@@ -76,5 +76,9 @@ pub const REFERRERS: usize = 1_000;
 pub const STORE_RECORD_BYTES: u64 = 1 << 20;
 /// Bytes of an index artifact: a layer of 100,000 files takes about 6 MiB.
 pub const INDEX_ARTIFACT_BYTES: u64 = 128 << 20;
+/// Bytes of the index of a boot pack: a start that touches 180,000 pieces of files.
+pub const BOOT_INDEX_BYTES: u64 = 8 << 20;
 /// Bytes of a kept layer index: as many as the table of contents that it may have come from.
 pub const LAYER_INDEX_BYTES: u64 = TOC_BYTES;
+/// Bytes of a ztoc: 33 KB for each span of 4 MiB, which is enough for a layer of 16 GB.
+pub const ZTOC_BYTES: u64 = 128 << 20;

@@ -38,6 +38,8 @@ pub struct LoadedImage {
     pub tree_path: PathBuf,
     /// The chunk table.
     pub chunks: MappedFile,
+    /// The index of its boot pack.
+    pub boot: Option<Verified<Bytes>>,
 }
 
 impl Store {
@@ -176,17 +178,20 @@ impl Loader<'_> {
         let Some(config) = self.small(Part::Config)? else { return Ok(None) };
         let Some(tree) = self.mapped(Part::Tree)? else { return Ok(None) };
         let Some(chunks) = self.mapped(Part::Chunks)? else { return Ok(None) };
+        // Nothing depends on it: one that is damaged is as good as none.
+        let boot = self.small(Part::Boot)?;
         let tree_path = self.folder.join(Part::Tree.file_name());
-        Ok(Some(LoadedImage { record: self.record, manifest, config, tree, tree_path, chunks }))
+        Ok(Some(LoadedImage { record: self.record, manifest, config, tree, tree_path, chunks, boot }))
     }
 
     fn small(&self, part: Part) -> Result<Option<Verified<Bytes>>, StoreError> {
         let Some(expected) = self.record.part(part) else { return Ok(None) };
         let path = self.folder.join(part.file_name());
-        if expected.size > limits::MANIFEST_BYTES {
+        let most = if part == Part::Boot { limits::BOOT_INDEX_BYTES } else { limits::MANIFEST_BYTES };
+        if expected.size > most {
             return Ok(None);
         }
-        let bytes = files::read(self.shared.storage(), &path, limits::MANIFEST_BYTES)?;
+        let bytes = files::read(self.shared.storage(), &path, most)?;
         Ok(bytes.and_then(|bytes| Verified::check(&expected.digest, Bytes::from(bytes)).ok()))
     }
 

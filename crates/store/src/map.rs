@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use memmap2::Mmap;
@@ -20,12 +21,24 @@ pub struct MappedFile {
 impl MappedFile {
     /// Maps the whole of `file`, which nobody writes to.
     pub(crate) fn new(file: File) -> io::Result<Self> {
-        // SAFETY: the bytes under the mapping must not change. The file is one of an image record: created under a
+        // SAFETY: the bytes under the mapping must not change. The file has no name and is this process's alone
+        // (`of_unnamed`), or is one of an image record: created under a
         // temporary name by this crate, never opened for writing again after it was moved to its place, and only
         // ever replaced or removed by name, which leaves the mapped inode alone. Its folder is closed to other users.
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(&file)? };
         Ok(Self { map: Arc::new(map), file: Arc::new(file) })
+    }
+
+    /// Maps the whole of a temporary file without a name: when it is given away, nobody is left who could write to it.
+    ///
+    /// # Errors
+    /// As the system, and for a file that has a name.
+    pub fn of_unnamed(file: File) -> io::Result<Self> {
+        match file.metadata()?.nlink() {
+            0 => Self::new(file),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "the file has a name")),
+        }
     }
 
     /// The file itself, for example to let the kernel mount it.

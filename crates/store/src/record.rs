@@ -29,10 +29,18 @@ pub enum Part {
     Chunks,
     /// The ids of the objects of the image, 32 bytes each, ascending. Eviction reads it.
     Objects,
+    /// The index of its boot pack, if it has one.
+    Boot,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 5] = [Self::Manifest, Self::Config, Self::Tree, Self::Chunks, Self::Objects];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Manifest, Self::Config, Self::Tree, Self::Chunks, Self::Objects, Self::Boot];
+
+    /// Whether a record cannot be without it.
+    fn is_required(self) -> bool {
+        self != Self::Boot
+    }
 
     pub(crate) fn file_name(self) -> &'static str {
         match self {
@@ -41,6 +49,7 @@ impl Part {
             Self::Tree => "tree.erofs",
             Self::Chunks => "chunks",
             Self::Objects => "objects",
+            Self::Boot => "boot",
         }
     }
 }
@@ -144,8 +153,8 @@ pub fn parse_record(text: &[u8]) -> Result<ImageRecord, RecordError> {
     if record.layers.len() > limits::LAYERS {
         return Err(RecordError::Inconsistent("more layers than an image may have"));
     }
-    let complete = Part::ALL.iter().all(|part| record.parts.iter().filter(|other| other.part == *part).count() == 1);
-    if !complete || record.parts.len() != Part::ALL.len() {
+    let count = |part: Part| record.parts.iter().filter(|other| other.part == part).count();
+    if Part::ALL.into_iter().any(|part| count(part) > 1 || (count(part) == 0 && part.is_required())) {
         return Err(RecordError::Inconsistent("a file of the record is missing or named twice"));
     }
     if record.part(Part::Manifest).map(|part| part.digest) != Some(record.manifest) {

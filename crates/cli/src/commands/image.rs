@@ -5,7 +5,7 @@ use std::{fmt, io};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use tarpon_engine::{Access, ImageRequest, IndexChoice, Pull, auth_files};
+use tarpon_engine::{Access, ImageRequest, IndexChoice, PROFILE_BYTES, Pull, auth_files};
 use tarpon_oci::{InvalidSource, Platform, Source};
 
 /// The heading of [`RegistryOptions`] in help.
@@ -108,8 +108,19 @@ pub(crate) struct ImageOptions {
     /// for the image: it is believed), or the DIGEST of one
     #[arg(long, value_name = "INDEX", default_value = "none", value_parser = index_choice, env = "TARPON_INDEX")]
     index: IndexChoice,
+    /// Which boot pack of the index to use, by the name of the way in which the image is started; none: do without
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = profile_name, env = "TARPON_PROFILE")]
+    profile: String,
     #[command(flatten)]
     registry: RegistryOptions,
+}
+
+fn profile_name(name: &str) -> Result<String, String> {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+    if name.is_empty() || name.len() > PROFILE_BYTES || !name.chars().all(is_plain) {
+        return Err(format!("expected up to {PROFILE_BYTES} letters, digits, -, _ and ."));
+    }
+    Ok(name.to_owned())
 }
 
 fn index_choice(argument: &str) -> Result<IndexChoice, String> {
@@ -131,6 +142,7 @@ impl ImageOptions {
             platform_named: self.platform.is_some(),
             pull: self.pull.into(),
             index: self.index.clone(),
+            profile: Some(self.profile.clone()).filter(|profile| profile != "none"),
             access: Access {
                 creds: registry.creds.map(|creds| creds.0),
                 authfiles: registry.authfile.map_or_else(auth_files, |file| vec![file]),

@@ -59,7 +59,7 @@ impl Index {
             return self.checked(global, &checked);
         }
         let doing = || format!("cannot index {}", self.image.text());
-        let made = runtime.block_on(session.engine().make_index(&request, &*progress)).doing(doing)?;
+        let made = runtime.block_on(session.engine().make_index(&request, &[], &*progress)).doing(doing)?;
         drop(progress);
         let destination = match &self.output {
             _ if self.push => Some(request.source.clone()),

@@ -14,10 +14,12 @@ mod mode;
 pub(crate) mod mount;
 mod mountpoint;
 pub(crate) mod pull;
+pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod serve;
 mod session;
 pub(crate) mod status;
+pub(crate) mod trace;
 pub(crate) mod umount;
 
 use crate::cli::{Cli, Command};
@@ -32,10 +34,12 @@ pub(crate) fn run(cli: Cli) -> Result {
         Command::Pull(command) => command.run(global),
         Command::Ls(command) => command.run(global),
         Command::Index(command) => command.run(global),
+        Command::Record(command) => command.run(global),
         Command::Inspect(command) => command.run(global),
         Command::Convert(command) => command.run(global),
         Command::Status(command) => command.run(global),
         Command::Cache(command) => command.run(global),
+        Command::Trace(command) => command.run(global),
         Command::Recover(command) => command.run(global),
         Command::Doctor(command) => command.run(global),
         Command::Demo(command) => command.run(global),

@@ -25,6 +25,7 @@ fn help_of_every_subcommand() {
         "inspect",
         "convert",
         "status",
+        "trace",
         "cache",
         "recover",
         "doctor",
@@ -41,6 +42,13 @@ fn help_of_every_subcommand() {
 fn help_of_every_cache_subcommand() {
     for subcommand in ["ls", "usage", "gc", "verify", "rm", "clear"] {
         insta::assert_snapshot!(format!("help_of_cache_{subcommand}"), help(&["cache", subcommand, "--help"]));
+    }
+}
+
+#[test]
+fn help_of_every_trace_subcommand() {
+    for subcommand in ["show", "merge", "plot"] {
+        insta::assert_snapshot!(format!("help_of_trace_{subcommand}"), help(&["trace", subcommand, "--help"]));
     }
 }
 

@@ -9,4 +9,5 @@ mod mounts;
 mod pull;
 mod terminal;
 mod tls;
+mod trace;
 mod world;

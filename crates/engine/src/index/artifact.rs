@@ -18,8 +18,14 @@ use tarpon_oci::{Blob, Digest, InvalidManifest, NewArtifact, NewDescriptor, Veri
 
 /// The kind of artifact.
 pub(crate) const ARTIFACT_TYPE: &str = "application/vnd.tarpon.index.v1";
-/// The type of its only blob.
+/// The type of the blob with the indexes of layers, which comes first.
 pub(crate) const BLOB_TYPE: &str = "application/vnd.tarpon.index.layers.v1";
+/// The type of the index of a boot pack.
+pub(crate) const BOOT_INDEX_TYPE: &str = "application/vnd.tarpon.boot.index.v1";
+/// The type of its frames.
+const BOOT_FRAMES_TYPE: &str = "application/vnd.tarpon.boot.frames.v1";
+/// The annotation of both that names the profile.
+pub(crate) const PROFILE: &str = "dev.tarpon.boot.profile";
 
 const MAGIC: &[u8; 16] = b"tarpon-index\0\0\0\x01";
 const HEADER: usize = 20;
@@ -105,12 +111,26 @@ fn index(encoded: &[u8], blob: Blob) -> Result<LayerIndex, InvalidPacked> {
     packed::unpack(&bytes, blob)
 }
 
-/// The manifest of the artifact whose blob is `blob`, about the image `subject`.
-pub(crate) fn manifest(blob: &[u8], subject: NewDescriptor) -> Result<Verified<Bytes>, InvalidManifest> {
+/// The descriptors of a boot pack: its index and its frames.
+pub(crate) fn boot(profile: &str, index: Blob, frames: Blob) -> [NewDescriptor; 2] {
+    [(BOOT_INDEX_TYPE, index), (BOOT_FRAMES_TYPE, frames)].map(|(media_type, blob)| {
+        let mut descriptor = NewDescriptor::new(media_type, blob);
+        descriptor.annotations.insert(PROFILE.to_owned(), profile.to_owned());
+        descriptor
+    })
+}
+
+/// The manifest of the artifact whose first blob is `blob`, about the image `subject`; `boots` are the descriptors of its
+/// boot packs.
+pub(crate) fn manifest(
+    blob: &[u8],
+    boots: impl IntoIterator<Item = NewDescriptor>,
+    subject: NewDescriptor,
+) -> Result<Verified<Bytes>, InvalidManifest> {
     let described = Blob { digest: Digest::of(blob), size: blob.len() as u64 };
     let artifact = NewArtifact {
         artifact_type: ARTIFACT_TYPE.to_owned(),
-        layers: vec![NewDescriptor::new(BLOB_TYPE, described)],
+        layers: std::iter::once(NewDescriptor::new(BLOB_TYPE, described)).chain(boots).collect(),
         annotations: std::collections::BTreeMap::new(),
         subject: Some(subject),
     };

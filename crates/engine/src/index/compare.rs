@@ -25,7 +25,7 @@ pub(crate) fn piece(chunk: &Chunk) -> Piece {
 /// order each has its entries. Files may be cut otherwise than here, as long as the objects in the store are that.
 pub(crate) fn lie(store: &dyn ObjectStore, said: &LayerIndex, is: &LayerIndex) -> Result<Option<String>, StoreError> {
     let (ours, theirs) = (sorted(is), sorted(said));
-    let differing = ours.iter().zip(&theirs).find(|(one, other)| !is_same(one, other));
+    let differing = ours.iter().zip(&theirs).find(|(one, other)| !is_same(one, said, other));
     if let Some((one, other)) = differing {
         // Where one has an entry that the other has not, the lesser of the two paths is the one in question.
         return Ok(Some(one.path.clone().min(other.path.clone()).to_string()));
@@ -36,6 +36,9 @@ pub(crate) fn lie(store: &dyn ObjectStore, said: &LayerIndex, is: &LayerIndex) -
     }
     for (one, other) in ours.iter().zip(&theirs) {
         let (Node::File(true_content), Node::File(content)) = (&one.node, &other.node) else { continue };
+        if !names_content(said, content) {
+            continue;
+        }
         let list: Vec<Piece> = pieces(said, content).collect();
         if !pieces(is, true_content).eq(list.iter().copied()) && is_list(store, &content.object, &list)? == Some(false)
         {
@@ -53,12 +56,22 @@ fn sorted(index: &LayerIndex) -> Vec<&Entry> {
     entries
 }
 
-fn is_same(one: &Entry, other: &Entry) -> bool {
+/// Whether the index `said` says of an entry what it is. Of a file whose content it does not name, no more than the size can be compared.
+fn is_same(one: &Entry, said: &LayerIndex, other: &Entry) -> bool {
     let is_same_node = match (&one.node, &other.node) {
-        (Node::File(one), Node::File(other)) => (one.size, one.object) == (other.size, other.object),
+        (Node::File(one), Node::File(other)) => {
+            one.size == other.size && (one.object == other.object || !names_content(said, other))
+        }
         (one, other) => one == other,
     };
     is_same_node && one.path == other.path && one.attributes == other.attributes
+}
+
+fn names_content(index: &LayerIndex, content: &FileContent) -> bool {
+    index
+        .chunks
+        .get(content.first_chunk as usize)
+        .is_none_or(|chunk| content.chunk_count == 0 || chunk.place.names_content())
 }
 
 fn pieces<'a>(index: &'a LayerIndex, content: &FileContent) -> impl Iterator<Item = Piece> + use<'a> {

@@ -1,90 +1,190 @@
-//! Finding an index for an image: the one that is pinned, or one that the registry lists.
+//! Finding an index for an image: the one that is pinned, one that the image names itself, or one that the registry lists.
 //!
 //! Whatever is wrong with an index is no reason not to mount: the layers are streamed then, as if there were none, and one
 //! line says why.
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use tarpon_oci::{Artifact, Blob, Digest, MediaType, Verified, limits};
+use tarpon_oci::{Artifact, Blob, Descriptor, Digest, MediaType, Verified, limits};
 use tarpon_registry::{Repository, ResolvedImage};
 
-use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, Indexed};
+use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, BOOT_INDEX_TYPE, Indexed, PROFILE};
+use super::soci::{self, SOCI_VERIFIED, SociIndex};
 use crate::image::IndexChoice;
 
-/// How the states of layers begin of which an index from elsewhere is all that is known.
-pub(crate) const BY_INDEX: &str = "index-";
 /// The user named the index by digest, so whoever made it is believed.
-pub(crate) const INDEX_PINNED: &str = "index-pinned";
+pub(super) const INDEX_PINNED: &str = "index-pinned";
 /// The registry lists the index, and the user said that its word is good enough.
-pub(crate) const INDEX_TRUSTED: &str = "index-trusted";
+pub(super) const INDEX_TRUSTED: &str = "index-trusted";
+
+/// Whether an index from elsewhere is all that is known of a layer in this state.
+pub(crate) fn is_by_index(state: &str) -> bool {
+    [INDEX_PINNED, INDEX_TRUSTED, SOCI_VERIFIED].contains(&state)
+}
 
 /// Indexes of a registry's list that are looked at before giving up.
-const CANDIDATES: usize = 4;
+pub(super) const CANDIDATES: usize = 4;
 
 /// What was found.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// Indexes of layers, each at most once.
-    pub(crate) layers: Vec<Indexed>,
-    /// How far they are to be believed.
-    pub(crate) verification: &'static str,
-    /// Digest of the index.
-    pub(crate) index: Option<Digest>,
-    /// A line for the user: which index is used, or why none is.
-    pub(crate) note: Option<String>,
+    pub(crate) layers: Vec<Usable>,
+    /// Lines for the user: which index is used, or why none is.
+    pub(crate) notes: Vec<String>,
+    /// The index of a boot pack.
+    pub(crate) boot: Option<Verified<Bytes>>,
 }
 
-/// Looks for an index of `image` that covers layers of `wanted`.
+/// The index of a layer.
+#[derive(Debug)]
+pub(crate) struct Usable {
+    pub(crate) indexed: Indexed,
+    /// Digest of the index.
+    pub(crate) index: Digest,
+    /// How far it is to be believed.
+    pub(crate) verification: &'static str,
+    /// What the layer is called, if not by its compression.
+    pub(crate) format: Option<&'static str>,
+}
+
+impl Found {
+    pub(super) fn without(note: String) -> Self {
+        Self { notes: vec![note], ..Self::default() }
+    }
+
+    /// Says which index was used, if it was.
+    pub(super) fn because(mut self, digest: &Digest, why: &str) -> Self {
+        if !self.layers.is_empty() || self.boot.is_some() {
+            self.notes.insert(0, format!("the index {digest} is used, {why}"));
+        }
+        self
+    }
+
+    pub(crate) fn of(&self, blob: &Blob) -> Option<&Usable> {
+        self.layers.iter().find(|layer| layer.indexed.blob == *blob)
+    }
+
+    /// The layers that are still without an index.
+    fn rest(&self, wanted: &[Blob]) -> Vec<Blob> {
+        wanted.iter().filter(|blob| self.of(blob).is_none()).copied().collect()
+    }
+
+    fn add(&mut self, more: Self) {
+        self.layers.extend(more.layers);
+        self.notes.extend(more.notes);
+        self.boot = self.boot.take().or(more.boot);
+    }
+}
+
+/// Whether it takes asking somebody to know that there is no index.
+pub(crate) fn may_have(choice: &IndexChoice, image: &ResolvedImage) -> bool {
+    *choice != IndexChoice::None || soci::is_named(image)
+}
+
+/// Looks for indexes of `image` that cover layers of `wanted`: first the one that the user chose, then the one that the image names,
+/// then others that the user is content with.
 pub(crate) async fn find(
     choice: &IndexChoice,
     repository: &Repository,
     image: &ResolvedImage,
     wanted: &[Blob],
+    profile: Option<&str>,
 ) -> Found {
-    match choice {
+    if wanted.is_empty() && profile.is_none() {
+        return Found::default();
+    }
+    let mut found = match choice {
         IndexChoice::None => Found::default(),
-        _ if wanted.is_empty() => Found::default(),
-        IndexChoice::Pinned(digest) => match fetch(repository, image, digest, wanted).await {
-            Ok(layers) => found(layers, INDEX_PINNED, digest, "as it was pinned"),
-            Err(reason) => without(format!("the index {digest} is not used: {reason}")),
-        },
-        IndexChoice::Registry => listed(repository, image, wanted).await,
+        IndexChoice::Pinned(digest) => pinned(digest, repository, image, wanted, profile).await,
+        IndexChoice::Registry => listed(repository, image, wanted, profile).await,
+    };
+    let rest = found.rest(wanted);
+    if !rest.is_empty() {
+        found.add(soci::named(repository, image, &rest).await);
+    }
+    let rest = found.rest(wanted);
+    if !rest.is_empty() && *choice == IndexChoice::Registry {
+        found.add(soci::listed(repository, image, &rest).await);
+    }
+    // That there is none of one kind is of no interest where there is one of another, or where none is needed.
+    if *choice == IndexChoice::Registry && (!found.layers.is_empty() || wanted.is_empty()) {
+        found.notes.retain(|note| !note.starts_with(NONE));
+    }
+    found
+}
+
+const NONE: &str = "no index is used";
+
+/// The index that the user pinned, of whichever kind.
+pub(super) async fn pinned(
+    digest: &Digest,
+    repository: &Repository,
+    image: &ResolvedImage,
+    wanted: &[Blob],
+    profile: Option<&str>,
+) -> Found {
+    let fetched = async {
+        let bytes = repository.manifest(digest).await.map_err(|error| error.to_string())?;
+        match SociIndex::of(&bytes) {
+            Some(index) => index.pinned(repository, image, wanted).await,
+            None => {
+                fetch(bytes, repository, image, wanted, profile).await.map(|held| held.found(*digest, INDEX_PINNED))
+            }
+        }
+    };
+    match fetched.await {
+        Ok(found) => found.because(digest, "as it was pinned"),
+        Err(reason) => Found::without(format!("the index {digest} is not used: {reason}")),
     }
 }
 
-async fn listed(repository: &Repository, image: &ResolvedImage, wanted: &[Blob]) -> Found {
+async fn listed(repository: &Repository, image: &ResolvedImage, wanted: &[Blob], profile: Option<&str>) -> Found {
     let list = match repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await {
         Ok(list) => list,
-        Err(error) => return without(format!("no index is used: {error}")),
+        Err(error) => return Found::without(format!("{NONE}: {error}")),
     };
     let mut reason = format!("{} lists none for this image", repository.name());
     // Where the list is an index under a tag, the newest is the last.
     for candidate in list.iter().rev().take(CANDIDATES) {
-        match fetch(repository, image, &candidate.digest, wanted).await {
-            Ok(layers) => return found(layers, INDEX_TRUSTED, &candidate.digest, "because the registry lists it"),
+        let fetched = async {
+            let bytes = repository.manifest(&candidate.digest).await.map_err(|error| error.to_string())?;
+            fetch(bytes, repository, image, wanted, profile).await
+        };
+        match fetched.await {
+            Ok(held) => {
+                return held
+                    .found(candidate.digest, INDEX_TRUSTED)
+                    .because(&candidate.digest, "because the registry lists it");
+            }
             Err(error) => reason = format!("{}: {error}", candidate.digest),
         }
     }
-    without(format!("no index is used: {reason}"))
+    Found::without(format!("{NONE}: {reason}"))
 }
 
-fn found(layers: Vec<Indexed>, verification: &'static str, digest: &Digest, why: &str) -> Found {
-    let note = format!("the index {digest} is used, {why}");
-    Found { layers, verification, index: Some(*digest), note: Some(note) }
+/// What an artifact holds that is of use.
+struct Held {
+    layers: Vec<Indexed>,
+    boot: Option<Verified<Bytes>>,
 }
 
-fn without(note: String) -> Found {
-    Found { note: Some(note), ..Found::default() }
+impl Held {
+    fn found(self, index: Digest, verification: &'static str) -> Found {
+        let usable = |indexed| Usable { indexed, index, verification, format: None };
+        Found { layers: self.layers.into_iter().map(usable).collect(), notes: Vec::new(), boot: self.boot }
+    }
 }
 
-/// Fetches the artifact `digest` and checks that it is about `image`.
+/// Reads the artifact whose manifest is `bytes`, if it is about `image`: the indexes of layers that are wanted, and the index of the
+/// boot pack for `profile`, at the same time.
 async fn fetch(
+    bytes: Verified<Bytes>,
     repository: &Repository,
     image: &ResolvedImage,
-    digest: &Digest,
     wanted: &[Blob],
-) -> Result<Vec<Indexed>, String> {
-    let bytes = repository.manifest(digest).await.map_err(|error| error.to_string())?;
+    profile: Option<&str>,
+) -> Result<Held, String> {
     let artifact = Artifact::parse(bytes).map_err(|error| error.to_string())?;
     if artifact.artifact_type != ARTIFACT_TYPE {
         return Err(format!("it is a {}", artifact.artifact_type));
@@ -93,10 +193,20 @@ async fn fetch(
     if subject != Some(*image.manifest.digest()) {
         return Err("it is about another image".to_owned());
     }
-    let blob = match &artifact.layers[..] {
-        [layer] if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
+    let blob = match artifact.layers.first() {
+        Some(layer) if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
         _ => return Err("it does not hold what an index holds".to_owned()),
     };
+    let layers = async { if wanted.is_empty() { Ok(Vec::new()) } else { layers(repository, blob, wanted).await } };
+    let (layers, boot) = futures::join!(layers, boot(repository, &artifact, profile));
+    let (layers, boot) = (layers?, boot?);
+    if layers.is_empty() && boot.is_none() {
+        return Err("it covers no layer that needs one".to_owned());
+    }
+    Ok(Held { layers, boot })
+}
+
+async fn layers(repository: &Repository, blob: Blob, wanted: &[Blob]) -> Result<Vec<Indexed>, String> {
     if blob.size > limits::INDEX_ARTIFACT_BYTES {
         return Err(format!("it has {} bytes, more than {}", blob.size, limits::INDEX_ARTIFACT_BYTES));
     }
@@ -105,11 +215,28 @@ async fn fetch(
     let reading = tokio::task::spawn_blocking(move || artifact::read(&bytes, |blob| wanted.contains(blob)));
     let mut layers = reading.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     layers.dedup_by_key(|layer| layer.blob.digest);
-    if layers.is_empty() { Err("it covers no layer that needs one".to_owned()) } else { Ok(layers) }
+    Ok(layers)
+}
+
+/// The index of the boot pack for `profile`, if there is one.
+async fn boot(
+    repository: &Repository,
+    artifact: &Artifact,
+    profile: Option<&str>,
+) -> Result<Option<Verified<Bytes>>, String> {
+    let is_for = |layer: &&Descriptor| {
+        layer.media_type == MediaType::Other(BOOT_INDEX_TYPE.to_owned())
+            && profile.is_some_and(|profile| layer.annotations.get(PROFILE).is_some_and(|name| name == profile))
+    };
+    let Some(layer) = artifact.layers.iter().find(is_for) else { return Ok(None) };
+    if layer.size > limits::BOOT_INDEX_BYTES {
+        return Err(format!("its boot pack {profile:?} has an index of {} bytes", layer.size));
+    }
+    whole(repository, layer.blob()).await.map(Some)
 }
 
 /// All bytes of a blob, checked.
-async fn whole(repository: &Repository, blob: Blob) -> Result<Verified<Bytes>, String> {
+pub(super) async fn whole(repository: &Repository, blob: Blob) -> Result<Verified<Bytes>, String> {
     let mut all = BytesMut::new();
     let pieces = repository.blobs().read(blob, 0..blob.size).await;
     let mut pieces = pieces.map_err(|error| error.to_string())?;

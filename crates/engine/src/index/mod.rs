@@ -4,19 +4,26 @@
 //! what was learned beside the image in its registry ([`artifact`]), and everybody else mounts lazily from then on.
 
 mod artifact;
+mod boot;
 mod compare;
 mod find;
+mod soci;
 
 use bytes::Bytes;
 use serde::Serialize;
+use tarpon_fetch::trace::Trace;
 use tarpon_layer::{Entry, LayerIndex, Node};
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
+use tarpon_registry::Repository;
+use tarpon_store::Store;
 
 pub(crate) use self::artifact::Indexed;
+pub use self::boot::BootPack;
+use self::boot::Packer;
 pub(crate) use self::compare::{Piece, is_list, lie, piece};
-pub(crate) use self::find::{BY_INDEX, Found, find};
-use crate::image::{ImageRequest, IndexChoice};
+pub(crate) use self::find::{Found, Usable, find, is_by_index, may_have};
+use crate::image::ImageRequest;
 use crate::prepare::{self, Layer};
 use crate::progress::Progress;
 use crate::protocol::Access;
@@ -37,6 +44,8 @@ pub struct ImageIndexArtifact {
     pub layers_size: u64,
     /// The layers that it covers, lowest first.
     pub layers: Vec<IndexedLayer>,
+    /// Its boot packs, one for each recorded way to start the image.
+    pub boots: Vec<BootPack>,
     /// The artifact's manifest.
     #[serde(skip)]
     manifest: Bytes,
@@ -72,43 +81,39 @@ pub struct IndexCheck {
 }
 
 impl Engine {
-    /// Makes the index of an image: reads each layer without a table of contents once, unless that was done before.
-    pub async fn make_index(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<ImageIndexArtifact> {
+    /// Makes the index of an image: reads each layer without a table of contents once, unless that was done before. With traces of
+    /// starts, the index is cut to fit them, and has a boot pack for each.
+    pub async fn make_index(
+        &self,
+        request: &ImageRequest,
+        traces: &[Trace],
+        progress: &dyn Progress,
+    ) -> Result<ImageIndexArtifact> {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
-        let layers = prepare::index_layers(self, &repository, &image, &IndexChoice::None, progress).await?;
-        let mut indexed: Vec<Indexed> = Vec::new();
-        for layer in layers.into_iter().filter(Layer::was_streamed) {
-            if !indexed.iter().any(|known| known.blob == layer.blob) {
-                indexed.push(Indexed { blob: layer.blob, compression: layer.compression, index: layer.index });
-            }
-        }
-        if indexed.is_empty() {
+        let layers = prepare::index_layers(self, &repository, &image, progress).await?;
+        if traces.is_empty() && !layers.iter().any(boot::is_described) {
             let cause = "each of its layers has a table of contents of its own";
             return Err(Error::new(ErrorKind::Refused, "make the index", cause).hint("it mounts lazily as it is"));
         }
-        let described = indexed.iter().map(|layer| IndexedLayer {
-            digest: layer.blob.digest,
-            size: layer.blob.size,
-            entries: layer.index.entries.len(),
-            checkpoints: layer.index.checkpoints.len(),
-        });
-        let described: Vec<IndexedLayer> = described.collect();
-        let failed = |cause: String| Error::new(ErrorKind::Other, "write the index", cause);
-        let packing = tokio::task::spawn_blocking(move || artifact::blob(&indexed));
-        let blob = packing.await.map_err(|error| failed(error.to_string()))?.map_err(failed)?;
+        let (store, name, traces) = (self.store().clone(), request.text.clone(), traces.to_vec());
+        let packing = tokio::task::spawn_blocking(move || pack(store, &repository, layers, &name, &traces));
+        let packed = packing.await.map_err(|error| Error::new(ErrorKind::Other, "write the index", error))??;
         let subject = tarpon_oci::Blob { digest: *image.manifest.digest(), size: image.manifest.bytes.len() as u64 };
         let subject = NewDescriptor::new(image.manifest.media_type.clone(), subject);
-        let manifest = artifact::manifest(&blob, subject).map_err(|error| failed(error.to_string()))?;
+        let boots = packed.boots.iter().flat_map(BootPack::descriptors);
+        let manifest = artifact::manifest(&packed.blob, boots, subject)
+            .map_err(|error| Error::new(ErrorKind::Other, "write the index", error))?;
         Ok(ImageIndexArtifact {
             image: image.name.clone(),
             manifest_digest: *image.manifest.digest(),
             index_digest: *manifest.digest(),
-            index_size: blob.len() as u64,
-            layers_size: described.iter().map(|layer| layer.size).sum(),
-            layers: described,
+            index_size: packed.blob.len() as u64,
+            layers_size: packed.layers.iter().map(|layer| layer.size).sum(),
+            layers: packed.layers,
+            boots: packed.boots,
             manifest: manifest.into_inner(),
-            blob,
+            blob: packed.blob,
         })
     }
 
@@ -123,6 +128,10 @@ impl Engine {
         let publish = async {
             target.push_bytes(Bytes::from_static(EMPTY_CONFIG)).await?;
             target.push_bytes(index.blob.clone()).await?;
+            for boot in &index.boots {
+                target.push_bytes(boot.index.clone()).await?;
+                target.push_bytes(boot.frames.clone()).await?;
+            }
             target.push_manifest(OCI_MANIFEST, index.manifest.clone(), None).await
         };
         publish.await.map_err(|error| access::registry(format!("publish the index to {}", target.name()), error))
@@ -140,13 +149,18 @@ impl Engine {
     ) -> Result<IndexCheck> {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
-        let layers = prepare::index_layers(self, &repository, &image, &IndexChoice::None, progress).await?;
+        let layers = prepare::index_layers(self, &repository, &image, progress).await?;
         let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
-        let found = find(&IndexChoice::Pinned(*index), &repository, &image, &wanted).await;
+        let found = find::pinned(index, &repository, &image, &wanted, None).await;
+        let refused = |cause: String| Error::new(ErrorKind::Refused, "check the index", cause);
         if found.layers.is_empty() {
-            return Err(Error::new(ErrorKind::Refused, "check the index", found.note.unwrap_or_default()));
+            return Err(refused(found.notes.join("; ")));
         }
-        let differences = found.layers.iter().filter_map(|said| {
+        if found.layers.iter().any(|layer| layer.format.is_some()) {
+            let cause = "it is a SOCI index, which has no digests of contents to compare";
+            return Err(refused(cause.to_owned()).hint("`tarpon pull` compares everything else of it"));
+        }
+        let differences = found.layers.iter().filter_map(|Usable { indexed: said, .. }| {
             let is = layers.iter().find(|layer| layer.blob == said.blob)?;
             let place = difference(&said.index, &is.index)?;
             Some(format!("layer {}: the index is wrong about {place}", said.blob.digest))
@@ -158,6 +172,33 @@ impl Engine {
             differences: differences.collect(),
         })
     }
+}
+
+/// The parts of an artifact.
+struct Packed {
+    layers: Vec<IndexedLayer>,
+    blob: Bytes,
+    boots: Vec<BootPack>,
+}
+
+fn pack(store: Store, repository: &Repository, mut layers: Vec<Layer>, name: &str, traces: &[Trace]) -> Result<Packed> {
+    let mut boots = Vec::with_capacity(traces.len());
+    if !traces.is_empty() {
+        let packer = Packer::new(store, repository, &layers, name)?;
+        packer.cut(&mut layers, traces)?;
+        for trace in traces {
+            boots.push(packer.pack(&layers, trace)?);
+        }
+    }
+    let indexed = boot::indexed(&layers);
+    let described = indexed.iter().map(|layer| IndexedLayer {
+        digest: layer.blob.digest,
+        size: layer.blob.size,
+        entries: layer.index.entries.len(),
+        checkpoints: layer.index.checkpoints.len(),
+    });
+    let blob = artifact::blob(&indexed).map_err(|cause| Error::new(ErrorKind::Other, "write the index", cause))?;
+    Ok(Packed { layers: described.collect(), blob, boots })
 }
 
 /// The first path that one index says something else about than the other.
@@ -189,6 +230,6 @@ pub(crate) fn altered(index: &ImageIndexArtifact, alter: impl FnOnce(&mut [Index
     let honest = tarpon_oci::Artifact::parse(tarpon_oci::Verified::seal(index.manifest.clone())).unwrap();
     let subject = honest.subject.unwrap();
     let subject = NewDescriptor::new(OCI_MANIFEST, subject.blob());
-    let manifest = artifact::manifest(&blob, subject).unwrap();
+    let manifest = artifact::manifest(&blob, [], subject).unwrap();
     ImageIndexArtifact { index_digest: *manifest.digest(), manifest: manifest.into_inner(), blob, ..index.clone() }
 }

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use bytes::Bytes;
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::{LayerIndex, ObjectId};
-use tarpon_oci::{ImageConfig, Manifest};
-use tarpon_store::{ImageRecord, LayerRecord, Part, Store, StoreError};
-use tarpon_tree::{Tree, erofs, merge};
+use tarpon_oci::{Digest, ImageConfig, Manifest, Verified};
+use tarpon_store::{ImageRecord, LayerRecord, LoadedImage, Part, Store, StoreError};
+use tarpon_tree::{Line, Tree, erofs, merge};
 
 use super::layers::Layer;
-use crate::index::{BY_INDEX, Piece, is_list, piece};
+use crate::index::{Piece, is_by_index, is_list, piece};
 use crate::{Error, ErrorKind, Result};
 
 /// Everything that a record is made of.
@@ -21,11 +22,13 @@ pub(super) struct Image {
     pub(super) manifest: Manifest,
     pub(super) config: ImageConfig,
     pub(super) layers: Vec<Layer>,
+    /// The index of its boot pack.
+    pub(super) boot: Option<Verified<Bytes>>,
 }
 
 /// Merges and installs. Blocks on the processor and the disk.
 pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
-    let Image { name, platform, manifest, config, layers } = image;
+    let Image { name, platform, manifest, config, layers, boot } = image;
     let (indexes, layers): (Vec<LayerIndex>, Vec<Layer>) =
         layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer)).unzip();
     let tree = merge(&indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
@@ -48,9 +51,18 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
         staging.put(Part::Tree, &erofs)?;
         staging.put(Part::Chunks, &chunks)?;
         staging.put_objects(objects)?;
+        if let Some(boot) = &boot {
+            staging.put(Part::Boot, boot)?;
+        }
         staging.install()
     };
     install().map_err(|error| Error::new(ErrorKind::Store, "write the image's record", error))
+}
+
+/// The chunk table of an image whose layers have these indexes.
+pub(crate) fn chunks_of(indexes: &[LayerIndex], layers: &[Layer]) -> Result<Vec<u8>> {
+    let tree = merge(indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
+    chunk_table(&tree, indexes, layers).map_err(|error| Error::new(ErrorKind::Refused, "list the chunks", error))
 }
 
 /// Where the bytes of every object of the tree are: objects that no path leads to any more are left out.
@@ -80,20 +92,22 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
     let Some(known) = store.load_image(&record.manifest).map_err(failed)? else { return Ok(()) };
     let pairs = known.record.layers.iter().zip(&mut record.layers);
-    let mut raised: Vec<_> = pairs
-        .filter(|(was, is)| was.verification.starts_with(BY_INDEX) && was.verification != is.verification)
-        .collect();
+    let mut raised: Vec<_> =
+        pairs.filter(|(was, is)| is_by_index(&was.verification) && was.verification != is.verification).collect();
     if raised.is_empty() {
         return Ok(());
     }
-    let cut =
-        if known.tree.as_ref() == tree { cut(store, known.chunks.as_ref(), chunks).map_err(failed)? } else { Cut::Lie };
+    let cut = match known.tree.as_ref() == tree {
+        true => cut(store, known.chunks.as_ref(), chunks).map_err(failed)?,
+        false if same_but_names(&known, tree) => Cut::Unknown,
+        false => Cut::Lie,
+    };
     if cut == Cut::Same {
         return Ok(());
     }
     let is_removed = store.remove_image(&known.record.manifest).is_ok();
     if cut == Cut::Unknown {
-        // Files cut otherwise: that need not be a lie. But what is mounted goes on being read by those lists.
+        // Files cut or named otherwise: that need not be a lie. But what is mounted goes on being read by those lists.
         if !is_removed {
             raised.iter_mut().for_each(|(was, is)| is.verification.clone_from(&was.verification));
         }
@@ -131,6 +145,32 @@ fn cut(store: &Store, known: &[u8], chunks: &[u8]) -> std::result::Result<Cut, S
         }
     }
     Ok(cut)
+}
+
+/// Whether the trees show the same, with the same contents wherever the known one names contents by their digests. A SOCI index does
+/// not: of its files no more than the sizes can be compared.
+fn same_but_names(known: &LoadedImage, tree: &[u8]) -> bool {
+    let Ok(chunks) = ChunkTable::open(known.chunks.as_ref()) else { return false };
+    let is_by_place = |object: &ObjectId| {
+        let entry = chunks.find(object).and_then(|object| chunks.chunk(object.chunks.start));
+        entry.is_some_and(|entry| !entry.chunk.place.names_content())
+    };
+    let (Some(was), Some(is)) = (lines(known.tree.as_ref()), lines(tree)) else { return false };
+    let same_object = |was: &Option<ObjectId>, is: &Option<ObjectId>| {
+        was == is || (is.is_some() && was.as_ref().is_some_and(is_by_place))
+    };
+    was.len() == is.len() && was.iter().zip(&is).all(|(was, is)| was.0 == is.0 && same_object(&was.1, &is.1))
+}
+
+/// All names of a tree: a digest of what each is but for its content, and its content.
+fn lines(tree: &[u8]) -> Option<Vec<(Digest, Option<ObjectId>)>> {
+    let mut lines = Vec::new();
+    let mut take = |mut line: Line<'_>| {
+        let object = line.object.take();
+        lines.push((Digest::of(line.to_string().as_bytes()), object));
+    };
+    erofs::Image::open(tree).ok()?.lines(&mut take).ok()?;
+    Some(lines)
 }
 
 /// What a chunk table says of objects: their chunks' lengths and digests. `None` if it is none.

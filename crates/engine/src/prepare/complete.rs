@@ -18,7 +18,7 @@ use super::layers::{self, ByToc, Layer, Wanted};
 use super::pace::Pace;
 use super::stream::{self, StreamError, StreamJob};
 use super::{assemble, kept};
-use crate::index::{self, BY_INDEX};
+use crate::index::{self, is_by_index};
 use crate::progress::Silent;
 use crate::{Error, ErrorKind, Result};
 
@@ -78,7 +78,7 @@ impl Completion {
 
     /// Layers of which an index from elsewhere was believed.
     pub(crate) fn by_index(&self) -> Vec<Digest> {
-        let by_index = self.record.layers.iter().filter(|layer| layer.verification.starts_with(BY_INDEX));
+        let by_index = self.record.layers.iter().filter(|layer| is_by_index(&layer.verification));
         by_index.map(|layer| layer.digest).collect()
     }
 
@@ -228,6 +228,8 @@ impl Completion {
                 manifest: image.manifest.clone(),
                 config: image.config.clone(),
                 layers,
+                // Nothing is left to be brought.
+                boot: None,
             };
             match assemble::assemble(&image.store, assembled) {
                 Ok(_) => Ok(()),

@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::future::try_join_all;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_fetch::BlobSource;
 use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::Claim;
 use tarpon_layer::{LayerIndex, Node};
-use tarpon_oci::{Blob, Descriptor, Digest, ImageConfig};
+use tarpon_oci::{Blob, Descriptor, Digest, ImageConfig, Verified};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::Store;
 
@@ -17,7 +18,7 @@ use super::pace::{STREAMS, Unhindered};
 use super::stream::{StreamError, StreamJob, stream};
 use super::{kept, toc};
 use crate::image::IndexChoice;
-use crate::index::{self, Found, Indexed};
+use crate::index::{self, Found, Indexed, Usable};
 use crate::progress::{LayerPlan, LayerWay, Progress};
 use crate::{Error, ErrorKind, Result, access};
 
@@ -25,6 +26,9 @@ use crate::{Error, ErrorKind, Result, access};
 pub(super) const DIFF_ID_VERIFIED: &str = "diffID-verified";
 /// The table of contents is the one that the manifest names; what it names is checked as it is read.
 pub(super) const TOC_VERIFIED: &str = "toc-verified";
+
+/// How the names of formats begin that have no table of contents.
+const PLAIN: &str = "tar";
 
 /// An indexed layer.
 #[derive(Debug, Clone)]
@@ -41,10 +45,16 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    fn by_index(indexed: &Indexed, verification: &str) -> Self {
-        let Indexed { blob, compression, index } = indexed.clone();
-        let (format, verification) = (crate::inspect::format_name(compression).to_owned(), verification.to_owned());
+    fn by_index(usable: &Usable) -> Self {
+        let Indexed { blob, compression, index } = usable.indexed.clone();
+        let format = usable.format.unwrap_or_else(|| crate::inspect::format_name(compression)).to_owned();
+        let verification = usable.verification.to_owned();
         Self { blob, compression, format, verification, diff_id: None, index, fallback: None }
+    }
+
+    /// Whether only an index says what is in it and where: it has no table of contents that could be read.
+    pub(crate) fn needs_index(&self) -> bool {
+        self.format.starts_with(PLAIN)
     }
 
     /// Whether every byte of it was seen here.
@@ -56,8 +66,11 @@ impl Layer {
 /// How much of the layers is brought.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Extent<'a> {
-    /// What it takes to know what is in them; the index may come from where the choice says.
-    Index(&'a IndexChoice),
+    /// What it takes to know what is in them; the index may come from where the choice says, and with it the
+    /// boot pack for a profile.
+    Index(&'a IndexChoice, Option<&'a str>),
+    /// The same, from the layers alone.
+    Own,
     /// Every byte that is not here: afterwards all objects are in the store and all layers are verified.
     Whole,
 }
@@ -69,6 +82,15 @@ pub(super) struct Wanted {
     pub(super) claim: Claim,
 }
 
+/// What is known of an image's layers.
+pub(super) struct Indexes {
+    pub(super) config: ImageConfig,
+    /// Lowest first.
+    pub(super) layers: Vec<Layer>,
+    /// The index of a boot pack that came with an index from elsewhere.
+    pub(super) boot: Option<Verified<Bytes>>,
+}
+
 /// Indexes all layers, lowest first. A blob that the image has twice is indexed once.
 pub(super) async fn index_all(
     store: &Store,
@@ -76,11 +98,11 @@ pub(super) async fn index_all(
     image: &ResolvedImage,
     extent: Extent<'_>,
     progress: &dyn Progress,
-) -> Result<(ImageConfig, Vec<Layer>)> {
+) -> Result<Indexes> {
     let is_whole = matches!(extent, Extent::Whole);
     let choice = match extent {
-        Extent::Index(choice) => choice,
-        Extent::Whole => &IndexChoice::None,
+        Extent::Index(choice, profile) => Some((choice, profile)).filter(|(choice, _)| index::may_have(choice, image)),
+        Extent::Own | Extent::Whole => None,
     };
     let wanted = wanted(&image.manifest.layers)?;
     let mut found: HashMap<Digest, Layer> = HashMap::new();
@@ -93,18 +115,17 @@ pub(super) async fn index_all(
         wanted.iter().filter(|layer| matches!(layer.claim, Claim::Plain) && !found.contains_key(&layer.blob.digest));
     let plain: Vec<Blob> = plain.map(|layer| layer.blob).collect();
     // Looking for an index takes as long as the config, without which no layer can be streamed.
-    let (early, by_index) = if *choice == IndexChoice::None || plain.is_empty() {
-        (None, Found::default())
-    } else {
-        let (config, by_index) =
-            futures::join!(access::config(repository, image), index::find(choice, repository, image, &plain));
-        (Some(config?), by_index)
+    let (early, by_index) = match choice.filter(|_| !plain.is_empty()) {
+        None => (None, Found::default()),
+        Some((choice, profile)) => {
+            let finding = index::find(choice, repository, image, &plain, profile);
+            let (config, by_index) = futures::join!(access::config(repository, image), finding);
+            (Some(config?), by_index)
+        }
     };
     let lacking = if is_whole { lacking(store, &wanted, &found) } else { HashSet::new() };
     progress.resolved(image.manifest.digest(), &plan(&wanted, &found, &by_index, &lacking));
-    if let Some(note) = &by_index.note {
-        progress.note(note);
-    }
+    by_index.notes.iter().for_each(|note| progress.note(note));
     let blobs = repository.blobs();
     let missing: Vec<&Wanted> = wanted.iter().filter(|layer| !found.contains_key(&layer.blob.digest)).collect();
     // The config and the tables of contents are one round trip together.
@@ -115,7 +136,16 @@ pub(super) async fn index_all(
             None => access::config(repository, image).await,
         }
     };
-    let (config, tocs) = futures::try_join!(config, try_join_all(tocs))?;
+    // Where no layer needs an index, a boot pack is worth no waiting beyond this.
+    let boot = async {
+        match choice.filter(|_| plain.is_empty()) {
+            Some((choice, profile)) => index::find(choice, repository, image, &[], profile).await,
+            None => Found::default(),
+        }
+    };
+    let (tables, only_boot) = futures::join!(async { futures::try_join!(config, try_join_all(tocs)) }, boot);
+    let (config, tocs) = tables?;
+    only_boot.notes.iter().for_each(|note| progress.note(note));
     let mut to_stream = Vec::new();
     // Kept for an image whose config names another diffID: then one of the two configs is wrong. Streaming tells.
     for layer in &wanted {
@@ -127,8 +157,7 @@ pub(super) async fn index_all(
         }
     }
     for (layer, outcome) in missing.into_iter().zip(tocs) {
-        let indexed = by_index.layers.iter().find(|indexed| indexed.blob == layer.blob);
-        match (outcome, indexed) {
+        match (outcome, by_index.of(&layer.blob)) {
             (ByToc::Indexed(indexed), _) => {
                 keep(store, &mut found, layer, *indexed);
                 if is_whole {
@@ -136,12 +165,10 @@ pub(super) async fn index_all(
                 }
             }
             // Not kept for other images: it is believed for this one.
-            (ByToc::MustStream { .. }, Some(indexed)) => {
+            (ByToc::MustStream { .. }, Some(usable)) => {
                 progress.layer_done(layer.number);
-                let said = Layer::by_index(indexed, by_index.verification);
-                if let Some(index) = by_index.index {
-                    kept::save_said(store, image.manifest.digest(), index, &said);
-                }
+                let said = Layer::by_index(usable);
+                kept::save_said(store, image.manifest.digest(), usable.index, &said);
                 found.insert(layer.blob.digest, said);
             }
             (ByToc::MustStream { fallback }, None) => to_stream.push((layer, fallback)),
@@ -171,7 +198,7 @@ pub(super) async fn index_all(
         }
         layers.push(found);
     }
-    Ok((config, layers))
+    Ok(Indexes { config, layers, boot: by_index.boot.or(only_boot.boot) })
 }
 
 impl Layer {
@@ -227,7 +254,7 @@ fn plan(
         _ if lacking.contains(&layer.blob.digest) => LayerWay::Whole,
         _ if found.contains_key(&layer.blob.digest) => LayerWay::Local,
         Claim::Toc(_) => LayerWay::Toc,
-        Claim::Plain if by_index.layers.iter().any(|indexed| indexed.blob == layer.blob) => LayerWay::Index,
+        Claim::Plain if by_index.of(&layer.blob).is_some() => LayerWay::Index,
         Claim::Plain => LayerWay::Stream,
     };
     wanted

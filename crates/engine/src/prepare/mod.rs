@@ -17,14 +17,17 @@ mod platform;
 mod stream;
 pub(crate) mod toc;
 
+pub(crate) use assemble::chunks_of;
 pub(crate) use complete::{Completion, Incomplete, is_refuted};
+use layers::Indexes;
 pub(crate) use layers::{Extent, Layer};
 pub(crate) use pace::{Pace, STREAMS};
 use tarpon_oci::{Digest, Source};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{ImageRecord, StoreError};
 
-use crate::image::{ImageRequest, IndexChoice, Prepared, Pull};
+use crate::image::{ImageRequest, Prepared, Pull};
+use crate::index::is_by_index;
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
@@ -118,7 +121,16 @@ impl Engine {
                 platform::check_record(self.store(), request, &record)?;
                 (record, Vec::new())
             }
-            None => self.index(request, &repository, resolved, Extent::Index(&request.index), progress).await?,
+            None => {
+                self.index(
+                    request,
+                    &repository,
+                    resolved,
+                    Extent::Index(&request.index, request.profile.as_deref()),
+                    progress,
+                )
+                .await?
+            }
         };
         self.note_name(request, &record)?;
         Ok(prepared(request, record, fallbacks))
@@ -139,10 +151,28 @@ impl Engine {
         }
         // Objects of this import are not evicted before the record that needs them is there.
         let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
-        let (config, layers) = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
+        let indexes = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
+        let by_index = indexes.layers.iter().any(|layer| is_by_index(&layer.verification));
+        match self.assemble(request, resolved.clone(), indexes).await {
+            Err(error) if by_index && error.kind == ErrorKind::Refused => {
+                progress.note(&format!("the index is not used, because the layers do not fit together by it: {error}"));
+            }
+            done => return done,
+        }
+        let indexes = layers::index_all(self.store(), repository, &resolved, Extent::Own, progress).await?;
+        self.assemble(request, resolved, indexes).await
+    }
+
+    async fn assemble(
+        &self,
+        request: &ImageRequest,
+        resolved: ResolvedImage,
+        indexes: Indexes,
+    ) -> Result<(ImageRecord, Vec<String>)> {
+        let Indexes { config, layers, boot } = indexes;
         let fallbacks = layers.iter().filter_map(|layer| layer.fallback.clone()).collect();
         let (name, platform) = (request.source.to_string(), request.platform.to_string());
-        let image = assemble::Image { name, platform, manifest: resolved.manifest, config, layers };
+        let image = assemble::Image { name, platform, manifest: resolved.manifest, config, layers, boot };
         let store = self.store().clone();
         let record = tokio::task::spawn_blocking(move || assemble::assemble(&store, image))
             .await
@@ -151,16 +181,15 @@ impl Engine {
     }
 }
 
-/// The index of each layer, without a record of the image. What is streamed goes into the store all the same.
+/// The index of each layer as the layer itself has it, without a record of the image. What is streamed goes into the store all the same.
 pub(crate) async fn index_layers(
     engine: &Engine,
     repository: &Repository,
     image: &ResolvedImage,
-    choice: &IndexChoice,
     progress: &dyn Progress,
 ) -> Result<Vec<Layer>> {
     let _pin = engine.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
-    Ok(layers::index_all(engine.store(), repository, image, Extent::Index(choice), progress).await?.1)
+    Ok(layers::index_all(engine.store(), repository, image, Extent::Own, progress).await?.layers)
 }
 
 /// Whether the source is a layout or archive that exists.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -73,6 +73,14 @@ impl Client {
             None => Ok(None),
             Some(Response::Status { mounts }) => Ok(Some(mounts)),
             Some(other) => Err(unexpected(other)),
+        }
+    }
+
+    /// The file with what was touched at a mount that is recorded.
+    pub(crate) fn trace(&self, mountpoint: &Path) -> Result<PathBuf> {
+        match self.ask_or_start(&Request::Trace { mountpoint: mountpoint.to_owned() })? {
+            Response::Trace { file } => Ok(file),
+            other => Err(unexpected(other)),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tarpon_fetch::{BlobSource, Fetcher, ImageHandle, Stats};
+use tarpon_fetch::{BlobSource, BootIndex, Fetcher, ImageHandle, Stats};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::Digest;
@@ -22,6 +22,7 @@ pub(super) struct Image {
     store: Store,
     repository: Repository,
     handle: ImageHandle,
+    has_pack: bool,
 }
 
 impl Image {
@@ -29,6 +30,11 @@ impl Image {
     pub(super) fn layers(&self) -> Vec<LayerRecord> {
         let now = self.store.image(&self.record.manifest).ok().flatten();
         now.unwrap_or_else(|| self.record.clone()).layers
+    }
+
+    /// Whether a boot pack brings parts of it.
+    pub(super) fn has_pack(&self) -> bool {
+        self.has_pack
     }
 
     /// Where its layers come from.
@@ -78,6 +84,10 @@ impl Images {
         Self { store, fetcher, loaded: Mutex::default() }
     }
 
+    pub(super) fn fetcher(&self) -> &Fetcher {
+        &self.fetcher
+    }
+
     /// Loads the image, or takes it as it was loaded for an earlier mount.
     pub(super) fn load(&self, request: &MountRequest) -> Result<Arc<Image>> {
         let key = Key { manifest: request.manifest, reference: request.image.clone(), access: request.access.clone() };
@@ -115,8 +125,20 @@ impl Images {
         for layer in found.record.layers.iter().filter(|layer| prepare::is_refuted(layer)) {
             handle.distrust(&layer.digest, "what its index says was found to be wrong");
         }
+        let has_pack = found.boot.is_some_and(|boot| replay(&handle, &boot));
         let file = found.tree.file().try_clone().map_err(|error| failed(error.to_string()))?;
         let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
-        Ok(Image { store: self.store.clone(), record: found.record, tree, repository, handle })
+        Ok(Image { store: self.store.clone(), record: found.record, tree, repository, handle, has_pack })
+    }
+}
+
+/// Begins to bring what the boot pack holds. One that cannot be read is left alone.
+fn replay(handle: &ImageHandle, boot: &[u8]) -> bool {
+    match BootIndex::read(boot) {
+        Ok(index) => handle.replay(&index),
+        Err(error) => {
+            tracing::warn!(image = handle.name(), %error, "its boot pack is not used");
+            false
+        }
     }
 }

@@ -11,6 +11,7 @@ mod listen;
 mod memo;
 mod mounts;
 mod places;
+mod recording;
 pub(crate) mod recover;
 mod sharing;
 mod signals;
@@ -144,6 +145,7 @@ pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
             mounts.mount(*request).map(|status| Response::Mounted(Box::new(status)))
         }
         Request::Unmount { mountpoint } => mounts.unmount(&mountpoint).map(|how| Response::Unmounted { how }),
+        Request::Trace { mountpoint } => mounts.trace(&mountpoint).map(|file| Response::Trace { file }),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),
     })
     .await

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tarpon_fetch::Fetcher;
-use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted};
+use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch};
 use tarpon_store::Store;
 use tokio::runtime::Handle;
 
@@ -15,6 +15,7 @@ use super::backfill::Backfills;
 use super::images::{Image, Images};
 use super::memo::Memo;
 use super::places::{Client, Leaving, Places};
+use super::recording::Recording;
 use crate::protocol::{LayerVerification, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
 
@@ -25,17 +26,18 @@ pub(crate) struct Mounts {
     images: Arc<Images>,
     backfills: Backfills,
     runtime: Handle,
-    places: Arc<Places<Served>>,
+    pub(super) places: Arc<Places<Served>>,
     /// What a dead server had mounted and this one could not mount again.
     lost: Mutex<BTreeMap<PathBuf, MountStatus>>,
 }
 
 /// What is mounted at a place.
 pub(super) struct Served {
-    request: MountRequest,
+    pub(super) request: MountRequest,
     image: Arc<Image>,
     mounted: Mounted,
     before: Baseline,
+    pub(super) recording: Option<Recording>,
 }
 
 /// What the image had already cost when this mount was made: another mount of it may be older.
@@ -77,6 +79,7 @@ impl Mounts {
     /// Mounts. The record is written before the kernel is asked, so that no kill leaves an unrecorded mount.
     pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
         let image = self.images.load(&request)?;
+        let recording = request.record.then(|| Recording::new(self.images.fetcher().clone()));
         let own_inodes = super::sharing::own_inodes(request.mode, image.contested_inode())?;
         self.look_around()?;
         let place = self.places.reserve(&request.mountpoint)?;
@@ -88,7 +91,7 @@ impl Mounts {
             request.fallbacks.push(reason);
         }
         let before = Baseline::of(&image);
-        let mounted = match self.host.mount(&spec(&self.store, &request, &image)) {
+        let mounted = match self.host.mount(&spec(&self.store, &request, &image, recording.as_ref())) {
             Ok(mounted) => mounted,
             Err(error) => {
                 self.forget(&request.mountpoint);
@@ -103,7 +106,7 @@ impl Mounts {
             tracing::debug!(%error, "the image's last use is not noted");
         }
         self.lost.lock().remove(&request.mountpoint);
-        let served = Arc::new(Served { request, image, mounted, before });
+        let served = Arc::new(Served { request, image, mounted, before, recording });
         place.settle(served.clone());
         self.backfills.begin(&served.request, &served.image);
         let status = self.describe(&served);
@@ -225,7 +228,7 @@ impl Baseline {
 
 impl Served {
     fn status(&self) -> MountStatus {
-        let Self { request, image, mounted, before } = self;
+        let Self { request, image, mounted, before, recording: _ } = self;
         let (transfers, counters) = (image.transfers(), image.counters());
         let verification = image.layers().into_iter().map(|layer| LayerVerification {
             digest: layer.digest,
@@ -260,7 +263,7 @@ impl Served {
     }
 }
 
-fn spec(store: &Store, request: &MountRequest, image: &Image) -> MountSpec {
+fn spec(store: &Store, request: &MountRequest, image: &Image, recording: Option<&Recording>) -> MountSpec {
     MountSpec {
         tree: image.tree.clone(),
         objects: store.objects_folder(),
@@ -269,6 +272,8 @@ fn spec(store: &Store, request: &MountRequest, image: &Image) -> MountSpec {
         writable: request.writable.clone(),
         suid: request.suid,
         dev: request.dev,
+        read_ahead: !image.has_pack(),
+        watch: recording.map(|recording| Watch(Arc::new(recording.clone()))),
     }
 }
 

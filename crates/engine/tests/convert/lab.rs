@@ -78,6 +78,7 @@ impl Lab {
             platform: "linux/amd64".parse().unwrap(),
             platform_named: false,
             index: IndexChoice::None,
+            profile: None,
             pull: Pull::Always,
             access: Access::default(),
         };

@@ -33,7 +33,7 @@ pub enum ChunkTableError {
         /// The other.
         other: u64,
     },
-    /// Chunks that leave gaps, overlap, or end elsewhere than the object.
+    /// Chunks that leave gaps, overlap, or end elsewhere than the object; or are not checked in one way.
     #[error("the chunks of object {0} do not cover it")]
     Gap(ObjectId),
 }
@@ -218,8 +218,11 @@ fn offset(chunk: &Chunk) -> u64 {
     }
 }
 
-/// The chunks cover `size` bytes without gap or overlap.
+/// The chunks cover `size` bytes without gap or overlap, and are checked in one way.
 fn check_cover(size: u64, chunks: &[Chunk]) -> Option<()> {
+    if !chunks.windows(2).all(|pair| pair[0].place.names_content() == pair[1].place.names_content()) {
+        return None;
+    }
     let end = chunks.iter().try_fold(0_u64, |place, chunk| {
         if chunk.object_offset != place || chunk.size == 0 {
             return None;

@@ -237,6 +237,9 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
 
 /// The first chunks cover `size` bytes of `object`; how many they are, at least one.
 fn check_run(chunks: &[[u8; CHUNK]], object: u32, size: u64, layers: u32) -> Result<usize, InvalidChunkTable> {
+    let names_content = |chunk: &[u8; CHUNK]| Codec::from_number(chunk[46]).is_none_or(Codec::names_content);
+    // The name of an object says how its chunks are checked: all in one way.
+    let is_named_by_content = chunks.first().is_none_or(names_content);
     let mut place = 0_u64;
     for (number, chunk) in chunks.iter().enumerate() {
         let length = long_at(chunk, 8);
@@ -244,7 +247,8 @@ fn check_run(chunks: &[[u8; CHUNK]], object: u32, size: u64, layers: u32) -> Res
             && length != 0
             && number_at(chunk, 40) == object
             && u32::from(short_at(chunk, 44)) < layers
-            && (chunk[46] == format::ZEROS || Codec::from_number(chunk[46]).is_some());
+            && (chunk[46] == format::ZEROS || Codec::from_number(chunk[46]).is_some())
+            && names_content(chunk) == is_named_by_content;
         if !is_right {
             return Err(InvalidChunkTable("a chunk that is not where it should be"));
         }

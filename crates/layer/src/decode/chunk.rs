@@ -35,7 +35,7 @@ pub enum DecodeError {
     /// Over [`limits::CHUNK_BYTES`] or, with what lies before it, [`limits::MEMBER_BYTES`].
     #[error("the chunk is larger than this program decodes at once")]
     TooLarge,
-    /// [`Codec::Stream`] has no random access, and [`Codec::Deflate`] none without its checkpoint.
+    /// [`Codec::Stream`] has no random access; [`Codec::Deflate`] and [`Codec::CheckedSpan`] have none without a checkpoint.
     #[error("the layer can only be decoded from its beginning")]
     NotSeekable,
 }
@@ -89,7 +89,7 @@ impl ChunkDecoder {
         match codec {
             Codec::Gzip => self.gzip(encoded, skip, out),
             Codec::Zstd => self.zstd(encoded, skip, out),
-            Codec::Raw | Codec::Deflate | Codec::Stream => Err(DecodeError::NotSeekable),
+            Codec::Raw | Codec::Deflate | Codec::CheckedSpan | Codec::Stream => Err(DecodeError::NotSeekable),
         }
     }
 

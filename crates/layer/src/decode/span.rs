@@ -9,7 +9,7 @@ use super::chunk::{DecodeError, gzip_body, malformed};
 use crate::chunks::CheckpointEntry;
 use crate::spans::{WINDOW_BYTES, unpack};
 
-/// As [`decode_chunk`](super::decode_chunk) for [`Codec::Deflate`](crate::Codec::Deflate): `encoded` begins with the byte that
+/// As [`decode_chunk`](super::decode_chunk) for [`Codec::Deflate`](crate::Codec::Deflate) and [`Codec::CheckedSpan`](crate::Codec::CheckedSpan): `encoded` begins with the byte that
 /// the checkpoint names.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! [`LayerIndex`]: what a layer holds and where the bytes of its files are.
 
 mod assembler;
+mod cut;
 mod name;
 mod path;
 mod xattrs;
@@ -16,7 +17,8 @@ pub(crate) use xattrs::XattrSet;
 
 use crate::spans::Checkpoint;
 
-/// The content of a regular file, named by the sha256 of its bytes.
+/// The content of a regular file, named by the sha256 of its bytes; by a hash of where it is, if its chunks are of
+/// [`Codec::CheckedSpan`].
 pub type ObjectId = Digest;
 
 /// One layer: its entries in layer order, and the chunks that its files are made of.
@@ -30,7 +32,7 @@ pub struct LayerIndex {
     /// Chunks of all files; each file owns a run of them ([`FileContent::chunks`]), ascending by object offset,
     /// without gap or overlap.
     pub chunks: Vec<Chunk>,
-    /// Where the spans begin that its chunks of [`Codec::Deflate`] lie in, ascending by offset.
+    /// Where the spans begin that its chunks of [`Codec::Deflate`] or [`Codec::CheckedSpan`] lie in, ascending by offset.
     pub checkpoints: Vec<Checkpoint>,
     /// Xattrs that the layer carried and that images may not set (`trusted.*`, `user.overlay.*`, …).
     pub dropped_xattrs: u64,
@@ -134,10 +136,18 @@ pub struct Chunk {
     /// Decoded bytes, never 0. At most [`tarpon_oci::limits::CHUNK_BYTES`], except where the place is
     /// [`Place::Zeros`] or the codec is [`Codec::Raw`] or [`Codec::Stream`].
     pub size: u64,
-    /// sha256 of the decoded bytes. For [`Place::Zeros`] it is not kept: all zero.
+    /// sha256 of the decoded bytes; of the encoded ones of the whole place for [`Codec::CheckedSpan`]. For [`Place::Zeros`] it is
+    /// not kept: all zero. [`Chunk::content_digest`] tells them apart.
     pub digest: Digest,
     /// Where its bytes are.
     pub place: Place,
+}
+
+impl Chunk {
+    /// The digest of its bytes, if that is known: whatever has this digest is the chunk.
+    pub fn content_digest(&self) -> Option<&Digest> {
+        (self.place != Place::Zeros && self.place.names_content()).then_some(&self.digest)
+    }
 }
 
 /// Where the bytes of a chunk are.
@@ -158,6 +168,16 @@ pub enum Place {
     },
 }
 
+impl Place {
+    /// As [`Codec::names_content`]. Zeros need no digest to be known.
+    pub fn names_content(&self) -> bool {
+        match self {
+            Self::Zeros => true,
+            Self::Blob { codec, .. } => codec.names_content(),
+        }
+    }
+}
+
 /// How a piece of a blob is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Codec {
@@ -172,13 +192,16 @@ pub enum Codec {
     Deflate,
     /// No random access: the layer must be decoded from its beginning, through its own compression.
     Stream,
+    /// As [`Codec::Deflate`], also at the beginning of a member (behind its header), except that nobody knows the digest of what is
+    /// decoded: chunks have that of the encoded bytes, from the offset on and exactly as many as the length says.
+    CheckedSpan,
 }
 
 impl Codec {
     /// All of them; their places, from 1, are their numbers.
-    const ALL: [Self; 5] = [Self::Raw, Self::Gzip, Self::Zstd, Self::Stream, Self::Deflate];
+    const ALL: [Self; 6] = [Self::Raw, Self::Gzip, Self::Zstd, Self::Stream, Self::Deflate, Self::CheckedSpan];
 
-    /// The number that stands for it in binary formats: 1 to 5. Zeros, which have no codec, are 0 there.
+    /// The number that stands for it in binary formats: 1 to 6. Zeros, which have no codec, are 0 there.
     pub(crate) fn number(self) -> u8 {
         match self {
             Self::Raw => 1,
@@ -186,7 +209,14 @@ impl Codec {
             Self::Zstd => 3,
             Self::Stream => 4,
             Self::Deflate => 5,
+            Self::CheckedSpan => 6,
         }
+    }
+
+    /// Whether a digest of a chunk is that of its content, and a digest of an object that of the whole. If not, what was decoded
+    /// is right because what it was decoded from is, and can never be checked again.
+    pub fn names_content(self) -> bool {
+        self != Self::CheckedSpan
     }
 
     /// The codec with this number.

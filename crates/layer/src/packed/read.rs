@@ -246,6 +246,8 @@ impl<'a> Reader<'a> {
                         && chunk.size <= limits::CHUNK_BYTES
                         && decoded <= limits::MEMBER_BYTES
                 }
+                // Names of such objects are made here, of the ztoc; nobody can state them.
+                Codec::CheckedSpan => false,
             };
         let has_checkpoint = codec != Codec::Deflate
             || self.columns.checkpoints.binary_search_by_key(&offset, |checkpoint| checkpoint.offset).is_ok();

@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 /// How far back deflate refers (RFC 1951).
 pub const WINDOW_BYTES: usize = 32 << 10;
 /// Most of a window is zeros, and indexes are written once and fetched often; higher levels save 1 % and take ten times as long.
-const ZSTD_LEVEL: i32 = 9;
+pub(super) const WINDOW_LEVEL: i32 = 9;
+/// For windows that come with an index and stay here: somebody waits for it, and there are thousands in a large layer.
+pub(crate) const FAST_WINDOW_LEVEL: i32 = 1;
 
 /// The beginning of a span that is in the middle of a gzip member, at the boundary of two deflate blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,9 +26,9 @@ pub struct Checkpoint {
 pub struct InvalidWindow;
 
 /// Encodes a window.
-pub(super) fn pack(window: &[u8; WINDOW_BYTES]) -> Box<[u8]> {
+pub(crate) fn pack(window: &[u8; WINDOW_BYTES], level: i32) -> Box<[u8]> {
     // Into a buffer of sufficient size compression cannot fail; an empty window makes the span unreadable, not wrong.
-    zstd::bulk::compress(window, ZSTD_LEVEL).unwrap_or_default().into()
+    zstd::bulk::compress(window, level).unwrap_or_default().into()
 }
 
 /// Decodes a window to the end of `out`.

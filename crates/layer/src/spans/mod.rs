@@ -23,8 +23,8 @@ mod sparse;
 mod starts;
 mod zstd;
 
-pub(crate) use checkpoint::unpack;
 pub use checkpoint::{Checkpoint, InvalidWindow, WINDOW_BYTES};
+pub(crate) use checkpoint::{FAST_WINDOW_LEVEL, pack, unpack};
 pub(crate) use gzip::skip_header;
 pub use reader::{SpanReader, Spans};
 pub use starts::SpanStarts;

@@ -106,7 +106,7 @@ impl Recorder {
         self.judge();
         self.looks = 0;
         if let Some(Candidate { start, window, .. }) = self.best.take() {
-            self.spans.push(Start { window: Some(checkpoint::pack(&window)), ..start });
+            self.spans.push(Start { window: Some(checkpoint::pack(&window, checkpoint::WINDOW_LEVEL)), ..start });
         }
     }
 

@@ -10,11 +10,11 @@ use tarpon_oci::{Digest, limits};
 use super::claim::Format;
 use super::error::{EntryProblem, NotLazy, TocError};
 use super::json::{self, JsonError, RawEntry};
-use super::time;
 use crate::index::{
     Assembler, Attributes, Chunk, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName,
     LayerPath, NO_DIGEST, Node, Place, Timestamp, XattrSet,
 };
+use crate::time;
 
 /// What JSON writers put in place of bytes that are not UTF-8.
 const REPLACEMENT: char = '\u{fffd}';

@@ -14,7 +14,6 @@ mod error;
 mod footer;
 mod json;
 mod open;
-mod time;
 
 pub(crate) use claim::ESTARGZ_DIGEST;
 pub use claim::{Claim, ClaimError, Format, TocClaim};

@@ -65,6 +65,7 @@ pub(crate) struct Adapter {
     in_flight: InFlight,
     counters: Arc<Counters>,
     passes_through: Arc<AtomicBool>,
+    reads_ahead: bool,
 }
 
 impl Adapter {
@@ -78,7 +79,13 @@ impl Adapter {
             in_flight: InFlight::default(),
             counters: Arc::default(),
             passes_through: Arc::default(),
+            reads_ahead: true,
         }
+    }
+
+    /// The kernel is to ask for nothing but what a reader wants.
+    pub(crate) fn without_read_ahead(self) -> Self {
+        Self { reads_ahead: false, ..self }
     }
 
     pub(crate) fn in_flight(&self) -> InFlight {
@@ -149,6 +156,10 @@ impl Adapter {
         if available.contains(InitFlags::FUSE_PASSTHROUGH) {
             let _previous = config.set_max_stack_depth(STACK_DEPTH);
             self.passes_through.store(true, Ordering::Relaxed);
+        }
+        if !self.reads_ahead {
+            // Less than a page; the library takes no 0.
+            let _previous = config.set_max_readahead(1);
         }
         let _previous = config.set_max_write(REQUEST_BYTES);
         let _previous = config.set_max_background(BACKGROUND_REQUESTS);

@@ -74,6 +74,8 @@ impl Bed {
             writable: Writable::No,
             suid: false,
             dev: false,
+            read_ahead: true,
+            watch: None,
         }
     }
 

@@ -3,6 +3,7 @@
 //!
 //! Each states the invariant it checks in its first comment, and takes any bytes.
 
+mod boot_index;
 mod chunk_table;
 mod content_range;
 mod decode_chunk;
@@ -15,10 +16,12 @@ mod pax;
 mod record_json;
 mod spanned_layer;
 mod tar_walk;
+mod trace_file;
 mod tree_build;
 mod write_layer;
 mod www_authenticate;
 mod zstd_chunked_toc;
+mod ztoc;
 
 use tarpon_layer::toc::{Claim, Toc, TocPlace};
 use tarpon_oci::MediaType;
@@ -26,6 +29,7 @@ use tarpon_oci::MediaType;
 use crate::layers::Layer;
 use tar_walk::Sink;
 
+pub use boot_index::boot_index;
 pub use chunk_table::chunk_table;
 pub use content_range::content_range;
 pub use decode_chunk::decode_chunk;
@@ -38,10 +42,12 @@ pub use pax::pax;
 pub use record_json::record_json;
 pub use spanned_layer::spanned_layer;
 pub use tar_walk::tar_walk;
+pub use trace_file::trace_file;
 pub use tree_build::tree_build;
 pub use write_layer::write_layer;
 pub use www_authenticate::www_authenticate;
 pub use zstd_chunked_toc::zstd_chunked_toc;
+pub use ztoc::ztoc;
 
 /// The TOC of a layer that testkit wrote.
 fn toc_of(layer: &Layer) -> Toc {

@@ -10,6 +10,7 @@ mod hostile_toc;
 mod image;
 mod item;
 pub mod random;
+mod soci;
 mod tar;
 mod toc;
 mod zstd_chunked;
@@ -25,6 +26,7 @@ pub use hostile_tar::hostile_tars;
 pub use hostile_toc::hostile_tocs;
 pub use image::{Image, ImageBuilder};
 pub use item::{Item, ItemKind};
+pub use soci::{SOCI_V1, SOCI_V2, SpanStart, Value, Ztoc, ZtocEntry, flatbuffer, soci_manifest, with_soci_index};
 pub use tar::{Dialect, RawHeader, Tar, pad, pax_record, tar};
 pub use zstd_chunked::{Spelling, ZstdChunkedOptions, zstd_chunked, zstd_chunked_from_toc};
 

@@ -48,7 +48,7 @@ pub(super) fn entry(item: &Item) -> Map<String, Value> {
 }
 
 /// Howard Hinnant's civil-from-days, the other way round than the reader has it.
-fn rfc3339((seconds, nanoseconds): (i64, u32)) -> String {
+pub(super) fn rfc3339((seconds, nanoseconds): (i64, u32)) -> String {
     let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let shifted = days + 719_468;
     let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));

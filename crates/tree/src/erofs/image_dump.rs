@@ -10,13 +10,19 @@ use crate::{Kind, Line};
 impl<B: AsRef<[u8]>> Image<B> {
     /// Everything that can be seen of the image, one [`Line`] a name. Checks the image first.
     pub fn dump(&self) -> Result<String, ImageError> {
+        let mut text = String::new();
+        self.lines(&mut |line| writeln!(text, "{line}").expect("a String takes everything"))?;
+        Ok(text)
+    }
+
+    /// Hands every name to `take`, a directory before what is in it. Checks the image first.
+    pub fn lines(&self, take: &mut dyn FnMut(Line<'_>)) -> Result<(), ImageError> {
         self.check()?;
         let mut first_names: HashMap<Nid, Vec<u8>> = HashMap::new();
-        let mut text = String::new();
         let mut path = Vec::new();
         // The directories that the walk is in, each with the length of its path.
         let mut open = vec![(self.read_dir(self.root(), 0)?, 0)];
-        self.write_line(self.root(), &path, &mut first_names, &mut text)?;
+        self.take_line(self.root(), &path, &mut first_names, take)?;
         while let Some((names, path_length)) = open.last_mut() {
             let Some(entry) = names.next().transpose()? else {
                 open.pop();
@@ -28,20 +34,20 @@ impl<B: AsRef<[u8]>> Image<B> {
             path.truncate(*path_length);
             path.extend(path.last().map(|_| b'/'));
             path.extend(entry.name);
-            self.write_line(entry.nid, &path, &mut first_names, &mut text)?;
+            self.take_line(entry.nid, &path, &mut first_names, take)?;
             if entry.kind == Kind::Directory {
                 open.push((self.read_dir(entry.nid, 0)?, path.len()));
             }
         }
-        Ok(text)
+        Ok(())
     }
 
-    fn write_line(
+    fn take_line(
         &self,
         nid: Nid,
         path: &[u8],
         first_names: &mut HashMap<Nid, Vec<u8>>,
-        text: &mut String,
+        take: &mut dyn FnMut(Line<'_>),
     ) -> Result<(), ImageError> {
         let inode = self.inode(nid)?;
         let mut xattrs = Vec::new();
@@ -65,7 +71,7 @@ impl<B: AsRef<[u8]>> Image<B> {
             xattrs,
             same_as: first_names.get(&nid).map(|first| &**first),
         };
-        writeln!(text, "{line}").expect("a String takes everything");
+        take(line);
         first_names.entry(nid).or_insert_with(|| path.to_vec());
         Ok(())
     }

@@ -135,6 +135,7 @@ fn request(reference: &str) -> Result<ImageRequest> {
         platform_named: false,
         pull: Pull::Always,
         index: IndexChoice::None,
+        profile: None,
         access: Access::default(),
     })
 }

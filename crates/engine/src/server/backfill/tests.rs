@@ -68,6 +68,7 @@ impl Lab {
             platform: "linux/amd64".parse().unwrap(),
             platform_named: false,
             index: IndexChoice::Registry,
+            profile: None,
             pull: Pull::Missing,
             access: Access::default(),
         }
@@ -81,7 +82,7 @@ impl Lab {
 
     /// Publishes an index of the image that says what `alter` makes of it; its digest.
     async fn publish(&self, alter: impl FnOnce(&mut [Indexed])) -> Digest {
-        let honest = self.engine().make_index(&self.request(), &Silent).await.unwrap();
+        let honest = self.engine().make_index(&self.request(), &[], &Silent).await.unwrap();
         let index = altered(&honest, alter);
         let request = self.request();
         self.engine().publish_index(&index, &request.source, &request.access).await.unwrap();

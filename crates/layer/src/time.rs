@@ -3,7 +3,7 @@
 use crate::index::Timestamp;
 
 /// `YYYY-MM-DDTHH:MM:SS[.FRACTION](Z|±HH:MM)`. Go's zero time (year 1), which writers use for "unknown", is the epoch.
-pub(super) fn parse(text: &str) -> Option<Timestamp> {
+pub(crate) fn parse(text: &str) -> Option<Timestamp> {
     let (date, rest) = text.split_at_checked(10)?;
     let (clock, rest) = rest.strip_prefix('T')?.split_at_checked(8)?;
     let [year, month, day] = numbers(date, b'-', [4, 2, 2])?;

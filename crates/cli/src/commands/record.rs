@@ -1,0 +1,187 @@
+//! `tarpon record`: runs an image and notes what its start touches, so that the next start has it at hand.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use regex::bytes::Regex;
+use serde::Serialize;
+use tarpon_engine::trace::{FILE_BYTES, Trace};
+use tarpon_engine::{BootPack, ImageIndexArtifact, RecordRequest, Recorded, Until};
+
+use super::image::ImageArgs;
+use super::session::{Session, runtime};
+use crate::cli::Global;
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
+use crate::output::{self, escape};
+use crate::size;
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon record -o start.trace docker.io/library/python:3.12 -- python3 -c 'import json'
+  tarpon record --push --until-port 8080 registry.example/app:v1      publish what a start needs, beside the image
+  tarpon mount --index registry registry.example/app:v1 /mnt          and mount with it
+  tarpon record --push --trace start.trace registry.example/app:v2    a new version, without running it
+  tarpon trace plot start.trace -o start.svg                          see what was read when
+
+The container has the network of this host, and its output goes to this terminal.";
+
+/// Record what a start of an image touches
+///
+/// Runs the image's own command, or another, on a mount of which every read is noted, until it exits or is ready, and writes
+/// down which files were touched and when. With --push, the touched bytes themselves are published beside the image as a
+/// boot pack, in the order of first touch, together with an index of the image: whoever mounts with that index has
+/// them streamed at once.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Record {
+    /// Write the trace into this file
+    #[arg(short, long, value_name = "FILE", required_unless_present = "push")]
+    output: Option<PathBuf>,
+    /// Publish index and boot pack in the image's own repository, as a referrer of the image
+    #[arg(long)]
+    push: bool,
+    /// Take this trace instead of running anything; of several, each is a profile
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "until_port", "until_log", "duration", "command", "env"])]
+    trace: Vec<PathBuf>,
+    /// The start is over when this port of this host accepts connections
+    #[arg(long, value_name = "PORT", group = "end")]
+    until_port: Option<u16>,
+    /// The start is over when a line of output matches
+    #[arg(long, value_name = "REGEX", group = "end")]
+    until_log: Option<Regex>,
+    /// The start is over after so many seconds
+    #[arg(long = "for", value_name = "SECONDS", group = "end")]
+    duration: Option<u32>,
+    /// Give up when the start is not over after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    timeout: u32,
+    /// Set a variable in the container; may be repeated
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// The OCI runtime [default: crun or runc, whichever works here]
+    #[arg(long, value_name = "PROGRAM", env = "TARPON_RUNTIME")]
+    runtime: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    image: ImageArgs,
+    /// What to run instead of the image's command
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    image: &'a str,
+    profile: &'a str,
+    touched_files: usize,
+    touched_bytes: u64,
+    ready_millis: Option<u128>,
+    exit: Option<i32>,
+    index: Option<&'a ImageIndexArtifact>,
+}
+
+impl Record {
+    pub(crate) fn run(self, global: &Global) -> Result {
+        let session = Session::open(global)?;
+        let runtime = runtime()?;
+        let doing = || format!("cannot record {}", self.image.text());
+        let recorded = if self.trace.is_empty() {
+            let recorded = runtime.block_on(self.record(global, &session)).doing(doing)?;
+            self.write(&recorded.trace)?;
+            vec![recorded]
+        } else {
+            self.given()?
+        };
+        let traces: Vec<Trace> = recorded.iter().map(|recorded| recorded.trace.clone()).collect();
+        let mut published = None;
+        if self.push {
+            let request = self.image.request();
+            let progress = output::progress(global.quiet);
+            let made = runtime.block_on(session.engine().make_index(&request, &traces, &*progress)).doing(doing)?;
+            let publish = session.engine().publish_index(&made, &request.source, &request.access);
+            runtime.block_on(publish).doing(doing)?;
+            published = Some(made);
+        }
+        self.report(global, &recorded, published.as_ref())
+    }
+
+    async fn record(&self, global: &Global, session: &Session) -> tarpon_engine::Result<Recorded> {
+        let until = match (self.until_port, &self.until_log, self.duration) {
+            (Some(port), ..) => Until::Port(port),
+            (_, Some(pattern), _) => Until::Log(pattern.clone()),
+            (.., Some(seconds)) => Until::Elapsed(Duration::from_secs(seconds.into())),
+            _ => Until::Exit,
+        };
+        let image = self.image.request();
+        let profile = image.profile.clone().unwrap_or_else(|| "default".to_owned());
+        let request = RecordRequest {
+            image,
+            profile,
+            command: self.command.clone(),
+            env: self.env.clone(),
+            until,
+            patience: Duration::from_secs(self.timeout.into()),
+            runtime: self.runtime.clone(),
+        };
+        let (progress, stop) = (output::progress(global.quiet), Arc::new(AtomicBool::new(false)));
+        let recording = session.engine().record(&request, stop.clone(), &*progress);
+        tokio::pin!(recording);
+        tokio::select! {
+            recorded = &mut recording => return recorded,
+            _interrupt = tokio::signal::ctrl_c() => stop.store(true, Ordering::Relaxed),
+        }
+        // The container is stopped and the mount taken away first.
+        recording.await
+    }
+
+    fn given(&self) -> Result<Vec<Recorded>> {
+        let read = |file: &PathBuf| {
+            let doing = || format!("cannot read the trace {}", file.display());
+            let size = std::fs::metadata(file).doing(doing)?.len();
+            if size > FILE_BYTES as u64 {
+                return Err(Failure::new(Exit::Refused, format_args!("{}: it has {size} bytes", doing())));
+            }
+            let trace = Trace::read(&std::fs::read(file).doing(doing)?)
+                .map_err(|error| Failure::new(Exit::Refused, format_args!("{}: {error}", doing())))?;
+            Ok(Recorded { trace, exit: None })
+        };
+        self.trace.iter().map(read).collect()
+    }
+
+    fn write(&self, trace: &Trace) -> Result {
+        let Some(file) = &self.output else { return Ok(()) };
+        std::fs::write(file, trace.write()).doing(|| format!("cannot write {}", file.display()))
+    }
+
+    fn report(&self, global: &Global, recorded: &[Recorded], index: Option<&ImageIndexArtifact>) -> Result {
+        let Some(first) = recorded.first() else { return Ok(()) };
+        let totals = first.trace.totals();
+        if self.json {
+            return output::json(&Report {
+                image: self.image.text(),
+                profile: &first.trace.header.profile,
+                touched_files: totals.files,
+                touched_bytes: totals.touched,
+                ready_millis: first.trace.header.ready.map(|ready| ready.as_millis()),
+                exit: first.exit,
+                index,
+            });
+        }
+        if global.quiet {
+            return Ok(());
+        }
+        let (image, touched) = (escape(self.image.text().as_bytes()), size::human(totals.touched));
+        output::note(&format!("a start of {image} touches {touched} in {} files", totals.files));
+        for BootPack { profile, size, pieces, .. } in index.iter().flat_map(|index| &index.boots) {
+            let profile = escape(profile.as_bytes());
+            output::note(&format!("published the boot pack {profile}: {} in {pieces} pieces", size::human(*size)));
+        }
+        Ok(())
+    }
+}

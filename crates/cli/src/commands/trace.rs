@@ -1,0 +1,269 @@
+//! `tarpon trace`: looks at files that say what a start of a container touched.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tarpon_engine::trace::{self, FILE_BYTES, Header, Origin, Totals, TouchedFile};
+use tarpon_oci::Digest;
+
+use crate::cli::Global;
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
+use crate::output::{self, Table, escape};
+use crate::size;
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon trace show start.trace                       which files, when, and what was waited for
+  tarpon trace plot start.trace -o start.svg          the same as a picture
+  tarpon trace merge monday.trace friday.trace -o both.trace
+
+A trace is a file of JSON lines: a header, then what was touched, in the order of first touch.";
+
+/// Look at traces: what starts of a container touched
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+#[command(disable_help_subcommand = true)]
+pub(crate) struct Trace {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Show(Show),
+    Merge(Merge),
+    Plot(Plot),
+}
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  tarpon trace show start.trace
+  tarpon trace show --json start.trace | jq -r '.files[] | select(.stall_micros > 10000) | .path'";
+
+/// Show which files a start touched, in the order of first touch
+#[derive(Debug, Args)]
+#[command(after_help = SHOW_EXAMPLES)]
+struct Show {
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    /// The trace
+    file: PathBuf,
+}
+
+const MERGE_EXAMPLES: &str = "\
+Examples:
+  tarpon trace merge monday.trace friday.trace -o both.trace
+  tarpon trace merge *.trace | tarpon trace show /dev/stdin";
+
+/// Merge traces into one that has everything any of them touched
+///
+/// Each byte stands at the earliest time at which it was touched; the order of the files does not matter, but that the
+/// header is the first one's. Waiting, and where bytes came from, belong to one start and are left out.
+#[derive(Debug, Args)]
+#[command(after_help = MERGE_EXAMPLES)]
+struct Merge {
+    /// Write the trace into this file instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The traces
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+const PLOT_EXAMPLES: &str = "\
+Examples:
+  tarpon trace plot start.trace -o start.svg
+  tarpon trace plot start.trace > start.svg";
+
+/// Draw a trace as an SVG
+///
+/// From left to right is time, each row is a file. A mark is where bytes arrived, the bar before it how long the reader waited.
+#[derive(Debug, Args)]
+#[command(after_help = PLOT_EXAMPLES)]
+struct Plot {
+    /// Write the picture into this file instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The trace
+    file: PathBuf,
+}
+
+impl Trace {
+    pub(crate) fn run(self, global: &Global) -> Result {
+        match self.command {
+            Command::Show(command) => command.run(),
+            Command::Merge(command) => command.run(global),
+            Command::Plot(command) => command.run(global),
+        }
+    }
+}
+
+impl Show {
+    fn run(self) -> Result {
+        let trace = read(&self.file)?;
+        if self.json { output::json(&Shown::of(&trace)) } else { output::text(&text(&trace)) }
+    }
+}
+
+impl Merge {
+    fn run(self, global: &Global) -> Result {
+        let traces: Vec<trace::Trace> = self.files.iter().map(|file| read(file)).collect::<Result<_>>()?;
+        let merged = trace::merge(&traces)
+            .map_err(|error| Failure::new(Exit::Refused, format_args!("cannot merge the traces: {error}")))?;
+        write(global, self.output.as_deref(), &merged.write())
+    }
+}
+
+impl Plot {
+    fn run(self, global: &Global) -> Result {
+        write(global, self.output.as_deref(), trace::plot(&read(&self.file)?).as_bytes())
+    }
+}
+
+fn read(file: &Path) -> Result<trace::Trace> {
+    let doing = || format!("cannot read the trace {}", file.display());
+    let opened = File::open(file).map_err(|error| {
+        let exit = if error.kind() == ErrorKind::NotFound { Exit::NotFound } else { Exit::Failure };
+        Failure::new(exit, format_args!("{}: {error}", doing()))
+    })?;
+    let mut bytes = Vec::new();
+    // One byte more, so that a file that is too large is not taken for one that ends there.
+    opened.take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes).doing(doing)?;
+    trace::Trace::read(&bytes).map_err(|error| Failure::new(Exit::Refused, format_args!("{}: {error}", doing())))
+}
+
+/// Whoever reads the file meanwhile sees all of it or what was there before.
+fn write(global: &Global, file: Option<&Path>, bytes: &[u8]) -> Result {
+    let Some(file) = file else { return output::bytes(bytes) };
+    let doing = || format!("cannot write {}", file.display());
+    if std::fs::metadata(file).is_ok_and(|there| !there.is_file()) {
+        // A pipe or a terminal, which must not be replaced.
+        return std::fs::write(file, bytes).doing(doing);
+    }
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let new = tempfile::Builder::new().permissions(readable()).tempfile_in(folder);
+    // Its own text has the name of the temporary file, which nobody knows.
+    let mut new = new.map_err(|error| io::Error::from(error.kind())).doing(doing)?;
+    new.write_all(bytes).doing(doing)?;
+    new.persist(file).map_err(|error| error.error).doing(doing)?;
+    if !global.quiet {
+        output::note(&format!("wrote {}", escape(file.as_os_str().as_encoded_bytes())));
+    }
+    Ok(())
+}
+
+/// What the umask leaves of it.
+fn readable() -> std::fs::Permissions {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::Permissions::from_mode(0o666)
+}
+
+#[derive(Debug, Serialize)]
+struct Shown {
+    image: String,
+    manifest: Digest,
+    profile: String,
+    command: Vec<String>,
+    ready_micros: Option<u64>,
+    truncated: bool,
+    touched_bytes: u64,
+    file_bytes: u64,
+    stall_micros: u64,
+    stalls: usize,
+    files: Vec<ShownFile>,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownFile {
+    object: Digest,
+    path: Option<String>,
+    layer: Option<Digest>,
+    size: u64,
+    touched_bytes: u64,
+    first_micros: u64,
+    stall_micros: u64,
+    from: Vec<Origin>,
+}
+
+impl Shown {
+    fn of(trace: &trace::Trace) -> Self {
+        let Header { image, manifest, profile, command, ready, truncated } = trace.header.clone();
+        let Totals { touched, size, stall, stalls, .. } = trace.totals();
+        let files = trace.files().into_iter().map(|file| ShownFile {
+            object: file.object,
+            path: file.path,
+            layer: file.layer,
+            size: file.size,
+            touched_bytes: file.touched,
+            first_micros: micros(file.at),
+            stall_micros: micros(file.stall),
+            from: file.from,
+        });
+        Self {
+            image,
+            manifest,
+            profile,
+            command,
+            ready_micros: ready.map(micros),
+            truncated,
+            touched_bytes: touched,
+            file_bytes: size,
+            stall_micros: micros(stall),
+            stalls,
+            files: files.collect(),
+        }
+    }
+}
+
+fn text(trace: &trace::Trace) -> String {
+    let (header, totals) = (&trace.header, trace.totals());
+    let mut facts = Table::new(&["", ""]);
+    let mut fact = |name: &str, value: String| facts.row([name.to_owned(), escape(value.as_bytes())]);
+    fact("image", header.image.clone());
+    fact("manifest", header.manifest.to_string());
+    fact("profile", header.profile.clone());
+    if !header.command.is_empty() {
+        fact("command", header.command.join(" "));
+    }
+    let (touched, all) = (size::human(totals.touched), size::human(totals.size));
+    fact("touched", format!("{touched} of {all} in {} files", totals.files));
+    if totals.stalls > 0 {
+        fact("waited", format!("{} in {} reads", time(totals.stall), totals.stalls));
+    }
+    if let Some(ready) = header.ready {
+        fact("ready", format!("after {}", time(ready)));
+    }
+    if header.truncated {
+        fact("complete", "no: more was touched than a trace holds".to_owned());
+    }
+    let mut table = Table::new(&[">TIME", ">SIZE", ">TOUCHED", "FROM", ">STALL", "FILE"]);
+    trace.files().iter().for_each(|file| table.row(row(file)));
+    format!("{facts}\n{table}")
+}
+
+fn row(file: &TouchedFile) -> [String; 6] {
+    let from: Vec<&str> = file.from.iter().map(|from| from.name()).collect();
+    [
+        time(file.at),
+        size::human(file.size),
+        size::percent(file.touched, file.size),
+        if from.is_empty() { "-".to_owned() } else { from.join(", ") },
+        if file.stall.is_zero() { "-".to_owned() } else { time(file.stall) },
+        file.path.as_ref().map_or_else(|| file.object.to_string(), |path| escape(path.as_bytes())),
+    ]
+}
+
+/// In milliseconds, so that a column of times can be compared.
+fn time(time: Duration) -> String {
+    format!("{}.{} ms", time.as_millis(), time.subsec_micros() / 100 % 10)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,188 @@
+//! Recording a start: the image runs on a mount of which every read is noted, until it is ready.
+
+mod hints;
+mod until;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tarpon_fetch::trace::{FILE_BYTES, Trace};
+use tarpon_mount::{Mode, ModeChoice, Writable};
+use tarpon_oci::ImageConfig;
+
+pub use self::until::Until;
+use self::until::Watcher;
+use crate::container::{Bundle, Overrides, Running, Runtime, Stdio};
+use crate::image::{ImageRequest, Prepared};
+use crate::progress::Progress;
+use crate::protocol::MountRequest;
+use crate::server::Client;
+use crate::{Engine, Error, ErrorKind, Result};
+
+/// How long a container may take to stop when it is asked to, before it is killed: as with other tools.
+const STOPPING: Duration = Duration::from_secs(10);
+
+/// What to record.
+#[derive(Debug, Clone)]
+pub struct RecordRequest {
+    /// Of which image.
+    pub image: ImageRequest,
+    /// The name of this way to start it.
+    pub profile: String,
+    /// Instead of the image's command.
+    pub command: Vec<String>,
+    /// `NAME=VALUE`, beside or instead of the image's.
+    pub env: Vec<String>,
+    /// When the start is over.
+    pub until: Until,
+    /// How long to wait for that.
+    pub patience: Duration,
+    /// The OCI runtime, if not the one that is found.
+    pub runtime: Option<PathBuf>,
+}
+
+/// A recorded start.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// What was touched.
+    pub trace: Trace,
+    /// The exit code, if the container ended by itself.
+    pub exit: Option<i32>,
+}
+
+impl Engine {
+    /// Runs the image and notes what it touches. The container is stopped when its start is over; setting `stop` ends it earlier.
+    pub async fn record(
+        &self,
+        request: &RecordRequest,
+        stop: Arc<AtomicBool>,
+        progress: &dyn Progress,
+    ) -> Result<Recorded> {
+        let runtime = Runtime::find(request.runtime.as_deref())?;
+        let prepared = self.prepare(&request.image, progress).await?;
+        let (engine, request) = (self.clone(), request.clone());
+        let running = tokio::task::spawn_blocking(move || Session { engine, prepared, request, stop }.run(&runtime));
+        running.await.map_err(|error| Error::new(ErrorKind::Other, "record", error))?
+    }
+}
+
+/// One recording.
+struct Session {
+    engine: Engine,
+    prepared: Prepared,
+    request: RecordRequest,
+    stop: Arc<AtomicBool>,
+}
+
+impl Session {
+    fn run(self, runtime: &Runtime) -> Result<Recorded> {
+        let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "make a place for the container", error);
+        let folder = self.engine.store().run_folder();
+        let folder = tempfile::Builder::new().prefix("record-").tempdir_in(folder).map_err(failed)?;
+        let (root, state) = (folder.path().join("rootfs"), folder.path().join("state"));
+        for directory in [&root, &state] {
+            std::fs::create_dir(directory).map_err(failed)?;
+        }
+        let config = self.config()?;
+        let mount = RecordedMount::make(self.engine.client(), &self.prepared, root)?;
+        let overrides = Overrides { command: self.request.command.clone(), env: self.request.env.clone() };
+        let bundle = Bundle::write(folder.path(), &mount.path, &config.run, &overrides)?;
+        let stdio = if self.request.until.reads_output() { Stdio::Piped } else { Stdio::Inherit };
+        let began = Instant::now();
+        let name = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut running = runtime.run(bundle, &name, &state, stdio)?;
+        let ready = self.wait(&mut running)?;
+        let mut trace = mount.trace()?;
+        let exit = running.ended()?.and_then(|status| status.code());
+        running.stop(stop_signal(&config.run.stop_signal), STOPPING)?;
+        drop(running);
+        trace.header.profile.clone_from(&self.request.profile);
+        trace.header.command = [config.run.entrypoint, self.request.command.clone()].concat();
+        // The recorder began to count when the image was mounted, a little earlier.
+        trace.header.ready =
+            Some(ready.saturating_duration_since(began) + began.saturating_duration_since(mount.since));
+        self.describe(&mut trace);
+        mount.unmount()?;
+        Ok(Recorded { trace, exit })
+    }
+
+    fn config(&self) -> Result<ImageConfig> {
+        let failed = |cause: String| Error::new(ErrorKind::Store, "read the image's config", cause);
+        let bytes = self.engine.store().image_config(self.prepared.manifest());
+        let bytes = bytes.map_err(|error| failed(error.to_string()))?;
+        let bytes = bytes.ok_or_else(|| failed("it is not in the store, or damaged".to_owned()))?;
+        ImageConfig::parse(bytes).map_err(|error| failed(error.to_string()))
+    }
+
+    /// Waits until the start is over, and says when that was.
+    fn wait(&self, running: &mut Running) -> Result<Instant> {
+        let watcher = Watcher::new(&self.request.until, running)?;
+        let ready = watcher.wait(running, self.request.patience, || self.stop.load(Ordering::Relaxed))?;
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Other, "record", "it was interrupted"));
+        }
+        Ok(ready)
+    }
+
+    /// Adds what helps people to read it. Without that a trace is as good.
+    fn describe(&self, trace: &mut Trace) {
+        if let Ok(Some(image)) = self.engine.store().load_image(self.prepared.manifest()) {
+            hints::add(trace, image);
+        }
+    }
+}
+
+fn stop_signal(named: &str) -> &str {
+    if named.is_empty() { "TERM" } else { named }
+}
+
+/// A mount that notes what is read. Dropped, it is unmounted.
+struct RecordedMount {
+    client: Client,
+    path: PathBuf,
+    since: Instant,
+}
+
+impl RecordedMount {
+    fn make(client: Client, prepared: &Prepared, path: PathBuf) -> Result<Self> {
+        let request = MountRequest {
+            mode: ModeChoice::Only(Mode::Fuse),
+            writable: Writable::Temporary,
+            suid: true,
+            record: true,
+            ..prepared.mount_on(path.clone())
+        };
+        let since = Instant::now();
+        client.mount(request)?;
+        Ok(Self { client, path, since })
+    }
+
+    fn trace(&self) -> Result<Trace> {
+        let file = self.client.trace(&self.path)?;
+        let trace = read(&file);
+        let _removed = std::fs::remove_file(&file);
+        trace
+    }
+
+    fn unmount(self) -> Result<()> {
+        self.client.unmount(&self.path).map(drop)
+    }
+}
+
+impl Drop for RecordedMount {
+    fn drop(&mut self) {
+        // Not there any more after `unmount`.
+        let _gone = self.client.unmount(&self.path);
+    }
+}
+
+fn read(file: &Path) -> Result<Trace> {
+    use std::io::Read;
+    let failed = |cause: String| Error::new(ErrorKind::Store, "read the trace", cause);
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(file).map_err(|error| failed(error.to_string()))?;
+    opened.take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|error| failed(error.to_string()))?;
+    Trace::read(&bytes).map_err(|error| failed(error.to_string()))
+}

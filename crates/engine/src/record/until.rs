@@ -1,0 +1,141 @@
+//! When a start is over.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use regex::bytes::Regex;
+
+use crate::container::Running;
+use crate::{Error, ErrorKind, Result};
+
+/// How often it is looked whether the start is over.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long a port may take to accept a connection from this host.
+const CONNECT: Duration = Duration::from_millis(250);
+/// Bytes of a line of output that are looked at.
+const LINE_BYTES: u64 = 64 << 10;
+
+/// When a start is over.
+#[derive(Debug, Clone)]
+pub enum Until {
+    /// The container ends.
+    Exit,
+    /// It accepts connections on this port of this host, whose network it has.
+    Port(u16),
+    /// A line of its output matches.
+    Log(Regex),
+    /// So much time has passed.
+    Elapsed(Duration),
+}
+
+impl Until {
+    /// Whether the container's output has to go through this process.
+    pub(super) fn reads_output(&self) -> bool {
+        matches!(self, Self::Log(_))
+    }
+}
+
+/// Looks out for the end of a start.
+pub(super) struct Watcher {
+    until: Until,
+    began: Instant,
+    lines: Option<Receiver<Instant>>,
+}
+
+impl Watcher {
+    /// Begins to look.
+    pub(super) fn new(until: &Until, running: &mut Running) -> Result<Self> {
+        let lines = match until {
+            Until::Log(pattern) => {
+                let (out, err) = running.output();
+                let (send, receive) = sync_channel(1);
+                if let Some(out) = out {
+                    follow(out, std::io::stdout(), pattern.clone(), send.clone())?;
+                }
+                if let Some(err) = err {
+                    follow(err, std::io::stderr(), pattern.clone(), send)?;
+                }
+                Some(receive)
+            }
+            Until::Port(port) if answers(*port) => {
+                let cause = format!("something listens on port {port} already");
+                return Err(Error::new(ErrorKind::Other, "record", cause));
+            }
+            _ => None,
+        };
+        Ok(Self { until: until.clone(), began: Instant::now(), lines })
+    }
+
+    /// Waits until the start is over, which is an error if it is not after `patience`, or until `is_stopped`.
+    pub(super) fn wait(
+        &self,
+        running: &mut Running,
+        patience: Duration,
+        is_stopped: impl Fn() -> bool,
+    ) -> Result<Instant> {
+        let failed = |cause: String| Error::new(ErrorKind::Other, "record", cause);
+        loop {
+            if let Some(ready) = self.is_over() {
+                return Ok(ready);
+            }
+            if let Some(status) = running.ended()? {
+                return match self.until {
+                    Until::Exit => Ok(Instant::now()),
+                    // What it said last may still be on its way here.
+                    _ => self
+                        .last_word()
+                        .ok_or_else(|| failed(format!("the container ended before it was ready: {status}"))),
+                };
+            }
+            if is_stopped() {
+                return Ok(Instant::now());
+            }
+            if self.began.elapsed() > patience {
+                let hint = "give it more time with --timeout";
+                return Err(failed(format!("not ready after {} s", patience.as_secs())).hint(hint));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn is_over(&self) -> Option<Instant> {
+        match &self.until {
+            Until::Exit => None,
+            Until::Port(port) => answers(*port).then(Instant::now),
+            Until::Log(_) => self.lines.as_ref()?.try_recv().ok(),
+            Until::Elapsed(time) => (self.began.elapsed() >= *time).then(Instant::now),
+        }
+    }
+
+    fn last_word(&self) -> Option<Instant> {
+        self.lines.as_ref()?.recv().ok()
+    }
+}
+
+fn answers(port: u16) -> bool {
+    TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), CONNECT).is_ok()
+}
+
+/// Passes output on, line by line, and says when one matched for the first time. Ends with the output.
+fn follow(
+    from: impl Read + Send + 'static,
+    mut to: impl Write + Send + 'static,
+    pattern: Regex,
+    matched: std::sync::mpsc::SyncSender<Instant>,
+) -> Result<()> {
+    let follow = move || {
+        let mut reader = BufReader::new(from);
+        let mut line = Vec::new();
+        while matches!(reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line), Ok(1..)) {
+            if pattern.is_match(&line) {
+                let _known_already = matched.try_send(Instant::now());
+            }
+            let _nobody_reads = to.write_all(&line).and_then(|()| to.flush());
+            line.clear();
+        }
+    };
+    let spawned = std::thread::Builder::new().name("container-output".to_owned()).spawn(follow);
+    spawned.map(drop).map_err(|error| Error::new(ErrorKind::Other, "follow the container's output", error))
+}

@@ -1,0 +1,114 @@
+//! Seeing every read of one mount.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use tarpon_fetch::Fetcher;
+use tarpon_fetch::trace::{Header, Origin, Recorder};
+use tarpon_fs::{Errno, Objects};
+use tarpon_oci::Digest;
+use tarpon_store::Store;
+
+use super::mounts::Mounts;
+use crate::protocol::MountRequest;
+use crate::{Error, ErrorKind, Result};
+
+/// The fetcher, with somebody who takes notes at its door.
+#[derive(Clone)]
+pub(super) struct Recording {
+    fetcher: Fetcher,
+    recorder: Arc<Recorder>,
+}
+
+impl Recording {
+    pub(super) fn new(fetcher: Fetcher) -> Self {
+        Self { fetcher, recorder: Arc::default() }
+    }
+
+    fn note(&self, object: Digest, offset: u64, bytes: &Bytes, from: Origin, stall: Duration) {
+        if let Some(size) = self.fetcher.object_size(&object) {
+            self.recorder.touch(object, size, offset..offset + bytes.len() as u64, from, stall);
+        }
+    }
+}
+
+impl Mounts {
+    /// Writes down what was touched at `mountpoint` until now, in a file for the client to take.
+    pub(super) fn trace(&self, mountpoint: &Path) -> Result<PathBuf> {
+        let mounts = self.places.mounted();
+        let served = mounts.iter().find(|served| served.request.mountpoint == mountpoint);
+        let recorded = served.and_then(|served| Some((served.recording.as_ref()?, &served.request)));
+        let (recording, request) = recorded.ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotFound,
+                "take the trace",
+                format!("nothing is recorded at {}", mountpoint.display()),
+            )
+        })?;
+        recording.write(self.store(), request)
+    }
+}
+
+impl Recording {
+    fn write(&self, store: &Store, request: &MountRequest) -> Result<PathBuf> {
+        let header = Header {
+            image: request.image.clone(),
+            manifest: request.manifest,
+            profile: String::new(),
+            command: Vec::new(),
+            ready: None,
+            truncated: false,
+        };
+        let trace = self.recorder.finish(header).write();
+        let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "write the trace", error);
+        let mut file = tempfile::Builder::new().prefix("trace-").tempfile_in(store.run_folder()).map_err(failed)?;
+        std::io::Write::write_all(&mut file, &trace).map_err(failed)?;
+        let (_, path) = file.keep().map_err(|error| failed(error.error))?;
+        Ok(path)
+    }
+}
+
+impl Objects for Recording {
+    fn size(&self, object: &Digest) -> Option<u64> {
+        Objects::size(&self.fetcher, object)
+    }
+
+    fn hold(&self, object: &Digest) -> Option<u64> {
+        Objects::hold(&self.fetcher, object)
+    }
+
+    fn release(&self, object: &Digest) {
+        Objects::release(&self.fetcher, object);
+    }
+
+    fn read_local(&self, object: &Digest, offset: u64, length: usize) -> std::result::Result<Option<Bytes>, Errno> {
+        let bytes = Objects::read_local(&self.fetcher, object, offset, length)?;
+        if let Some(bytes) = &bytes {
+            self.note(*object, offset, bytes, Origin::Local, Duration::ZERO);
+        }
+        Ok(bytes)
+    }
+
+    fn read(
+        &self,
+        object: Digest,
+        offset: u64,
+        length: usize,
+    ) -> BoxFuture<'static, std::result::Result<Bytes, Errno>> {
+        let (recording, began) = (self.clone(), Instant::now());
+        Box::pin(async move {
+            let bytes = Objects::read(&recording.fetcher, object, offset, length).await?;
+            recording.note(object, offset, &bytes, Origin::Demand, began.elapsed());
+            Ok(bytes)
+        })
+    }
+
+    /// Never: the kernel would read it without telling anybody.
+    fn open_local(&self, _: &Digest) -> Option<Arc<File>> {
+        None
+    }
+}

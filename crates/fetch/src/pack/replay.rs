@@ -1,0 +1,62 @@
+//! Brings a boot pack while its image is in use already.
+//!
+//! The pack is asked for from its beginning in requests that grow. What is on its way a reader joins; what is not asked for yet a
+//! reader overtakes with a request of its own, and the replay leaves it out when it comes there.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+
+use super::places::Pack;
+use crate::host::Host;
+use crate::image::Image;
+use crate::lanes::Lane;
+use crate::plan::Piece;
+
+/// The first request: soon here, so that what a start touches first does not wait for what it touches later.
+const FIRST_BYTES: u64 = 256 << 10;
+/// The largest: what a reader who asks for a later frame may have to share the link with.
+const MOST_BYTES: u64 = 2 << 20;
+/// Requests at a time: while one ends, the next one's round trip is under way.
+const REQUESTS: usize = 2;
+
+impl Host {
+    /// Brings all frames of the pack that hold anything that is not here.
+    pub(crate) async fn replay(self: Arc<Self>, image: Arc<Image>, pack: Arc<Pack>) {
+        let mut under_way = FuturesUnordered::new();
+        let (mut next, mut most) = (0, FIRST_BYTES);
+        while next < pack.frames() && !self.bypass.is_active() {
+            let pieces;
+            (pieces, next) = self.segment(&image, &pack, next, most);
+            most = (most * 2).min(MOST_BYTES);
+            let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Trace));
+            under_way.extend(self.start(planned));
+            while under_way.len() >= REQUESTS {
+                let _ended = under_way.next().await;
+            }
+        }
+        while under_way.next().await.is_some() {}
+    }
+
+    /// The frames from `next` on that are needed, up to `most` encoded bytes of them, and the one after them.
+    fn segment(&self, image: &Arc<Image>, pack: &Pack, mut next: u32, most: u64) -> (Vec<Piece>, u32) {
+        let (mut pieces, mut bytes) = (Vec::new(), 0);
+        while next < pack.frames() && bytes < most {
+            if let Some(piece) = self.lacking(image, pack, next) {
+                bytes += piece.key.length;
+                pieces.push(piece);
+            }
+            next += 1;
+        }
+        (pieces, next)
+    }
+
+    /// The frame, beginning with a chunk that is not here.
+    fn lacking(&self, image: &Arc<Image>, pack: &Pack, frame: u32) -> Option<Piece> {
+        let mut piece = pack.piece(image, frame, |_| true)?;
+        let first = piece.chunks.iter().position(|chunk| !self.is_here(image, chunk))?;
+        piece.chunks.swap(0, first);
+        Some(piece)
+    }
+}

@@ -1,0 +1,251 @@
+//! A trace as a file: JSON lines, the header first.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tarpon_oci::{Digest, limits};
+
+use super::ranges::Ranges;
+use super::{Header, LONGEST, Origin, TOUCHES, Touch, Trace, micros};
+
+/// The version of the format that this code reads and writes.
+const VERSION: u64 = 1;
+/// Bytes of a file: as many touches as there may be, with digests and paths of usual length.
+pub const FILE_BYTES: usize = 128 << 20;
+/// Bytes of one line: the longest path with every byte escaped is 24 KiB; the rest is for command lines.
+pub const LINE_BYTES: usize = 256 << 10;
+
+/// Why bytes are no trace.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct InvalidTrace {
+    /// The line, counted from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What is wrong with a line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// The file is larger than any trace.
+    #[error("the file has more than {FILE_BYTES} bytes")]
+    FileTooLarge,
+    /// The line is longer than any of a trace.
+    #[error("the line has more than {LINE_BYTES} bytes")]
+    LineTooLong,
+    /// There are more touches than a trace may have.
+    #[error("there are more than {TOUCHES} touches")]
+    TooManyTouches,
+    /// The first line does not say that this is a trace.
+    #[error("this is no trace: it does not start with the line {{\"tarpon-trace\":{VERSION},…}}")]
+    NoTrace,
+    /// The format is of another version.
+    #[error("version {0} is not known, only {VERSION} is")]
+    Version(u64),
+    /// The line is not the JSON that it should be.
+    #[error("{0}")]
+    Json(String),
+    /// The range is empty or not in the object.
+    #[error("{start}..{end} is no range of an object of {size} bytes")]
+    Range {
+        /// Where it starts.
+        start: u64,
+        /// Where it ends.
+        end: u64,
+        /// The object's size.
+        size: u64,
+    },
+    /// The object is larger than objects may be.
+    #[error("an object of {0} bytes is over the limit of {limit}", limit = limits::BLOB_BYTES)]
+    ObjectTooLarge(u64),
+    /// An earlier line says another size of the same object.
+    #[error("{object} has {first} bytes in an earlier line and {second} in this one")]
+    Sizes {
+        /// The object.
+        object: Digest,
+        /// Its size in the earlier line.
+        first: u64,
+        /// Its size in this line.
+        second: u64,
+    },
+    /// An earlier line has bytes of this range.
+    #[error("part of this range was touched in an earlier line")]
+    Twice,
+    /// The line before is later.
+    #[error("this is earlier than the line before")]
+    Order,
+    /// It is too late or takes too long to belong to a start.
+    #[error("a time of {0} microseconds is over the limit of {limit}", limit = LONGEST.as_micros())]
+    TooLate(u64),
+    /// The path is longer than paths are.
+    #[error("a path of {0} bytes is over the limit of {limit}", limit = limits::PATH_BYTES)]
+    PathTooLong(usize),
+}
+
+#[derive(Deserialize)]
+struct VersionField {
+    #[serde(rename = "tarpon-trace")]
+    version: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HeaderLine {
+    #[serde(rename = "tarpon-trace")]
+    version: u64,
+    image: String,
+    manifest: Digest,
+    profile: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    command: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ready_micros: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TouchLine {
+    object: Digest,
+    size: u64,
+    start: u64,
+    end: u64,
+    micros: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    layer: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    from: Option<Origin>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    stall: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Trace {
+    /// Reads a file. Fields that are not known are passed over.
+    pub fn read(bytes: &[u8]) -> Result<Self, InvalidTrace> {
+        let at = |line| move |problem| InvalidTrace { line, problem };
+        if bytes.len() > FILE_BYTES {
+            return Err(at(1)(Problem::FileTooLarge));
+        }
+        let mut lines = bytes.strip_suffix(b"\n").unwrap_or(bytes).split(|byte| *byte == b'\n');
+        let header = read_header(lines.next().unwrap_or_default()).map_err(at(1))?;
+        let (mut seen, mut touches) = (Seen::default(), Vec::new());
+        for (number, line) in (2..).zip(lines) {
+            if touches.len() == TOUCHES {
+                return Err(at(number)(Problem::TooManyTouches));
+            }
+            touches.push(read_touch(line).and_then(|touch| seen.next(touch)).map_err(at(number))?);
+        }
+        Ok(Self { header, touches })
+    }
+
+    /// The file. Times are in whole microseconds; a command that makes the header longer than a line may be is left out.
+    pub fn write(&self) -> Vec<u8> {
+        let mut header = write_header(&self.header);
+        if header.len() > LINE_BYTES {
+            header = write_header(&Header { command: Vec::new(), ..self.header.clone() });
+        }
+        let mut file = header;
+        for touch in &self.touches {
+            file.push(b'\n');
+            file.extend(write_touch(touch));
+        }
+        file.push(b'\n');
+        file
+    }
+}
+
+/// What earlier lines said.
+#[derive(Default)]
+struct Seen {
+    objects: HashMap<Digest, (u64, Ranges)>,
+    last: Duration,
+}
+
+impl Seen {
+    fn next(&mut self, touch: Touch) -> Result<Touch, Problem> {
+        if touch.at < self.last {
+            return Err(Problem::Order);
+        }
+        self.last = touch.at;
+        let (first, ranges) = self.objects.entry(touch.object).or_insert_with(|| (touch.size, Ranges::default()));
+        if *first != touch.size {
+            return Err(Problem::Sizes { object: touch.object, first: *first, second: touch.size });
+        }
+        if ranges.add(touch.range.clone()) != [touch.range.clone()] {
+            return Err(Problem::Twice);
+        }
+        Ok(touch)
+    }
+}
+
+fn read_header(line: &[u8]) -> Result<Header, Problem> {
+    let VersionField { version } = match json(line) {
+        Err(Problem::Json(_)) => return Err(Problem::NoTrace),
+        read => read?,
+    };
+    if version != VERSION {
+        return Err(Problem::Version(version));
+    }
+    let HeaderLine { image, manifest, profile, command, ready_micros, truncated, .. } = json(line)?;
+    let ready = ready_micros.map(time).transpose()?;
+    Ok(Header { image, manifest, profile, command, ready, truncated })
+}
+
+fn read_touch(line: &[u8]) -> Result<Touch, Problem> {
+    let TouchLine { object, size, start, end, micros, layer, path, from, stall } = json(line)?;
+    if size > limits::BLOB_BYTES {
+        return Err(Problem::ObjectTooLarge(size));
+    }
+    if start >= end || end > size {
+        return Err(Problem::Range { start, end, size });
+    }
+    if let Some(path) = path.as_ref().filter(|path| path.len() > limits::PATH_BYTES) {
+        return Err(Problem::PathTooLong(path.len()));
+    }
+    Ok(Touch { object, size, range: start..end, at: time(micros)?, layer, path, from, stall: time(stall)? })
+}
+
+/// One object of JSON. The generated parsers would also take a list of the fields' values.
+fn json<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, Problem> {
+    if line.len() > LINE_BYTES {
+        return Err(Problem::LineTooLong);
+    }
+    if line.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::Json("expected an object of JSON".to_owned()));
+    }
+    serde_json::from_slice(line).map_err(|error| {
+        let text = error.to_string();
+        // It counts lines too, and knows of one only.
+        let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+        Problem::Json(format!("{what} (column {})", error.column()))
+    })
+}
+
+fn time(micros: u64) -> Result<Duration, Problem> {
+    let time = Duration::from_micros(micros);
+    if time <= LONGEST { Ok(time) } else { Err(Problem::TooLate(micros)) }
+}
+
+fn write_header(header: &Header) -> Vec<u8> {
+    let Header { image, manifest, profile, command, ready, truncated } = header.clone();
+    let ready_micros = ready.map(micros);
+    line(&HeaderLine { version: VERSION, image, manifest, profile, command, ready_micros, truncated })
+}
+
+fn write_touch(touch: &Touch) -> Vec<u8> {
+    let Touch { object, size, range, at, layer, path, from, stall } = touch.clone();
+    let (micros, stall) = (micros(at), micros(stall));
+    line(&TouchLine { object, size, start: range.start, end: range.end, micros, layer, path, from, stall })
+}
+
+fn line(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("numbers and text")
+}

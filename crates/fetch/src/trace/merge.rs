@@ -1,0 +1,101 @@
+//! Several starts in one trace.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use tarpon_oci::Digest;
+
+use super::ranges::Ranges;
+use super::{Header, TOUCHES, Touch, Trace};
+
+/// Why traces have no union.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    /// There is none.
+    #[error("there is no trace to merge")]
+    Nothing,
+    /// One of them is wrong.
+    #[error("{object} has {first} bytes in one trace and {second} in another")]
+    Sizes {
+        /// The object.
+        object: Digest,
+        /// Its size in the one.
+        first: u64,
+        /// Its size in the other.
+        second: u64,
+    },
+}
+
+/// Everything that any of them touched, each byte at the earliest time at which one of them did. The result is the same in
+/// whichever order they come, but for its header, which is that of the first.
+///
+/// Waiting, and where bytes came from, belong to one start: what is merged does not have them.
+pub fn merge(traces: &[Trace]) -> Result<Trace, MergeError> {
+    let first = traces.first().ok_or(MergeError::Nothing)?;
+    let mut objects: HashMap<Digest, Object<'_>> = HashMap::new();
+    for touch in traces.iter().flat_map(|trace| &trace.touches) {
+        objects.entry(touch.object).or_insert_with(|| Object::new(touch.size)).add(touch)?;
+    }
+    let mut touches: Vec<Touch> = objects.into_iter().flat_map(|(id, object)| object.touches(id)).collect();
+    touches.sort_by_key(|touch| (touch.at, touch.object, touch.range.start));
+    let truncated = traces.iter().any(|trace| trace.header.truncated) || touches.len() > TOUCHES;
+    touches.truncate(TOUCHES);
+    Ok(Trace { header: Header { truncated, ..first.header.clone() }, touches })
+}
+
+/// What all of them say of one object.
+struct Object<'a> {
+    size: u64,
+    touches: Vec<(Duration, Range<u64>)>,
+    hint: Hint<'a>,
+}
+
+/// The path and the layer; of several the same one is taken always: one with a path, the first in the alphabet.
+type Hint<'a> = (bool, Option<&'a str>, Option<Digest>);
+
+impl<'a> Object<'a> {
+    fn new(size: u64) -> Self {
+        Self { size, touches: Vec::new(), hint: (true, None, None) }
+    }
+
+    fn add(&mut self, touch: &'a Touch) -> Result<(), MergeError> {
+        if self.size != touch.size {
+            let (first, second) = (self.size.min(touch.size), self.size.max(touch.size));
+            return Err(MergeError::Sizes { object: touch.object, first, second });
+        }
+        let hint = (touch.path.is_none(), touch.path.as_deref(), touch.layer);
+        self.hint = if self.touches.is_empty() { hint } else { self.hint.min(hint) };
+        self.touches.push((touch.at, touch.range.clone()));
+        Ok(())
+    }
+
+    /// The longest ranges that were touched at one time each.
+    fn touches(mut self, object: Digest) -> Vec<Touch> {
+        self.touches.sort_by_key(|(at, range)| (*at, range.start));
+        let (mut seen, mut parts) = (Ranges::default(), Vec::new());
+        for (at, range) in self.touches {
+            parts.extend(seen.add(range).into_iter().map(|part| (at, part)));
+        }
+        parts.sort_by_key(|(at, range)| (*at, range.start));
+        parts.dedup_by(|next, part| {
+            let joined = (part.0, part.1.end) == (next.0, next.1.start);
+            if joined {
+                part.1.end = next.1.end;
+            }
+            joined
+        });
+        let (_, path, layer) = self.hint;
+        let touch = |(at, range)| Touch {
+            object,
+            size: self.size,
+            range,
+            at,
+            layer,
+            path: path.map(str::to_owned),
+            from: None,
+            stall: Duration::ZERO,
+        };
+        parts.into_iter().map(touch).collect()
+    }
+}

@@ -1,0 +1,89 @@
+//! Where things stand on the page. All of it in whole pixels, so that every machine draws the same.
+
+use std::time::Duration;
+
+use crate::trace::{TouchedFile, Trace};
+
+/// The page.
+pub(super) const WIDTH: u64 = 1100;
+/// Where the rows begin; names stand to the left of it.
+pub(super) const LEFT: u64 = 320;
+/// For the axis of sizes.
+const RIGHT_MARGIN: u64 = 76;
+/// Title, numbers, legend.
+pub(super) const HEAD: u64 = 118;
+/// The curve: where it begins, and how high it is.
+pub(super) const CURVE: (u64, u64) = (HEAD + 8, 104);
+/// Between the curve and the rows.
+const GAP: u64 = 14;
+/// The axis of time, and the layers.
+pub(super) const FOOT: u64 = 64;
+/// So many files have rows that names fit beside.
+const FEW_FILES: usize = 48;
+/// The height of such a row.
+const ROW: u64 = 16;
+/// The heights, from and to, of all rows of more files together. They share it by size, so that large files are seen.
+const ROWS: (u64, u64) = (800, 1600);
+/// Files that have a row at all. What comes later in a start is hardly what it waits for, and a page has an end.
+pub(super) const DRAWN_FILES: usize = 4000;
+
+/// The measures of one picture.
+pub(super) struct Page {
+    /// The time at the right edge.
+    pub(super) end: Duration,
+    /// All of the page.
+    pub(super) height: u64,
+    /// Top and height of each row.
+    pub(super) rows: Vec<(u64, u64)>,
+}
+
+impl Page {
+    /// The page that `trace` needs.
+    pub(super) fn of(trace: &Trace, files: &[TouchedFile]) -> Self {
+        let last = trace.touches.iter().map(|touch| touch.at + touch.stall).chain(trace.header.ready).max();
+        let end = last.unwrap_or_default().max(Duration::from_millis(1));
+        let rows = rows(&files[..files.len().min(DRAWN_FILES)]);
+        let mut page = Self { end, height: 0, rows };
+        page.height = page.bottom() + FOOT;
+        page
+    }
+
+    /// Where a time lies.
+    pub(super) fn x(&self, time: Duration) -> u64 {
+        LEFT + share(super::super::micros(time), super::super::micros(self.end), self.right() - LEFT)
+    }
+
+    /// Where the rows end.
+    #[expect(clippy::unused_self, reason = "the page is asked for all its edges")]
+    pub(super) fn right(&self) -> u64 {
+        WIDTH - RIGHT_MARGIN
+    }
+
+    /// Where the last row ends.
+    pub(super) fn bottom(&self) -> u64 {
+        self.rows.last().map_or(CURVE.0 + CURVE.1 + GAP, |(top, height)| top + height)
+    }
+}
+
+/// The `part`th of `whole` on a line of this length.
+pub(super) fn share(part: u64, whole: u64, length: u64) -> u64 {
+    let place = u128::from(part.min(whole)) * u128::from(length) / u128::from(whole.max(1));
+    u64::try_from(place).unwrap_or(length)
+}
+
+fn rows(files: &[TouchedFile]) -> Vec<(u64, u64)> {
+    let mut top = CURVE.0 + CURVE.1 + GAP;
+    let heights: Vec<u64> = if files.len() <= FEW_FILES {
+        files.iter().map(|_| ROW).collect()
+    } else {
+        let weight = |file: &TouchedFile| 8 + u64::from(file.size.max(1).ilog2());
+        let all: u64 = files.iter().map(weight).sum();
+        let height = (2 * files.len() as u64).clamp(ROWS.0, ROWS.1);
+        files.iter().map(|file| share(weight(file), all, height).max(1)).collect()
+    };
+    let row = |height| {
+        top += height;
+        (top - height, height)
+    };
+    heights.into_iter().map(row).collect()
+}

@@ -1,0 +1,222 @@
+//! Notes touches while they happen.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tarpon_oci::{Digest, limits};
+
+use super::ranges::Ranges;
+use super::{Header, LONGEST, Origin, TOUCHES, Touch, Trace, whole_micros};
+
+/// How far apart the first and the last of touches may be that become one. A file that is read from start to end in small steps
+/// is then a few touches, and none of its bytes is misdated by more than this.
+const JOINED_WITHIN: Duration = Duration::from_millis(10);
+
+/// Collects touches from any number of threads: a lock, a look-up, and most often nothing to note.
+#[derive(Debug)]
+pub struct Recorder {
+    start: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    touches: Vec<Touch>,
+    objects: HashMap<Digest, (u64, Ranges)>,
+    truncated: bool,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Recorder {
+    /// A recorder whose time starts now.
+    pub fn new() -> Self {
+        Self { start: Instant::now(), state: Mutex::default() }
+    }
+
+    /// Notes that a read of `range` has just been answered, for which the reader waited `stall`. What was touched before
+    /// is not noted again.
+    pub fn touch(&self, object: Digest, size: u64, range: Range<u64>, from: Origin, stall: Duration) {
+        self.touch_at(self.start.elapsed().saturating_sub(stall), object, size, range, from, stall);
+    }
+
+    /// [`touch`](Self::touch) of what was asked for at `at`, since the start.
+    fn touch_at(&self, at: Duration, object: Digest, size: u64, range: Range<u64>, from: Origin, stall: Duration) {
+        let touch = Touch {
+            object,
+            size,
+            range: range.start..range.end.min(size),
+            at: whole_micros(at),
+            layer: None,
+            path: None,
+            from: Some(from),
+            stall: whole_micros(stall),
+        };
+        self.state.lock().touch(touch);
+    }
+
+    /// What was touched up to now. Whether that is all of it is said in the header, whatever `header` says.
+    pub fn finish(&self, header: Header) -> Trace {
+        let (mut touches, truncated) = {
+            let state = self.state.lock();
+            (state.touches.clone(), state.truncated)
+        };
+        // They were noted when they were answered.
+        touches.sort_by_key(|touch| touch.at);
+        Trace { header: Header { truncated, ..header }, touches }
+    }
+}
+
+impl State {
+    fn touch(&mut self, touch: Touch) {
+        if self.truncated || touch.range.is_empty() || touch.size > limits::BLOB_BYTES {
+            return;
+        }
+        if touch.at > LONGEST || touch.stall > LONGEST || self.touches.len() >= TOUCHES {
+            self.truncated = true;
+            return;
+        }
+        let (size, ranges) = self.objects.entry(touch.object).or_insert_with(|| (touch.size, Ranges::default()));
+        if *size != touch.size {
+            return;
+        }
+        let mut stall = touch.stall;
+        let room = TOUCHES - self.touches.len();
+        let mut new = ranges.add(touch.range.clone());
+        self.truncated = new.len() > room;
+        new.truncate(room);
+        for range in new {
+            // One read is waited for once, whatever is new of it.
+            let new = Touch { range, stall: std::mem::take(&mut stall), ..touch.clone() };
+            match self.touches.last_mut().filter(|last| follows(last, &new)) {
+                Some(last) => {
+                    last.range.end = new.range.end;
+                    last.stall += new.stall;
+                }
+                None => self.touches.push(new),
+            }
+        }
+    }
+}
+
+/// Whether `new` goes on where `last` ended, at about the same time.
+fn follows(last: &Touch, new: &Touch) -> bool {
+    let end = new.at.saturating_add(new.stall);
+    let close = new.at >= last.at && end.saturating_sub(last.at) <= JOINED_WITHIN;
+    close && (last.object, last.range.end, last.from) == (new.object, new.range.start, new.from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEMAND: Origin = Origin::Demand;
+
+    fn header() -> Header {
+        let manifest = Digest::of(b"manifest");
+        let (image, profile) = ("app:v1".to_owned(), "default".to_owned());
+        Header { image, manifest, profile, command: Vec::new(), ready: None, truncated: false }
+    }
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// Object, range, time in milliseconds, stall in milliseconds.
+    fn noted(recorder: &Recorder) -> Vec<(Digest, Range<u64>, u128, u128)> {
+        let touches = recorder.finish(header()).touches.into_iter();
+        touches.map(|touch| (touch.object, touch.range, touch.at.as_millis(), touch.stall.as_millis())).collect()
+    }
+
+    #[test]
+    fn only_what_was_not_touched_before_is_noted() {
+        let (recorder, object) = (Recorder::new(), Digest::of(b"a"));
+        for (at, range) in [(0, 10..20), (100, 10..20), (200, 0..30), (300, 5..25), (400, 90..200), (500, 50..50)] {
+            recorder.touch_at(millis(at), object, 100, range, DEMAND, millis(1));
+        }
+        let expected = [(10..20, 0, 1), (0..10, 200, 1), (20..30, 200, 0), (90..100, 400, 1)];
+        assert_eq!(noted(&recorder), expected.map(|(range, at, stall)| (object, range, at, stall)));
+    }
+
+    #[test]
+    fn steps_through_a_file_are_joined_for_a_moment() {
+        let (recorder, object) = (Recorder::new(), Digest::of(b"a"));
+        for step in 0..30 {
+            recorder.touch_at(millis(step), object, 300, step * 10..step * 10 + 10, DEMAND, Duration::ZERO);
+        }
+        let expected = [(0..110, 0), (110..220, 11), (220..300, 22)];
+        assert_eq!(noted(&recorder), expected.map(|(range, at)| (object, range, at, 0)));
+    }
+
+    #[test]
+    fn steps_are_not_joined_over_another_file_or_another_origin() {
+        let (recorder, [a, b]) = (Recorder::new(), [Digest::of(b"a"), Digest::of(b"b")]);
+        recorder.touch_at(millis(0), a, 100, 0..10, DEMAND, Duration::ZERO);
+        recorder.touch_at(millis(1), b, 100, 0..10, DEMAND, Duration::ZERO);
+        recorder.touch_at(millis(2), a, 100, 10..20, DEMAND, Duration::ZERO);
+        recorder.touch_at(millis(3), a, 100, 20..30, Origin::Local, Duration::ZERO);
+        assert_eq!(noted(&recorder).len(), 4);
+    }
+
+    #[test]
+    fn touches_stand_in_the_order_in_which_they_were_asked_for() {
+        let (recorder, [slow, quick]) = (Recorder::new(), [Digest::of(b"slow"), Digest::of(b"quick")]);
+        recorder.touch_at(millis(5), quick, 10, 0..10, DEMAND, millis(1));
+        recorder.touch_at(millis(2), slow, 10, 0..10, DEMAND, millis(90));
+        assert_eq!(noted(&recorder), [(slow, 0..10, 2, 90), (quick, 0..10, 5, 1)]);
+    }
+
+    #[test]
+    fn an_object_has_one_size() {
+        let (recorder, object) = (Recorder::new(), Digest::of(b"a"));
+        recorder.touch_at(millis(0), object, 10, 0..5, DEMAND, Duration::ZERO);
+        recorder.touch_at(millis(1), object, 20, 5..20, DEMAND, Duration::ZERO);
+        assert_eq!(noted(&recorder), [(object, 0..5, 0, 0)]);
+    }
+
+    #[test]
+    fn a_trace_that_is_full_says_so_and_can_still_be_read() {
+        let (recorder, object, size) = (Recorder::new(), Digest::of(b"a"), 4 * TOUCHES as u64);
+        let touch = |at| recorder.touch_at(millis(0), object, size, 2 * at..2 * at + 1, DEMAND, Duration::ZERO);
+        (0..TOUCHES as u64).for_each(touch);
+        assert!(!recorder.finish(header()).header.truncated);
+        touch(TOUCHES as u64);
+        let trace = recorder.finish(header());
+        assert_eq!((trace.touches.len(), trace.header.truncated), (TOUCHES, true));
+        assert_eq!(Trace::read(&trace.write()), Ok(trace));
+    }
+
+    #[test]
+    fn what_comes_after_a_day_is_no_start_any_more() {
+        let recorder = Recorder::new();
+        recorder.touch_at(LONGEST + millis(1), Digest::of(b"a"), 10, 0..10, DEMAND, Duration::ZERO);
+        let trace = recorder.finish(header());
+        assert!(trace.touches.is_empty() && trace.header.truncated);
+    }
+
+    #[test]
+    fn threads_note_every_byte_once() {
+        let (recorder, object) = (Recorder::new(), Digest::of(b"a"));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let recorder = &recorder;
+                scope.spawn(move || {
+                    for step in 0..250_u64 {
+                        let start = step * 4 + thread;
+                        recorder.touch(object, 1000, start..start + 10, DEMAND, Duration::ZERO);
+                    }
+                });
+            }
+        });
+        let trace = recorder.finish(header());
+        let bytes: u64 = trace.touches.iter().map(|touch| touch.range.end - touch.range.start).sum();
+        assert_eq!(bytes, 1000);
+        assert_eq!(Trace::read(&trace.write()), Ok(trace));
+    }
+}

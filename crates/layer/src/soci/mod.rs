@@ -1,0 +1,40 @@
+//! Layers that are plain gzip, with a table of contents of their own beside them: the ztoc of a SOCI index.
+//!
+//! A ztoc is a FlatBuffer with the entries of the tar, where decoding can start again (checkpoints, each with the 32 KiB
+//! before it), and for each span between two of them the digest of its *compressed* bytes. There are no digests of contents. So:
+//!
+//! - A chunk is the part of a file in one span. Its digest is that of the span's encoded bytes ([`Codec::CheckedSpan`]): whoever
+//!   fetches it compares first and decodes then.
+//! - An object is named by a hash of the digest of the ztoc and its place in the tar ([`object_name`]). What a span decodes to
+//!   depends on its bytes and on its window, and the ztoc decides both: objects of one name have one list of chunks and one
+//!   content. The name is no digest of the content, and nothing may take it for one.
+//!
+//! The entries are in the order of the tar and mean what they mean there, so that the layer shows the tree that streaming it
+//! would.
+//!
+//! [`Codec::CheckedSpan`]: crate::Codec::CheckedSpan
+
+mod build;
+mod error;
+mod flat;
+mod zinfo;
+
+pub use build::{Options, index};
+pub use error::{ZtocError, ZtocProblem};
+
+use tarpon_oci::{Digest, Hasher};
+
+use crate::index::ObjectId;
+
+/// No other name of an object is hashed from anything that begins so.
+const DOMAIN: &[u8] = b"tarpon: object of a ztoc, version 1\0";
+
+/// The name of the file whose `size` bytes are at `offset` of the decoded layer that the ztoc describes.
+pub fn object_name(ztoc: &Digest, offset: u64, size: u64) -> ObjectId {
+    let mut hasher = Hasher::new();
+    hasher.update(DOMAIN);
+    hasher.update(ztoc.as_bytes());
+    hasher.update(&offset.to_le_bytes());
+    hasher.update(&size.to_le_bytes());
+    hasher.finish()
+}
