@@ -141,7 +141,7 @@ fn progress(backfill: &BackfillStatus) -> String {
     let layers = format!("{} of {} layer{s}", backfill.layers_done, backfill.layers);
     let problem = backfill.problem.as_ref().map(|problem| format!(": {problem}")).unwrap_or_default();
     match backfill.state {
-        BackfillState::Complete => format!("complete, {layers}"),
+        BackfillState::Complete => format!("complete, {layers}{problem}"),
         BackfillState::Stopped | BackfillState::Alarm => format!("{layers}, ended{problem}"),
         BackfillState::Running => format!("{layers}{problem}"),
     }

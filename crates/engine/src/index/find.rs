@@ -19,7 +19,21 @@ pub(super) const INDEX_TRUSTED: &str = "index-trusted";
 
 /// Whether an index from elsewhere is all that is known of a layer in this state.
 pub(crate) fn is_by_index(state: &str) -> bool {
-    [INDEX_PINNED, INDEX_TRUSTED, SOCI_VERIFIED].contains(&state)
+    [INDEX_PINNED, INDEX_TRUSTED, SOCI_VERIFIED].contains(&state) || is_refuted(state)
+}
+
+/// How the states of layers end of which an index turned out to lie.
+const REFUTED: &str = "-refuted";
+
+/// The state of a layer that was in this one when its index turned out to lie.
+pub(crate) fn refuted(state: &str) -> String {
+    let by = state.split_once('-').map_or(state, |(by, _)| by);
+    format!("{by}{REFUTED}")
+}
+
+/// Whether the layer's index turned out to lie.
+pub(crate) fn is_refuted(state: &str) -> bool {
+    state.ends_with(REFUTED)
 }
 
 /// Indexes of a registry's list that are looked at before giving up.

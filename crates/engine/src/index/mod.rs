@@ -22,7 +22,7 @@ pub(crate) use self::artifact::Indexed;
 pub use self::boot::BootPack;
 use self::boot::Packer;
 pub(crate) use self::compare::{Piece, is_list, lie, piece};
-pub(crate) use self::find::{Found, Usable, find, is_by_index, may_have};
+pub(crate) use self::find::{Found, Usable, find, is_by_index, is_refuted, may_have, refuted};
 use crate::image::ImageRequest;
 use crate::prepare::{self, Layer};
 use crate::progress::Progress;

@@ -12,7 +12,7 @@ use tarpon_fetch::BlobSource;
 use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
 use tarpon_layer::toc::Claim;
 use tarpon_oci::{Digest, ImageConfig, Manifest};
-use tarpon_store::{ImageRecord, LayerRecord, LoadedImage, Store, StoreError};
+use tarpon_store::{ImageRecord, LoadedImage, Store, StoreError};
 
 use super::layers::{self, ByToc, Layer, Wanted};
 use super::pace::Pace;
@@ -84,7 +84,7 @@ impl Completion {
 
     /// Whether every byte of every layer was seen when the record was written.
     pub(crate) fn was_seen(&self) -> bool {
-        self.record.layers.iter().all(|layer| layer.verification == layers::DIFF_ID_VERIFIED)
+        seen_whole(&self.record)
     }
 
     /// Writes down that what is known of the layer is not so: whoever reads the record later need not find out again.
@@ -94,7 +94,7 @@ impl Completion {
             let _one_at_a_time = image.noting.lock();
             let Some(mut record) = image.store.image(&image.record.manifest)? else { return Ok(()) };
             for known in record.layers.iter_mut().filter(|known| known.digest == layer) {
-                known.verification = refuted(&known.verification);
+                known.verification = index::refuted(&known.verification);
             }
             Ok(image.store.set_layers(&image.record.manifest, record.layers)?)
         });
@@ -205,16 +205,18 @@ impl Completion {
     /// Whether all objects that the image has from the layer are in the store.
     fn is_here(&self, at: usize) -> bool {
         let Some(wanted) = self.layers.get(at) else { return false };
+        // An object that is named by its place is in the store under another name.
         let is_of_layer = |object: &ObjectEntry| {
-            let chunk = self.table.chunk(object.chunks.start);
+            let chunk = self.table.chunk(object.chunks.start).filter(|entry| entry.chunk.place.names_content());
             let layer = chunk.and_then(|chunk| self.table.layer(chunk.layer));
             layer.is_some_and(|layer| layer.blob.digest == wanted.blob.digest)
         };
         self.table.objects().all(|(id, object)| !is_of_layer(&object) || self.store.contains(&id))
     }
 
-    /// All layers are here: merges them, compares the result with what is mounted, and writes down that all was seen.
-    pub(crate) async fn install(self: &Arc<Self>) -> std::result::Result<(), Incomplete> {
+    /// All layers are here: merges them, compares the result with what is mounted, and writes down that all was seen. `false`:
+    /// that cannot be written of this record, because its index names or cuts files otherwise than we do.
+    pub(crate) async fn install(self: &Arc<Self>) -> std::result::Result<bool, Incomplete> {
         self.blocking(|image| {
             let mut layers = Vec::with_capacity(image.manifest.layers.len());
             for layer in &image.manifest.layers {
@@ -232,7 +234,7 @@ impl Completion {
                 boot: None,
             };
             match assemble::assemble(&image.store, assembled) {
-                Ok(_) => Ok(()),
+                Ok(record) => Ok(seen_whole(&record)),
                 Err(error) if error.kind == ErrorKind::Refused => Err(Incomplete::Lie(error.cause)),
                 Err(error) => Err(Incomplete::Failed(error)),
             }
@@ -251,17 +253,8 @@ impl Completion {
     }
 }
 
-/// How the states of layers end of which an index turned out to lie.
-const REFUTED: &str = "-refuted";
-
-fn refuted(state: &str) -> String {
-    let by = state.split_once('-').map_or(state, |(by, _)| by);
-    format!("{by}{REFUTED}")
-}
-
-/// Whether the layer's index turned out to lie.
-pub(crate) fn is_refuted(layer: &LayerRecord) -> bool {
-    layer.verification.ends_with(REFUTED)
+fn seen_whole(record: &ImageRecord) -> bool {
+    record.layers.iter().all(|layer| layer.verification == layers::DIFF_ID_VERIFIED)
 }
 
 impl From<StoreError> for Incomplete {

@@ -18,7 +18,7 @@ mod stream;
 pub(crate) mod toc;
 
 pub(crate) use assemble::chunks_of;
-pub(crate) use complete::{Completion, Incomplete, is_refuted};
+pub(crate) use complete::{Completion, Incomplete};
 use layers::Indexes;
 pub(crate) use layers::{Extent, Layer};
 pub(crate) use pace::{Pace, STREAMS};
@@ -27,7 +27,7 @@ use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{ImageRecord, StoreError};
 
 use crate::image::{ImageRequest, Prepared, Pull};
-use crate::index::is_by_index;
+use crate::index::{is_by_index, is_refuted};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
@@ -90,7 +90,8 @@ impl Engine {
     fn believed(&self, manifest: &Digest) -> std::result::Result<Option<ImageRecord>, StoreError> {
         let record = self.store().image(manifest)?;
         let is_removed = |record: &ImageRecord| {
-            record.layers.iter().any(is_refuted) && self.store().remove_image(&record.manifest).is_ok()
+            record.layers.iter().any(|layer| is_refuted(&layer.verification))
+                && self.store().remove_image(&record.manifest).is_ok()
         };
         Ok(record.filter(|record| !is_removed(record)))
     }

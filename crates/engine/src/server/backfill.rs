@@ -145,7 +145,10 @@ impl Task {
 
     async fn install(&self, completion: &Arc<Completion>) {
         match completion.install().await {
-            Ok(()) => self.finish(BackfillState::Complete),
+            Ok(is_written) => {
+                self.say((!is_written).then(|| BY_INDEX_STILL.to_owned()));
+                self.finish(BackfillState::Complete);
+            }
             Err(Incomplete::Lie(cause) | Incomplete::Refused(cause)) => {
                 for layer in completion.by_index() {
                     // In this order: a mount that is made meanwhile reads it, or is warned.
@@ -219,6 +222,8 @@ impl Task {
     }
 }
 
+/// Of an image whose index is no lie, but other than the one that would be made here.
+const BY_INDEX_STILL: &str = "the mount goes on being read by its index; unmounted, `tarpon pull` replaces that";
 const NO_ROOM: &str = "the store has no room for the rest of the image";
 
 /// Lets bytes through when no reader waits, and not more of them than they may be.

@@ -12,8 +12,9 @@ use tarpon_oci::Digest;
 use tarpon_registry::Repository;
 use tarpon_store::{ImageRecord, LayerRecord, Store};
 
+use crate::index::is_refuted;
 use crate::protocol::{Access, MountRequest};
-use crate::{Error, ErrorKind, Result, access, prepare};
+use crate::{Error, ErrorKind, Result, access};
 
 /// An image that was loaded from its record and registered with the fetcher.
 pub(super) struct Image {
@@ -122,7 +123,7 @@ impl Images {
         let table = ChunkTable::open(Bytes::from_owner(found.chunks)).map_err(|error| failed(error.to_string()))?;
         let repository = access::open_later(&request.image, &request.access)?;
         let handle = self.fetcher.add_image(table, repository.blobs(), request.image.as_str());
-        for layer in found.record.layers.iter().filter(|layer| prepare::is_refuted(layer)) {
+        for layer in found.record.layers.iter().filter(|layer| is_refuted(&layer.verification)) {
             handle.distrust(&layer.digest, "what its index says was found to be wrong");
         }
         let has_pack = found.boot.is_some_and(|boot| replay(&handle, &boot));

@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tarpon_fetch::{Fault, ReadError};
 use tarpon_layer::Node;
 use tarpon_registry::serve::Contents;
-use tarpon_testkit::layers::{Dialect, EstargzOptions, Image as TestImage, ImageBuilder, Item, Layer, estargz, tar};
+use tarpon_testkit::layers::{
+    Dialect, EstargzOptions, Image as TestImage, ImageBuilder, Item, Layer, SOCI_V2, Ztoc, estargz, soci_manifest, tar,
+    with_soci_index,
+};
 use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
 use tarpon_testkit::source::{MemorySource, Then};
@@ -30,6 +33,7 @@ const BASE: u64 = 1;
 const APP: u64 = 2;
 const LAZY: u64 = 3;
 const FILE: usize = 300_000;
+const POINT: &str = "/nowhere";
 
 fn files(seed: u64, name: &str) -> [Item; 2] {
     [Item::file(name, noise(seed, FILE)), Item::file(format!("{name}.other"), noise(seed + 10, FILE))]
@@ -51,7 +55,31 @@ struct Lab {
 
 impl Lab {
     async fn new(image: TestImage) -> Self {
+        Self::serving(Contents::new(), image).await
+    }
+
+    /// The image, with a SOCI index that says what `spoil` makes of it.
+    async fn with_soci(spoil: impl Fn(&mut Ztoc)) -> Self {
+        let image = image();
+        let plain = &image.layers[..2];
+        let ztoc = |layer: &Layer| {
+            let mut ztoc = Ztoc::of(&layer.blob, 100_000);
+            spoil(&mut ztoc);
+            ztoc.bytes()
+        };
+        let ztocs: Vec<Vec<u8>> = plain.iter().map(ztoc).collect();
+        let pairs: Vec<(&Layer, &[u8])> = plain.iter().zip(&ztocs).map(|(layer, ztoc)| (layer, &ztoc[..])).collect();
+        let soci = soci_manifest(SOCI_V2, &pairs, None);
+        let image = with_soci_index(&image, &soci);
         let mut contents = Contents::new();
+        for ztoc in ztocs {
+            contents.add_blob(ztoc);
+        }
+        contents.add_manifest(None, tarpon_oci::media_type::OCI_MANIFEST, soci);
+        Self::serving(contents, image).await
+    }
+
+    async fn serving(mut contents: Contents, image: TestImage) -> Self {
         for (_, blob) in image.blobs() {
             contents.add_blob(blob);
         }
@@ -116,10 +144,15 @@ impl Host {
     }
 
     fn mount(&self, prepared: &Prepared, how: Backfill) -> Arc<Image> {
-        let request = MountRequest { backfill: how, ..prepared.mount_on("/nowhere".into()) };
+        let request = MountRequest { backfill: how, ..prepared.mount_on(POINT.into()) };
         let image = self.images.load(&request).unwrap();
         self.backfills.begin(&request, &image);
         image
+    }
+
+    /// As the server does it: what is mounted is not removed, and not evicted.
+    fn record_mount(&self, prepared: &Prepared) {
+        self.engine.store().record_mount(POINT.as_ref(), prepared.manifest(), "app", "{}").unwrap();
     }
 
     fn states(&self, prepared: &Prepared) -> Vec<String> {
@@ -175,6 +208,35 @@ async fn what_is_streamed_is_kept_for_a_server_that_comes_after_one_that_was_kil
     let next = Completion::open(host.engine.store().clone(), prepared.manifest(), source, pace).unwrap();
     Arc::new(next).layer(0).await.unwrap();
     assert_eq!(lab.requests(), before, "it is here");
+}
+
+#[tokio::test]
+async fn an_image_with_a_soci_index_is_seen_whole_and_goes_on_being_read_by_it() {
+    let lab = Lab::with_soci(|_| ()).await;
+    let host = Host::new(lab.engine());
+    let prepared = host.engine.prepare(&lab.request(), &Silent).await.unwrap();
+    assert_eq!(host.states(&prepared), ["soci-verified", "soci-verified", "toc-verified"]);
+    host.record_mount(&prepared);
+    host.mount(&prepared, Backfill::Now);
+    let status = host.backfills.settled(prepared.manifest()).await;
+    assert_eq!((status.state, status.layers_done), (BackfillState::Complete, 3), "{status:?}");
+    assert_eq!((status.problem.as_deref(), status.alarms), (Some(BY_INDEX_STILL), Vec::new()));
+    assert_eq!(host.states(&prepared), ["soci-verified", "soci-verified", "diffID-verified"]);
+    host.engine.store().forget_mount(POINT.as_ref()).unwrap();
+    host.engine.pull(&lab.request(), &Silent).await.unwrap();
+    assert_eq!(host.states(&prepared), ["diffID-verified"; 3], "as it says");
+}
+
+#[tokio::test]
+async fn a_soci_index_that_changes_a_mode_raises_an_alarm() {
+    let lab = Lab::with_soci(|ztoc| ztoc.entries[0].mode = 0o4755).await;
+    let host = Host::new(lab.engine());
+    let prepared = host.engine.prepare(&lab.request(), &Silent).await.unwrap();
+    host.record_mount(&prepared);
+    host.mount(&prepared, Backfill::Now);
+    let status = host.backfills.settled(prepared.manifest()).await;
+    assert_eq!((status.state, status.alarms.len()), (BackfillState::Alarm, 2), "{status:?}");
+    assert_eq!(host.states(&prepared), ["soci-refuted", "soci-refuted", "toc-verified"]);
 }
 
 /// An index that says otherwise of the file `app`, and what becomes of its image.
@@ -405,8 +467,7 @@ async fn a_store_without_room_ends_it_with_a_word() {
     let host = Host::new(lab.engine());
     let prepared = host.engine.prepare(&lab.request(), &Silent).await.unwrap();
     host.engine.store().settle_budget(400_000).unwrap();
-    // As the server would: the image's objects are needed, and nothing else is here.
-    host.engine.store().record_mount("/nowhere".as_ref(), prepared.manifest(), "app", "{}").unwrap();
+    host.record_mount(&prepared);
     host.mount(&prepared, Backfill::Idle);
     let status = host.backfills.settled(prepared.manifest()).await;
     assert_eq!((status.state, status.problem.as_deref()), (BackfillState::Stopped, Some(NO_ROOM)), "{status:?}");
