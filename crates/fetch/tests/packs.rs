@@ -122,6 +122,26 @@ async fn what_is_here_already_is_not_brought_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_an_earlier_process_left_is_not_brought_again() {
+    let files = files();
+    let (index, pack) = files.pack();
+    let first = files.world(&pack);
+    assert!(first.image.replay(&index));
+    replayed(&first, &first.image).await;
+    let source = first.source.clone();
+    let asked = source.requests().len();
+    let store = first.store.clone();
+    drop(first);
+    let fetcher = Fetcher::new(Arc::new(store.clone()), Handle::current(), Config::default());
+    let image = fetcher.add_image(table_of(&[&files.layer]), source.clone(), "test:latest");
+    let second = World { fetcher, store, source, image };
+    assert!(second.image.replay(&index));
+    replayed(&second, &second.image).await;
+    assert_eq!(second.read(&files.large.0, 520 << 10, 100 << 10).await.unwrap(), files.large.1[520 * KIB..620 * KIB]);
+    assert_eq!(second.source.requests().len(), asked, "nothing was asked for again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pack_that_is_gone_costs_nobody_an_error() {
     let files = files();
     let (index, pack) = files.pack();

@@ -12,7 +12,7 @@ use super::places::Pack;
 use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::Lane;
-use crate::plan::Piece;
+use crate::plan::{Piece, PieceChunk};
 
 /// The first request: soon here, so that what a start touches first does not wait for what it touches later.
 const FIRST_BYTES: u64 = 256 << 10;
@@ -27,9 +27,11 @@ impl Host {
         let mut under_way = FuturesUnordered::new();
         let (mut next, mut most) = (0, FIRST_BYTES);
         while next < pack.frames() && !self.bypass.is_active() {
-            let pieces;
-            (pieces, next) = self.segment(&image, &pack, next, most);
-            most = (most * 2).min(MOST_BYTES);
+            // Looks at the disk, and may hash what is there.
+            let (host, of, from) = (self.clone(), (image.clone(), pack.clone()), next);
+            let segment = self.runtime.spawn_blocking(move || host.segment(&of.0, &of.1, from, most)).await;
+            let Ok((pieces, after)) = segment else { return };
+            (next, most) = (after, (most * 2).min(MOST_BYTES));
             let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Trace));
             under_way.extend(self.start(planned));
             while under_way.len() >= REQUESTS {
@@ -40,7 +42,7 @@ impl Host {
     }
 
     /// The frames from `next` on that are needed, up to `most` encoded bytes of them, and the one after them.
-    fn segment(&self, image: &Arc<Image>, pack: &Pack, mut next: u32, most: u64) -> (Vec<Piece>, u32) {
+    fn segment(self: &Arc<Self>, image: &Arc<Image>, pack: &Pack, mut next: u32, most: u64) -> (Vec<Piece>, u32) {
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         while next < pack.frames() && bytes < most {
             if let Some(piece) = self.lacking(image, pack, next) {
@@ -53,10 +55,26 @@ impl Host {
     }
 
     /// The frame, beginning with a chunk that is not here.
-    fn lacking(&self, image: &Arc<Image>, pack: &Pack, frame: u32) -> Option<Piece> {
+    fn lacking(self: &Arc<Self>, image: &Arc<Image>, pack: &Pack, frame: u32) -> Option<Piece> {
         let mut piece = pack.piece(image, frame, |_| true)?;
-        let first = piece.chunks.iter().position(|chunk| !self.is_here(image, chunk))?;
+        let is_lacking = |chunk: &PieceChunk| !self.is_here(image, chunk) && !self.was_left(image, chunk);
+        let first = piece.chunks.iter().position(is_lacking)?;
         piece.chunks.swap(0, first);
         Some(piece)
+    }
+
+    /// Whether an earlier process left the chunk. Hashes what it left.
+    fn was_left(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
+        if chunk.is_whole_object() {
+            return false;
+        }
+        let Some(object) = self.object_in(image, &chunk.object) else { return false };
+        let place = chunk.object_offset..chunk.object_offset.saturating_add(1);
+        let candidates = object.candidates(&*self.store, object.chunks_of(place).collect());
+        let was_left = !object.check(&*self.store, candidates).is_empty();
+        if was_left {
+            self.publish_if_complete(&object);
+        }
+        was_left
     }
 }
