@@ -37,7 +37,8 @@ pub struct Config {
     pub ahead_bytes: u64,
     /// First window of read-ahead: what the kernel reads ahead by itself.
     pub ahead_min: u64,
-    /// Largest window of read-ahead: two of the largest customary chunks (4 MiB), so that one is always on its way.
+    /// Largest window of read-ahead: eight of the largest customary chunks (4 MiB). While one is decoded and one is read, others must be
+    /// on their way, or the link idles: with two, a file of 1 GiB at 1 Gbit/s took 1.3 times as long as a pull.
     pub ahead_max: u64,
     /// Decoded chunks that the store did not take, kept in memory so that a 4 MiB chunk is not fetched again for
     /// each 128 KiB of it.
@@ -70,9 +71,9 @@ impl Default for Config {
             host_bytes: 136 << 20,
             image_bytes: 68 << 20,
             trace_bytes: 32 << 20,
-            ahead_bytes: 32 << 20,
+            ahead_bytes: 64 << 20,
             ahead_min: 128 << 10,
-            ahead_max: 8 << 20,
+            ahead_max: 32 << 20,
             bypass_bytes: 32 << 20,
             open_files: 384,
             live_objects: 384,
