@@ -85,15 +85,19 @@ impl Index {
     fn checked(&self, global: &Global, checked: &IndexCheck) -> Result {
         if self.json {
             output::json(checked)?;
-        } else if checked.differences.is_empty() && !global.quiet {
+        } else if checked.differences.is_empty() && checked.unchecked.is_empty() && !global.quiet {
             let IndexCheck { index_digest, layers, .. } = checked;
             output::note(&format!("the index {index_digest} is right about {layers} layers"));
         }
-        match &checked.differences[..] {
-            [] => Ok(()),
-            [first, ..] => {
-                let image = escape(self.image.text().as_bytes());
+        let image = escape(self.image.text().as_bytes());
+        match (&checked.differences[..], &checked.unchecked[..]) {
+            ([], []) => Ok(()),
+            ([first, ..], _) => {
                 Err(Failure::new(Exit::Refused, format_args!("the index of {image} is not to be used: {first}")))
+            }
+            ([], [first, ..]) => {
+                let line = format_args!("the index of {image} could not be checked wholly: {first}");
+                Err(Failure::new(Exit::Failure, line).hint("give the store more room with --store-size"))
             }
         }
     }
