@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use tarpon_layer::packed::{InvalidPacked, pack, unpack};
 use tarpon_layer::plain::{Access, Options, import};
 use tarpon_layer::spans::SpanReader;
-use tarpon_layer::{LayerIndex, Node, Place};
-use tarpon_oci::Blob;
+use tarpon_layer::{InvalidEntry, LayerIndex, Node, Place};
+use tarpon_oci::{Blob, Digest};
 use tarpon_testkit::layers::{
     Dialect, EstargzOptions, Item, Layer, ZstdChunkedOptions, check_index, estargz, gzip, random, tar, zstd_chunked,
 };
@@ -85,6 +85,10 @@ fn an_index_that_lies_about_its_layer_is_refused() {
     assert_eq!(spoilt(&|index| place(index, &|_, _, skip| *skip = 1 << 40)), Err(InvalidPacked::Chunks));
     assert!(spoilt(&|index| index.entries.push(index.entries[0].clone())).is_err(), "a directory, said twice");
     assert!(spoilt(&|index| index.entries.push(index.entries[2].clone())).is_err(), "a link, said twice");
+    let forged = |index: &mut LayerIndex| file(index, &|content| content.object = Digest::of(b"forged"));
+    assert_eq!(spoilt(&forged), Err(InvalidEntry::ChunkDigest.into()));
+    let zeros = |index: &mut LayerIndex| index.chunks.iter_mut().for_each(|chunk| chunk.place = Place::Zeros);
+    assert_eq!(spoilt(&zeros), Err(InvalidEntry::ZerosDigest.into()));
     assert!(spoilt(&|index| index.entries[1].attributes.mode = 0o17777).is_err());
     assert!(spoilt(&|index| index.entries[1].attributes.mtime.nanoseconds = 1_000_000_000).is_err());
     assert!(spoilt(&|index| index.entries[1].attributes.uid = u32::MAX).is_err());

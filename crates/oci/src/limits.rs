@@ -50,6 +50,9 @@ pub const SPARSE_SEGMENTS: usize = 1 << 20;
 /// Bytes of holes in the sparse files of one layer. A hole costs nothing in a tar but must be hashed: this many take
 /// seconds, not hours.
 pub const SPARSE_HOLE_BYTES: u64 = 16 << 30;
+/// Bytes of a file of nothing but holes in a table of contents or an index. It is hashed when the index is read, with all smaller ones
+/// of the layer in one go: this many take two seconds where the processor knows SHA, ten elsewhere.
+pub const ZERO_FILE_BYTES: u64 = 4 << 30;
 /// Largest major and minor device numbers that Linux takes from user space.
 pub const DEVICE_MAJOR: u64 = (1 << 12) - 1;
 /// See [`DEVICE_MAJOR`].
