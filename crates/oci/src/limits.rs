@@ -5,6 +5,8 @@
 pub const MANIFEST_BYTES: u64 = 4 << 20;
 /// Items of one list or object in a manifest or config. Histories and label sets of real images have hundreds.
 pub const JSON_ITEMS: usize = 10_000;
+/// Bytes of a lock of indexes. A pin takes some 250, so [`JSON_ITEMS`] of them fit.
+pub const LOCK_BYTES: u64 = 4 << 20;
 /// Bytes of one blob: far beyond any layer, and far from wrapping in `i64`.
 pub const BLOB_BYTES: u64 = 1 << 43;
 /// Layers of an image. Runtimes fail far earlier (overlayfs at 500 lowers).

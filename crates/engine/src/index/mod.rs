@@ -157,7 +157,7 @@ impl Engine {
         let pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the layers", error))?;
         let layers = prepare::index_layers(self, &repository, &image, progress).await?;
         let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
-        let found = find::pinned(index, &repository, &image, &wanted, None).await;
+        let found = find::pinned(index, &repository, &image, &wanted, None, find::PINNED).await;
         let refused = |cause: String| Error::new(ErrorKind::Refused, "check the index", cause);
         if found.layers.is_empty() {
             return Err(refused(found.notes.join("; ")));
