@@ -110,9 +110,9 @@ pub(crate) struct ImageOptions {
     /// always used [default: the one that the lock file pins for the image, else none]
     #[arg(long, value_name = "INDEX", value_parser = index_choice, env = "TARPON_INDEX")]
     index: Option<IndexChoice>,
-    /// The lock file that pins indexes of images, unless --index says which [default: $XDG_CONFIG_HOME/tarpon/tarpon.lock, else
-    /// /etc/tarpon/tarpon.lock, if there is one; one in the current directory only if it is named, since whoever wrote that
-    /// directory must not decide what is believed]
+    /// The lock file that pins indexes of images, unless --index says which. One in the current directory must be named: whoever
+    /// wrote a directory must not decide what is believed there [default: $XDG_CONFIG_HOME/tarpon/tarpon.lock, else
+    /// /etc/tarpon/tarpon.lock, if there is one]
     #[arg(long, value_name = "FILE", value_parser = path(), env = "TARPON_LOCK")]
     lock_file: Option<PathBuf>,
     /// Which boot pack of the index to use, by the name of the way in which the image is started; none: do without
