@@ -7,7 +7,7 @@ use tarpon_oci::{Digest, Hasher, limits};
 use super::{Chunk, Entry, FileContent, InvalidEntry, LayerPath, Node, Place};
 
 /// Zeros that are hashed at a time.
-const BLOCK: [u8; 64 << 10] = [0; 64 << 10];
+static BLOCK: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A file of one chunk is that chunk, and a file of zeros is as many zeros: its object has no other name. Zeros are never fetched, and so
 /// never compared with anything later.
