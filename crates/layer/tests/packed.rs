@@ -9,7 +9,8 @@ use tarpon_layer::spans::SpanReader;
 use tarpon_layer::{InvalidEntry, LayerIndex, Node, Place};
 use tarpon_oci::{Blob, Digest};
 use tarpon_testkit::layers::{
-    Dialect, EstargzOptions, Item, Layer, ZstdChunkedOptions, check_index, estargz, gzip, random, tar, zstd_chunked,
+    Dialect, EstargzOptions, Item, Layer, RawHeader, Tar, ZstdChunkedOptions, check_index, estargz, gzip, random, tar,
+    zstd_chunked,
 };
 
 mod common;
@@ -94,6 +95,29 @@ fn an_index_that_lies_about_its_layer_is_refused() {
     assert!(spoilt(&|index| index.entries[1].attributes.uid = u32::MAX).is_err());
     assert!(spoilt(&|index| index.entries[2].node = Node::Symlink((*b"").into())).is_err());
     assert!(spoilt(&|index| index.entries[2].node = Node::File(*content_of(index))).is_ok(), "chunks may be shared");
+}
+
+#[test]
+fn honest_holes_empty_files_and_other_names_of_them_pass() {
+    let sparse = Tar::new()
+        .pax(&[("GNU.sparse.map", b"300000,0"), ("GNU.sparse.size", b"300000")])
+        .sized(RawHeader::new("sparse"), b"")
+        .finish();
+    let index = import(&sparse[..], common::RANDOM, &mut Kept::default()).expect("a layer");
+    assert!(index.chunks.iter().all(|chunk| chunk.place == Place::Zeros) && !index.chunks.is_empty());
+    assert_eq!(unpack(&pack(&index), blob(&sparse)), Ok(index));
+    let items = [
+        Item::file("zeros", vec![0; 200_000]),
+        Item::file("a-zero", vec![0]),
+        Item::file("empty", ""),
+        Item::hard_link("link", "zeros"),
+        Item::file("end-of-zeros", [vec![0; 100_000], b"end".to_vec()].concat()),
+    ];
+    let found = indexes(&items);
+    assert_eq!(found.len(), 4, "none of the formats refuses them");
+    for (index, blob) in found {
+        assert_eq!(unpack(&pack(&index), blob), Ok(index));
+    }
 }
 
 fn content_of(index: &LayerIndex) -> &tarpon_layer::FileContent {
