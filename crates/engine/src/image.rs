@@ -1,9 +1,10 @@
 //! Which image is meant, and what is known of it once it is prepared.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tarpon_mount::{ModeChoice, Writable};
-use tarpon_oci::{Digest, Platform, Source};
+use tarpon_oci::{Digest, IndexLock, Platform, Source};
 use tarpon_store::ImageRecord;
 
 use crate::protocol::{Access, Backfill, MountRequest};
@@ -30,6 +31,8 @@ pub enum IndexChoice {
     None,
     /// The index with this digest, which the user vouches for.
     Pinned(Digest),
+    /// The index that the lock pins for the image, if it pins one. Whoever wrote the lock is believed.
+    Locked(Arc<IndexLock>),
     /// Whichever the registry lists for the image.
     Registry,
 }

@@ -6,10 +6,11 @@ use proptest::prelude::*;
 use tarpon_layer::packed::{InvalidPacked, pack, unpack};
 use tarpon_layer::plain::{Access, Options, import};
 use tarpon_layer::spans::SpanReader;
-use tarpon_layer::{LayerIndex, Node, Place};
-use tarpon_oci::Blob;
+use tarpon_layer::{InvalidEntry, LayerIndex, Node, Place};
+use tarpon_oci::{Blob, Digest};
 use tarpon_testkit::layers::{
-    Dialect, EstargzOptions, Item, Layer, ZstdChunkedOptions, check_index, estargz, gzip, random, tar, zstd_chunked,
+    Dialect, EstargzOptions, Item, Layer, RawHeader, Tar, ZstdChunkedOptions, check_index, estargz, gzip, random, tar,
+    zstd_chunked,
 };
 
 mod common;
@@ -85,11 +86,38 @@ fn an_index_that_lies_about_its_layer_is_refused() {
     assert_eq!(spoilt(&|index| place(index, &|_, _, skip| *skip = 1 << 40)), Err(InvalidPacked::Chunks));
     assert!(spoilt(&|index| index.entries.push(index.entries[0].clone())).is_err(), "a directory, said twice");
     assert!(spoilt(&|index| index.entries.push(index.entries[2].clone())).is_err(), "a link, said twice");
+    let forged = |index: &mut LayerIndex| file(index, &|content| content.object = Digest::of(b"forged"));
+    assert_eq!(spoilt(&forged), Err(InvalidEntry::ChunkDigest.into()));
+    let zeros = |index: &mut LayerIndex| index.chunks.iter_mut().for_each(|chunk| chunk.place = Place::Zeros);
+    assert_eq!(spoilt(&zeros), Err(InvalidEntry::ZerosDigest.into()));
     assert!(spoilt(&|index| index.entries[1].attributes.mode = 0o17777).is_err());
     assert!(spoilt(&|index| index.entries[1].attributes.mtime.nanoseconds = 1_000_000_000).is_err());
     assert!(spoilt(&|index| index.entries[1].attributes.uid = u32::MAX).is_err());
     assert!(spoilt(&|index| index.entries[2].node = Node::Symlink((*b"").into())).is_err());
     assert!(spoilt(&|index| index.entries[2].node = Node::File(*content_of(index))).is_ok(), "chunks may be shared");
+}
+
+#[test]
+fn honest_holes_empty_files_and_other_names_of_them_pass() {
+    let sparse = Tar::new()
+        .pax(&[("GNU.sparse.map", b"300000,0"), ("GNU.sparse.size", b"300000")])
+        .sized(RawHeader::new("sparse"), b"")
+        .finish();
+    let index = import(&sparse[..], common::RANDOM, &mut Kept::default()).expect("a layer");
+    assert!(index.chunks.iter().all(|chunk| chunk.place == Place::Zeros) && !index.chunks.is_empty());
+    assert_eq!(unpack(&pack(&index), blob(&sparse)), Ok(index));
+    let items = [
+        Item::file("zeros", vec![0; 200_000]),
+        Item::file("a-zero", vec![0]),
+        Item::file("empty", ""),
+        Item::hard_link("link", "zeros"),
+        Item::file("end-of-zeros", [vec![0; 100_000], b"end".to_vec()].concat()),
+    ];
+    let found = indexes(&items);
+    assert_eq!(found.len(), 4, "none of the formats refuses them");
+    for (index, blob) in found {
+        assert_eq!(unpack(&pack(&index), blob), Ok(index));
+    }
 }
 
 fn content_of(index: &LayerIndex) -> &tarpon_layer::FileContent {

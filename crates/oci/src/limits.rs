@@ -5,6 +5,8 @@
 pub const MANIFEST_BYTES: u64 = 4 << 20;
 /// Items of one list or object in a manifest or config. Histories and label sets of real images have hundreds.
 pub const JSON_ITEMS: usize = 10_000;
+/// Bytes of a lock of indexes. A pin takes some 250, so [`JSON_ITEMS`] of them fit.
+pub const LOCK_BYTES: u64 = 4 << 20;
 /// Bytes of one blob: far beyond any layer, and far from wrapping in `i64`.
 pub const BLOB_BYTES: u64 = 1 << 43;
 /// Layers of an image. Runtimes fail far earlier (overlayfs at 500 lowers).
@@ -50,6 +52,9 @@ pub const SPARSE_SEGMENTS: usize = 1 << 20;
 /// Bytes of holes in the sparse files of one layer. A hole costs nothing in a tar but must be hashed: this many take
 /// seconds, not hours.
 pub const SPARSE_HOLE_BYTES: u64 = 16 << 30;
+/// Bytes of a file of nothing but holes in a table of contents or an index. It is hashed when the index is read, with all smaller ones
+/// of the layer in one go: this many take two seconds where the processor knows SHA, ten elsewhere.
+pub const ZERO_FILE_BYTES: u64 = 4 << 30;
 /// Largest major and minor device numbers that Linux takes from user space.
 pub const DEVICE_MAJOR: u64 = (1 << 12) - 1;
 /// See [`DEVICE_MAJOR`].

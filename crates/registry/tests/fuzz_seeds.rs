@@ -22,6 +22,7 @@ fn replay(name: &str, target: fn(&[u8])) {
 fn seeds_of_names_manifests_and_headers_keep_their_invariants() {
     replay("digest_reference", fuzz::digest_reference);
     replay("manifest_index", fuzz::manifest_index);
+    replay("index_lock", fuzz::index_lock);
     replay("www_authenticate", fuzz::www_authenticate);
     replay("content_range", fuzz::content_range);
 }

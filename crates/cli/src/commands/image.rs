@@ -1,11 +1,12 @@
 //! Which image, and how to get at it: the arguments that `mount`, `ls` and `inspect` share.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::{fmt, io};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use tarpon_engine::{Access, ImageRequest, IndexChoice, PROFILE_BYTES, Pull, auth_files};
+use tarpon_engine::{Access, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, Pull, auth_files};
 use tarpon_oci::{InvalidSource, Platform, Source};
 
 /// The heading of [`RegistryOptions`] in help.
@@ -27,7 +28,7 @@ impl ImageArgs {
         &self.image.text
     }
 
-    pub(crate) fn request(&self) -> ImageRequest {
+    pub(crate) fn request(&self) -> tarpon_engine::Result<ImageRequest> {
         self.options.request(self.image.clone())
     }
 }
@@ -106,9 +107,14 @@ pub(crate) struct ImageOptions {
     pull: PullWhen,
     /// Which index may stand in for tables of contents that layers do not have: none, registry (whichever the registry lists
     /// for the image, tarpon's own or SOCI: it is believed), or the DIGEST of one. A SOCI index that the image itself names is
-    /// always used
-    #[arg(long, value_name = "INDEX", default_value = "none", value_parser = index_choice, env = "TARPON_INDEX")]
-    index: IndexChoice,
+    /// always used [default: the one that the lock file pins for the image, else none]
+    #[arg(long, value_name = "INDEX", value_parser = index_choice, env = "TARPON_INDEX")]
+    index: Option<IndexChoice>,
+    /// The lock file that pins indexes of images, unless --index says which. One in the current directory must be named: whoever
+    /// wrote a directory must not decide what is believed there [default: $XDG_CONFIG_HOME/tarpon/tarpon.lock, else
+    /// /etc/tarpon/tarpon.lock, if there is one]
+    #[arg(long, value_name = "FILE", value_parser = path(), env = "TARPON_LOCK")]
+    lock_file: Option<PathBuf>,
     /// Which boot pack of the index to use, by the name of the way in which the image is started; none: do without
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = profile_name, env = "TARPON_PROFILE")]
     profile: String,
@@ -134,15 +140,15 @@ fn index_choice(argument: &str) -> Result<IndexChoice, String> {
 
 impl ImageOptions {
     /// What these options ask for.
-    pub(crate) fn request(&self, image: ImageName) -> ImageRequest {
+    pub(crate) fn request(&self, image: ImageName) -> tarpon_engine::Result<ImageRequest> {
         let registry = self.registry.clone();
-        ImageRequest {
+        Ok(ImageRequest {
             text: image.text,
             source: image.source,
             platform: self.platform.clone().unwrap_or_else(Platform::host),
             platform_named: self.platform.is_some(),
             pull: self.pull.into(),
-            index: self.index.clone(),
+            index: self.index()?,
             profile: Some(self.profile.clone()).filter(|profile| profile != "none"),
             access: Access {
                 creds: registry.creds.map(|creds| creds.0),
@@ -150,7 +156,19 @@ impl ImageOptions {
                 cert_dir: registry.cert_dir,
                 tls_verify: registry.tls_verify,
             },
+        })
+    }
+
+    /// An index that is named here is meant, whatever a lock says.
+    fn index(&self) -> tarpon_engine::Result<IndexChoice> {
+        if let Some(named) = &self.index {
+            return Ok(named.clone());
         }
+        let lock = match &self.lock_file {
+            Some(file) => Some(LockFile::at(file).read()?),
+            None => LockFile::of_environment()?,
+        };
+        Ok(lock.map_or(IndexChoice::None, |lock| IndexChoice::Locked(Arc::new(lock))))
     }
 }
 

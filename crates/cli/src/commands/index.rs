@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tarpon_engine::{ImageIndexArtifact, IndexCheck};
+use tarpon_engine::{ImageIndexArtifact, IndexCheck, LockFile};
 use tarpon_oci::{Digest, Source};
 
 use super::image::ImageArgs;
@@ -20,6 +20,8 @@ Examples:
   tarpon index --push registry.example/app:v1               leave it in the registry, beside the image
   tarpon mount --index registry registry.example/app:v1 /mnt    use what the registry lists
   tarpon mount --index sha256:… registry.example/app:v1 /mnt    use this one and no other
+  tarpon index --push --lock tarpon.lock registry.example/app:v1    and pin it in a file for the team
+  tarpon mount --lock-file tarpon.lock registry.example/app:v1 /mnt    use what the file pins for the image
   tarpon index --verify sha256:… registry.example/app:v1    compare it with the layers themselves
 
 The image stays as it is: its digest, its signatures and its layers do not change.";
@@ -40,6 +42,10 @@ pub(crate) struct Index {
     /// Compare the published index with this digest to the layers; exits with 6 if it says what is not so
     #[arg(long, value_name = "DIGEST")]
     verify: Option<Digest>,
+    /// Pin the published index in this lock file, which is made if it is not there: for `--lock-file` of everybody who mounts
+    /// the image
+    #[arg(long, value_name = "FILE", requires = "push")]
+    lock: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -50,7 +56,7 @@ pub(crate) struct Index {
 impl Index {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let (runtime, request) = (runtime()?, self.image.request());
+        let (runtime, request) = (runtime()?, self.image.request()?);
         let progress = output::progress(global.quiet);
         if let Some(index) = &self.verify {
             let doing = || format!("cannot check the index of {}", self.image.text());
@@ -59,6 +65,10 @@ impl Index {
             return self.checked(global, &checked);
         }
         let doing = || format!("cannot index {}", self.image.text());
+        let lock = self.lock.as_ref().map(LockFile::at);
+        if let Some(lock) = &lock {
+            lock.check()?;
+        }
         let made = runtime.block_on(session.engine().make_index(&request, &[], &*progress)).doing(doing)?;
         drop(progress);
         let destination = match &self.output {
@@ -71,6 +81,9 @@ impl Index {
         };
         if let Some(destination) = &destination {
             runtime.block_on(session.engine().publish_index(&made, destination, &request.access)).doing(doing)?;
+        }
+        if let Some(lock) = &lock {
+            lock.pin(&made)?;
         }
         if self.json {
             return output::json(&made);
@@ -85,15 +98,19 @@ impl Index {
     fn checked(&self, global: &Global, checked: &IndexCheck) -> Result {
         if self.json {
             output::json(checked)?;
-        } else if checked.differences.is_empty() && !global.quiet {
+        } else if checked.differences.is_empty() && checked.unchecked.is_empty() && !global.quiet {
             let IndexCheck { index_digest, layers, .. } = checked;
             output::note(&format!("the index {index_digest} is right about {layers} layers"));
         }
-        match &checked.differences[..] {
-            [] => Ok(()),
-            [first, ..] => {
-                let image = escape(self.image.text().as_bytes());
+        let image = escape(self.image.text().as_bytes());
+        match (&checked.differences[..], &checked.unchecked[..]) {
+            ([], []) => Ok(()),
+            ([first, ..], _) => {
                 Err(Failure::new(Exit::Refused, format_args!("the index of {image} is not to be used: {first}")))
+            }
+            ([], [first, ..]) => {
+                let line = format_args!("the index of {image} could not be checked wholly: {first}");
+                Err(Failure::new(Exit::Failure, line).hint("give the store more room with --store-size"))
             }
         }
     }

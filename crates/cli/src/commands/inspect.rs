@@ -42,7 +42,7 @@ impl Inspect {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
         let doing = || format!("cannot inspect {}", self.image.text());
-        let found = runtime()?.block_on(session.engine().inspect(&self.image.request())).doing(doing)?;
+        let found = runtime()?.block_on(session.engine().inspect(&self.image.request()?)).doing(doing)?;
         if self.raw {
             output::bytes(&found.manifest_bytes)
         } else if self.config {

@@ -82,7 +82,7 @@ impl Mount {
         let doing = || format!("cannot mount {} on {}", self.image.text(), self.dir.display());
         let runtime = runtime()?;
         let progress = output::progress(global.quiet);
-        let prepared = runtime.block_on(session.engine().prepare(&self.image.request(), &*progress)).doing(doing)?;
+        let prepared = runtime.block_on(session.engine().prepare(&self.image.request()?, &*progress)).doing(doing)?;
         drop(progress);
         let known = prepared.fallbacks.clone();
         let request = MountRequest {

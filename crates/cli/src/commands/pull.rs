@@ -49,7 +49,7 @@ impl Pull {
         let session = Session::open(global)?;
         let doing = || format!("cannot pull {}", self.image.text());
         let progress = output::pull_progress(global.quiet);
-        let pulled = runtime()?.block_on(session.engine().pull(&self.image.request(), &*progress)).doing(doing)?;
+        let pulled = runtime()?.block_on(session.engine().pull(&self.image.request()?, &*progress)).doing(doing)?;
         drop(progress);
         let Pulled { record, fetched } = pulled;
         if self.json {

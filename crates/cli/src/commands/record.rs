@@ -101,7 +101,7 @@ impl Record {
         let traces: Vec<Trace> = recorded.iter().map(|recorded| recorded.trace.clone()).collect();
         let mut published = None;
         if self.push {
-            let request = self.image.request();
+            let request = self.image.request()?;
             let progress = output::progress(global.quiet);
             let made = runtime.block_on(session.engine().make_index(&request, &traces, &*progress)).doing(doing)?;
             let publish = session.engine().publish_index(&made, &request.source, &request.access);
@@ -118,7 +118,7 @@ impl Record {
             (.., Some(seconds)) => Until::Elapsed(Duration::from_secs(seconds.into())),
             _ => Until::Exit,
         };
-        let image = self.image.request();
+        let image = self.image.request()?;
         let profile = image.profile.clone().unwrap_or_else(|| "default".to_owned());
         let request = RecordRequest {
             image,

@@ -24,6 +24,7 @@ fn help_of_every_subcommand() {
         "ls",
         "inspect",
         "convert",
+        "index",
         "status",
         "trace",
         "cache",

@@ -5,6 +5,7 @@ mod demo;
 mod errors;
 mod help;
 mod local;
+mod lock;
 mod mounts;
 mod pull;
 mod terminal;

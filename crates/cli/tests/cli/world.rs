@@ -59,6 +59,8 @@ impl World {
         // What the user who runs the tests has set up must not be seen in them.
         for variable in [
             "TARPON_INDEX",
+            "TARPON_LOCK",
+            "XDG_CONFIG_HOME",
             "TARPON_BACKFILL",
             "REGISTRY_AUTH_FILE",
             "DOCKER_CONFIG",

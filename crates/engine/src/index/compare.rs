@@ -21,18 +21,31 @@ pub(crate) fn piece(chunk: &Chunk) -> Piece {
     (chunk.size, (chunk.place != Place::Zeros).then_some(chunk.digest))
 }
 
-/// The first path of which the index says what is not so. `said` is its word, `is` what was found in the layer, in whatever
-/// order each has its entries. Files may be cut otherwise than here, as long as the objects in the store are that.
-pub(crate) fn lie(store: &dyn ObjectStore, said: &LayerIndex, is: &LayerIndex) -> Result<Option<String>, StoreError> {
+/// What an index is worth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// All that was compared is so.
+    True,
+    /// The file at this path is cut otherwise than here, and its object is not in the store to be hashed in these pieces. Everything else
+    /// is so.
+    Unchecked(String),
+    /// What it says of this path is not so.
+    Lie(String),
+}
+
+/// Compares an index with its layer. `said` is its word, `is` what was found in the layer, in whatever order each has its entries.
+/// Files may be cut otherwise than here, as long as the objects in the store are that.
+pub(crate) fn compare(store: &dyn ObjectStore, said: &LayerIndex, is: &LayerIndex) -> Result<Verdict, StoreError> {
+    let mut unchecked = None;
     let (ours, theirs) = (sorted(is), sorted(said));
     let differing = ours.iter().zip(&theirs).find(|(one, other)| !is_same(one, said, other));
     if let Some((one, other)) = differing {
         // Where one has an entry that the other has not, the lesser of the two paths is the one in question.
-        return Ok(Some(one.path.clone().min(other.path.clone()).to_string()));
+        return Ok(Verdict::Lie(one.path.clone().min(other.path.clone()).to_string()));
     }
     let surplus = ours.get(theirs.len()).or_else(|| theirs.get(ours.len()));
     if let Some(entry) = surplus {
-        return Ok(Some(entry.path.to_string()));
+        return Ok(Verdict::Lie(entry.path.to_string()));
     }
     for (one, other) in ours.iter().zip(&theirs) {
         let (Node::File(true_content), Node::File(content)) = (&one.node, &other.node) else { continue };
@@ -40,12 +53,16 @@ pub(crate) fn lie(store: &dyn ObjectStore, said: &LayerIndex, is: &LayerIndex) -
             continue;
         }
         let list: Vec<Piece> = pieces(said, content).collect();
-        if !pieces(is, true_content).eq(list.iter().copied()) && is_list(store, &content.object, &list)? == Some(false)
-        {
-            return Ok(Some(other.path.to_string()));
+        if pieces(is, true_content).eq(list.iter().copied()) {
+            continue;
+        }
+        match is_list(store, &content.object, &list)? {
+            Some(true) => {}
+            Some(false) => return Ok(Verdict::Lie(other.path.to_string())),
+            None => unchecked = unchecked.or_else(|| Some(other.path.to_string())),
         }
     }
-    Ok(None)
+    Ok(unchecked.map_or(Verdict::True, Verdict::Unchecked))
 }
 
 /// By path; a whiteout may have the path of an entry.
@@ -152,7 +169,19 @@ mod tests {
     }
 
     fn lie_of(said: &LayerIndex, is: &LayerIndex) -> Option<String> {
-        lie(&store(), said, is).unwrap()
+        match compare(&store(), said, is).unwrap() {
+            Verdict::Lie(path) => Some(path),
+            Verdict::True => None,
+            Verdict::Unchecked(path) => panic!("{path} is in the store"),
+        }
+    }
+
+    #[test]
+    fn another_cut_of_an_object_that_is_not_here_is_neither_right_nor_wrong() {
+        let (is, other) = (index("file", BYTES, 4), index("file", BYTES, 3));
+        let verdict = compare(&MemoryStore::default(), &other, &is).unwrap();
+        assert_eq!(verdict, Verdict::Unchecked("/file".to_owned()));
+        assert_eq!(compare(&MemoryStore::default(), &is, &is).unwrap(), Verdict::True, "the same cut needs no object");
     }
 
     #[test]

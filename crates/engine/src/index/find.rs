@@ -93,7 +93,12 @@ impl Found {
 
 /// Whether it takes asking somebody to know that there is no index.
 pub(crate) fn may_have(choice: &IndexChoice, image: &ResolvedImage) -> bool {
-    *choice != IndexChoice::None || soci::is_named(image)
+    let is_chosen = match choice {
+        IndexChoice::None => false,
+        IndexChoice::Locked(lock) => lock.index_of(image.manifest.digest()).is_some(),
+        IndexChoice::Pinned(_) | IndexChoice::Registry => true,
+    };
+    is_chosen || soci::is_named(image)
 }
 
 /// Looks for indexes of `image` that cover layers of `wanted`: first the one that the user chose, then the one that the image names,
@@ -110,7 +115,11 @@ pub(crate) async fn find(
     }
     let mut found = match choice {
         IndexChoice::None => Found::default(),
-        IndexChoice::Pinned(digest) => pinned(digest, repository, image, wanted, profile).await,
+        IndexChoice::Pinned(digest) => pinned(digest, repository, image, wanted, profile, PINNED).await,
+        IndexChoice::Locked(lock) => match lock.index_of(image.manifest.digest()) {
+            Some(digest) => pinned(digest, repository, image, wanted, profile, LOCKED).await,
+            None => Found::default(),
+        },
         IndexChoice::Registry => listed(repository, image, wanted, profile).await,
     };
     let rest = found.rest(wanted);
@@ -129,14 +138,19 @@ pub(crate) async fn find(
 }
 
 const NONE: &str = "no index is used";
+/// Why an index is used: the user named it.
+pub(super) const PINNED: &str = "as it was pinned";
+/// The lock that the user has names it.
+const LOCKED: &str = "as the lock file pins it";
 
-/// The index that the user pinned, of whichever kind.
+/// The index that the user pinned, of whichever kind; `why` says how.
 pub(super) async fn pinned(
     digest: &Digest,
     repository: &Repository,
     image: &ResolvedImage,
     wanted: &[Blob],
     profile: Option<&str>,
+    why: &str,
 ) -> Found {
     let fetched = async {
         let bytes = repository.manifest(digest).await.map_err(|error| error.to_string())?;
@@ -148,7 +162,7 @@ pub(super) async fn pinned(
         }
     };
     match fetched.await {
-        Ok(found) => found.because(digest, "as it was pinned"),
+        Ok(found) => found.because(digest, why),
         Err(reason) => Found::without(format!("the index {digest} is not used: {reason}")),
     }
 }

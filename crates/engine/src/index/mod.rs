@@ -8,20 +8,21 @@ mod boot;
 mod compare;
 mod find;
 mod soci;
+#[cfg(test)]
+mod tests;
 
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_fetch::trace::Trace;
-use tarpon_layer::{Entry, LayerIndex, Node, Place};
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
 use tarpon_registry::Repository;
-use tarpon_store::Store;
+use tarpon_store::{Store, StoreError};
 
 pub(crate) use self::artifact::Indexed;
 pub use self::boot::BootPack;
 use self::boot::Packer;
-pub(crate) use self::compare::{Piece, is_list, lie, piece};
+pub(crate) use self::compare::{Piece, Verdict, compare, is_list, piece};
 pub(crate) use self::find::{Found, Usable, find, is_by_index, is_refuted, may_have, refuted};
 use crate::image::ImageRequest;
 use crate::prepare::{self, Layer};
@@ -78,6 +79,8 @@ pub struct IndexCheck {
     pub layers: usize,
     /// What it says of layers that is not so, in a line each.
     pub differences: Vec<String>,
+    /// What could not be compared, in a line each: files that it cuts otherwise than is done here, and that the store does not keep.
+    pub unchecked: Vec<String>,
 }
 
 impl Engine {
@@ -139,8 +142,9 @@ impl Engine {
 
     /// Compares a published index with the layers themselves, which are all read for it.
     ///
-    /// Compared is what the index says about names, attributes, contents and the digests of their chunks. Places are not: a
-    /// wrong place leads to bytes that no digest matches, which are never served; except that of zeros, which are fetched from nowhere.
+    /// Compared is what the index says about names, attributes, contents and the digests of their chunks, however it cuts them.
+    /// Places are not: a wrong place leads to bytes that no digest matches, which are never served; except that of zeros, which are
+    /// fetched from nowhere.
     pub async fn check_index(
         &self,
         request: &ImageRequest,
@@ -149,9 +153,11 @@ impl Engine {
     ) -> Result<IndexCheck> {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
+        // The objects of files that the index cuts otherwise must stay until they were compared.
+        let pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the layers", error))?;
         let layers = prepare::index_layers(self, &repository, &image, progress).await?;
         let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
-        let found = find::pinned(index, &repository, &image, &wanted, None).await;
+        let found = find::pinned(index, &repository, &image, &wanted, None, find::PINNED).await;
         let refused = |cause: String| Error::new(ErrorKind::Refused, "check the index", cause);
         if found.layers.is_empty() {
             return Err(refused(found.notes.join("; ")));
@@ -160,17 +166,37 @@ impl Engine {
             let cause = "it is a SOCI index, which has no digests of contents to compare";
             return Err(refused(cause.to_owned()).hint("`tarpon pull` compares everything else of it"));
         }
-        let differences = found.layers.iter().filter_map(|Usable { indexed: said, .. }| {
-            let is = layers.iter().find(|layer| layer.blob == said.blob)?;
-            let place = difference(&said.index, &is.index)?;
-            Some(format!("layer {}: the index is wrong about {place}", said.blob.digest))
-        });
-        Ok(IndexCheck {
+        let mut check = IndexCheck {
             index_digest: *index,
             manifest_digest: *image.manifest.digest(),
             layers: found.layers.len(),
-            differences: differences.collect(),
-        })
+            differences: Vec::new(),
+            unchecked: Vec::new(),
+        };
+        let store = self.store().clone();
+        let comparing = tokio::task::spawn_blocking(move || {
+            let _pin = pin;
+            check.compare(&store, &found.layers, &layers).map(|()| check)
+        });
+        let compared = comparing.await.map_err(|error| Error::new(ErrorKind::Other, "check the index", error))?;
+        compared.map_err(|error| Error::new(ErrorKind::Store, "check the index", error))
+    }
+}
+
+impl IndexCheck {
+    fn compare(&mut self, store: &Store, said: &[Usable], layers: &[Layer]) -> std::result::Result<(), StoreError> {
+        for Usable { indexed: said, .. } in said {
+            let Some(is) = layers.iter().find(|layer| layer.blob == said.blob) else { continue };
+            let layer = said.blob.digest;
+            match compare(store, &said.index, &is.index)? {
+                Verdict::True => {}
+                Verdict::Lie(path) => self.differences.push(format!("layer {layer}: the index is wrong about {path}")),
+                Verdict::Unchecked(path) => {
+                    self.unchecked.push(format!("layer {layer}: {path} and perhaps others are not in the store"));
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -199,26 +225,6 @@ fn pack(store: Store, repository: &Repository, mut layers: Vec<Layer>, name: &st
     });
     let blob = artifact::blob(&indexed).map_err(|cause| Error::new(ErrorKind::Other, "write the index", cause))?;
     Ok(Packed { layers: described.collect(), blob, boots })
-}
-
-/// The first path that one index says something else about than the other.
-fn difference(said: &LayerIndex, is: &LayerIndex) -> Option<String> {
-    let pairs = said.entries.iter().zip(&is.entries);
-    let mut differing = pairs.filter(|(one, other)| meaning(said, one) != meaning(is, other));
-    let count = || format!("how many entries there are ({}, not {})", said.entries.len(), is.entries.len());
-    let first = differing.next().map(|(one, _)| one.path.to_string());
-    first.or_else(|| (said.entries.len() != is.entries.len()).then(count))
-}
-
-/// An entry without its places, and its chunks without theirs; zeros, which nothing hashes, have no digest, whatever is said.
-fn meaning(index: &LayerIndex, entry: &Entry) -> (Entry, Vec<(u64, Option<Digest>)>) {
-    let (mut entry, mut chunks) = (entry.clone(), Vec::new());
-    if let Node::File(content) = &mut entry.node {
-        let own = index.chunks.iter().skip(content.first_chunk as usize).take(content.chunk_count as usize);
-        chunks.extend(own.map(|chunk| (chunk.size, (chunk.place != Place::Zeros).then_some(chunk.digest))));
-        (content.first_chunk, content.chunk_count) = (0, 0);
-    }
-    (entry, chunks)
 }
 
 /// The index as somebody would publish it who says otherwise of the layers.

@@ -18,7 +18,7 @@ use super::layers::{self, ByToc, Layer, Wanted};
 use super::pace::Pace;
 use super::stream::{self, StreamError, StreamJob};
 use super::{assemble, kept};
-use crate::index::{self, is_by_index};
+use crate::index::{self, Verdict, is_by_index};
 use crate::progress::Silent;
 use crate::{Error, ErrorKind, Result};
 
@@ -189,7 +189,7 @@ impl Completion {
     fn contradict(&self, layer: &Layer) -> std::result::Result<(), Incomplete> {
         let said = kept::load_said(&self.store, &self.record.manifest, layer.blob);
         if let Some(said) = said.filter(|_| self.by_index().contains(&layer.blob.digest))
-            && let Some(path) = index::lie(&self.store, &said.index, &layer.index)?
+            && let Verdict::Lie(path) = index::compare(&self.store, &said.index, &layer.index)?
         {
             return Err(Incomplete::Lie(format!("the index {} is wrong about {path}", said.by)));
         }

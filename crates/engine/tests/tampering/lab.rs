@@ -84,6 +84,7 @@ impl Verdict {
             Outcome::Refused(_) => {}
             Outcome::Streamed(_) => assert!(self.is_true, "{case}: what was streamed is not the image"),
             Outcome::Used { check, pull, reads } => {
+                assert_eq!(reads.zeros, 0, "{case}: a file of something reads as zeros");
                 assert!(self.is_true || !check.is_empty(), "{case}: checking the index finds nothing");
                 assert!(self.is_true || *pull, "{case}: pulling the image finds nothing");
                 assert!(
@@ -105,9 +106,6 @@ impl fmt::Display for Verdict {
                 // How many, and after how many pieces, depends on what is fetched together.
                 if !reads.unread.is_empty() {
                     parts.push("objects cannot be read".to_owned());
-                }
-                if reads.zeros > 0 {
-                    parts.push(format!("{} objects read as zeros", reads.zeros));
                 }
                 parts.extend(check.iter().map(|difference| format!("found by check ({difference})")));
                 if *pull {

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use tarpon_oci::{Digest, limits};
 
-use super::{Attributes, Chunk, Device, Entry, InvalidPath, LayerIndex, LayerPath, Node};
+use super::{Attributes, Chunk, Device, Entry, InvalidPath, LayerIndex, LayerPath, Node, claims};
 
 /// Entries that may be looked at while directories are replaced by other things: more is no layer but an attack.
 const REPLACE_WORK: usize = 64 << 20;
@@ -64,6 +64,15 @@ pub enum InvalidEntry {
     /// Directories are replaced again and again.
     #[error("the layer replaces too many directories by something else")]
     TooManyReplacements,
+    /// The only chunk of a file has another digest than the file.
+    #[error("its only chunk is something else than the file")]
+    ChunkDigest,
+    /// A file is said to be zeros, and its digest is not that of so many.
+    #[error("it is all zeros, but its digest is not that of so many zeros")]
+    ZerosDigest,
+    /// Over [`limits::ZERO_FILE_BYTES`].
+    #[error("it is more than {} bytes of zeros", limits::ZERO_FILE_BYTES)]
+    TooManyZeros,
 }
 
 /// What a repeated name means.
@@ -333,6 +342,10 @@ impl Assembler {
         let mut entries: Vec<Entry> = self.entries.into_iter().flatten().collect();
         if self.has_orphan_chunks {
             self.chunks = keep_owned(&mut entries, &self.chunks);
+        }
+        // Who walks a tar has hashed its files; who reads an index has somebody's word for them.
+        if self.duplicates == Duplicates::Refuse {
+            claims::check(&entries, &self.chunks)?;
         }
         Ok(LayerIndex { entries, chunks: self.chunks, checkpoints: Vec::new(), dropped_xattrs: self.dropped_xattrs })
     }

@@ -1,6 +1,7 @@
 //! [`LayerIndex`]: what a layer holds and where the bytes of its files are.
 
 mod assembler;
+mod claims;
 mod cut;
 mod name;
 mod path;

@@ -67,6 +67,8 @@ pub enum NotLazy {
     BelowSymlink(String),
     /// A TOC is JSON and cannot hold names that are not UTF-8: the tar knows better.
     NameNotUtf8(String),
+    /// A file of zeros only, over [`limits::ZERO_FILE_BYTES`].
+    TooManyZeros(String),
 }
 
 impl fmt::Display for NotLazy {
@@ -78,6 +80,9 @@ impl fmt::Display for NotLazy {
                 write!(f, "{name:?} has a chunk that needs more than {} bytes at once", limits::CHUNK_BYTES)
             }
             Self::BelowSymlink(name) => write!(f, "its TOC has {name:?} below a symbolic link"),
+            Self::TooManyZeros(name) => {
+                write!(f, "{name:?} is more than {} bytes of zeros", limits::ZERO_FILE_BYTES)
+            }
             Self::NameNotUtf8(name) => write!(f, "its TOC cannot hold the true name of {name:?}"),
         }
     }
@@ -134,6 +139,9 @@ impl EntryProblem {
             Self::NotLazy(reason) => TocError::NotLazy(reason),
             Self::Entry(InvalidEntry::BelowSymlink) => {
                 TocError::NotLazy(NotLazy::BelowSymlink(crate::tar::printable(name.as_bytes())))
+            }
+            Self::Entry(InvalidEntry::TooManyZeros) => {
+                TocError::NotLazy(NotLazy::TooManyZeros(crate::tar::printable(name.as_bytes())))
             }
             problem => TocError::Entry { name: crate::tar::printable(name.as_bytes()), problem },
         }

@@ -170,7 +170,9 @@ fn zstd() -> Vec<Case> {
         zstd_chunked_from_toc(&[0; 10_000], json.as_bytes(), Spelling::New)
     };
     let at = |name: &str, offset: u64, end: u64| file(json!({ "name": name, "offset": offset, "endOffset": end }));
-    let hole = json!({ "chunkType": "zeros", "chunkDigest": null, "size": 1_u64 << 40, "endOffset": 120 });
+    let hole = |size: u64| {
+        toc(json!([file(json!({ "chunkType": "zeros", "chunkDigest": null, "size": size, "endOffset": 120 }))]))
+    };
     vec![
         ("100-two files", toc(json!([at("a", 100, 120), at("b", 120, 140)]))),
         ("101-files share a place", toc(json!([at("a", 100, 120), at("b", 100, 120)]))),
@@ -178,8 +180,10 @@ fn zstd() -> Vec<Case> {
         ("103-files out of order", toc(json!([at("a", 200, 220), at("b", 100, 120)]))),
         ("104-ends before it starts", toc(json!([at("a", 100, 100)]))),
         ("105-ends in the TOC", toc(json!([at("a", 100, DATA + 1)]))),
-        ("106-hole of a terabyte", toc(json!([file(hole)]))),
+        ("106-hole of a terabyte", hole(1 << 40)),
         ("107-no end", toc(json!([file(json!({}))]))),
+        ("108-hole under the digest of something", hole(4)),
+        ("109-hole that takes long to hash", hole(5 << 30)),
     ]
 }
 

@@ -55,7 +55,7 @@ impl Ls {
         let session = Session::open(global)?;
         let shown = self.target.image.text.clone();
         let doing = || format!("cannot list {shown}:{}", escape(&self.target.path));
-        let request = self.image.request(self.target.image.clone());
+        let request = self.image.request(self.target.image.clone())?;
         let progress = output::progress(global.quiet);
         let prepared = runtime()?.block_on(session.engine().prepare(&request, &*progress)).doing(doing)?;
         drop(progress);

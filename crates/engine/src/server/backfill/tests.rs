@@ -1,9 +1,11 @@
 //! Images that are mounted by an index, true or not, and completed from a scripted registry.
 
+use std::convert::Infallible;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tarpon_fetch::{Fault, ReadError};
-use tarpon_layer::Node;
+use tarpon_layer::{FileContent, LayerIndex, Node};
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::layers::{
     Dialect, EstargzOptions, Image as TestImage, ImageBuilder, Item, Layer, SOCI_V2, Ztoc, estargz, soci_manifest, tar,
@@ -240,7 +242,7 @@ async fn a_soci_index_that_changes_a_mode_raises_an_alarm() {
 }
 
 /// An index that says otherwise of the file `app`, and what becomes of its image.
-async fn alarm(alter: impl Fn(&mut tarpon_layer::LayerIndex)) -> (Lab, Host, Prepared, Digest) {
+async fn alarm(alter: impl Fn(&mut LayerIndex)) -> (Lab, Host, Prepared, Digest) {
     let lab = Lab::new(image()).await;
     let layer = lab.layer(1);
     let index = lab
@@ -265,20 +267,33 @@ async fn alarm(alter: impl Fn(&mut tarpon_layer::LayerIndex)) -> (Lab, Host, Pre
     (lab, host, prepared, index)
 }
 
-fn node<'a>(index: &'a mut tarpon_layer::LayerIndex, path: &[u8]) -> &'a mut tarpon_layer::Entry {
+fn node<'a>(index: &'a mut LayerIndex, path: &[u8]) -> &'a mut tarpon_layer::Entry {
     index.entries.iter_mut().find(|entry| entry.path.as_bytes() == path).unwrap()
+}
+
+/// Cuts a file in two pieces with these digests: of a file in one piece, a lie would show at once.
+fn cut(index: &mut LayerIndex, path: &[u8], digest: impl Fn(Range<usize>) -> Digest) {
+    let Node::File(FileContent { object, .. }) = node(index, path).node else { unreachable!() };
+    let places = |of: &Digest| if *of == object { &[1000][..] } else { &[] };
+    let at = |number: u64| usize::try_from(number).unwrap();
+    let digest = |_: &Digest, offset, size| Ok::<_, Infallible>(digest(at(offset)..at(offset + size)));
+    let Ok(cut) = index.cut(places, digest);
+    *index = cut;
+}
+
+/// The chunks of the file `app` itself, under the name of what was never there.
+fn make_up(index: &mut LayerIndex, content: &[u8]) {
+    let app = noise(APP, FILE);
+    cut(index, b"app", |range| Digest::of(&app[range]));
+    if let Node::File(file) = &mut node(index, b"app").node {
+        file.object = Digest::of(content);
+    }
 }
 
 #[tokio::test]
 async fn an_index_that_makes_up_a_file_raises_an_alarm_and_what_it_made_up_is_not_served() {
     let made_up = b"what is not in the layer";
-    let alter = |index: &mut tarpon_layer::LayerIndex| {
-        // The chunks of the file itself, under the name of what was never there.
-        if let Node::File(content) = &mut node(index, b"app").node {
-            content.object = Digest::of(made_up);
-        }
-    };
-    let (lab, host, prepared, index) = alarm(alter).await;
+    let (lab, host, prepared, index) = alarm(|index| make_up(index, made_up)).await;
     let before = lab.requests();
     let error = host.fetcher.read(&Digest::of(made_up), 0, 1000).await.unwrap_err();
     assert!(matches!(&error, ReadError::Distrusted { layer, .. } if *layer == lab.layer(1)), "{error}");
@@ -314,13 +329,11 @@ async fn a_mount_of_what_an_index_made_up_gives_errors_and_the_rest_of_it_goes_o
     }
     let lab = Lab::new(image()).await;
     let layer = lab.layer(1);
-    let make_up = |layers: &mut [Indexed]| {
+    let alter = |layers: &mut [Indexed]| {
         let lied = layers.iter_mut().find(|indexed| indexed.blob.digest == layer).unwrap();
-        if let Node::File(content) = &mut node(&mut lied.index, b"app").node {
-            content.object = Digest::of(b"what is not in the layer");
-        }
+        make_up(&mut lied.index, b"what is not in the layer");
     };
-    let index = lab.publish(make_up).await;
+    let index = lab.publish(alter).await;
     let engine = lab.engine();
     let prepared = engine.prepare(&lab.request(), &Silent).await.unwrap();
     let point = lab.folder.path().join("mnt");
@@ -355,11 +368,7 @@ async fn an_index_that_changes_a_mode_raises_an_alarm() {
 
 #[tokio::test]
 async fn an_index_that_lists_wrong_chunks_of_a_true_file_raises_an_alarm() {
-    alarm(|index| {
-        let Node::File(content) = node(index, b"app").node else { unreachable!() };
-        index.chunks[content.first_chunk as usize].digest = Digest::of(b"evil");
-    })
-    .await;
+    alarm(|index| cut(index, b"app", |_| Digest::of(b"evil"))).await;
 }
 
 #[tokio::test]
@@ -368,8 +377,7 @@ async fn a_pull_refuses_an_index_that_lists_wrong_chunks_too() {
     lab.publish(|layers| {
         let index = &mut layers[0].index;
         let path = index.entries[0].path.as_bytes().to_vec();
-        let Node::File(content) = node(index, &path).node else { unreachable!() };
-        index.chunks[content.first_chunk as usize].digest = Digest::of(b"evil");
+        cut(index, &path, |_| Digest::of(b"evil"));
     })
     .await;
     let engine = lab.engine();

@@ -1,0 +1,78 @@
+//! `tarpon.lock`: who finds which, and what comes of it.
+
+use std::process::Output;
+
+use tarpon_registry::serve::Contents;
+use tarpon_testkit::registry::Auth;
+
+use crate::world::{World, add, small_image};
+
+const USED: &str = "is used, as the lock file pins it";
+
+/// A registry with an image and its index, which is pinned in `team.lock`.
+fn world() -> World {
+    let mut contents = Contents::new();
+    add(&mut contents, ("app", "v1"), &small_image(), |_| true);
+    let world = World::serving(contents, Auth::Anonymous);
+    world.stdout(&["index", "--push", "--lock", "TMP/team.lock", "HOST/app:v1"]);
+    world
+}
+
+/// Lists the image with a new store, in the folder `here`.
+fn list(world: &World, here: &str, options: &[&str]) -> Output {
+    let arguments = [&["ls"], options, &["HOST/app:v1"]].concat();
+    let mut command = world.command(&arguments);
+    let store = tempfile::tempdir_in(world.path("")).expect("a folder").keep();
+    command.env("TARPON_STORE", store).current_dir(world.path(here)).output().expect("it runs")
+}
+
+fn uses_it(output: &Output) -> bool {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    said.contains(USED)
+}
+
+#[test]
+fn a_lock_is_used_where_it_is_named_or_the_users_own() {
+    let world = world();
+    assert!(!uses_it(&list(&world, "", &[])));
+    assert!(uses_it(&list(&world, "", &["--lock-file", "TMP/team.lock"])));
+    assert!(
+        !uses_it(&list(&world, "", &["--lock-file", "TMP/team.lock", "--index", "none"])),
+        "who says none means it"
+    );
+    std::fs::create_dir_all(world.path(".config/tarpon")).expect("made");
+    std::fs::copy(world.path("team.lock"), world.path(".config/tarpon/tarpon.lock")).expect("copied");
+    assert!(uses_it(&list(&world, "", &[])));
+}
+
+#[test]
+fn a_lock_in_the_current_directory_is_not_looked_for() {
+    let world = world();
+    let here = world.directory("checkout");
+    for name in ["tarpon.lock", ".config/tarpon/tarpon.lock"] {
+        std::fs::create_dir_all(here.join(name).parent().expect("in a folder")).expect("made");
+        std::fs::copy(world.path("team.lock"), here.join(name)).expect("copied");
+    }
+    assert!(!uses_it(&list(&world, "checkout", &[])));
+    assert!(uses_it(&list(&world, "checkout", &["--lock-file", "tarpon.lock"])), "unless it is named");
+}
+
+#[test]
+fn a_lock_that_cannot_be_used_is_said_before_anything_is_done() {
+    let world = world();
+    std::fs::write(world.path("bad.lock"), "{}").expect("written");
+    for (arguments, says) in [
+        (&["ls", "--lock-file", "TMP/none.lock", "HOST/app:v1"][..], "none.lock: there is no such file"),
+        (&["ls", "--lock-file", "TMP/bad.lock", "HOST/app:v1"][..], "bad.lock: "),
+        (&["index", "--push", "--lock", "TMP/bad.lock", "HOST/app:v1"][..], "bad.lock: "),
+        (&["index", "--push", "--lock", "TMP/none/team.lock", "HOST/app:v1"][..], "its folder is not there"),
+    ] {
+        let before = world.server().stats().requests;
+        let output = world.output(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.starts_with("tarpon: cannot use the lock file ") && said.contains(says), "{said}");
+        assert_eq!(world.server().stats().requests, before);
+    }
+}

@@ -1,0 +1,208 @@
+//! [`LockFile`]: where a lock of indexes is, and how an entry gets into it.
+//!
+//! Decided by the client's environment, and never by the current directory: it may be a checkout or a download of somebody else, and
+//! who wrote a directory must not decide whose word about images is taken in it.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use tarpon_oci::{IndexLock, limits};
+
+use crate::index::ImageIndexArtifact;
+use crate::{Error, ErrorKind, Result};
+
+/// What it is called in the folders where it is looked for.
+const NAME: &str = "tarpon.lock";
+
+/// Where all users of the machine find it.
+const OF_ALL: &str = "/etc/tarpon";
+
+/// How often, and with what pauses, somebody is waited for who writes into the same folder. Writing takes milliseconds.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A lock on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockFile {
+    path: PathBuf,
+}
+
+impl LockFile {
+    /// The one at this path.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// The lock of this user, else that of the machine, if there is one.
+    ///
+    /// # Errors
+    /// There is one, and it cannot be read or means nothing.
+    pub fn of_environment() -> Result<Option<IndexLock>> {
+        first(&places(|name| std::env::var_os(name)))
+    }
+
+    /// What it pins.
+    ///
+    /// # Errors
+    /// It is not there, cannot be read or means nothing.
+    pub fn read(&self) -> Result<IndexLock> {
+        self.read_if_there()?.ok_or_else(|| self.failed("there is no such file"))
+    }
+
+    fn read_if_there(&self) -> Result<Option<IndexLock>> {
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(self.failed(error)),
+        };
+        let mut bytes = Vec::new();
+        file.take(limits::LOCK_BYTES + 1).read_to_end(&mut bytes).map_err(|error| self.failed(error))?;
+        IndexLock::parse(&bytes).map(Some).map_err(|error| self.failed(error))
+    }
+
+    /// Whether an entry could be added: asked before hours of work whose result it is to name.
+    ///
+    /// # Errors
+    /// The file is there and means nothing, or its folder is not there.
+    pub fn check(&self) -> Result<()> {
+        self.folder()?;
+        self.read_if_there().map(drop)
+    }
+
+    /// Pins an index that was published. Other entries stay; readers see the file as it was before or as it is afterwards.
+    ///
+    /// # Errors
+    /// As [`LockFile::check`], or it cannot be written.
+    pub fn pin(&self, index: &ImageIndexArtifact) -> Result<()> {
+        // A link stays a link.
+        let target = Self::at(fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()));
+        let folder = target.folder()?;
+        let _alone = target.alone(&folder)?;
+        let mut lock = target.read_if_there()?.unwrap_or_default();
+        lock.pin(index.manifest_digest, &index.image, index.index_digest);
+        let bytes = lock.to_json().map_err(|error| target.failed(error))?;
+        target.replace(&folder, &bytes).map_err(|error| target.failed(error))
+    }
+
+    fn folder(&self) -> Result<PathBuf> {
+        let path = std::path::absolute(&self.path).map_err(|error| self.failed(error))?;
+        let folder = path.parent().filter(|folder| folder.is_dir() && path.file_name().is_some());
+        folder.map(Path::to_owned).ok_or_else(|| self.failed("its folder is not there"))
+    }
+
+    /// Keeps others out who add an entry: the lock is on the folder, because the file is another one afterwards.
+    fn alone(&self, folder: &Path) -> Result<File> {
+        let folder = File::open(folder).map_err(|error| self.failed(error))?;
+        for _ in 0..TRIES {
+            match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(folder),
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => thread::sleep(PAUSE),
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        Err(self.failed("somebody else is writing it"))
+    }
+
+    fn replace(&self, folder: &Path, bytes: &[u8]) -> io::Result<()> {
+        // As any file that the user makes, or as the one that was there.
+        let permissions =
+            fs::metadata(&self.path).map_or_else(|_| Permissions::from_mode(0o666), |before| before.permissions());
+        let is_new = !self.path.exists();
+        let mut file =
+            tempfile::Builder::new().prefix(".tarpon.lock.").permissions(permissions.clone()).tempfile_in(folder)?;
+        if !is_new {
+            file.as_file().set_permissions(permissions)?;
+        }
+        file.write_all(bytes)?;
+        file.as_file().sync_all()?;
+        file.persist(&self.path)?;
+        File::open(folder)?.sync_all()
+    }
+
+    fn failed(&self, cause: impl std::fmt::Display) -> Error {
+        Error::new(ErrorKind::Other, format!("use the lock file {}", self.path.display()), cause)
+    }
+}
+
+/// Where a lock is looked for that nobody names. Relative folders mean nothing here: they would be the current directory's.
+fn places(variable: impl Fn(&str) -> Option<OsString>) -> Vec<LockFile> {
+    let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let config = folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")));
+    let folders = [config.map(|folder| folder.join("tarpon")), Some(PathBuf::from(OF_ALL))];
+    folders.into_iter().flatten().map(|folder| LockFile::at(folder.join(NAME))).collect()
+}
+
+/// The first one that is there. They are not joined: who has a lock of their own decides alone.
+fn first(places: &[LockFile]) -> Result<Option<IndexLock>> {
+    for place in places {
+        if let Some(lock) = place.read_if_there()? {
+            return Ok(Some(lock));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_oci::Digest;
+
+    use super::*;
+
+    fn places_with(variables: &[(&str, &str)]) -> Vec<PathBuf> {
+        let found = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+        places(found).into_iter().map(|file| file.path).collect()
+    }
+
+    #[test]
+    fn the_users_lock_comes_before_that_of_the_machine_and_the_current_directory_never() {
+        let machine = PathBuf::from("/etc/tarpon/tarpon.lock");
+        let user = |path: &str| vec![PathBuf::from(path), machine.clone()];
+        assert_eq!(places_with(&[("HOME", "/h")]), user("/h/.config/tarpon/tarpon.lock"));
+        assert_eq!(places_with(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")]), user("/c/tarpon/tarpon.lock"));
+        assert_eq!(places_with(&[("XDG_CONFIG_HOME", "."), ("HOME", "")]), [machine]);
+    }
+
+    #[test]
+    fn the_first_lock_that_is_there_is_read_and_one_that_means_nothing_is_not_skipped() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| LockFile::at(folder.path().join(name));
+        assert_eq!(first(&[file("none/none"), file("none")]).unwrap(), None);
+        let mut lock = IndexLock::default();
+        lock.pin(Digest::of(b"image"), "image", Digest::of(b"index"));
+        fs::write(folder.path().join("good"), lock.to_json().unwrap()).unwrap();
+        fs::write(folder.path().join("bad"), "{}").unwrap();
+        assert_eq!(first(&[file("none"), file("good"), file("bad")]).unwrap(), Some(lock));
+        let error = first(&[file("bad"), file("good")]).unwrap_err();
+        assert!(error.to_string().contains("/bad: "), "{error}");
+        assert!(file("none").read().unwrap_err().to_string().contains("no such file"));
+    }
+
+    #[test]
+    fn a_lock_without_end_is_not_read_to_its_end() {
+        let error = LockFile::at("/dev/zero").read().unwrap_err();
+        assert!(error.to_string().contains("more than"), "{error}");
+    }
+
+    #[test]
+    fn what_is_written_replaces_the_target_of_a_link_and_keeps_who_may_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let [real, link] = ["real", "link"].map(|name| folder.path().join(name));
+        fs::write(&real, "before").unwrap();
+        fs::set_permissions(&real, Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        assert!(LockFile::at(&link).check().is_err(), "it means nothing");
+        LockFile::at(fs::canonicalize(&link).unwrap()).replace(folder.path(), b"after").unwrap();
+        assert_eq!(fs::read(&link).unwrap(), b"after");
+        assert!(link.is_symlink());
+        assert_eq!(fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left behind");
+    }
+}
