@@ -52,6 +52,13 @@ pub struct Recorded {
     pub exit: Option<i32>,
 }
 
+impl Recorded {
+    /// The exit code of a container that failed. What it touched is no start that anybody wants again.
+    pub fn failure(&self) -> Option<i32> {
+        self.exit.filter(|code| *code != 0)
+    }
+}
+
 impl Engine {
     /// Runs the image and notes what it touches. The container is stopped when its start is over; setting `stop` ends it earlier.
     pub async fn record(
@@ -99,7 +106,8 @@ impl Session {
         running.stop(stop_signal(&config.run.stop_signal), STOPPING)?;
         drop(running);
         trace.header.profile.clone_from(&self.request.profile);
-        trace.header.command = [config.run.entrypoint, self.request.command.clone()].concat();
+        let command = if self.request.command.is_empty() { &config.run.cmd } else { &self.request.command };
+        trace.header.command = [&config.run.entrypoint[..], command].concat();
         // The recorder began to count when the image was mounted, a little earlier.
         trace.header.ready =
             Some(ready.saturating_duration_since(began) + began.saturating_duration_since(mount.since));

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -84,9 +85,7 @@ impl Watcher {
                 return match self.until {
                     Until::Exit => Ok(Instant::now()),
                     // What it said last may still be on its way here.
-                    _ => self
-                        .last_word()
-                        .ok_or_else(|| failed(format!("the container ended before it was ready: {status}"))),
+                    _ => self.last_word().ok_or_else(|| failed(too_early(status))),
                 };
             }
             if is_stopped() {
@@ -111,6 +110,14 @@ impl Watcher {
 
     fn last_word(&self) -> Option<Instant> {
         self.lines.as_ref()?.recv().ok()
+    }
+}
+
+/// A runtime ends with the exit code of its container, which for one that a signal ended is 128 and the number of the signal.
+fn too_early(status: ExitStatus) -> String {
+    match status.code() {
+        Some(code) => format!("the container ended with exit code {code} before it was ready"),
+        None => format!("the container's runtime ended before the container was ready: {status}"),
     }
 }
 
