@@ -1,18 +1,20 @@
 //! `tarpon record`: runs an image and notes what its start touches, so that the next start has it at hand.
 
+use std::cell::Cell;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
 use regex::bytes::Regex;
 use serde::Serialize;
 use tarpon_engine::trace::{FILE_BYTES, Trace};
-use tarpon_engine::{BootPack, DEFAULT_PROFILE, Fit, ImageIndexArtifact, Progress, RecordRequest, Recorded, Until};
+use tarpon_engine::{
+    BootPack, DEFAULT_PROFILE, Engine, Fit, ImageIndexArtifact, Progress, RecordRequest, Recorded, Until,
+};
 
 use super::image::{ImageArgs, ImageName, image_name};
 use super::session::{Session, runtime};
+use super::stop::Stop;
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -92,47 +94,97 @@ struct Report<'a> {
     index: Option<&'a ImageIndexArtifact>,
 }
 
+/// What came of it.
+#[derive(Default)]
+struct Done {
+    recorded: Vec<Recorded>,
+    published: Option<ImageIndexArtifact>,
+}
+
+impl Done {
+    /// The exit code of a container that failed.
+    fn failure(&self) -> Option<i32> {
+        self.recorded.iter().find_map(Recorded::failure)
+    }
+}
+
 impl Record {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let runtime = runtime()?;
-        let doing = || format!("cannot record {}", self.image.text());
-        let progress = output::progress(global.quiet);
-        if let Some(old) = &self.from {
-            let request = self.image.request();
-            let made = session.engine().make_index_from(&request, &old.text, self.image.named_profile(), &*progress);
-            let made = runtime.block_on(made).doing(doing)?;
-            runtime.block_on(session.engine().publish_index(&made, &request.source, &request.access)).doing(doing)?;
-            drop(progress);
-            return self.report(global, &[], Some(&made));
-        }
-        let recorded = if self.trace.is_empty() {
-            let recorded = runtime.block_on(self.record(&session, &*progress)).doing(doing)?;
-            self.write(&recorded.trace)?;
-            vec![recorded]
-        } else {
-            self.given()?
-        };
-        if let Some(code) = recorded.iter().find_map(Recorded::failure) {
-            drop(progress);
-            self.report(global, &recorded, None)?;
-            let cause = format!("the container failed with exit code {code}");
-            return Err(Failure::new(Exit::Failure, format_args!("{}: {cause}", doing())));
-        }
-        let traces: Vec<Trace> = recorded.iter().map(|recorded| recorded.trace.clone()).collect();
-        let mut published = None;
-        if self.push {
-            let request = self.image.request();
-            let made = runtime.block_on(session.engine().make_index(&request, &traces, &*progress)).doing(doing)?;
-            let publish = session.engine().publish_index(&made, &request.source, &request.access);
-            runtime.block_on(publish).doing(doing)?;
-            published = Some(made);
-        }
+        let (runtime, progress) = (runtime()?, output::progress(global.quiet));
+        let done = runtime.block_on(async {
+            let mut stop = Stop::new().doing(|| "cannot listen for signals")?;
+            let stopped = Cell::new(false);
+            let asked = async {
+                stop.asked().await;
+                stopped.set(true);
+            };
+            let done = self.done(&session, asked, &*progress).await;
+            if stopped.get() {
+                Err(Failure::new(Exit::Interrupted, format_args!("{}: interrupted", self.doing())))
+            } else {
+                done
+            }
+        });
+        // What is still being computed is of no use to anybody.
+        runtime.shutdown_background();
         drop(progress);
-        self.report(global, &recorded, published.as_ref())
+        let done = done?;
+        self.report(global, &done)?;
+        match done.failure() {
+            None => Ok(()),
+            Some(code) => {
+                let cause = format!("the container failed with exit code {code}");
+                Err(Failure::new(Exit::Failure, format_args!("{}: {cause}", self.doing())))
+            }
+        }
     }
 
-    async fn record(&self, session: &Session, progress: &dyn Progress) -> tarpon_engine::Result<Recorded> {
+    fn doing(&self) -> String {
+        format!("cannot record {}", self.image.text())
+    }
+
+    async fn done(&self, session: &Session, asked: impl Future<Output = ()>, progress: &dyn Progress) -> Result<Done> {
+        tokio::pin!(asked);
+        let recorded = match &self.from {
+            Some(_) => Vec::new(),
+            None if !self.trace.is_empty() => self.given()?,
+            None => {
+                let request = self.recording();
+                let recorded = session.engine().record(&request, &mut asked, progress).await.doing(|| self.doing())?;
+                self.write(&recorded.trace)?;
+                vec![recorded]
+            }
+        };
+        let mut done = Done { recorded, published: None };
+        if self.push && done.failure().is_none() {
+            let traces: Vec<Trace> = done.recorded.iter().map(|recorded| recorded.trace.clone()).collect();
+            tokio::select! {
+                published = self.publish(session.engine(), &traces, progress) => {
+                    done.published = Some(published.doing(|| self.doing())?);
+                }
+                () = asked => {}
+            }
+        }
+        Ok(done)
+    }
+
+    async fn publish(
+        &self,
+        engine: &Engine,
+        traces: &[Trace],
+        progress: &dyn Progress,
+    ) -> tarpon_engine::Result<ImageIndexArtifact> {
+        let request = self.image.request();
+        let made = match &self.from {
+            Some(old) => engine.make_index_from(&request, &old.text, self.image.named_profile(), progress).await?,
+            None => engine.make_index(&request, traces, progress).await?,
+        };
+        engine.publish_index(&made, &request.source, &request.access).await?;
+        Ok(made)
+    }
+
+    fn recording(&self) -> RecordRequest {
         let until = match (self.until_port, &self.until_log, self.duration) {
             (Some(port), ..) => Until::Port(port),
             (_, Some(pattern), _) => Until::Log(pattern.clone()),
@@ -140,25 +192,15 @@ impl Record {
             _ => Until::Exit,
         };
         let image = self.image.request();
-        let profile = image.profile.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned());
-        let request = RecordRequest {
+        RecordRequest {
+            profile: image.profile.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned()),
             image,
-            profile,
             command: self.command.clone(),
             env: self.env.clone(),
             until,
             patience: Duration::from_secs(self.timeout.into()),
             runtime: self.runtime.clone(),
-        };
-        let stop = Arc::new(AtomicBool::new(false));
-        let recording = session.engine().record(&request, stop.clone(), progress);
-        tokio::pin!(recording);
-        tokio::select! {
-            recorded = &mut recording => return recorded,
-            _interrupt = tokio::signal::ctrl_c() => stop.store(true, Ordering::Relaxed),
         }
-        // The container is stopped and the mount taken away first.
-        recording.await
     }
 
     fn given(&self) -> Result<Vec<Recorded>> {
@@ -180,8 +222,8 @@ impl Record {
         std::fs::write(file, trace.write()).doing(|| format!("cannot write {}", file.display()))
     }
 
-    fn report(&self, global: &Global, recorded: &[Recorded], index: Option<&ImageIndexArtifact>) -> Result {
-        let first = recorded.first();
+    fn report(&self, global: &Global, done: &Done) -> Result {
+        let (first, index) = (done.recorded.first(), done.published.as_ref());
         let totals = first.map(|recorded| recorded.trace.totals());
         if self.json {
             return output::json(&Report {

@@ -60,19 +60,37 @@ impl Recorded {
 }
 
 impl Engine {
-    /// Runs the image and notes what it touches. The container is stopped when its start is over; setting `stop` ends it earlier.
+    /// Runs the image and notes what it touches. The container is stopped when its start is over, or when `stopped` ends, which is an
+    /// error.
     pub async fn record(
         &self,
         request: &RecordRequest,
-        stop: Arc<AtomicBool>,
+        stopped: impl Future<Output = ()>,
         progress: &dyn Progress,
     ) -> Result<Recorded> {
         let runtime = Runtime::find(request.runtime.as_deref())?;
-        let prepared = self.prepare(&request.image, progress).await?;
-        let (engine, request) = (self.clone(), request.clone());
-        let running = tokio::task::spawn_blocking(move || Session { engine, prepared, request, stop }.run(&runtime));
-        running.await.map_err(|error| Error::new(ErrorKind::Other, "record", error))?
+        tokio::pin!(stopped);
+        let prepared = tokio::select! {
+            prepared = self.prepare(&request.image, progress) => prepared?,
+            () = &mut stopped => return Err(interrupted()),
+        };
+        let (engine, request, stop) = (self.clone(), request.clone(), Arc::new(AtomicBool::new(false)));
+        let session = Session { engine, prepared, request, stop: stop.clone() };
+        let mut running = tokio::task::spawn_blocking(move || session.run(&runtime));
+        let recorded = tokio::select! {
+            recorded = &mut running => recorded,
+            () = &mut stopped => {
+                stop.store(true, Ordering::Relaxed);
+                // The container is stopped and the mount taken away first.
+                running.await
+            }
+        };
+        recorded.map_err(|error| Error::new(ErrorKind::Other, "record", error))?
     }
+}
+
+fn interrupted() -> Error {
+    Error::new(ErrorKind::Other, "record", "it was interrupted")
 }
 
 /// One recording.
@@ -129,7 +147,7 @@ impl Session {
         let watcher = Watcher::new(&self.request.until, running)?;
         let ready = watcher.wait(running, self.request.patience, || self.stop.load(Ordering::Relaxed))?;
         if self.stop.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Other, "record", "it was interrupted"));
+            return Err(interrupted());
         }
         Ok(ready)
     }

@@ -125,6 +125,12 @@ fn answers(port: u16) -> bool {
     TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), CONNECT).is_ok()
 }
 
+/// A line without its end, which no pattern means.
+fn text(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
 /// Passes output on, line by line, and says when one matched for the first time. Ends with the output.
 fn follow(
     from: impl Read + Send + 'static,
@@ -136,7 +142,7 @@ fn follow(
         let mut reader = BufReader::new(from);
         let mut line = Vec::new();
         while matches!(reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line), Ok(1..)) {
-            if pattern.is_match(&line) {
+            if pattern.is_match(text(&line)) {
                 let _known_already = matched.try_send(Instant::now());
             }
             let _nobody_reads = to.write_all(&line).and_then(|()| to.flush());
