@@ -37,6 +37,9 @@ pub enum IndexChoice {
     Registry,
 }
 
+/// The way of starting an image that is meant where none is named.
+pub const DEFAULT_PROFILE: &str = "default";
+
 /// An image, as it is asked for.
 #[derive(Debug, Clone)]
 pub struct ImageRequest {

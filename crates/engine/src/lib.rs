@@ -44,8 +44,8 @@ pub use convert::{
 };
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, ErrorKind, Result};
-pub use image::{ImageRequest, IndexChoice, Prepared, Pull};
-pub use index::{BootPack, ImageIndexArtifact, IndexCheck, IndexedLayer};
+pub use image::{DEFAULT_PROFILE, ImageRequest, IndexChoice, Prepared, Pull};
+pub use index::{BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer};
 pub use inspect::{Inspection, LayerInspection};
 pub use lock_file::LockFile;
 pub use namespaces::Namespaces;

@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use tarpon_engine::{Access, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, Pull, auth_files};
+use tarpon_engine::{Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, Pull, auth_files};
 use tarpon_oci::{InvalidSource, Platform, Source};
 
 /// The heading of [`RegistryOptions`] in help.
@@ -30,6 +30,11 @@ impl ImageArgs {
 
     pub(crate) fn request(&self) -> tarpon_engine::Result<ImageRequest> {
         self.options.request(self.image.clone())
+    }
+
+    /// The profile, if the user named one.
+    pub(crate) fn named_profile(&self) -> Option<&str> {
+        self.options.profile.as_deref()
     }
 }
 
@@ -116,8 +121,9 @@ pub(crate) struct ImageOptions {
     #[arg(long, value_name = "FILE", value_parser = path(), env = "TARPON_LOCK")]
     lock_file: Option<PathBuf>,
     /// Which boot pack of the index to use, by the name of the way in which the image is started; none: do without
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = profile_name, env = "TARPON_PROFILE")]
-    profile: String,
+    /// [default: default]
+    #[arg(long, value_name = "NAME", value_parser = profile_name, env = "TARPON_PROFILE")]
+    profile: Option<String>,
     #[command(flatten)]
     registry: RegistryOptions,
 }
@@ -139,6 +145,12 @@ fn index_choice(argument: &str) -> Result<IndexChoice, String> {
 }
 
 impl ImageOptions {
+    /// The profile that is meant.
+    fn profile(&self) -> Option<String> {
+        let named = self.profile.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned());
+        Some(named).filter(|profile| profile != "none")
+    }
+
     /// What these options ask for.
     pub(crate) fn request(&self, image: ImageName) -> tarpon_engine::Result<ImageRequest> {
         let registry = self.registry.clone();
@@ -149,7 +161,7 @@ impl ImageOptions {
             platform_named: self.platform.is_some(),
             pull: self.pull.into(),
             index: self.index()?,
-            profile: Some(self.profile.clone()).filter(|profile| profile != "none"),
+            profile: self.profile(),
             access: Access {
                 creds: registry.creds.map(|creds| creds.0),
                 authfiles: registry.authfile.map_or_else(auth_files, |file| vec![file]),

@@ -19,6 +19,7 @@ pub(crate) mod recover;
 pub(crate) mod serve;
 mod session;
 pub(crate) mod status;
+mod stop;
 pub(crate) mod trace;
 pub(crate) mod umount;
 

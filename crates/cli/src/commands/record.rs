@@ -1,18 +1,20 @@
 //! `tarpon record`: runs an image and notes what its start touches, so that the next start has it at hand.
 
+use std::cell::Cell;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
 use regex::bytes::Regex;
 use serde::Serialize;
 use tarpon_engine::trace::{FILE_BYTES, Trace};
-use tarpon_engine::{BootPack, ImageIndexArtifact, RecordRequest, Recorded, Until};
+use tarpon_engine::{
+    BootPack, DEFAULT_PROFILE, Engine, Fit, ImageIndexArtifact, Progress, RecordRequest, Recorded, Until,
+};
 
-use super::image::ImageArgs;
+use super::image::{ImageArgs, ImageName, image_name};
 use super::session::{Session, runtime};
+use super::stop::Stop;
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -25,9 +27,11 @@ Examples:
   tarpon record --push --until-port 8080 registry.example/app:v1      publish what a start needs, beside the image
   tarpon mount --index registry registry.example/app:v1 /mnt          and mount with it
   tarpon record --push --trace start.trace registry.example/app:v2    a new version, without running it
+  tarpon record --push --from registry.example/app:v1 registry.example/app:v2    the same, from the packs of the old one
   tarpon trace plot start.trace -o start.svg                          see what was read when
 
-The container has the network of this host, and its output goes to this terminal.";
+The container has the network of this host, and its output goes to this terminal. When it fails, or ends before it is ready,
+nothing is published and the command fails with 1; the message names the container's own exit code.";
 
 /// Record what a start of an image touches
 ///
@@ -47,6 +51,10 @@ pub(crate) struct Record {
     /// Take this trace instead of running anything; of several, each is a profile
     #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "until_port", "until_log", "duration", "command", "env"])]
     trace: Vec<PathBuf>,
+    /// Take what the boot packs of this image touch, instead of running anything: all of them, or that of --profile. Of another
+    /// version of the image, files that did not change are the same
+    #[arg(long, value_name = "IMAGE", value_parser = image_name, requires = "push", conflicts_with_all = ["trace", "output", "until_port", "until_log", "duration", "command", "env"])]
+    from: Option<ImageName>,
     /// The start is over when this port of this host accepts connections
     #[arg(long, value_name = "PORT", group = "end")]
     until_port: Option<u16>,
@@ -78,40 +86,105 @@ pub(crate) struct Record {
 #[derive(Serialize)]
 struct Report<'a> {
     image: &'a str,
-    profile: &'a str,
-    touched_files: usize,
-    touched_bytes: u64,
+    profile: Option<&'a str>,
+    touched_files: Option<usize>,
+    touched_bytes: Option<u64>,
     ready_millis: Option<u128>,
     exit: Option<i32>,
     index: Option<&'a ImageIndexArtifact>,
 }
 
+/// What came of it.
+#[derive(Default)]
+struct Done {
+    recorded: Vec<Recorded>,
+    published: Option<ImageIndexArtifact>,
+}
+
+impl Done {
+    /// The exit code of a container that failed.
+    fn failure(&self) -> Option<i32> {
+        self.recorded.iter().find_map(Recorded::failure)
+    }
+}
+
 impl Record {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let runtime = runtime()?;
-        let doing = || format!("cannot record {}", self.image.text());
-        let recorded = if self.trace.is_empty() {
-            let recorded = runtime.block_on(self.record(global, &session)).doing(doing)?;
-            self.write(&recorded.trace)?;
-            vec![recorded]
-        } else {
-            self.given()?
-        };
-        let traces: Vec<Trace> = recorded.iter().map(|recorded| recorded.trace.clone()).collect();
-        let mut published = None;
-        if self.push {
-            let request = self.image.request()?;
-            let progress = output::progress(global.quiet);
-            let made = runtime.block_on(session.engine().make_index(&request, &traces, &*progress)).doing(doing)?;
-            let publish = session.engine().publish_index(&made, &request.source, &request.access);
-            runtime.block_on(publish).doing(doing)?;
-            published = Some(made);
+        let (runtime, progress) = (runtime()?, output::progress(global.quiet));
+        let done = runtime.block_on(async {
+            let mut stop = Stop::new().doing(|| "cannot listen for signals")?;
+            let stopped = Cell::new(false);
+            let asked = async {
+                stop.asked().await;
+                stopped.set(true);
+            };
+            let done = self.done(&session, asked, &*progress).await;
+            if stopped.get() {
+                Err(Failure::new(Exit::Interrupted, format_args!("{}: interrupted", self.doing())))
+            } else {
+                done
+            }
+        });
+        // What is still being computed is of no use to anybody.
+        runtime.shutdown_background();
+        drop(progress);
+        let done = done?;
+        self.report(global, &done)?;
+        match done.failure() {
+            None => Ok(()),
+            Some(code) => {
+                let cause = format!("the container failed with exit code {code}");
+                Err(Failure::new(Exit::Failure, format_args!("{}: {cause}", self.doing())))
+            }
         }
-        self.report(global, &recorded, published.as_ref())
     }
 
-    async fn record(&self, global: &Global, session: &Session) -> tarpon_engine::Result<Recorded> {
+    fn doing(&self) -> String {
+        format!("cannot record {}", self.image.text())
+    }
+
+    async fn done(&self, session: &Session, asked: impl Future<Output = ()>, progress: &dyn Progress) -> Result<Done> {
+        tokio::pin!(asked);
+        let recorded = match &self.from {
+            Some(_) => Vec::new(),
+            None if !self.trace.is_empty() => self.given()?,
+            None => {
+                let request = self.recording().doing(|| self.doing())?;
+                let recorded = session.engine().record(&request, &mut asked, progress).await.doing(|| self.doing())?;
+                self.write(&recorded.trace)?;
+                vec![recorded]
+            }
+        };
+        let mut done = Done { recorded, published: None };
+        if self.push && done.failure().is_none() {
+            let traces: Vec<Trace> = done.recorded.iter().map(|recorded| recorded.trace.clone()).collect();
+            tokio::select! {
+                published = self.publish(session.engine(), &traces, progress) => {
+                    done.published = Some(published.doing(|| self.doing())?);
+                }
+                () = asked => {}
+            }
+        }
+        Ok(done)
+    }
+
+    async fn publish(
+        &self,
+        engine: &Engine,
+        traces: &[Trace],
+        progress: &dyn Progress,
+    ) -> tarpon_engine::Result<ImageIndexArtifact> {
+        let request = self.image.request()?;
+        let made = match &self.from {
+            Some(old) => engine.make_index_from(&request, &old.text, self.image.named_profile(), progress).await?,
+            None => engine.make_index(&request, traces, progress).await?,
+        };
+        engine.publish_index(&made, &request.source, &request.access).await?;
+        Ok(made)
+    }
+
+    fn recording(&self) -> tarpon_engine::Result<RecordRequest> {
         let until = match (self.until_port, &self.until_log, self.duration) {
             (Some(port), ..) => Until::Port(port),
             (_, Some(pattern), _) => Until::Log(pattern.clone()),
@@ -119,25 +192,15 @@ impl Record {
             _ => Until::Exit,
         };
         let image = self.image.request()?;
-        let profile = image.profile.clone().unwrap_or_else(|| "default".to_owned());
-        let request = RecordRequest {
+        Ok(RecordRequest {
+            profile: image.profile.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned()),
             image,
-            profile,
             command: self.command.clone(),
             env: self.env.clone(),
             until,
             patience: Duration::from_secs(self.timeout.into()),
             runtime: self.runtime.clone(),
-        };
-        let (progress, stop) = (output::progress(global.quiet), Arc::new(AtomicBool::new(false)));
-        let recording = session.engine().record(&request, stop.clone(), &*progress);
-        tokio::pin!(recording);
-        tokio::select! {
-            recorded = &mut recording => return recorded,
-            _interrupt = tokio::signal::ctrl_c() => stop.store(true, Ordering::Relaxed),
-        }
-        // The container is stopped and the mount taken away first.
-        recording.await
+        })
     }
 
     fn given(&self) -> Result<Vec<Recorded>> {
@@ -159,29 +222,42 @@ impl Record {
         std::fs::write(file, trace.write()).doing(|| format!("cannot write {}", file.display()))
     }
 
-    fn report(&self, global: &Global, recorded: &[Recorded], index: Option<&ImageIndexArtifact>) -> Result {
-        let Some(first) = recorded.first() else { return Ok(()) };
-        let totals = first.trace.totals();
+    fn report(&self, global: &Global, done: &Done) -> Result {
+        let (first, index) = (done.recorded.first(), done.published.as_ref());
+        let totals = first.map(|recorded| recorded.trace.totals());
         if self.json {
             return output::json(&Report {
                 image: self.image.text(),
-                profile: &first.trace.header.profile,
-                touched_files: totals.files,
-                touched_bytes: totals.touched,
-                ready_millis: first.trace.header.ready.map(|ready| ready.as_millis()),
-                exit: first.exit,
+                profile: first.map(|recorded| recorded.trace.header.profile.as_str()),
+                touched_files: totals.map(|totals| totals.files),
+                touched_bytes: totals.map(|totals| totals.touched),
+                ready_millis: first.and_then(|recorded| Some(recorded.trace.header.ready?.as_millis())),
+                exit: first.and_then(|recorded| recorded.exit),
                 index,
             });
         }
         if global.quiet {
             return Ok(());
         }
-        let (image, touched) = (escape(self.image.text().as_bytes()), size::human(totals.touched));
-        output::note(&format!("a start of {image} touches {touched} in {} files", totals.files));
-        for BootPack { profile, size, pieces, .. } in index.iter().flat_map(|index| &index.boots) {
-            let profile = escape(profile.as_bytes());
-            output::note(&format!("published the boot pack {profile}: {} in {pieces} pieces", size::human(*size)));
+        if let Some(totals) = totals {
+            let (image, touched) = (escape(self.image.text().as_bytes()), size::human(totals.touched));
+            output::note(&format!("a start of {image} touches {touched} in {} files", totals.files));
         }
+        index.iter().flat_map(|index| &index.boots).for_each(|pack| output::note(&described(pack)));
         Ok(())
     }
+}
+
+fn described(pack: &BootPack) -> String {
+    let BootPack { profile, size, pieces, fit, .. } = pack;
+    let (profile, size) = (escape(profile.as_bytes()), size::human(*size));
+    let Some(Fit { files, bytes, kept_files, kept_bytes }) = fit else {
+        return format!("kept the boot pack {profile}: {size}");
+    };
+    let published = format!("published the boot pack {profile}: {size} in {pieces} pieces");
+    if kept_bytes == bytes {
+        return published;
+    }
+    let (kept, all) = (size::human(*kept_bytes), size::human(*bytes));
+    format!("{published}; this image has {kept_files} of the {files} files that were touched, {kept} of {all}")
 }

@@ -21,7 +21,10 @@ fn help_of_every_subcommand() {
     let subcommands = [
         "mount",
         "umount",
+        "pull",
         "ls",
+        "index",
+        "record",
         "inspect",
         "convert",
         "index",
@@ -72,7 +75,7 @@ fn completions_exist_for_every_shell() {
 fn there_is_a_manual_page_for_every_subcommand() {
     let world = World::new();
     let pages = world.stdout(&["man", "TMP/man"]);
-    for page in ["tarpon", "tarpon-mount", "tarpon-convert", "tarpon-cache-verify", "tarpon-demo"] {
+    for page in ["tarpon", "tarpon-mount", "tarpon-record", "tarpon-convert", "tarpon-cache-verify", "tarpon-demo"] {
         assert!(pages.contains(&format!("TMP/man/{page}.1\n")), "{page} is missing in\n{pages}");
     }
     let mount = std::fs::read_to_string(world.path("man/tarpon-mount.1")).expect("written");

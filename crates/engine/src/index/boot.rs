@@ -1,4 +1,4 @@
-//! Boot packs: from traces of starts to the bytes that the next start will touch, beside an index that is cut to fit them.
+//! Boot packs: from recorded starts to the bytes that the next start will touch, beside an index that is cut to fit them.
 //!
 //! What is in a pack is checked against the chunks of the image, so a pack can only hold whole chunks. Those of plain layers,
 //! which this index describes anyhow, are cut where the traces touched parts of a large file. Layers with a table of contents have
@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use tarpon_fetch::trace::{self, Trace};
 use tarpon_fetch::{BootIndex, BootPiece, BootWriter, Fetcher};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_layer::{LayerIndex, ObjectId, Place};
-use tarpon_oci::{Blob, Digest, NewDescriptor, Verified};
+use tarpon_oci::{Blob, Digest, NewDescriptor, Verified, limits};
 use tarpon_registry::Repository;
 use tarpon_store::{MappedFile, Store};
 use tokio::runtime::Handle;
@@ -23,8 +24,52 @@ use super::artifact::{self, Indexed};
 use crate::prepare::{self, Layer};
 use crate::{Error, ErrorKind, Result};
 
+const STEP: &str = "make the boot pack";
 /// Bytes of an object that are read at a time where more of it is hashed.
 const READ_BYTES: u64 = 4 << 20;
+
+/// A recorded start, as far as making a pack goes.
+#[derive(Debug, Clone)]
+pub(super) struct Start {
+    /// The way of starting that it is.
+    pub(super) profile: String,
+    /// What it touches, in the order of first touch.
+    pub(super) pieces: Vec<(ObjectId, Range<u64>)>,
+}
+
+impl Start {
+    /// The start that was traced.
+    pub(super) fn traced(trace: &Trace) -> Self {
+        let pieces = trace::pieces(trace).into_iter().map(|piece| (piece.object, piece.range)).collect();
+        Self { profile: trace.header.profile.clone(), pieces }
+    }
+
+    /// The start that a pack was made for. Contents have the same names in every image.
+    pub(super) fn packed(index: &BootIndex) -> Self {
+        let piece = |piece: &BootPiece| (piece.object, piece.offset..piece.offset.saturating_add(piece.length.into()));
+        let pieces = index.frames.iter().flat_map(|frame| &frame.pieces).map(piece).collect();
+        Self { profile: index.profile.clone(), pieces }
+    }
+
+    /// How many files and bytes it touches.
+    fn extent(&self) -> (usize, u64) {
+        let files: HashSet<&ObjectId> = self.pieces.iter().map(|(object, _)| object).collect();
+        (files.len(), self.pieces.iter().map(|(_, range)| range.end - range.start).sum())
+    }
+}
+
+/// How much of a start that was recorded before the image has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Fit {
+    /// Files that the start touched.
+    pub files: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Those of the files that the image has.
+    pub kept_files: usize,
+    /// Those of the bytes.
+    pub kept_bytes: u64,
+}
 
 /// A boot pack, ready to be published.
 #[derive(Debug, Clone, Serialize)]
@@ -39,18 +84,36 @@ pub struct BootPack {
     pub pieces: usize,
     /// Digest of its index.
     pub digest: Digest,
+    /// How well it fits the start that it was made from. None: it was there before, in the index that this one replaces.
+    pub fit: Option<Fit>,
     /// Its index.
     #[serde(skip)]
     pub(super) index: Bytes,
-    /// Its frames.
+    /// Its frames, if they are not where the image is already.
     #[serde(skip)]
-    pub(super) frames: Bytes,
+    pub(super) frames: Option<Bytes>,
     /// The blob of its frames.
     #[serde(skip)]
     pub(super) blob: Blob,
 }
 
 impl BootPack {
+    /// A pack that is beside the image already.
+    pub(super) fn published(bytes: Verified<Bytes>, index: &BootIndex) -> Self {
+        let pieces = || index.frames.iter().flat_map(|frame| &frame.pieces);
+        Self {
+            profile: index.profile.clone(),
+            size: index.blob.size,
+            decoded_size: pieces().map(|piece| u64::from(piece.length)).sum(),
+            pieces: pieces().count(),
+            digest: *bytes.digest(),
+            fit: None,
+            index: bytes.into_inner(),
+            frames: None,
+            blob: index.blob,
+        }
+    }
+
     /// How the artifact describes it.
     pub(super) fn descriptors(&self) -> [NewDescriptor; 2] {
         let index = Blob { digest: self.digest, size: self.index.len() as u64 };
@@ -75,11 +138,11 @@ impl Packer {
         Ok(Self { store, fetcher, runtime, _image })
     }
 
-    /// The layers, with their chunks cut at the ends of what the traces touched.
-    pub(super) fn cut(&self, layers: &mut [Layer], traces: &[Trace]) -> Result<()> {
+    /// The layers, with their chunks cut at the ends of what the starts touch.
+    pub(super) fn cut<'a>(&self, layers: &mut [Layer], starts: impl IntoIterator<Item = &'a Start>) -> Result<()> {
         let mut places: HashMap<ObjectId, BTreeSet<u64>> = HashMap::new();
-        for piece in traces.iter().flat_map(trace::pieces) {
-            places.entry(piece.object).or_default().extend([piece.range.start, piece.range.end]);
+        for (object, range) in starts.into_iter().flat_map(|start| &start.pieces) {
+            places.entry(*object).or_default().extend([range.start, range.end]);
         }
         let places: HashMap<ObjectId, Vec<u64>> =
             places.into_iter().map(|(object, places)| (object, places.into_iter().collect())).collect();
@@ -107,53 +170,51 @@ impl Packer {
         if bytes.len() as u64 == length { Ok(bytes) } else { Err(failed("read what was touched", "a file is shorter")) }
     }
 
-    /// The pack of one trace: every chunk that it touched, once, in the order of first touch.
-    pub(super) fn pack(&self, layers: &[Layer], trace: &Trace) -> Result<BootPack> {
+    /// The pack of one start: every chunk that it touches, once, in the order of first touch. None: the image has nothing of it.
+    pub(super) fn pack(&self, layers: &[Layer], start: &Start) -> Result<Option<BootPack>> {
         let table = table(layers)?;
-        let spool = tempfile::tempfile_in(self.store.run_folder()).map_err(|error| failed("make the pack", error))?;
-        let mut writer = BootWriter::new(spool).map_err(|error| failed("make the pack", error))?;
+        let spool = tempfile::tempfile_in(self.store.run_folder()).map_err(|error| failed(STEP, error))?;
+        let mut writer = BootWriter::new(spool).map_err(|error| failed(STEP, error))?;
         let (mut packed, mut decoded_size) = (HashSet::new(), 0);
-        for touched in trace::pieces(trace) {
-            // What the image does not have is of another image: a trace may be older than what it is used for.
-            let Some(object) = table.find(&touched.object) else { continue };
-            let first = table.chunk_at(&object, touched.range.start);
+        let (mut kept_files, mut kept_bytes) = (HashSet::new(), 0);
+        for (id, range) in &start.pieces {
+            // What the image does not have is of another image: a start may be older than what it is used for.
+            let Some(object) = table.find(id) else { continue };
+            kept_files.insert(*id);
+            kept_bytes += range.end.min(object.size).saturating_sub(range.start);
+            let first = table.chunk_at(&object, range.start);
             for number in first.map_or(0..0, |first| first..object.chunks.end) {
                 let Some(entry) = table.chunk(number) else { break };
                 let chunk = entry.chunk;
-                if chunk.object_offset >= touched.range.end {
+                if chunk.object_offset >= range.end {
                     break;
                 }
                 if chunk.place == Place::Zeros || !packed.insert(number) {
                     continue;
                 }
                 // A chunk that is too large to be checked in memory is left to the layer.
-                let Ok(length) = u32::try_from(chunk.size) else { continue };
-                if chunk.size > tarpon_oci::limits::CHUNK_BYTES {
+                let Some(length) = u32::try_from(chunk.size).ok().filter(|_| chunk.size <= limits::CHUNK_BYTES) else {
                     continue;
-                }
-                let bytes = self.read(&touched.object, chunk.object_offset, chunk.size)?;
-                let piece = BootPiece { object: touched.object, offset: chunk.object_offset, length };
-                writer.add(piece, &bytes).map_err(|error| failed("make the pack", error))?;
+                };
+                let bytes = self.read(id, chunk.object_offset, chunk.size)?;
+                let piece = BootPiece { object: *id, offset: chunk.object_offset, length };
+                writer.add(piece, &bytes).map_err(|error| failed(STEP, error))?;
                 decoded_size += chunk.size;
             }
         }
-        let (index, spool) =
-            writer.finish(trace.header.profile.clone()).map_err(|error| failed("make the pack", error))?;
-        finished(index, spool, packed.len(), decoded_size)
+        let (index, spool) = writer.finish(start.profile.clone()).map_err(|error| failed(STEP, error))?;
+        let (files, bytes) = start.extent();
+        let fit = Fit { files, bytes, kept_files: kept_files.len(), kept_bytes };
+        if index.frames.is_empty() { Ok(None) } else { finished(&index, spool, decoded_size, fit).map(Some) }
     }
 }
 
-fn finished(index: BootIndex, spool: File, pieces: usize, decoded_size: u64) -> Result<BootPack> {
-    if pieces == 0 {
-        return Err(failed("make the pack", "the trace touches nothing that this image has"));
-    }
-    let frames = Bytes::from_owner(MappedFile::of_unnamed(spool).map_err(|error| failed("make the pack", error))?);
-    let (bytes, size) = (Verified::seal(Bytes::from(index.write())), index.blob.size);
+fn finished(index: &BootIndex, spool: File, decoded_size: u64, fit: Fit) -> Result<BootPack> {
+    let frames = Bytes::from_owner(MappedFile::of_unnamed(spool).map_err(|error| failed(STEP, error))?);
+    let bytes = Verified::seal(Bytes::from(index.write()));
     // Whoever reads it will ask the same; better to say it now.
-    BootIndex::read(&bytes).map_err(|error| failed("make the pack", error))?;
-    let digest = *bytes.digest();
-    let blob = index.blob;
-    Ok(BootPack { profile: index.profile, blob, size, decoded_size, pieces, digest, index: bytes.into_inner(), frames })
+    BootIndex::read(&bytes).map_err(|error| failed(STEP, error))?;
+    Ok(BootPack { decoded_size, fit: Some(fit), frames: Some(frames), ..BootPack::published(bytes, index) })
 }
 
 /// Where the bytes of the image are, by these indexes of its layers.

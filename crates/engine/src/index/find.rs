@@ -5,12 +5,13 @@
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
+use tarpon_fetch::BootIndex;
 use tarpon_oci::{Artifact, Blob, Descriptor, Digest, MediaType, Verified, limits};
 use tarpon_registry::{Repository, ResolvedImage};
 
 use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, BOOT_INDEX_TYPE, Indexed, PROFILE};
 use super::soci::{self, SOCI_VERIFIED, SociIndex};
-use crate::image::IndexChoice;
+use crate::image::{DEFAULT_PROFILE, IndexChoice};
 
 /// The user named the index by digest, so whoever made it is believed.
 pub(super) const INDEX_PINNED: &str = "index-pinned";
@@ -195,12 +196,13 @@ async fn listed(repository: &Repository, image: &ResolvedImage, wanted: &[Blob],
 struct Held {
     layers: Vec<Indexed>,
     boot: Option<Verified<Bytes>>,
+    notes: Vec<String>,
 }
 
 impl Held {
     fn found(self, index: Digest, verification: &'static str) -> Found {
         let usable = |indexed| Usable { indexed, index, verification, format: None };
-        Found { layers: self.layers.into_iter().map(usable).collect(), notes: Vec::new(), boot: self.boot }
+        Found { layers: self.layers.into_iter().map(usable).collect(), notes: self.notes, boot: self.boot }
     }
 }
 
@@ -213,6 +215,27 @@ async fn fetch(
     wanted: &[Blob],
     profile: Option<&str>,
 ) -> Result<Held, String> {
+    let artifact = about(bytes, image)?;
+    let blob = match artifact.layers.first() {
+        Some(layer) if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
+        _ => return Err("it does not hold what an index holds".to_owned()),
+    };
+    let layers = async { if wanted.is_empty() { Ok(Vec::new()) } else { layers(repository, blob, wanted).await } };
+    let (layers, boot) = futures::join!(layers, boot(repository, &artifact, profile));
+    let layers = layers?;
+    // Without its pack an index is worth as much as before.
+    let (boot, notes) = match boot {
+        Ok(boot) => (boot, Vec::new()),
+        Err(reason) => (None, vec![format!("the boot pack {} is not used: {reason}", profile.unwrap_or_default())]),
+    };
+    if layers.is_empty() && boot.is_none() && (notes.is_empty() || !wanted.is_empty()) {
+        return Err("it covers no layer that needs one".to_owned());
+    }
+    Ok(Held { layers, boot, notes })
+}
+
+/// The artifact whose manifest is `bytes`, if it is an index of `image`.
+pub(super) fn about(bytes: Verified<Bytes>, image: &ResolvedImage) -> Result<Artifact, String> {
     let artifact = Artifact::parse(bytes).map_err(|error| error.to_string())?;
     if artifact.artifact_type != ARTIFACT_TYPE {
         return Err(format!("it is a {}", artifact.artifact_type));
@@ -221,17 +244,7 @@ async fn fetch(
     if subject != Some(*image.manifest.digest()) {
         return Err("it is about another image".to_owned());
     }
-    let blob = match artifact.layers.first() {
-        Some(layer) if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
-        _ => return Err("it does not hold what an index holds".to_owned()),
-    };
-    let layers = async { if wanted.is_empty() { Ok(Vec::new()) } else { layers(repository, blob, wanted).await } };
-    let (layers, boot) = futures::join!(layers, boot(repository, &artifact, profile));
-    let (layers, boot) = (layers?, boot?);
-    if layers.is_empty() && boot.is_none() {
-        return Err("it covers no layer that needs one".to_owned());
-    }
-    Ok(Held { layers, boot })
+    Ok(artifact)
 }
 
 async fn layers(repository: &Repository, blob: Blob, wanted: &[Blob]) -> Result<Vec<Indexed>, String> {
@@ -246,21 +259,38 @@ async fn layers(repository: &Repository, blob: Blob, wanted: &[Blob]) -> Result<
     Ok(layers)
 }
 
-/// The index of the boot pack for `profile`, if there is one.
+/// The index of the boot pack for `profile`. That there is none is worth a word only where somebody could expect one: among
+/// others, or under a name of its own.
 async fn boot(
     repository: &Repository,
     artifact: &Artifact,
     profile: Option<&str>,
 ) -> Result<Option<Verified<Bytes>>, String> {
-    let is_for = |layer: &&Descriptor| {
-        layer.media_type == MediaType::Other(BOOT_INDEX_TYPE.to_owned())
-            && profile.is_some_and(|profile| layer.annotations.get(PROFILE).is_some_and(|name| name == profile))
+    let Some(profile) = profile else { return Ok(None) };
+    let mut packs = boots(artifact);
+    let Some((_, layer)) = packs.clone().find(|(name, _)| *name == profile) else {
+        return match packs.next() {
+            None if profile == DEFAULT_PROFILE => Ok(None),
+            _ => Err("the index has none of this name".to_owned()),
+        };
     };
-    let Some(layer) = artifact.layers.iter().find(is_for) else { return Ok(None) };
+    let bytes = boot_index(repository, layer).await?;
+    BootIndex::read(&bytes).map_err(|error| error.to_string())?;
+    Ok(Some(bytes))
+}
+
+/// The indexes of an artifact's boot packs, each with the name of its profile.
+pub(super) fn boots(artifact: &Artifact) -> impl Iterator<Item = (&str, &Descriptor)> + Clone {
+    let is_boot = |layer: &&Descriptor| layer.media_type == MediaType::Other(BOOT_INDEX_TYPE.to_owned());
+    artifact.layers.iter().filter(is_boot).filter_map(|layer| Some((layer.annotations.get(PROFILE)?.as_str(), layer)))
+}
+
+/// The bytes of the index of a boot pack.
+pub(super) async fn boot_index(repository: &Repository, layer: &Descriptor) -> Result<Verified<Bytes>, String> {
     if layer.size > limits::BOOT_INDEX_BYTES {
-        return Err(format!("its boot pack {profile:?} has an index of {} bytes", layer.size));
+        return Err(format!("its index has {} bytes, more than {}", layer.size, limits::BOOT_INDEX_BYTES));
     }
-    whole(repository, layer.blob()).await.map(Some)
+    whole(repository, layer.blob()).await
 }
 
 /// All bytes of a blob, checked.

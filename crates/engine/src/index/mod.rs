@@ -7,6 +7,7 @@ mod artifact;
 mod boot;
 mod compare;
 mod find;
+mod packs;
 mod soci;
 #[cfg(test)]
 mod tests;
@@ -20,10 +21,11 @@ use tarpon_registry::Repository;
 use tarpon_store::{Store, StoreError};
 
 pub(crate) use self::artifact::Indexed;
-pub use self::boot::BootPack;
-use self::boot::Packer;
+pub use self::boot::{BootPack, Fit};
+use self::boot::{Packer, Start};
 pub(crate) use self::compare::{Piece, Verdict, compare, is_list, piece};
 pub(crate) use self::find::{Found, Usable, find, is_by_index, is_refuted, may_have, refuted};
+use self::packs::Published;
 use crate::image::ImageRequest;
 use crate::prepare::{self, Layer};
 use crate::progress::Progress;
@@ -85,23 +87,67 @@ pub struct IndexCheck {
 
 impl Engine {
     /// Makes the index of an image: reads each layer without a table of contents once, unless that was done before. With traces of
-    /// starts, the index is cut to fit them, and has a boot pack for each.
+    /// starts, the index is cut to fit them, and has a boot pack for each. Packs of other profiles, which the newest index in the image's
+    /// repository has, are kept.
     pub async fn make_index(
         &self,
         request: &ImageRequest,
         traces: &[Trace],
         progress: &dyn Progress,
     ) -> Result<ImageIndexArtifact> {
+        let starts = traces.iter().map(Start::traced).collect();
+        self.index_for(request, starts, progress).await
+    }
+
+    /// As [`Engine::make_index`], with packs made from those of another image: of `profile`, or of all that the newest index in its
+    /// repository has. Nothing is run for it.
+    pub async fn make_index_from(
+        &self,
+        request: &ImageRequest,
+        old: &str,
+        profile: Option<&str>,
+        progress: &dyn Progress,
+    ) -> Result<ImageIndexArtifact> {
+        let repository = access::open(old, &request.access).await?;
+        let image = access::resolve(&repository, &request.platform).await?;
+        let found = packs::published(&repository, &image).await?;
+        found.notes.iter().for_each(|note| progress.note(note));
+        let is_wanted = |start: &Start| profile.is_none_or(|profile| start.profile == profile);
+        let starts: Vec<Start> = found.packs.into_iter().map(|pack| pack.start).filter(is_wanted).collect();
+        if starts.is_empty() {
+            let which =
+                profile.map_or_else(|| "no boot pack".to_owned(), |profile| format!("no boot pack {profile:?}"));
+            let cause = format!("{} has {which}", image.name);
+            return Err(Error::new(ErrorKind::NotFound, "take boot packs over", cause));
+        }
+        self.index_for(request, starts, progress).await
+    }
+
+    async fn index_for(
+        &self,
+        request: &ImageRequest,
+        starts: Vec<Start>,
+        progress: &dyn Progress,
+    ) -> Result<ImageIndexArtifact> {
+        each_once(&starts)?;
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
-        let layers = prepare::index_layers(self, &repository, &image, progress).await?;
-        if traces.is_empty() && !layers.iter().any(boot::is_described) {
+        let (layers, found) = futures::join!(
+            prepare::index_layers(self, &repository, &image, progress),
+            packs::published(&repository, &image)
+        );
+        let (layers, found) = (layers?, found?);
+        if starts.is_empty() && !layers.iter().any(boot::is_described) {
             let cause = "each of its layers has a table of contents of its own";
             return Err(Error::new(ErrorKind::Refused, "make the index", cause).hint("it mounts lazily as it is"));
         }
-        let (store, name, traces) = (self.store().clone(), request.text.clone(), traces.to_vec());
-        let packing = tokio::task::spawn_blocking(move || pack(store, &repository, layers, &name, &traces));
+        found.notes.iter().for_each(|note| progress.note(note));
+        let is_other = |kept: &Published| starts.iter().all(|start| start.profile != kept.start.profile);
+        let kept = found.packs.into_iter().filter(is_other).collect();
+        let (store, name) = (self.store().clone(), request.text.clone());
+        let packing = tokio::task::spawn_blocking(move || pack(store, &repository, layers, &name, &starts, kept));
         let packed = packing.await.map_err(|error| Error::new(ErrorKind::Other, "write the index", error))??;
+        packed.notes.iter().for_each(|note| progress.note(note));
         let subject = tarpon_oci::Blob { digest: *image.manifest.digest(), size: image.manifest.bytes.len() as u64 };
         let subject = NewDescriptor::new(image.manifest.media_type.clone(), subject);
         let boots = packed.boots.iter().flat_map(BootPack::descriptors);
@@ -128,12 +174,18 @@ impl Engine {
         access: &Access,
     ) -> Result<Digest> {
         let target = access::open_destination(destination, access)?;
+        // For frames that are beside the image, where they are not in the destination too.
+        let blobs = access::open_later(&index.image, access)?.blobs();
         let publish = async {
             target.push_bytes(Bytes::from_static(EMPTY_CONFIG)).await?;
             target.push_bytes(index.blob.clone()).await?;
             for boot in &index.boots {
                 target.push_bytes(boot.index.clone()).await?;
-                target.push_bytes(boot.frames.clone()).await?;
+                match &boot.frames {
+                    Some(frames) => drop(target.push_bytes(frames.clone()).await?),
+                    None if target.has_blob(boot.blob).await? => {}
+                    None => target.copy_blob(boot.blob, blobs.clone()).await?,
+                }
             }
             target.push_manifest(OCI_MANIFEST, index.manifest.clone(), None).await
         };
@@ -205,17 +257,46 @@ struct Packed {
     layers: Vec<IndexedLayer>,
     blob: Bytes,
     boots: Vec<BootPack>,
+    notes: Vec<String>,
 }
 
-fn pack(store: Store, repository: &Repository, mut layers: Vec<Layer>, name: &str, traces: &[Trace]) -> Result<Packed> {
-    let mut boots = Vec::with_capacity(traces.len());
-    if !traces.is_empty() {
+/// A profile has one pack.
+fn each_once(starts: &[Start]) -> Result<()> {
+    let mut names = std::collections::HashSet::new();
+    let twice = starts.iter().map(|start| &start.profile).find(|profile| !names.insert(*profile));
+    twice.map_or(Ok(()), |profile| {
+        let cause = format!("two traces are of the profile {profile:?}");
+        Err(Error::new(ErrorKind::Refused, "make the index", cause).hint("`tarpon trace merge` makes one of several"))
+    })
+}
+
+fn pack(
+    store: Store,
+    repository: &Repository,
+    mut layers: Vec<Layer>,
+    name: &str,
+    starts: &[Start],
+    kept: Vec<Published>,
+) -> Result<Packed> {
+    let (mut boots, mut notes) = (Vec::with_capacity(starts.len() + kept.len()), Vec::new());
+    if !starts.is_empty() || !kept.is_empty() {
         let packer = Packer::new(store, repository, &layers, name)?;
-        packer.cut(&mut layers, traces)?;
-        for trace in traces {
-            boots.push(packer.pack(&layers, trace)?);
+        // What is kept holds whole chunks of the index that it was made with.
+        packer.cut(&mut layers, starts.iter().chain(kept.iter().map(|kept| &kept.start)))?;
+        for start in starts {
+            match packer.pack(&layers, start)? {
+                Some(pack) => boots.push(pack),
+                None => notes.push(format!("the image has nothing of what the start {} touched", start.profile)),
+            }
         }
     }
+    if boots.is_empty() && !starts.is_empty() {
+        let cause = "the image has nothing of what was touched";
+        return Err(Error::new(ErrorKind::Refused, "make the boot pack", cause));
+    }
+    boots.extend(kept.into_iter().map(|kept| kept.pack));
+    // The same packs make the same index, whichever of them is new.
+    boots.sort_by(|one, other| one.profile.cmp(&other.profile));
     let indexed = boot::indexed(&layers);
     let described = indexed.iter().map(|layer| IndexedLayer {
         digest: layer.blob.digest,
@@ -224,7 +305,7 @@ fn pack(store: Store, repository: &Repository, mut layers: Vec<Layer>, name: &st
         checkpoints: layer.index.checkpoints.len(),
     });
     let blob = artifact::blob(&indexed).map_err(|cause| Error::new(ErrorKind::Other, "write the index", cause))?;
-    Ok(Packed { layers: described.collect(), blob, boots })
+    Ok(Packed { layers: described.collect(), blob, boots, notes })
 }
 
 /// The index as somebody would publish it who says otherwise of the layers.

@@ -52,20 +52,45 @@ pub struct Recorded {
     pub exit: Option<i32>,
 }
 
+impl Recorded {
+    /// The exit code of a container that failed. What it touched is no start that anybody wants again.
+    pub fn failure(&self) -> Option<i32> {
+        self.exit.filter(|code| *code != 0)
+    }
+}
+
 impl Engine {
-    /// Runs the image and notes what it touches. The container is stopped when its start is over; setting `stop` ends it earlier.
+    /// Runs the image and notes what it touches. The container is stopped when its start is over, or when `stopped` ends, which is an
+    /// error.
     pub async fn record(
         &self,
         request: &RecordRequest,
-        stop: Arc<AtomicBool>,
+        stopped: impl Future<Output = ()>,
         progress: &dyn Progress,
     ) -> Result<Recorded> {
         let runtime = Runtime::find(request.runtime.as_deref())?;
-        let prepared = self.prepare(&request.image, progress).await?;
-        let (engine, request) = (self.clone(), request.clone());
-        let running = tokio::task::spawn_blocking(move || Session { engine, prepared, request, stop }.run(&runtime));
-        running.await.map_err(|error| Error::new(ErrorKind::Other, "record", error))?
+        tokio::pin!(stopped);
+        let prepared = tokio::select! {
+            prepared = self.prepare(&request.image, progress) => prepared?,
+            () = &mut stopped => return Err(interrupted()),
+        };
+        let (engine, request, stop) = (self.clone(), request.clone(), Arc::new(AtomicBool::new(false)));
+        let session = Session { engine, prepared, request, stop: stop.clone() };
+        let mut running = tokio::task::spawn_blocking(move || session.run(&runtime));
+        let recorded = tokio::select! {
+            recorded = &mut running => recorded,
+            () = &mut stopped => {
+                stop.store(true, Ordering::Relaxed);
+                // The container is stopped and the mount taken away first.
+                running.await
+            }
+        };
+        recorded.map_err(|error| Error::new(ErrorKind::Other, "record", error))?
     }
+}
+
+fn interrupted() -> Error {
+    Error::new(ErrorKind::Other, "record", "it was interrupted")
 }
 
 /// One recording.
@@ -99,7 +124,8 @@ impl Session {
         running.stop(stop_signal(&config.run.stop_signal), STOPPING)?;
         drop(running);
         trace.header.profile.clone_from(&self.request.profile);
-        trace.header.command = [config.run.entrypoint, self.request.command.clone()].concat();
+        let command = if self.request.command.is_empty() { &config.run.cmd } else { &self.request.command };
+        trace.header.command = [&config.run.entrypoint[..], command].concat();
         // The recorder began to count when the image was mounted, a little earlier.
         trace.header.ready =
             Some(ready.saturating_duration_since(began) + began.saturating_duration_since(mount.since));
@@ -121,7 +147,7 @@ impl Session {
         let watcher = Watcher::new(&self.request.until, running)?;
         let ready = watcher.wait(running, self.request.patience, || self.stop.load(Ordering::Relaxed))?;
         if self.stop.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Other, "record", "it was interrupted"));
+            return Err(interrupted());
         }
         Ok(ready)
     }

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -84,9 +85,7 @@ impl Watcher {
                 return match self.until {
                     Until::Exit => Ok(Instant::now()),
                     // What it said last may still be on its way here.
-                    _ => self
-                        .last_word()
-                        .ok_or_else(|| failed(format!("the container ended before it was ready: {status}"))),
+                    _ => self.last_word().ok_or_else(|| failed(too_early(status))),
                 };
             }
             if is_stopped() {
@@ -114,8 +113,22 @@ impl Watcher {
     }
 }
 
+/// A runtime ends with the exit code of its container, which for one that a signal ended is 128 and the number of the signal.
+fn too_early(status: ExitStatus) -> String {
+    match status.code() {
+        Some(code) => format!("the container ended with exit code {code} before it was ready"),
+        None => format!("the container's runtime ended before the container was ready: {status}"),
+    }
+}
+
 fn answers(port: u16) -> bool {
     TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), CONNECT).is_ok()
+}
+
+/// A line without its end, which no pattern means.
+fn text(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// Passes output on, line by line, and says when one matched for the first time. Ends with the output.
@@ -129,7 +142,7 @@ fn follow(
         let mut reader = BufReader::new(from);
         let mut line = Vec::new();
         while matches!(reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line), Ok(1..)) {
-            if pattern.is_match(&line) {
+            if pattern.is_match(text(&line)) {
                 let _known_already = matched.try_send(Instant::now());
             }
             let _nobody_reads = to.write_all(&line).and_then(|()| to.flush());

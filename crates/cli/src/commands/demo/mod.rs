@@ -7,7 +7,6 @@ mod image;
 mod namespace;
 mod report;
 
-use std::io;
 use std::path::Path;
 use std::process::Output;
 use std::sync::Arc;
@@ -19,11 +18,11 @@ use tarpon_engine::{
     Access, Engine, EngineOptions, ImageRequest, IndexChoice, ModeChoice, MountRequest, Prepared, Pull, Server, Silent,
 };
 use tarpon_oci::Platform;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::image::image_name;
 use super::mode;
 use super::session::runtime;
+use super::stop::Stop;
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -172,23 +171,4 @@ fn count_files(engine: &Engine, prepared: &Prepared) -> Result<u64> {
         }
     }
     Ok(files)
-}
-
-/// The signals that ask this process to stop: Ctrl-C and SIGTERM.
-struct Stop {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Stop {
-    fn new() -> io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
-    }
-
-    async fn asked(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
 }

@@ -1,0 +1,81 @@
+//! The boot packs that are beside an image already.
+//!
+//! An index is replaced as a whole by the next one, which therefore takes over the packs of the profiles that it has none of its
+//! own for; and a pack is as good as a trace for making the pack of a rebuilt image.
+
+use bytes::Bytes;
+use tarpon_fetch::BootIndex;
+use tarpon_oci::{Digest, Verified};
+use tarpon_registry::{Repository, ResolvedImage};
+
+use super::artifact::ARTIFACT_TYPE;
+use super::boot::{BootPack, Start};
+use super::find::{CANDIDATES, about, boot_index, boots};
+use crate::{Result, access};
+
+/// Packs of an index that are taken over: far more ways of starting an image than anybody records, and each costs a request.
+pub(super) const BOOT_PACKS: usize = 16;
+
+/// A pack that an index has.
+pub(super) struct Published {
+    pub(super) pack: BootPack,
+    pub(super) start: Start,
+}
+
+/// What there is, and a line about each that cannot be read.
+#[derive(Default)]
+pub(super) struct Packs {
+    pub(super) packs: Vec<Published>,
+    pub(super) notes: Vec<String>,
+}
+
+/// The packs of the newest index of the image that the registry lists, each profile once.
+///
+/// # Errors
+/// When the registry does not give its list. Taking that for an empty one would lose the packs.
+pub(super) async fn published(repository: &Repository, image: &ResolvedImage) -> Result<Packs> {
+    let list = repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await;
+    let list = list.map_err(|error| access::registry("look for the image's boot packs", error))?;
+    let mut notes = Vec::new();
+    // As for who mounts the image: the newest is the last.
+    for candidate in list.iter().rev().take(CANDIDATES) {
+        match of_index(repository, image, &candidate.digest).await {
+            Ok(packs) => return Ok(packs),
+            Err(reason) => notes.push(format!("the index {} is passed over: {reason}", candidate.digest)),
+        }
+    }
+    Ok(Packs { packs: Vec::new(), notes })
+}
+
+async fn of_index(
+    repository: &Repository,
+    image: &ResolvedImage,
+    digest: &Digest,
+) -> std::result::Result<Packs, String> {
+    let bytes = repository.manifest(digest).await.map_err(|error| error.to_string())?;
+    let artifact = about(bytes, image)?;
+    let mut found = Packs::default();
+    for (number, (profile, layer)) in boots(&artifact).enumerate() {
+        if found.packs.iter().any(|known| known.pack.profile == profile) {
+            continue; // nobody who asks for it gets this one
+        }
+        let read = if number < BOOT_PACKS {
+            boot_index(repository, layer).await.and_then(|bytes| pack(bytes, profile))
+        } else {
+            Err(format!("the index has more than {BOOT_PACKS}"))
+        };
+        match read {
+            Ok(pack) => found.packs.push(pack),
+            Err(reason) => found.notes.push(format!("the boot pack {profile} is not kept: {reason}")),
+        }
+    }
+    Ok(found)
+}
+
+/// A pack by the name that its index has for it: that is the one it is asked for by.
+fn pack(bytes: Verified<Bytes>, profile: &str) -> std::result::Result<Published, String> {
+    let index = BootIndex::read(&bytes).map_err(|error| error.to_string())?;
+    let index = BootIndex { profile: profile.to_owned(), ..index };
+    let start = Start::packed(&index);
+    Ok(Published { pack: BootPack::published(bytes, &index), start })
+}
