@@ -45,8 +45,7 @@ fn recorded(tarpon: &Tarpon, options: &[&str], image: &str, command: &[&str]) ->
     let recorded =
         tarpon.run("record", &[&["--json", "--timeout", "60"], options, &[image, "--"], command].concat()).unwrap();
     assert_nothing_is_left(tarpon);
-    // What the container printed comes first.
-    json(&recorded[recorded.find('{').unwrap()..])
+    json(&recorded)
 }
 
 /// No mount, no directory of a container, no trace.

@@ -62,7 +62,7 @@ pub(crate) enum Command {
     Pull(pull::Pull),
     Ls(ls::Ls),
     Index(index::Index),
-    Record(record::Record),
+    Record(Box<record::Record>),
     Inspect(inspect::Inspect),
     Convert(convert::Convert),
     Status(status::Status),

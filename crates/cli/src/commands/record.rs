@@ -23,22 +23,27 @@ use crate::size;
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon record -o start.trace docker.io/library/python:3.12 -- python3 -c 'import json'
-  tarpon record --push --until-port 8080 registry.example/app:v1      publish what a start needs, beside the image
-  tarpon mount --index registry registry.example/app:v1 /mnt          and mount with it
-  tarpon record --push --trace start.trace registry.example/app:v2    a new version, without running it
-  tarpon record --push --from registry.example/app:v1 registry.example/app:v2    the same, from the packs of the old one
-  tarpon trace plot start.trace -o start.svg                          see what was read when
+  tarpon record -o start.trace python:3.12 -- python3 -c 'import json'
+  tarpon trace plot start.trace -o start.svg          see what was read when
 
-The container has the network of this host, and its output goes to this terminal. When it fails, or ends before it is ready,
-nothing is published and the command fails with 1; the message names the container's own exit code.";
+  tarpon record --push --until-port 8080 registry.example/app:v1
+  tarpon mount --index registry registry.example/app:v1 /mnt
+
+  tarpon record --push --trace start.trace registry.example/app:v2
+  tarpon record --push --from registry.example/app:v1 registry.example/app:v2
+
+The last two make the packs of a new version without running it.
+
+The container has the network of this host, and its output goes to this terminal. When it
+fails, or ends before it is ready, nothing is published and the command fails with 1;
+the message names the container's own exit code.";
 
 /// Record what a start of an image touches
 ///
 /// Runs the image's own command, or another, on a mount of which every read is noted, until it exits or is ready, and writes
 /// down which files were touched and when. With --push, the touched bytes themselves are published beside the image as a
 /// boot pack, in the order of first touch, together with an index of the image: whoever mounts with that index has
-/// them streamed at once.
+/// them streamed at once. Packs of other profiles that are published already are kept.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Record {
@@ -73,7 +78,7 @@ pub(crate) struct Record {
     /// The OCI runtime [default: crun or runc, whichever works here]
     #[arg(long, value_name = "PROGRAM", env = "TARPON_RUNTIME")]
     runtime: Option<PathBuf>,
-    /// Print the result as JSON
+    /// Print the result as JSON; what the container prints goes to standard error then
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -200,6 +205,7 @@ impl Record {
             until,
             patience: Duration::from_secs(self.timeout.into()),
             runtime: self.runtime.clone(),
+            to_stderr: self.json,
         })
     }
 

@@ -1,6 +1,7 @@
 //! [`Runtime`]: crun or runc, and a container in its hands.
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ pub(crate) struct Runtime {
 pub(crate) enum Stdio {
     /// To this process's own.
     Inherit,
+    /// All of it to this process's standard error.
+    Errors,
     /// To pipes, for somebody to read.
     Piped,
 }
@@ -54,16 +57,20 @@ impl Runtime {
 
     /// Starts a container. `state`: a directory for what the runtime has to remember.
     pub(crate) fn run(&self, bundle: Bundle, id: &str, state: &Path, stdio: Stdio) -> Result<Running> {
-        let stream = || match stdio {
-            Stdio::Inherit => std::process::Stdio::inherit(),
-            Stdio::Piped => std::process::Stdio::piped(),
+        let (out, err) = match stdio {
+            Stdio::Inherit => (std::process::Stdio::inherit(), std::process::Stdio::inherit()),
+            Stdio::Errors => {
+                let out = std::io::stderr().as_fd().try_clone_to_owned().map_err(|error| failed(error.to_string()))?;
+                (out.into(), std::process::Stdio::inherit())
+            }
+            Stdio::Piped => (std::process::Stdio::piped(), std::process::Stdio::piped()),
         };
         let child = self
             .command(state)
             .args([OsStr::new("run"), OsStr::new("--bundle"), bundle.path().as_os_str(), OsStr::new(id)])
             .stdin(std::process::Stdio::null())
-            .stdout(stream())
-            .stderr(stream())
+            .stdout(out)
+            .stderr(err)
             .spawn();
         let child = child.map_err(|error| failed(format!("{}: {error}", self.program.display())))?;
         let (runtime, id, state) = (self.clone(), id.to_owned(), state.to_owned());

@@ -41,6 +41,8 @@ pub struct RecordRequest {
     pub patience: Duration,
     /// The OCI runtime, if not the one that is found.
     pub runtime: Option<PathBuf>,
+    /// Whether all that the container says goes to standard error, as standard output is for something else.
+    pub to_stderr: bool,
 }
 
 /// A recorded start.
@@ -114,7 +116,11 @@ impl Session {
         let mount = RecordedMount::make(self.engine.client(), &self.prepared, root)?;
         let overrides = Overrides { command: self.request.command.clone(), env: self.request.env.clone() };
         let bundle = Bundle::write(folder.path(), &mount.path, &config.run, &overrides)?;
-        let stdio = if self.request.until.reads_output() { Stdio::Piped } else { Stdio::Inherit };
+        let stdio = match self.request.to_stderr {
+            _ if self.request.until.reads_output() => Stdio::Piped,
+            true => Stdio::Errors,
+            false => Stdio::Inherit,
+        };
         let began = Instant::now();
         let name = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut running = runtime.run(bundle, &name, &state, stdio)?;
@@ -144,7 +150,7 @@ impl Session {
 
     /// Waits until the start is over, and says when that was.
     fn wait(&self, running: &mut Running) -> Result<Instant> {
-        let watcher = Watcher::new(&self.request.until, running)?;
+        let watcher = Watcher::new(&self.request.until, running, self.request.to_stderr)?;
         let ready = watcher.wait(running, self.request.patience, || self.stop.load(Ordering::Relaxed))?;
         if self.stop.load(Ordering::Relaxed) {
             return Err(interrupted());

@@ -46,14 +46,16 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to look.
-    pub(super) fn new(until: &Until, running: &mut Running) -> Result<Self> {
+    /// Begins to look. `to_stderr`: all output that is read for it is passed on to standard error.
+    pub(super) fn new(until: &Until, running: &mut Running, to_stderr: bool) -> Result<Self> {
         let lines = match until {
             Until::Log(pattern) => {
                 let (out, err) = running.output();
                 let (send, receive) = sync_channel(1);
                 if let Some(out) = out {
-                    follow(out, std::io::stdout(), pattern.clone(), send.clone())?;
+                    let to: Box<dyn Write + Send> =
+                        if to_stderr { Box::new(std::io::stderr()) } else { Box::new(std::io::stdout()) };
+                    follow(out, to, pattern.clone(), send.clone())?;
                 }
                 if let Some(err) = err {
                     follow(err, std::io::stderr(), pattern.clone(), send)?;
