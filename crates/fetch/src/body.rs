@@ -22,25 +22,25 @@ pub(crate) struct Body {
     at: u64,
     pending: Bytes,
     stall_limit: Duration,
-    attempt: Attempt,
+    attempt: Option<Attempt>,
     _gauge: InFlight,
 }
 
 impl Body {
-    /// Asks the image's source, unless that failed a moment ago.
+    /// Asks the image's source. What comes of it counts for `attempt`, and for nobody if there is none.
     pub(crate) async fn open(
         image: &Arc<Image>,
         blob: Blob,
         range: Range<u64>,
         stall_limit: Duration,
+        mut attempt: Option<Attempt>,
     ) -> Result<Self, PieceError> {
-        let mut attempt = Attempt::begin(image)?;
         let gauge = image.tally.in_flight(range.end - range.start);
         image.tally.add(|counters| &counters.requests, 1);
         let at = range.start;
         let answer = tokio::time::timeout(stall_limit, image.source.read(blob, range)).await;
         let answer = answer.map_err(|_elapsed| PieceError::Stalled(stall_limit));
-        let stream = answer.and_then(|answer| Ok(answer?)).inspect_err(|error| attempt.failed(error))?;
+        let stream = answer.and_then(|answer| Ok(answer?)).inspect_err(|error| failed(&mut attempt, error))?;
         Ok(Self { stream, image: image.clone(), at, pending: Bytes::new(), stall_limit, attempt, _gauge: gauge })
     }
 
@@ -75,8 +75,10 @@ impl Body {
                 self.at += bytes.len() as u64;
                 return Ok(bytes);
             }
-            self.pending = self.next_part().await.inspect_err(|error| self.attempt.failed(error))?;
-            self.attempt.progressed();
+            self.pending = self.next_part().await.inspect_err(|error| failed(&mut self.attempt, error))?;
+            if let Some(attempt) = &mut self.attempt {
+                attempt.progressed();
+            }
             self.image.tally.add(|counters| &counters.bytes_fetched, self.pending.len() as u64);
         }
     }
@@ -85,5 +87,11 @@ impl Body {
         let next = tokio::time::timeout(self.stall_limit, self.stream.next()).await;
         let part = next.map_err(|_elapsed| PieceError::Stalled(self.stall_limit))?;
         Ok(part.unwrap_or_else(|| Err(SourceError::new(Fault::BadData, "the answer ended early")))?)
+    }
+}
+
+fn failed(attempt: &mut Option<Attempt>, error: &PieceError) {
+    if let Some(attempt) = attempt {
+        attempt.failed(error);
     }
 }

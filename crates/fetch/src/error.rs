@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tarpon_layer::ObjectId;
 
+use crate::SourceError;
 use crate::plan::PieceKey;
-use crate::{Fault, SourceError};
 
 /// A failed read. Cheap to clone: all waiters of one request get the same one.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -106,13 +106,9 @@ impl PieceError {
         Self::Corrupt { layer: piece.layer, offset: piece.offset, reason: reason.into() }
     }
 
-    /// Whether it concerns the one blob that was asked for, and not the way to it.
+    /// Whether the blob that was asked for could not be had, or was not what it should be.
     pub(crate) fn is_of_the_blob(&self) -> bool {
-        match self {
-            Self::Corrupt { .. } => true,
-            Self::Source(error) => !matches!(error.fault, Fault::Unavailable | Fault::Timeout),
-            _ => false,
-        }
+        matches!(self, Self::Corrupt { .. } | Self::Source(_) | Self::Stalled(_))
     }
 
     /// Whether another place that has the same content may do better.

@@ -1,12 +1,13 @@
 //! Who may put bytes on the wire: demand before what is fetched early, and never more than fits.
 //!
 //! Demand waits for room in its image's share and then in the host's. The replay of a boot pack waits for room in a share of its
-//! own. Read-ahead has a small one, and does not wait for it (no room means no read-ahead). Both pause between pieces while any
-//! demand is on the wire, so they delay it by at most the piece that they are receiving (promise P12).
+//! own. Read-ahead has a small one, and does not wait for it (no room means no read-ahead). Both pause between pieces while
+//! there is a request on the wire that a reader made, so they delay it by at most the piece that they are receiving (promise P12);
+//! those that a reader waits for by now do not pause.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -58,7 +59,16 @@ pub(crate) struct Lanes {
     host: Budget,
     trace: Budget,
     ahead: Budget,
-    demand: watch::Sender<usize>,
+    wire: watch::Sender<OnTheWire>,
+}
+
+/// Requests that are under way.
+#[derive(Default)]
+struct OnTheWire {
+    /// Those that readers made.
+    demand: usize,
+    /// All.
+    all: usize,
 }
 
 impl Lanes {
@@ -67,32 +77,52 @@ impl Lanes {
             host: Budget::new(config.host_bytes),
             trace: Budget::new(config.trace_bytes),
             ahead: Budget::new(config.ahead_bytes),
-            demand: watch::Sender::new(0),
+            wire: watch::Sender::new(OnTheWire::default()),
         }
     }
 
-    /// Room for `bytes`; `None` when there is none for read-ahead.
-    pub(crate) async fn admit(self: &Arc<Self>, image: &Budget, lane: Lane, bytes: u64) -> Option<Admission> {
+    /// Room for `bytes`; `None` when there is none for read-ahead. A request for which a reader waits by now gets the room of demand, so
+    /// that he waits for nobody's replay.
+    pub(crate) async fn admit(
+        self: &Arc<Self>,
+        image: &Budget,
+        lane: Lane,
+        priority: &Priority,
+        bytes: u64,
+    ) -> Option<Admission> {
         let permits = match lane {
-            Lane::Demand => vec![image.take(bytes).await?, self.host.take(bytes).await?],
-            Lane::Trace => vec![self.trace.take(bytes).await?],
+            Lane::Demand => return self.admit_demand(image, bytes).await,
+            Lane::Trace => tokio::select! {
+                permit = self.trace.take(bytes) => vec![permit?],
+                () = self.awaited(priority) => return self.admit_demand(image, bytes).await,
+            },
             Lane::Ahead => vec![self.ahead.try_take(bytes)?],
         };
         Some(Admission { _permits: permits })
     }
 
-    /// Returns when no demand is on the wire.
+    /// Room for what a reader waits for.
+    pub(crate) async fn admit_demand(&self, image: &Budget, bytes: u64) -> Option<Admission> {
+        Some(Admission { _permits: vec![image.take(bytes).await?, self.host.take(bytes).await?] })
+    }
+
+    /// Returns when a reader waits for the request.
+    async fn awaited(&self, priority: &Priority) {
+        // As below: this cannot fail.
+        let _ = self.wire.subscribe().wait_for(|_| priority.is_awaited()).await;
+    }
+
+    /// Returns when nothing is on the wire that a reader waits for or may want soon.
     pub(crate) async fn quiet(&self) {
         // As below: this cannot fail.
-        let _ = self.demand.subscribe().wait_for(|requests| *requests == 0).await;
+        let _ = self.wire.subscribe().wait_for(|wire| wire.all == 0).await;
     }
 
     /// Called by a request between two pieces: returns at once for demand; all others wait until no demand is on
     /// the wire or a reader waits for it.
     pub(crate) async fn give_way(&self, priority: &Priority) {
-        let mut demand = self.demand.subscribe();
         // The sender lives as long as `self`: this cannot fail.
-        let _ = demand.wait_for(|requests| *requests == 0 || priority.is_awaited()).await;
+        let _ = self.wire.subscribe().wait_for(|wire| wire.demand == 0 || priority.is_awaited()).await;
     }
 }
 
@@ -107,21 +137,27 @@ pub(crate) struct Admission {
 pub(crate) struct Priority {
     lanes: Arc<Lanes>,
     is_awaited: AtomicBool,
-    holds_up: AtomicBool,
+    holds_up: bool,
+    is_settled: AtomicBool,
 }
 
 impl Priority {
     pub(crate) fn new(lanes: &Arc<Lanes>, lane: Lane) -> Self {
-        let is_demand = lane == Lane::Demand;
-        if is_demand {
-            lanes.demand.send_modify(|requests| *requests += 1);
-        }
-        Self { lanes: lanes.clone(), is_awaited: AtomicBool::new(is_demand), holds_up: AtomicBool::new(is_demand) }
+        let holds_up = lane == Lane::Demand;
+        lanes.wire.send_modify(|wire| {
+            wire.all += 1;
+            wire.demand += usize::from(holds_up);
+        });
+        let (is_awaited, is_settled) = (AtomicBool::new(holds_up), AtomicBool::new(false));
+        Self { lanes: lanes.clone(), is_awaited, holds_up, is_settled }
     }
 
     /// A reader waits for this request now.
     pub(crate) fn raise(&self) {
-        self.is_awaited.store(true, Release);
+        if !self.is_awaited.swap(true, AcqRel) {
+            // Nothing has changed but for the request itself, which may be pausing.
+            self.lanes.wire.send_modify(|_| {});
+        }
     }
 
     pub(crate) fn is_awaited(&self) -> bool {
@@ -130,8 +166,11 @@ impl Priority {
 
     /// The request is over.
     pub(crate) fn settle(&self) {
-        if self.holds_up.swap(false, AcqRel) {
-            self.lanes.demand.send_modify(|requests| *requests -= 1);
+        if !self.is_settled.swap(true, AcqRel) {
+            self.lanes.wire.send_modify(|wire| {
+                wire.all -= 1;
+                wire.demand -= usize::from(self.holds_up);
+            });
         }
     }
 }
@@ -149,16 +188,17 @@ mod tests {
     use super::*;
 
     fn lanes() -> Arc<Lanes> {
-        Arc::new(Lanes::new(&Config { ahead_bytes: 4096, host_bytes: 8192, ..Config::default() }))
+        Arc::new(Lanes::new(&Config { ahead_bytes: 4096, trace_bytes: 4096, host_bytes: 8192, ..Config::default() }))
     }
 
     #[tokio::test]
     async fn read_ahead_without_room_is_refused_and_demand_waits() {
         let (lanes, image) = (lanes(), Budget::new(1 << 20));
-        let ahead = lanes.admit(&image, Lane::Ahead, 4096).await;
-        assert!(ahead.is_some() && lanes.admit(&image, Lane::Ahead, 1).await.is_none());
-        let first = lanes.admit(&image, Lane::Demand, 8192).await;
-        let second = lanes.admit(&image, Lane::Demand, 1);
+        let early = Priority::new(&lanes, Lane::Ahead);
+        let ahead = lanes.admit(&image, Lane::Ahead, &early, 4096).await;
+        assert!(ahead.is_some() && lanes.admit(&image, Lane::Ahead, &early, 1).await.is_none());
+        let first = lanes.admit_demand(&image, 8192).await;
+        let second = lanes.admit_demand(&image, 1);
         tokio::pin!(second);
         assert!(second.as_mut().now_or_never().is_none());
         drop(first);
@@ -168,8 +208,42 @@ mod tests {
     #[tokio::test]
     async fn a_piece_larger_than_the_budget_goes_alone() {
         let (lanes, image) = (lanes(), Budget::new(1 << 20));
-        let huge = lanes.admit(&image, Lane::Demand, 1 << 40).await;
-        assert!(huge.is_some() && lanes.admit(&image, Lane::Demand, 1).now_or_never().is_none());
+        let huge = lanes.admit_demand(&image, 1 << 40).await;
+        assert!(huge.is_some() && lanes.admit_demand(&image, 1).now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_replay_that_a_reader_waits_for_does_not_wait_for_other_replays() {
+        let (lanes, image) = (lanes(), Budget::new(1 << 20));
+        let (one, other) = (Priority::new(&lanes, Lane::Trace), Priority::new(&lanes, Lane::Trace));
+        let _all_there_is = lanes.admit(&image, Lane::Trace, &one, 1 << 40).await;
+        let waiting = lanes.admit(&image, Lane::Trace, &other, 1);
+        tokio::pin!(waiting);
+        assert!(waiting.as_mut().now_or_never().is_none());
+        other.raise();
+        assert!(waiting.as_mut().now_or_never().flatten().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_pauses_goes_on_when_a_reader_joins_it() {
+        let lanes = lanes();
+        let (_demand, ahead) = (Priority::new(&lanes, Lane::Demand), Priority::new(&lanes, Lane::Ahead));
+        let pausing = lanes.give_way(&ahead);
+        tokio::pin!(pausing);
+        assert!(pausing.as_mut().now_or_never().is_none());
+        ahead.raise();
+        assert!(pausing.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn it_is_quiet_when_nothing_is_on_the_wire() {
+        let lanes = lanes();
+        let replay = Priority::new(&lanes, Lane::Trace);
+        assert!(lanes.quiet().now_or_never().is_none());
+        replay.settle();
+        assert!(lanes.quiet().now_or_never().is_some());
+        drop(replay);
+        assert!(lanes.quiet().now_or_never().is_some());
     }
 
     #[tokio::test]

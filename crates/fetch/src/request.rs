@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -13,7 +14,8 @@ use futures::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 
 use crate::body::Body;
-use crate::config::DECODING;
+use crate::breaker::Attempt;
+use crate::config::{DECODING, PACK_STALL_SHARE};
 use crate::decode::{self, Decoded};
 use crate::error::PieceError;
 use crate::flight::{Boarded, Flight, Outcome, Request};
@@ -64,7 +66,9 @@ impl Host {
         }
         let (layer, image) = (first.piece.key.layer, first.piece.image.clone());
         let room = boarded.flights.iter().map(|flight| flight.piece.key.length.max(flight.piece.decoded_bytes())).sum();
-        let Some(_admission) = self.lanes.admit(&image.budget, boarded.request.lane, room).await else { return };
+        let Request { lane, priority, .. } = &*boarded.request;
+        let admitted = self.lanes.admit(&image.budget, *lane, priority, room);
+        let Some(_admission) = admitted.await else { return };
 
         let sources = self.images.serving(&layer, &image);
         let mut suspects: HashSet<PieceKey> = HashSet::new();
@@ -127,6 +131,15 @@ impl Host {
         true
     }
 
+    /// How long the answer may be silent, and whether it says something about the source: a boot pack must leave a reader time to
+    /// turn to the layer, and one that is not there is no reason to leave the source alone.
+    fn terms(&self, image: &Arc<Image>, piece: &Piece) -> Result<(Duration, Option<Attempt>), PieceError> {
+        match image.pack.get().filter(|pack| pack.holds(piece)) {
+            Some(_) => Ok((self.config.stall_limit / PACK_STALL_SHARE, None)),
+            None => Ok((self.config.stall_limit, Some(Attempt::begin(image)?))),
+        }
+    }
+
     /// Asks one source for everything from the first to the last flight, and settles each as its bytes come in.
     async fn pass(
         self: &Arc<Self>,
@@ -138,7 +151,11 @@ impl Host {
         let mut left = Leftover::default();
         let (Some(first), Some(last)) = (flights.first(), flights.last()) else { return left };
         let range = first.piece.range().start..last.piece.range().end;
-        let mut body = match Body::open(image, first.piece.blob, range, self.config.stall_limit).await {
+        let body = match self.terms(image, &first.piece) {
+            Ok((stall_limit, attempt)) => Body::open(image, first.piece.blob, range, stall_limit, attempt).await,
+            Err(error) => Err(error),
+        };
+        let mut body = match body {
             Ok(body) => body,
             Err(error) => return Leftover { unread: flights.to_vec(), error: Some(error), ..left },
         };

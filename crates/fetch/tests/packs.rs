@@ -157,6 +157,21 @@ async fn a_pack_that_is_gone_costs_nobody_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pack_that_hangs_or_fails_leaves_readers_time_to_turn_to_the_layer() {
+    let files = files();
+    let (index, pack) = files.pack();
+    for then in [Then::Never, Then::Hang(100), Then::Refuse(Fault::Unavailable), Then::Break(1000, Fault::Timeout)] {
+        let world = files.world(&pack);
+        world.source.script([then.into()]);
+        assert!(world.image.replay(&index));
+        let (object, content) = files.small.last().unwrap();
+        assert_eq!(world.read(object, 0, 40 << 10).await.unwrap(), *content, "{then:?}");
+        replayed(&world, &world.image).await;
+        reads_right(&world, &files).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_wrong_byte_comes_out_of_a_pack_that_is_wrong_anywhere() {
     let files = files();
     let (index, pack) = files.pack();

@@ -108,6 +108,7 @@ impl Store {
 
     /// Replaces what the record says of the image's layers. Its files stay as they are.
     pub fn set_layers(&self, manifest: &Digest, layers: Vec<LayerRecord>) -> Result<(), StoreError> {
+        let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
         let folder = self.shared.layout.image(manifest);
         let Some(mut record) = self.image(manifest)? else { return Ok(()) };
         record.layers = layers;
@@ -278,6 +279,8 @@ impl ImageStaging {
         if store.shared.storage.metadata(target).is_err() {
             return Ok(false);
         }
+        // Nobody else changes the record meanwhile.
+        let _lock = files::lock(store.shared.storage(), &store.shared.eviction_lock())?;
         let Some(existing) = store.load_image(&self.record.manifest)? else {
             store.shared.retire(target)?;
             return Ok(false);

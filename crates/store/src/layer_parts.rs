@@ -174,8 +174,10 @@ impl LayerPart {
 
     /// It is of no use any more: the layer is here, or these bytes are wrong.
     pub fn discard(mut self) {
-        self.closed = true;
-        self.remove();
+        // One that was given up is gone already; what has its name now is somebody else's.
+        if !std::mem::replace(&mut self.closed, true) {
+            self.remove();
+        }
     }
 
     fn remove(&mut self) {

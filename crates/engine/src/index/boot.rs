@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_fetch::trace::{self, Trace};
-use tarpon_fetch::{BootIndex, BootPiece, BootWriter, Fetcher};
+use tarpon_fetch::{BOOT_PIECES, BootIndex, BootPiece, BootWriter, Fetcher};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_layer::{LayerIndex, ObjectId, Place};
 use tarpon_oci::{Blob, Digest, NewDescriptor, Verified, limits};
@@ -189,7 +189,7 @@ impl Packer {
                 if chunk.object_offset >= range.end {
                     break;
                 }
-                if chunk.place == Place::Zeros || !packed.insert(number) {
+                if chunk.place == Place::Zeros || packed.len() == BOOT_PIECES || !packed.insert(number) {
                     continue;
                 }
                 // A chunk that is too large to be checked in memory is left to the layer.

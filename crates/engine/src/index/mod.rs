@@ -26,6 +26,7 @@ use self::boot::{Packer, Start};
 pub(crate) use self::compare::{Piece, Verdict, compare, is_list, piece};
 pub(crate) use self::find::{Found, Usable, find, is_by_index, is_refuted, may_have, refuted};
 use self::packs::Published;
+pub(crate) use self::soci::FORMAT as SOCI;
 use crate::image::ImageRequest;
 use crate::prepare::{self, Layer};
 use crate::progress::Progress;

@@ -19,7 +19,7 @@ use super::find::{CANDIDATES, Found, INDEX_PINNED, INDEX_TRUSTED, Usable, whole}
 /// The digests of index and ztoc follow from that of the image's manifest.
 pub(crate) const SOCI_VERIFIED: &str = "soci-verified";
 /// How the format of such a layer is called.
-const FORMAT: &str = "soci";
+pub(crate) const FORMAT: &str = "soci";
 
 const V1: &str = "application/vnd.amazon.soci.index.v1+json";
 const V2: &str = "application/vnd.amazon.soci.index.v2+json";

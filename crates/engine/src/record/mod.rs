@@ -16,6 +16,7 @@ pub use self::until::Until;
 use self::until::Watcher;
 use crate::container::{Bundle, Overrides, Running, Runtime, Stdio};
 use crate::image::{ImageRequest, Prepared};
+use crate::index::SOCI;
 use crate::progress::Progress;
 use crate::protocol::MountRequest;
 use crate::server::Client;
@@ -76,6 +77,7 @@ impl Engine {
             prepared = self.prepare(&request.image, progress) => prepared?,
             () = &mut stopped => return Err(interrupted()),
         };
+        check_names(&prepared)?;
         let (engine, request, stop) = (self.clone(), request.clone(), Arc::new(AtomicBool::new(false)));
         let session = Session { engine, prepared, request, stop: stop.clone() };
         let mut running = tokio::task::spawn_blocking(move || session.run(&runtime));
@@ -93,6 +95,17 @@ impl Engine {
 
 fn interrupted() -> Error {
     Error::new(ErrorKind::Other, "record", "it was interrupted")
+}
+
+/// A trace names contents by their digests, so that it fits other images that have them. A SOCI index knows none.
+fn check_names(prepared: &Prepared) -> Result<()> {
+    match prepared.record.layers.iter().find(|layer| layer.format == SOCI) {
+        None => Ok(()),
+        Some(layer) => {
+            let cause = format!("a SOCI index does not say what the contents of layer {} are", layer.digest);
+            Err(Error::new(ErrorKind::Refused, "record", cause).hint("`tarpon pull` it first: then they are known"))
+        }
+    }
 }
 
 /// One recording.
@@ -123,6 +136,7 @@ impl Session {
         };
         let began = Instant::now();
         let name = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.request.until.check()?;
         let mut running = runtime.run(bundle, &name, &state, stdio)?;
         let ready = self.wait(&mut running)?;
         let mut trace = mount.trace()?;

@@ -15,6 +15,8 @@ use crate::{Error, ErrorKind, Result};
 const LOOK: Duration = Duration::from_millis(5);
 /// How long a port may take to accept a connection from this host.
 const CONNECT: Duration = Duration::from_millis(250);
+/// How long the output of a container that has ended may take to get here.
+const LAST_WORD: Duration = Duration::from_secs(5);
 /// Bytes of a line of output that are looked at.
 const LINE_BYTES: u64 = 64 << 10;
 
@@ -32,6 +34,17 @@ pub enum Until {
 }
 
 impl Until {
+    /// What can be known before the container runs: later, its own port would be taken for somebody else's.
+    pub(super) fn check(&self) -> Result<()> {
+        match self {
+            Self::Port(port) if answers(*port) => {
+                let cause = format!("something listens on port {port} already");
+                Err(Error::new(ErrorKind::Other, "record", cause))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the container's output has to go through this process.
     pub(super) fn reads_output(&self) -> bool {
         matches!(self, Self::Log(_))
@@ -61,10 +74,6 @@ impl Watcher {
                     follow(err, std::io::stderr(), pattern.clone(), send)?;
                 }
                 Some(receive)
-            }
-            Until::Port(port) if answers(*port) => {
-                let cause = format!("something listens on port {port} already");
-                return Err(Error::new(ErrorKind::Other, "record", cause));
             }
             _ => None,
         };
@@ -111,7 +120,7 @@ impl Watcher {
     }
 
     fn last_word(&self) -> Option<Instant> {
-        self.lines.as_ref()?.recv().ok()
+        self.lines.as_ref()?.recv_timeout(LAST_WORD).ok()
     }
 }
 

@@ -179,6 +179,7 @@ impl Task {
                 // Bytes go wrong on the way: one more look before anybody is accused.
                 Err(Incomplete::Refused(_)) if refusals == 0 => refusals += 1,
                 Err(Incomplete::Refused(cause)) => {
+                    completion.note_lie(layer).await;
                     self.alarm(&layer, &format!("it is not what the manifest says: {cause}"));
                     return Ok(());
                 }

@@ -1,7 +1,7 @@
 //! The images whose objects this server can fetch.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -78,11 +78,13 @@ pub(super) struct Images {
     store: Store,
     fetcher: Fetcher,
     loaded: Mutex<HashMap<Key, Arc<Image>>>,
+    /// Those whose record was made anew, as long as somebody uses them.
+    replaced: Mutex<Vec<Weak<Image>>>,
 }
 
 impl Images {
     pub(super) fn new(store: Store, fetcher: Fetcher) -> Self {
-        Self { store, fetcher, loaded: Mutex::default() }
+        Self { store, fetcher, loaded: Mutex::default(), replaced: Mutex::default() }
     }
 
     pub(super) fn fetcher(&self) -> &Fetcher {
@@ -99,7 +101,11 @@ impl Images {
             return Ok(image.clone());
         }
         let image = Arc::new(self.load_new(request)?);
-        loaded.insert(key, image.clone());
+        if let Some(old) = loaded.insert(key, image.clone()) {
+            let mut replaced = self.replaced.lock();
+            replaced.retain(|image| image.strong_count() > 0);
+            replaced.push(Arc::downgrade(&old));
+        }
         Ok(image)
     }
 
@@ -114,6 +120,9 @@ impl Images {
         for (_, image) in self.loaded.lock().iter().filter(|(key, _)| key.manifest == *manifest) {
             image.handle.distrust(layer, reason);
         }
+        let replaced = self.replaced.lock();
+        let used = replaced.iter().filter_map(Weak::upgrade);
+        used.filter(|image| image.record.manifest == *manifest).for_each(|image| image.handle.distrust(layer, reason));
     }
 
     fn load_new(&self, request: &MountRequest) -> Result<Image> {

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::body::Body;
+use crate::breaker::Attempt;
 use crate::error::PieceError;
 use crate::image::Image;
 
@@ -32,7 +33,7 @@ impl Input {
         blob: Blob,
         stall_limit: Duration,
     ) -> Result<Self, PieceError> {
-        let mut body = Body::open(image, blob, 0..blob.size, stall_limit).await?;
+        let mut body = Body::open(image, blob, 0..blob.size, stall_limit, Some(Attempt::begin(image)?)).await?;
         let (sender, parts) = mpsc::channel(PARTS);
         runtime.spawn(async move {
             let mut left = blob.size;

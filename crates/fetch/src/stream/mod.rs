@@ -19,7 +19,6 @@ use crate::error::PieceError;
 use crate::flight::{Boarded, Flight};
 use crate::host::Host;
 use crate::image::{Image, ImageId};
-use crate::lanes::Lane;
 use crate::stream::walker::{Step, Walker};
 
 /// The passes under way, by layer and the image whose source is read: at most one each. A pass through bytes that
@@ -175,7 +174,7 @@ impl Host {
         first: &Arc<Flight>,
         source: &Arc<Image>,
     ) -> Result<(), PieceError> {
-        let admitted = self.lanes.admit(&source.budget, Lane::Demand, walker::MEMORY_BYTES).await;
+        let admitted = self.lanes.admit_demand(&source.budget, walker::MEMORY_BYTES).await;
         let _admission = admitted.ok_or(PieceError::Cancelled)?;
         let mut walker = Walker::open(self, pass, &first.piece, source).await?;
         while self.somebody_waits(pass).await {

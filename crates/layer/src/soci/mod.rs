@@ -27,14 +27,17 @@ use tarpon_oci::{Digest, Hasher};
 use crate::index::ObjectId;
 
 /// No other name of an object is hashed from anything that begins so.
-const DOMAIN: &[u8] = b"tarpon: object of a ztoc, version 1\0";
+const DOMAIN: &[u8] = b"tarpon: object of a ztoc, version 2\0";
 
 /// The name of the file whose `size` bytes are at `offset` of the decoded layer that the ztoc describes.
+///
+/// It is the complement of a digest: a digest itself is the true name of a file that holds what was hashed, which anybody can put into an
+/// image.
 pub fn object_name(ztoc: &Digest, offset: u64, size: u64) -> ObjectId {
     let mut hasher = Hasher::new();
     hasher.update(DOMAIN);
     hasher.update(ztoc.as_bytes());
     hasher.update(&offset.to_le_bytes());
     hasher.update(&size.to_le_bytes());
-    hasher.finish()
+    ObjectId::from_bytes(hasher.finish().as_bytes().map(|byte| !byte))
 }
