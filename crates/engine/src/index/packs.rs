@@ -4,8 +4,8 @@
 //! own for; and a pack is as good as a trace for making the pack of a rebuilt image.
 
 use bytes::Bytes;
-use tarpon_fetch::BootIndex;
-use tarpon_oci::{Digest, Verified};
+use tarpon_fetch::{BootIndex, Fault};
+use tarpon_oci::Verified;
 use tarpon_registry::{Repository, ResolvedImage};
 
 use super::artifact::ARTIFACT_TYPE;
@@ -32,14 +32,19 @@ pub(super) struct Packs {
 /// The packs of the newest index of the image that the registry lists, each profile once.
 ///
 /// # Errors
-/// When the registry does not give its list. Taking that for an empty one would lose the packs.
+/// When the registry does not give its list, or an index that it lists, for now. Taking that for an absent one would lose the packs.
 pub(super) async fn published(repository: &Repository, image: &ResolvedImage) -> Result<Packs> {
     let list = repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await;
     let list = list.map_err(|error| access::registry("look for the image's boot packs", error))?;
     let mut notes = Vec::new();
     // As for who mounts the image: the newest is the last.
     for candidate in list.iter().rev().take(CANDIDATES) {
-        match of_index(repository, image, &candidate.digest).await {
+        let read = match repository.manifest(&candidate.digest).await {
+            Ok(bytes) => of_index(repository, image, bytes).await,
+            Err(error) if error.fault() == Fault::NotFound => Err(error.to_string()),
+            Err(error) => return Err(access::registry("read the image's boot packs", error)),
+        };
+        match read {
             Ok(packs) => return Ok(packs),
             Err(reason) => notes.push(format!("the index {} is passed over: {reason}", candidate.digest)),
         }
@@ -50,9 +55,8 @@ pub(super) async fn published(repository: &Repository, image: &ResolvedImage) ->
 async fn of_index(
     repository: &Repository,
     image: &ResolvedImage,
-    digest: &Digest,
+    bytes: Verified<Bytes>,
 ) -> std::result::Result<Packs, String> {
-    let bytes = repository.manifest(digest).await.map_err(|error| error.to_string())?;
     let artifact = about(bytes, image)?;
     let mut found = Packs::default();
     for (number, (profile, layer)) in boots(&artifact).enumerate() {
