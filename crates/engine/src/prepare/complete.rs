@@ -222,7 +222,14 @@ impl Completion {
             for layer in &image.manifest.layers {
                 let at = image.layers.iter().position(|wanted| wanted.blob.digest == layer.digest);
                 let known = at.and_then(|at| image.kept(at)).filter(Layer::was_streamed);
-                layers.push(known.ok_or(Incomplete::NoRoom)?);
+                let lost = || {
+                    Error::new(
+                        ErrorKind::Store,
+                        "complete the image",
+                        format!("the index of layer {} was not kept", layer.digest),
+                    )
+                };
+                layers.push(known.ok_or_else(|| Incomplete::Failed(lost()))?);
             }
             let assembled = assemble::Image {
                 name: image.record.references.last().cloned().unwrap_or_default(),

@@ -150,7 +150,12 @@ impl Task {
                 self.finish(BackfillState::Complete);
             }
             Err(Incomplete::Lie(cause) | Incomplete::Refused(cause)) => {
-                for layer in completion.by_index() {
+                let accused = completion.by_index();
+                if accused.is_empty() {
+                    // No index had a part in it: the layers themselves do not fit together.
+                    return self.stop(cause);
+                }
+                for layer in accused {
                     // In this order: a mount that is made meanwhile reads it, or is warned.
                     completion.note_lie(layer).await;
                     self.alarm(&layer, &cause);
