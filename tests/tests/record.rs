@@ -211,3 +211,23 @@ fn a_recording_that_is_interrupted_takes_its_container_along() {
     assert!(!trace.exists() && !is_running(&["sleep", "8765"]));
     assert_nothing_is_left(&tarpon);
 }
+
+#[test]
+fn a_recording_whose_server_was_killed_is_cleared_away_and_not_mounted_again() {
+    let Some(image) = image("killed") else { return };
+    let tarpon = Tarpon::new().unwrap();
+    let mut command = tarpon.command("record");
+    command.args(["--until-log", "never", "--push"]).arg(&image);
+    command.args(["--", "sh", "-c", "echo here; exec sleep 8764"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut recording = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(recording.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "here\n");
+    let server = tarpon.status().unwrap()[0]["server"].as_u64().unwrap();
+    run(Command::new("kill").args(["-KILL", &server.to_string()])).unwrap();
+    run(Command::new("kill").args(["-INT", &recording.id().to_string()])).unwrap();
+    let ended = recording.wait_with_output().unwrap();
+    assert!(!ended.status.success() && !is_running(&["sleep", "8764"]));
+    tarpon.run("recover", &[]).unwrap();
+    assert_nothing_is_left(&tarpon);
+}

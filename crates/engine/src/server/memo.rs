@@ -22,13 +22,7 @@ impl Memo {
     pub(super) fn new(request: &MountRequest) -> Self {
         let credentials_lost = request.credentials_lost || request.access.creds.is_some();
         let access = Access { creds: None, ..request.access.clone() };
-        // What was noted before it died is lost: a successor has nothing to go on with.
-        let record = false;
-        Self {
-            request: MountRequest { access, credentials_lost, record, ..request.clone() },
-            mode: None,
-            problem: None,
-        }
+        Self { request: MountRequest { access, credentials_lost, ..request.clone() }, mode: None, problem: None }
     }
 
     /// `None` for a record of another version.

@@ -34,12 +34,26 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
         return Ok(());
     }
     let memo = memo.ok_or("its record is of another version")?;
+    if memo.request.record {
+        // What was noted is lost, and its container has nothing to read from any more.
+        mounts.forget(&record.mountpoint);
+        remove_place(mounts, record);
+        return Ok(());
+    }
     match super::answer(mounts, Request::mount(memo.request)).await {
         Response::Failed { step, cause, .. } => Err(format!("{step}: {cause}")),
         _ => {
             tracing::info!(mountpoint = %record.mountpoint.display(), "mounted again");
             Ok(())
         }
+    }
+}
+
+/// Removes the directory that was made for a recording, of which nothing is mounted any more.
+fn remove_place(mounts: &Mounts, record: &MountRecord) {
+    let place = record.mountpoint.parent().filter(|place| place.parent() == Some(&mounts.store().run_folder()));
+    if let Some(Err(error)) = place.map(std::fs::remove_dir_all) {
+        tracing::warn!(%error, "the directory of a recording stays behind");
     }
 }
 
