@@ -16,7 +16,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tarpon_layer::ObjectId;
+use tarpon_oci::Verified;
 use tokio::time::Instant;
 
 use crate::config::{READ_BYTES, READ_ROUNDS};
@@ -240,12 +242,19 @@ impl Host {
         }
         // Hashing: not on a thread that others wait for.
         let (host, object) = (self.clone(), object.clone());
-        let check = move || {
-            let found = object.check(&*host.store, candidates);
-            host.publish_if_complete(&object);
-            found
-        };
+        let check = move || host.take_what_was_left(&object, candidates);
         arrived.extend(self.runtime.spawn_blocking(check).await.unwrap_or_default());
+    }
+
+    /// Hashes what an earlier process left of these chunks; what is right is here from now on. Blocks on the disk and the processor.
+    pub(crate) fn take_what_was_left(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        candidates: Vec<Numbered>,
+    ) -> Vec<(u32, Verified<Bytes>)> {
+        let found = object.check(&*self.store, candidates);
+        self.publish_if_complete(object);
+        found
     }
 
     /// Makes sure that somebody brings these chunks.

@@ -71,10 +71,6 @@ impl Host {
         let Some(object) = self.object_in(image, &chunk.object) else { return false };
         let place = chunk.object_offset..chunk.object_offset.saturating_add(1);
         let candidates = object.candidates(&*self.store, object.chunks_of(place).collect());
-        let was_left = !object.check(&*self.store, candidates).is_empty();
-        if was_left {
-            self.publish_if_complete(&object);
-        }
-        was_left
+        !candidates.is_empty() && !self.take_what_was_left(&object, candidates).is_empty()
     }
 }
