@@ -170,9 +170,17 @@ impl Packer {
         if bytes.len() as u64 == length { Ok(bytes) } else { Err(failed("read what was touched", "a file is shorter")) }
     }
 
-    /// The pack of one start: every chunk that it touches, once, in the order of first touch. None: the image has nothing of it.
-    pub(super) fn pack(&self, layers: &[Layer], start: &Start) -> Result<Option<BootPack>> {
+    /// The packs of these starts, of layers that were cut for them.
+    pub(super) fn packs(&self, layers: &[Layer], starts: &[Start]) -> Result<Vec<Option<BootPack>>> {
+        if starts.is_empty() {
+            return Ok(Vec::new());
+        }
         let table = table(layers)?;
+        starts.iter().map(|start| self.pack(&table, start)).collect()
+    }
+
+    /// The pack of one start: every chunk that it touches, once, in the order of first touch. None: the image has nothing of it.
+    fn pack(&self, table: &ChunkTable<Bytes>, start: &Start) -> Result<Option<BootPack>> {
         let spool = tempfile::tempfile_in(self.store.run_folder()).map_err(|error| failed(STEP, error))?;
         let mut writer = BootWriter::new(spool).map_err(|error| failed(STEP, error))?;
         let (mut packed, mut decoded_size) = (HashSet::new(), 0);

@@ -284,8 +284,8 @@ fn pack(
         let packer = Packer::new(store, repository, &layers, name)?;
         // What is kept holds whole chunks of the index that it was made with.
         packer.cut(&mut layers, starts.iter().chain(kept.iter().map(|kept| &kept.start)))?;
-        for start in starts {
-            match packer.pack(&layers, start)? {
+        for (start, pack) in starts.iter().zip(packer.packs(&layers, starts)?) {
+            match pack {
                 Some(pack) => boots.push(pack),
                 None => notes.push(format!("the image has nothing of what the start {} touched", start.profile)),
             }
