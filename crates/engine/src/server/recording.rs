@@ -34,6 +34,23 @@ impl Recording {
             self.recorder.touch(object, size, offset..offset + bytes.len() as u64, from, stall);
         }
     }
+
+    fn write(&self, store: &Store, request: &MountRequest) -> Result<PathBuf> {
+        let header = Header {
+            image: request.image.clone(),
+            manifest: request.manifest,
+            profile: String::new(),
+            command: Vec::new(),
+            ready: None,
+            truncated: false,
+        };
+        let trace = self.recorder.finish(header).write();
+        let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "write the trace", error);
+        let mut file = tempfile::Builder::new().prefix("trace-").tempfile_in(store.run_folder()).map_err(failed)?;
+        std::io::Write::write_all(&mut file, &trace).map_err(failed)?;
+        let (_, path) = file.keep().map_err(|error| failed(error.error))?;
+        Ok(path)
+    }
 }
 
 impl Mounts {
@@ -50,25 +67,6 @@ impl Mounts {
             )
         })?;
         recording.write(self.store(), request)
-    }
-}
-
-impl Recording {
-    fn write(&self, store: &Store, request: &MountRequest) -> Result<PathBuf> {
-        let header = Header {
-            image: request.image.clone(),
-            manifest: request.manifest,
-            profile: String::new(),
-            command: Vec::new(),
-            ready: None,
-            truncated: false,
-        };
-        let trace = self.recorder.finish(header).write();
-        let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "write the trace", error);
-        let mut file = tempfile::Builder::new().prefix("trace-").tempfile_in(store.run_folder()).map_err(failed)?;
-        std::io::Write::write_all(&mut file, &trace).map_err(failed)?;
-        let (_, path) = file.keep().map_err(|error| failed(error.error))?;
-        Ok(path)
     }
 }
 
