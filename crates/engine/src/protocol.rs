@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tarpon_mount::{ModeChoice, Unmounted, Writable};
-use tarpon_oci::Digest;
+use tarpon_oci::{Blob, Digest};
 
 use crate::ErrorKind;
 use crate::namespaces::Namespaces;
@@ -27,6 +27,15 @@ pub enum Request {
         request: Box<MountRequest>,
         /// Where the mount point is to be seen.
         namespaces: Namespaces,
+    },
+    /// Begin to bring a boot pack of an image that will be mounted in a moment.
+    Bring {
+        /// The image, as the user wrote it.
+        image: String,
+        /// How its blobs are got at.
+        access: Access,
+        /// Where the pack is.
+        pack: Blob,
     },
     /// Unmount what is mounted at this path.
     Unmount {
@@ -55,6 +64,8 @@ impl Request {
 pub enum Response {
     /// The mount is usable.
     Mounted(Box<MountStatus>),
+    /// It begins to come.
+    Coming,
     /// It is unmounted.
     Unmounted {
         /// Whether somebody still used it.

@@ -82,7 +82,13 @@ impl Mount {
         let doing = || format!("cannot mount {} on {}", self.image.text(), self.dir.display());
         let runtime = runtime()?;
         let progress = output::progress(global.quiet);
-        let prepared = runtime.block_on(session.engine().prepare(&self.image.request()?, &*progress)).doing(doing)?;
+        let (engine, image) = (session.engine(), self.image.request()?);
+        let prepared = if self.foreground {
+            runtime.block_on(engine.prepare(&image, &*progress))
+        } else {
+            runtime.block_on(engine.prepare_to_mount(&image, &*progress))
+        };
+        let prepared = prepared.doing(doing)?;
         drop(progress);
         let known = prepared.fallbacks.clone();
         let request = MountRequest {

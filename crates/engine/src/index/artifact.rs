@@ -14,7 +14,9 @@ use bytes::Bytes;
 use tarpon_layer::LayerIndex;
 use tarpon_layer::decode::Compression;
 use tarpon_layer::packed::{self, InvalidPacked};
-use tarpon_oci::{Blob, Digest, InvalidManifest, NewArtifact, NewDescriptor, Verified, limits};
+use tarpon_oci::{
+    Artifact, Blob, Descriptor, Digest, InvalidManifest, MediaType, NewArtifact, NewDescriptor, Verified, limits,
+};
 
 /// The kind of artifact.
 pub(crate) const ARTIFACT_TYPE: &str = "application/vnd.tarpon.index.v1";
@@ -109,6 +111,15 @@ fn index(encoded: &[u8], blob: Blob) -> Result<LayerIndex, InvalidPacked> {
     let read = decoder.take(limits::LAYER_INDEX_BYTES).read_to_end(&mut bytes);
     read.map_err(|_| InvalidPacked::Malformed)?;
     packed::unpack(&bytes, blob)
+}
+
+/// Where an artifact has the frames of the boot pack for a profile.
+pub(super) fn boot_frames(artifact: &Artifact, profile: &str) -> Option<Blob> {
+    let is_meant = |layer: &&Descriptor| {
+        layer.media_type == MediaType::Other(BOOT_FRAMES_TYPE.to_owned())
+            && layer.annotations.get(PROFILE).is_some_and(|named| named == profile)
+    };
+    artifact.layers.iter().find(is_meant).map(Descriptor::blob)
 }
 
 /// The descriptors of a boot pack: its index and its frames.

@@ -12,6 +12,7 @@ use tarpon_registry::{Repository, ResolvedImage};
 use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, BOOT_INDEX_TYPE, Indexed, PROFILE};
 use super::soci::{self, SOCI_VERIFIED, SociIndex};
 use crate::image::{DEFAULT_PROFILE, IndexChoice};
+use crate::prepare::EarlyServer;
 
 /// The user named the index by digest, so whoever made it is believed.
 pub(super) const INDEX_PINNED: &str = "index-pinned";
@@ -39,6 +40,15 @@ pub(crate) fn is_refuted(state: &str) -> bool {
 
 /// Indexes of a registry's list that are looked at before giving up.
 pub(super) const CANDIDATES: usize = 4;
+
+/// The boot pack that is wanted with an index.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PackWanted<'a> {
+    /// For which way of starting the image.
+    pub(crate) profile: &'a str,
+    /// Who is told where the pack is, so that it can begin to come.
+    pub(crate) server: Option<&'a EarlyServer>,
+}
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -109,19 +119,19 @@ pub(crate) async fn find(
     repository: &Repository,
     image: &ResolvedImage,
     wanted: &[Blob],
-    profile: Option<&str>,
+    pack: Option<PackWanted<'_>>,
 ) -> Found {
-    if wanted.is_empty() && profile.is_none() {
+    if wanted.is_empty() && pack.is_none() {
         return Found::default();
     }
     let mut found = match choice {
         IndexChoice::None => Found::default(),
-        IndexChoice::Pinned(digest) => pinned(digest, repository, image, wanted, profile, PINNED).await,
+        IndexChoice::Pinned(digest) => pinned(digest, repository, image, wanted, pack, PINNED).await,
         IndexChoice::Locked(lock) => match lock.index_of(image.manifest.digest()) {
-            Some(digest) => pinned(digest, repository, image, wanted, profile, LOCKED).await,
+            Some(digest) => pinned(digest, repository, image, wanted, pack, LOCKED).await,
             None => Found::default(),
         },
-        IndexChoice::Registry => listed(repository, image, wanted, profile).await,
+        IndexChoice::Registry => listed(repository, image, wanted, pack).await,
     };
     let rest = found.rest(wanted);
     if !rest.is_empty() {
@@ -150,16 +160,14 @@ pub(super) async fn pinned(
     repository: &Repository,
     image: &ResolvedImage,
     wanted: &[Blob],
-    profile: Option<&str>,
+    pack: Option<PackWanted<'_>>,
     why: &str,
 ) -> Found {
     let fetched = async {
         let bytes = repository.manifest(digest).await.map_err(|error| error.to_string())?;
         match SociIndex::of(&bytes) {
             Some(index) => index.pinned(repository, image, wanted).await,
-            None => {
-                fetch(bytes, repository, image, wanted, profile).await.map(|held| held.found(*digest, INDEX_PINNED))
-            }
+            None => fetch(bytes, repository, image, wanted, pack).await.map(|held| held.found(*digest, INDEX_PINNED)),
         }
     };
     match fetched.await {
@@ -168,7 +176,12 @@ pub(super) async fn pinned(
     }
 }
 
-async fn listed(repository: &Repository, image: &ResolvedImage, wanted: &[Blob], profile: Option<&str>) -> Found {
+async fn listed(
+    repository: &Repository,
+    image: &ResolvedImage,
+    wanted: &[Blob],
+    pack: Option<PackWanted<'_>>,
+) -> Found {
     let list = match repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await {
         Ok(list) => list,
         Err(error) => return Found::without(format!("{NONE}: {error}")),
@@ -178,7 +191,7 @@ async fn listed(repository: &Repository, image: &ResolvedImage, wanted: &[Blob],
     for candidate in list.iter().rev().take(CANDIDATES) {
         let fetched = async {
             let bytes = repository.manifest(&candidate.digest).await.map_err(|error| error.to_string())?;
-            fetch(bytes, repository, image, wanted, profile).await
+            fetch(bytes, repository, image, wanted, pack).await
         };
         match fetched.await {
             Ok(held) => {
@@ -207,13 +220,13 @@ impl Held {
 }
 
 /// Reads the artifact whose manifest is `bytes`, if it is about `image`: the indexes of layers that are wanted, and the index of the
-/// boot pack for `profile`, at the same time.
+/// boot pack that is wanted, at the same time.
 async fn fetch(
     bytes: Verified<Bytes>,
     repository: &Repository,
     image: &ResolvedImage,
     wanted: &[Blob],
-    profile: Option<&str>,
+    pack: Option<PackWanted<'_>>,
 ) -> Result<Held, String> {
     let artifact = about(bytes, image)?;
     let blob = match artifact.layers.first() {
@@ -221,12 +234,14 @@ async fn fetch(
         _ => return Err("it does not hold what an index holds".to_owned()),
     };
     let layers = async { if wanted.is_empty() { Ok(Vec::new()) } else { layers(repository, blob, wanted).await } };
-    let (layers, boot) = futures::join!(layers, boot(repository, &artifact, profile));
+    let (layers, boot) = futures::join!(layers, boot(repository, &artifact, pack));
     let layers = layers?;
     // Without its pack an index is worth as much as before.
     let (boot, notes) = match boot {
         Ok(boot) => (boot, Vec::new()),
-        Err(reason) => (None, vec![format!("the boot pack {} is not used: {reason}", profile.unwrap_or_default())]),
+        Err(reason) => {
+            (None, vec![format!("the boot pack {} is not used: {reason}", pack.map_or("", |pack| pack.profile))])
+        }
     };
     if layers.is_empty() && boot.is_none() && (notes.is_empty() || !wanted.is_empty()) {
         return Err("it covers no layer that needs one".to_owned());
@@ -259,14 +274,14 @@ async fn layers(repository: &Repository, blob: Blob, wanted: &[Blob]) -> Result<
     Ok(layers)
 }
 
-/// The index of the boot pack for `profile`. That there is none is worth a word only where somebody could expect one: among
+/// The index of the boot pack that is wanted. That there is none is worth a word only where somebody could expect one: among
 /// others, or under a name of its own.
 async fn boot(
     repository: &Repository,
     artifact: &Artifact,
-    profile: Option<&str>,
+    pack: Option<PackWanted<'_>>,
 ) -> Result<Option<Verified<Bytes>>, String> {
-    let Some(profile) = profile else { return Ok(None) };
+    let Some(PackWanted { profile, server }) = pack else { return Ok(None) };
     let mut packs = boots(artifact);
     let Some((_, layer)) = packs.clone().find(|(name, _)| *name == profile) else {
         return match packs.next() {
@@ -274,6 +289,9 @@ async fn boot(
             _ => Err("the index has none of this name".to_owned()),
         };
     };
+    if let (Some(server), Some(frames)) = (server, artifact::boot_frames(artifact, profile)) {
+        server.found(frames);
+    }
     let bytes = boot_index(repository, layer).await?;
     BootIndex::read(&bytes).map_err(|error| error.to_string())?;
     Ok(Some(bytes))

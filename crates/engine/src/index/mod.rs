@@ -24,7 +24,7 @@ pub(crate) use self::artifact::Indexed;
 pub use self::boot::{BootPack, Fit};
 use self::boot::{Packer, Start};
 pub(crate) use self::compare::{Piece, Verdict, compare, is_list, piece};
-pub(crate) use self::find::{Found, Usable, find, is_by_index, is_refuted, may_have, refuted};
+pub(crate) use self::find::{Found, PackWanted, Usable, find, is_by_index, is_refuted, may_have, refuted};
 use self::packs::Published;
 pub(crate) use self::soci::FORMAT as SOCI;
 use crate::image::ImageRequest;

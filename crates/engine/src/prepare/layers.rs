@@ -18,7 +18,7 @@ use super::pace::{STREAMS, Unhindered};
 use super::stream::{StreamError, StreamJob, stream};
 use super::{kept, toc};
 use crate::image::IndexChoice;
-use crate::index::{self, Found, Indexed, Usable};
+use crate::index::{self, Found, Indexed, PackWanted, Usable};
 use crate::progress::{LayerPlan, LayerWay, Progress};
 use crate::{Error, ErrorKind, Result, access};
 
@@ -67,8 +67,8 @@ impl Layer {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Extent<'a> {
     /// What it takes to know what is in them; the index may come from where the choice says, and with it the
-    /// boot pack for a profile.
-    Index(&'a IndexChoice, Option<&'a str>),
+    /// boot pack that is wanted.
+    Index(&'a IndexChoice, Option<PackWanted<'a>>),
     /// The same, from the layers alone.
     Own,
     /// Every byte that is not here: afterwards all objects are in the store and all layers are verified.
@@ -101,7 +101,7 @@ pub(super) async fn index_all(
 ) -> Result<Indexes> {
     let is_whole = matches!(extent, Extent::Whole);
     let choice = match extent {
-        Extent::Index(choice, profile) => Some((choice, profile)).filter(|(choice, _)| index::may_have(choice, image)),
+        Extent::Index(choice, pack) => Some((choice, pack)).filter(|(choice, _)| index::may_have(choice, image)),
         Extent::Own | Extent::Whole => None,
     };
     let wanted = wanted(&image.manifest.layers)?;
@@ -117,8 +117,8 @@ pub(super) async fn index_all(
     // Looking for an index takes as long as the config, without which no layer can be streamed.
     let (early, by_index) = match choice.filter(|_| !plain.is_empty()) {
         None => (None, Found::default()),
-        Some((choice, profile)) => {
-            let finding = index::find(choice, repository, image, &plain, profile);
+        Some((choice, pack)) => {
+            let finding = index::find(choice, repository, image, &plain, pack);
             let (config, by_index) = futures::join!(access::config(repository, image), finding);
             (Some(config?), by_index)
         }
@@ -139,7 +139,7 @@ pub(super) async fn index_all(
     // Where no layer needs an index, a boot pack is worth no waiting beyond this.
     let boot = async {
         match choice.filter(|_| plain.is_empty()) {
-            Some((choice, profile)) => index::find(choice, repository, image, &[], profile).await,
+            Some((choice, pack)) => index::find(choice, repository, image, &[], pack).await,
             None => Found::default(),
         }
     };

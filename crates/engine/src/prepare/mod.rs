@@ -9,6 +9,7 @@
 mod assemble;
 mod beginning;
 mod complete;
+mod early;
 mod kept;
 mod layers;
 mod pace;
@@ -19,6 +20,7 @@ pub(crate) mod toc;
 
 pub(crate) use assemble::chunks_of;
 pub(crate) use complete::{Completion, Incomplete};
+pub(crate) use early::EarlyServer;
 use layers::Indexes;
 pub(crate) use layers::{Extent, Layer};
 pub(crate) use pace::{Pace, STREAMS};
@@ -27,7 +29,7 @@ use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{ImageRecord, StoreError};
 
 use crate::image::{ImageRequest, Prepared, Pull};
-use crate::index::{is_by_index, is_refuted};
+use crate::index::{PackWanted, is_by_index, is_refuted};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
@@ -45,7 +47,25 @@ impl Engine {
     /// record demands it. A layout or archive costs nothing to ask, and may have been made anew: it is always asked,
     /// unless it is gone or the policy is "never".
     pub async fn prepare(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
-        let mut prepared = self.find(request, progress).await?;
+        self.prepare_with(request, None, progress).await
+    }
+
+    /// As [`Engine::prepare`], for a mount by the store's server, which begins to bring the image's boot pack as soon as it is known
+    /// where that is.
+    pub async fn prepare_to_mount(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
+        let server = EarlyServer::new(self.client(), request);
+        let prepared = self.prepare_with(request, Some(&server), progress).await;
+        server.settled().await;
+        prepared
+    }
+
+    async fn prepare_with(
+        &self,
+        request: &ImageRequest,
+        server: Option<&EarlyServer>,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
+        let mut prepared = self.find(request, server, progress).await?;
         if let Some(warning) = platform::check_record(self.store(), request, &prepared.record)? {
             progress.note(&warning);
             prepared.fallbacks.push(warning);
@@ -53,20 +73,25 @@ impl Engine {
         Ok(prepared)
     }
 
-    async fn find(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
+    async fn find(
+        &self,
+        request: &ImageRequest,
+        server: Option<&EarlyServer>,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
         match request.pull {
-            Pull::Missing if is_there(&request.source) => self.prepare_remote(request, progress).await,
+            Pull::Missing if is_there(&request.source) => self.prepare_remote(request, server, progress).await,
             Pull::Missing => match self.local(request)? {
                 Some(record) => Ok(prepared(request, record, Vec::new())),
-                None => self.prepare_remote(request, progress).await,
+                None => self.prepare_remote(request, server, progress).await,
             },
             Pull::Never => match self.local(request)? {
                 Some(record) => Ok(prepared(request, record, Vec::new())),
                 None => Err(Error::new(ErrorKind::NotFound, "look in the store", "the image is not there")
                     .hint("the pull policy is \"never\"; without it the registry would be asked")),
             },
-            Pull::Always => self.prepare_remote(request, progress).await,
-            Pull::Newer => match (self.prepare_remote(request, progress).await, self.local(request)?) {
+            Pull::Always => self.prepare_remote(request, server, progress).await,
+            Pull::Newer => match (self.prepare_remote(request, server, progress).await, self.local(request)?) {
                 (Err(error), Some(record)) if error.kind == ErrorKind::Unavailable => {
                     let line = format!("not refreshed: {error}");
                     progress.note(&line);
@@ -112,7 +137,12 @@ impl Engine {
         noted.map_err(|error| Error::new(ErrorKind::Store, "note the image's name", error))
     }
 
-    async fn prepare_remote(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
+    async fn prepare_remote(
+        &self,
+        request: &ImageRequest,
+        server: Option<&EarlyServer>,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
         let repository = access::open(&request.text, &request.access).await?;
         let resolved = access::resolve(&repository, &request.platform).await?;
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
@@ -123,14 +153,8 @@ impl Engine {
                 (record, Vec::new())
             }
             None => {
-                self.index(
-                    request,
-                    &repository,
-                    resolved,
-                    Extent::Index(&request.index, request.profile.as_deref()),
-                    progress,
-                )
-                .await?
+                let pack = request.profile.as_deref().map(|profile| PackWanted { profile, server });
+                self.index(request, &repository, resolved, Extent::Index(&request.index, pack), progress).await?
             }
         };
         self.note_name(request, &record)?;

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tarpon_mount::Unmounted;
+use tarpon_oci::Blob;
 use tarpon_store::Store;
 
 use super::wire;
-use crate::protocol::{ANSWER, MountRequest, MountStatus, Request, Response};
+use crate::protocol::{ANSWER, Access, MountRequest, MountStatus, Request, Response};
 use crate::{Error, ErrorKind, Result};
 
 /// How often a server is started before giving up: it may lose the race for the lock to another one that is just
@@ -46,6 +47,14 @@ impl Client {
     pub fn mount(&self, request: MountRequest) -> Result<MountStatus> {
         match self.ask_or_start(&Request::mount(request))? {
             Response::Mounted(status) => Ok(*status),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Has a boot pack brought of an image that will be mounted in a moment. Starts a server if none runs.
+    pub(crate) fn bring(&self, image: String, access: Access, pack: Blob) -> Result<()> {
+        match self.ask_or_start(&Request::Bring { image, access, pack })? {
+            Response::Coming => Ok(()),
             other => Err(unexpected(other)),
         }
     }

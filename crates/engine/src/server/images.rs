@@ -1,6 +1,7 @@
 //! The images whose objects this server can fetch.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -8,10 +9,11 @@ use parking_lot::Mutex;
 use tarpon_fetch::{BlobSource, BootIndex, Fetcher, ImageHandle, Stats};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
-use tarpon_oci::Digest;
+use tarpon_oci::{Blob, Digest};
 use tarpon_registry::Repository;
 use tarpon_store::{ImageRecord, LayerRecord, Store};
 
+use super::early::EarlyPack;
 use crate::index::is_refuted;
 use crate::protocol::{Access, MountRequest};
 use crate::{Error, ErrorKind, Result, access};
@@ -24,9 +26,15 @@ pub(super) struct Image {
     repository: Repository,
     handle: ImageHandle,
     has_pack: bool,
+    was_mounted: AtomicBool,
 }
 
 impl Image {
+    /// Whether it is mounted for the first time: then all that crossed the wire for it counts for this mount.
+    pub(super) fn is_first_mount(&self) -> bool {
+        !self.was_mounted.swap(true, Ordering::Relaxed)
+    }
+
     /// The layers as they are known now: since it was loaded, the image may have been pulled, which proves more of it.
     pub(super) fn layers(&self) -> Vec<LayerRecord> {
         let now = self.store.image(&self.record.manifest).ok().flatten();
@@ -63,6 +71,18 @@ impl Image {
     }
 }
 
+/// Boot packs that are brought early at the same time.
+const EARLY_PACKS: usize = 4;
+
+/// The image to which a pack belongs that is on its way.
+struct Early {
+    image: String,
+    access: Access,
+    /// Connected, and with its tokens.
+    repository: Repository,
+    pack: Weak<EarlyPack>,
+}
+
 /// An image from one source: a second mount may name another registry or other credentials for the same manifest, and
 /// must not depend on those of the first. The fetcher tries all sources of a manifest in turn.
 #[derive(PartialEq, Eq, Hash)]
@@ -78,13 +98,15 @@ pub(super) struct Images {
     store: Store,
     fetcher: Fetcher,
     loaded: Mutex<HashMap<Key, Arc<Image>>>,
+    /// Boot packs that are on their way before their images are here.
+    early: Mutex<Vec<Early>>,
     /// Those whose record was made anew, as long as somebody uses them.
     replaced: Mutex<Vec<Weak<Image>>>,
 }
 
 impl Images {
     pub(super) fn new(store: Store, fetcher: Fetcher) -> Self {
-        Self { store, fetcher, loaded: Mutex::default(), replaced: Mutex::default() }
+        Self { store, fetcher, loaded: Mutex::default(), early: Mutex::default(), replaced: Mutex::default() }
     }
 
     pub(super) fn fetcher(&self) -> &Fetcher {
@@ -125,20 +147,75 @@ impl Images {
         used.filter(|image| image.record.manifest == *manifest).for_each(|image| image.handle.distrust(layer, reason));
     }
 
+    /// Begins to bring the pack of an image that will be mounted in a moment: what is returned does, and holds `user` until it is.
+    /// `None` if that many are on their way already.
+    pub(super) fn bring<T>(
+        &self,
+        image: String,
+        access: Access,
+        pack: Blob,
+        user: T,
+    ) -> Result<Option<impl Future<Output = ()> + use<T>>> {
+        let repository = access::open_later(&image, &access)?;
+        let mut early = self.early.lock();
+        early.retain(|early| early.pack.strong_count() > 0);
+        if early.len() >= EARLY_PACKS {
+            return Ok(None);
+        }
+        let (pack, source, fetcher) = (Arc::new(EarlyPack::new(pack)), repository.blobs(), self.fetcher.clone());
+        early.push(Early { image, access, repository, pack: Arc::downgrade(&pack) });
+        Ok(Some(async move {
+            let give_way = || {
+                let fetcher = fetcher.clone();
+                async move { fetcher.give_way().await }
+            };
+            futures::join!(pack.bring(source, give_way), pack.forget_later(user));
+        }))
+    }
+
+    /// The way to the image's blobs, and what is on it already.
+    fn open(&self, request: &MountRequest) -> Result<(Repository, Arc<dyn BlobSource>)> {
+        let mut early = self.early.lock();
+        let is_it = |early: &Early| early.image == request.image && early.access == request.access;
+        let found = early.iter().position(is_it).map(|place| early.swap_remove(place));
+        drop(early);
+        let Some(Early { repository, pack, .. }) = found else {
+            let repository = access::open_later(&request.image, &request.access)?;
+            let source = repository.blobs();
+            return Ok((repository, source));
+        };
+        let source = match pack.upgrade() {
+            Some(pack) => {
+                pack.stop();
+                pack.before(repository.blobs())
+            }
+            None => repository.blobs(),
+        };
+        Ok((repository, source))
+    }
+
     fn load_new(&self, request: &MountRequest) -> Result<Image> {
         let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
         let found = self.store.load_image(&request.manifest).map_err(|error| failed(error.to_string()))?;
         let found = found.ok_or_else(|| failed("it is not in the store, or damaged".into()))?;
         let table = ChunkTable::open(Bytes::from_owner(found.chunks)).map_err(|error| failed(error.to_string()))?;
-        let repository = access::open_later(&request.image, &request.access)?;
-        let handle = self.fetcher.add_image(table, repository.blobs(), request.image.as_str());
+        let (repository, source) = self.open(request)?;
+        let handle = self.fetcher.add_image(table, source, request.image.as_str());
         for layer in found.record.layers.iter().filter(|layer| is_refuted(&layer.verification)) {
             handle.distrust(&layer.digest, "what its index says was found to be wrong");
         }
         let has_pack = found.boot.is_some_and(|boot| replay(&handle, &boot));
         let file = found.tree.file().try_clone().map_err(|error| failed(error.to_string()))?;
         let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
-        Ok(Image { store: self.store.clone(), record: found.record, tree, repository, handle, has_pack })
+        Ok(Image {
+            store: self.store.clone(),
+            record: found.record,
+            tree,
+            repository,
+            handle,
+            has_pack,
+            was_mounted: AtomicBool::new(false),
+        })
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod backfill;
 mod client;
+mod early;
 mod images;
 mod listen;
 mod memo;
@@ -144,6 +145,7 @@ pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
             namespaces.check()?;
             mounts.mount(*request).map(|status| Response::Mounted(Box::new(status)))
         }
+        Request::Bring { image, access, pack } => mounts.bring(image, access, pack).map(|()| Response::Coming),
         Request::Unmount { mountpoint } => mounts.unmount(&mountpoint).map(|how| Response::Unmounted { how }),
         Request::Trace { mountpoint } => mounts.trace(&mountpoint).map(|file| Response::Trace { file }),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),

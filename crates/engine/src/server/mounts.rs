@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tarpon_fetch::Fetcher;
 use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch};
+use tarpon_oci::Blob;
 use tarpon_store::Store;
 use tokio::runtime::Handle;
 
@@ -16,7 +17,7 @@ use super::images::{Image, Images};
 use super::memo::Memo;
 use super::places::{Client, Leaving, Places};
 use super::recording::Recording;
-use crate::protocol::{LayerVerification, MountRequest, MountStatus};
+use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// All mounts of the server.
@@ -74,6 +75,15 @@ impl Mounts {
     /// A client has come. `None`: this server is ending.
     pub(super) fn enter(&self) -> Option<Client<Served>> {
         self.places.enter()
+    }
+
+    /// Begins to bring a boot pack. The server does not end before its image had time to be mounted.
+    pub(super) fn bring(&self, image: String, access: Access, pack: Blob) -> Result<()> {
+        let Some(client) = self.places.enter() else { return Ok(()) };
+        if let Some(bringing) = self.images.bring(image, access, pack, client)? {
+            self.runtime.spawn(bringing);
+        }
+        Ok(())
     }
 
     /// Mounts. The record is written before the kernel is asked, so that no kill leaves an unrecorded mount.
@@ -220,7 +230,7 @@ async fn watch(mounts: Arc<Mounts>, served: Arc<Served>) {
 
 impl Baseline {
     fn of(image: &Image) -> Self {
-        let transfers = image.transfers();
+        let transfers = if image.is_first_mount() { tarpon_registry::Stats::default() } else { image.transfers() };
         let failed_reads = image.counters().failed_reads;
         Self { fetched_bytes: transfers.bytes, requests: transfers.requests, failed_reads }
     }

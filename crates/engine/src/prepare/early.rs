@@ -1,0 +1,51 @@
+//! Tells the store's server where a boot pack is as soon as that is known, so that it comes while the rest of the index does.
+
+use parking_lot::Mutex;
+use tarpon_oci::Blob;
+use tokio::task::JoinHandle;
+
+use crate::image::ImageRequest;
+use crate::protocol::Access;
+use crate::server::Client;
+
+/// The server of a store, before it is asked to mount an image.
+pub(crate) struct EarlyServer {
+    client: Client,
+    image: String,
+    access: Access,
+    asked: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl EarlyServer {
+    pub(super) fn new(client: Client, request: &ImageRequest) -> Self {
+        Self { client, image: request.text.clone(), access: request.access.clone(), asked: Mutex::default() }
+    }
+
+    /// A boot pack of the image lies in this blob. Does not wait.
+    pub(crate) fn found(&self, pack: Blob) {
+        let mut asked = self.asked.lock();
+        if asked.is_some() {
+            return;
+        }
+        let (client, image, access) = (self.client.clone(), self.image.clone(), self.access.clone());
+        *asked = Some(tokio::task::spawn_blocking(move || {
+            if let Err(error) = client.bring(image, access, pack) {
+                tracing::debug!(%error, "the boot pack is not brought early");
+            }
+        }));
+    }
+
+    /// Returns when the server knows: until then it may just be starting, and whoever asks it next should not start another.
+    pub(super) async fn settled(&self) {
+        let asked = self.asked.lock().take();
+        if let Some(asked) = asked {
+            let _done = asked.await;
+        }
+    }
+}
+
+impl std::fmt::Debug for EarlyServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EarlyServer").field("image", &self.image).finish_non_exhaustive()
+    }
+}
