@@ -138,7 +138,7 @@ pub enum Backfill {
     Off,
     /// One layer at a time, and only while no reader waits for the network.
     Idle,
-    /// As fast as `pull` does it.
+    /// Several layers at a time, behind what readers wait for.
     Now,
 }
 

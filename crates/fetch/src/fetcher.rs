@@ -121,6 +121,11 @@ impl Fetcher {
         self.host.lanes.quiet().await;
     }
 
+    /// Returns when no request is on the wire that a reader of any image made.
+    pub async fn give_way_to_demand(&self) {
+        self.host.lanes.no_demand().await;
+    }
+
     /// Pieces that are on their way: zero when nothing is going on.
     pub fn pieces_in_flight(&self) -> usize {
         self.host.flights.count()

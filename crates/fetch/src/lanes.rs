@@ -118,6 +118,12 @@ impl Lanes {
         let _ = self.wire.subscribe().wait_for(|wire| wire.all == 0).await;
     }
 
+    /// Returns when nothing is on the wire that a reader asked for.
+    pub(crate) async fn no_demand(&self) {
+        // As below: this cannot fail.
+        let _ = self.wire.subscribe().wait_for(|wire| wire.demand == 0).await;
+    }
+
     /// Called by a request between two pieces: returns at once for demand; all others wait until no demand is on
     /// the wire or a reader waits for it.
     pub(crate) async fn give_way(&self, priority: &Priority) {

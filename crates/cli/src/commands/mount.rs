@@ -56,7 +56,7 @@ pub(crate) struct Mount {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     store_size: Option<u64>,
     /// Bring the rest of the image in the background, and verify all of it: off, idle (one layer at a time, while no reader
-    /// waits), now (as `pull` does)
+    /// waits), now (several at a time, behind what readers wait for)
     ///
     /// Off unless asked for: who mounts lazily does so in order not to fetch everything. It ends with the last mount of the
     /// image. `tarpon status` shows how far it is, and an alarm if a layer is not what the image's index said.

@@ -4,6 +4,8 @@
 //! What is streamed is what `pull` streams ([`Completion`]). When a layer turns out not to be what the image was mounted by,
 //! that is an alarm: it is logged, counted and shown, and the mounts take nothing more out of that layer.
 
+mod turns;
+
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
-use tarpon_fetch::Fetcher;
+use tarpon_fetch::{BlobSource, Fetcher};
 use tarpon_oci::Digest;
 use tarpon_store::Store;
 use tokio::runtime::Handle;
@@ -20,6 +22,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use self::turns::{Turn, Turns};
 use super::images::{Image, Images};
 use crate::ErrorKind;
 use crate::prepare::{Completion, Incomplete, Pace, STREAMS};
@@ -67,20 +70,13 @@ impl Backfills {
         }
         let how = request.backfill;
         let (told, status) = watch::channel(BackfillStatus::begun(how));
-        let pace = Arc::new(Gate {
-            readers: (how == Backfill::Idle).then(|| self.fetcher.clone()),
-            rate: request.backfill_rate,
-            next: Mutex::new(Instant::now()),
-        });
+        let pace = Arc::new(Gate { rate: request.backfill_rate, next: Mutex::new(Instant::now()) });
+        let readers = Readers { fetcher: self.fetcher.clone(), how, image: image.clone() };
+        let source = Arc::new(Turns::new(image.source(), readers));
         let (images, manifest) = (self.images.clone(), request.manifest);
         let distrust = Box::new(move |layer: &Digest, reason: &str| images.distrust(&manifest, layer, reason));
-        let run = run(
-            self.store.clone(),
-            manifest,
-            image.clone(),
-            pace,
-            Task { image: request.image.clone(), told, distrust },
-        );
+        let run =
+            run(self.store.clone(), manifest, source, pace, Task { image: request.image.clone(), told, distrust });
         running.insert(request.manifest, Running { status, task: self.runtime.spawn(run).abort_handle() });
     }
 
@@ -104,8 +100,7 @@ impl Backfills {
     }
 }
 
-async fn run(store: Store, manifest: Digest, image: Arc<Image>, pace: Arc<Gate>, task: Task) {
-    let source = image.source();
+async fn run(store: Store, manifest: Digest, source: Arc<dyn BlobSource>, pace: Arc<Gate>, task: Task) {
     let opened = tokio::task::spawn_blocking(move || Completion::open(store, &manifest, source, pace)).await;
     match opened {
         Ok(Ok(completion)) => task.run(&Arc::new(completion)).await,
@@ -232,10 +227,28 @@ impl Task {
 const BY_INDEX_STILL: &str = "the mount goes on being read by its index; unmounted, `tarpon pull` replaces that";
 const NO_ROOM: &str = "the store has no room for the rest of the image";
 
-/// Lets bytes through when no reader waits, and not more of them than they may be.
+/// Those who come first.
+struct Readers {
+    fetcher: Fetcher,
+    how: Backfill,
+    image: Arc<Image>,
+}
+
+impl Turn for Readers {
+    fn begin(&self) -> BoxFuture<'_, ()> {
+        match self.how {
+            Backfill::Idle => self.fetcher.give_way().boxed(),
+            Backfill::Now | Backfill::Off => self.fetcher.give_way_to_demand().boxed(),
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.image.ignores_ranges()
+    }
+}
+
+/// Lets not more bytes through than it may.
 struct Gate {
-    /// Whose readers come first; none: nobody's.
-    readers: Option<Fetcher>,
     rate: Option<NonZeroU64>,
     next: Mutex<Instant>,
 }
@@ -258,9 +271,6 @@ impl Pace for Gate {
         async move {
             if let Some(next) = self.after(bytes) {
                 tokio::time::sleep_until(next).await;
-            }
-            if let Some(readers) = &self.readers {
-                readers.give_way().await;
             }
         }
         .boxed()
