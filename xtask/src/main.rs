@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod fuzz;
 mod images;
 mod link;
@@ -37,6 +38,8 @@ enum Task {
     Fuzz(fuzz::Args),
     /// Run a command behind a slow network link
     Link(link::Args),
+    /// Measure what users wait for
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -56,5 +59,6 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Images(args) => images::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Link(args) => link::run(&args),
+        Task::Bench(args) => bench::run(&args),
     }
 }

@@ -54,7 +54,8 @@ pub(crate) struct Args {
     /// Write what crossed the link to this file, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// The command and its arguments; $TARPON_LINK_HOST in its environment is this end of the link
+    /// The command and its arguments; in its environment $TARPON_LINK_HOST is this end of the link, $TARPON_LINK_RATE (bits per
+    /// second) and $TARPON_LINK_RTT (seconds) what was measured
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }
@@ -110,6 +111,7 @@ impl Link {
 
     /// Measures the link, then runs the command in the namespace behind it.
     fn run(&self, args: &Args) -> Result<ExitStatus> {
+        let mut measured = Vec::new();
         if !args.no_calibration {
             let rtt = calibrate::round_trip(&self.host, &self.inside)?;
             let rate = calibrate::throughput(&self.host, &self.inside)?;
@@ -120,14 +122,17 @@ impl Link {
                 rate / 1e6,
                 rtt.as_secs_f64() * 1e3,
             );
+            measured.push(("TARPON_LINK_RATE", rate.to_string()));
+            measured.push(("TARPON_LINK_RTT", rtt.as_secs_f64().to_string()));
         }
         forget_metrics(&self.client);
         // What the calibration left on the way must not be counted for the command.
         thread::sleep(args.queue + args.rtt);
         self.to_client.reset();
         self.to_host.reset();
-        let (command, host) = (args.command.clone(), self.host.clone());
-        self.inside.run(move || execute(&command, &host))?
+        measured.push(("TARPON_LINK_HOST", self.host.clone()));
+        let command = args.command.clone();
+        self.inside.run(move || execute(&command, &measured))?
     }
 
     /// Says what crossed the link while the command ran.
@@ -157,13 +162,13 @@ fn forget_metrics(client: &str) {
 }
 
 /// Runs the command in the namespace of the calling thread.
-fn execute(command: &[String], host: &str) -> Result<ExitStatus> {
+fn execute(command: &[String], link: &[(&str, String)]) -> Result<ExitStatus> {
     fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1").context("cannot set up the namespace")?;
     // The command ends when this program does, whatever ended it.
     Command::new("setpriv")
         .args(["--pdeathsig", "TERM", "--"])
         .args(command)
-        .env("TARPON_LINK_HOST", host)
+        .envs(link.iter().map(|(name, value)| (name, value)))
         .status()
         .context("cannot start setpriv")
 }
