@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use tarpon_oci::Blob;
+use tokio::time::Instant;
 
 use crate::breaker::Attempt;
 use crate::error::PieceError;
@@ -23,6 +24,8 @@ pub(crate) struct Body {
     pending: Bytes,
     stall_limit: Duration,
     attempt: Option<Attempt>,
+    /// How long the head of the answer took, until its first byte is here too.
+    head: Option<Duration>,
     _gauge: InFlight,
 }
 
@@ -38,10 +41,12 @@ impl Body {
         let gauge = image.tally.in_flight(range.end - range.start);
         image.tally.add(|counters| &counters.requests, 1);
         let at = range.start;
+        let began = Instant::now();
         let answer = tokio::time::timeout(stall_limit, image.source.read(blob, range)).await;
         let answer = answer.map_err(|_elapsed| PieceError::Stalled(stall_limit));
         let stream = answer.and_then(|answer| Ok(answer?)).inspect_err(|error| failed(&mut attempt, error))?;
-        Ok(Self { stream, image: image.clone(), at, pending: Bytes::new(), stall_limit, attempt, _gauge: gauge })
+        let (image, head) = (image.clone(), Some(began.elapsed()));
+        Ok(Self { stream, image, at, pending: Bytes::new(), stall_limit, attempt, head, _gauge: gauge })
     }
 
     /// The bytes of a range that starts at or behind the last one; what lies between is dropped.
@@ -84,9 +89,17 @@ impl Body {
     }
 
     async fn next_part(&mut self) -> Result<Bytes, PieceError> {
+        let link = &self.image.governor.link;
+        let (began, receiving) = (Instant::now(), self.head.is_none().then(|| link.receiving()));
         let next = tokio::time::timeout(self.stall_limit, self.stream.next()).await;
+        drop(receiving);
         let part = next.map_err(|_elapsed| PieceError::Stalled(self.stall_limit))?;
-        Ok(part.unwrap_or_else(|| Err(SourceError::new(Fault::BadData, "the answer ended early")))?)
+        let part = part.unwrap_or_else(|| Err(SourceError::new(Fault::BadData, "the answer ended early")))?;
+        match self.head.take() {
+            Some(head) => link.answered(head + began.elapsed()),
+            None => link.received(part.len()),
+        }
+        Ok(part)
     }
 }
 

@@ -33,13 +33,16 @@ pub struct Config {
     pub image_bytes: u64,
     /// Bytes of boot packs in flight on this host, beside the demand: four of the largest requests, encoded and decoded.
     pub trace_bytes: u64,
-    /// Bytes of read-ahead and prefetch in flight on this host, beside the demand.
+    /// Bytes of read-ahead, prefetch and whole downloads in flight on this host, beside the demand.
     pub ahead_bytes: u64,
     /// First window of read-ahead: what the kernel reads ahead by itself.
     pub ahead_min: u64,
     /// Largest window of read-ahead: eight of the largest customary chunks (4 MiB). While one is decoded and one is read, others must be
     /// on their way, or the link idles: with two, a file of 1 GiB at 1 Gbit/s took 1.3 times as long as a pull.
     pub ahead_max: u64,
+    /// A whole download stops when no reader has waited for so long: either the download is ahead of them all, or the program has what it
+    /// wanted. Whoever waits again sets it going again at the price of one read, so it may be short.
+    pub whole_linger: Duration,
     /// Decoded chunks that the store did not take, kept in memory so that a 4 MiB chunk is not fetched again for
     /// each 128 KiB of it.
     pub bypass_bytes: u64,
@@ -74,6 +77,7 @@ impl Default for Config {
             ahead_bytes: 64 << 20,
             ahead_min: 128 << 10,
             ahead_max: 32 << 20,
+            whole_linger: Duration::from_secs(5),
             bypass_bytes: 32 << 20,
             open_files: 384,
             live_objects: 384,

@@ -45,6 +45,14 @@ impl Image {
         self.distrust_of(&entry).is_none().then_some(entry)
     }
 
+    /// Whether nothing more is taken out of the layer with this number.
+    pub(crate) fn is_distrusted(&self, layer: u16) -> bool {
+        if self.distrusted.is_empty() {
+            return false;
+        }
+        self.table.layer(layer).is_some_and(|layer| self.distrusted.reason(&layer.blob.digest).is_some())
+    }
+
     /// Why the object is not served: a layer that it lies in, and the reason.
     fn distrust_of(&self, entry: &ObjectEntry) -> Option<(Digest, Arc<str>)> {
         if self.distrusted.is_empty() {

@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::content::ObjectBytes;
 use crate::distrust::Distrusted;
 use crate::error::ReadError;
+use crate::governor::Governor;
 use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::Budget;
@@ -57,6 +58,7 @@ impl Fetcher {
             budget,
             breaker,
             tally,
+            governor: Governor::default(),
             pack: OnceLock::new(),
         });
         self.host.flights.forget_failures();
@@ -167,6 +169,11 @@ impl ImageHandle {
         self.replay.lock().as_ref().is_some_and(|task| !task.is_finished())
     }
 
+    /// Whether the rest of the image, or a first part of it to measure the link, is being brought because readers have waited too long for parts of it.
+    pub fn is_brought_whole(&self) -> bool {
+        self.image.governor.is_working()
+    }
+
     /// An object of the image of which the kernel holds an inode with a size, or with pages, that this image does not vouch for.
     /// Ask after the image was added and before each mount on shared inodes, and make none if there is one; what the
     /// kernel gets from then on is right for this image too.
@@ -199,6 +206,7 @@ impl Drop for ImageHandle {
         if let Some(replay) = self.replay.lock().take() {
             replay.abort();
         }
+        self.image.governor.close();
         self.host.forget_image(self.image.id);
     }
 }

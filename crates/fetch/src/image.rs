@@ -17,6 +17,7 @@ use tarpon_oci::{Digest, Hasher};
 use crate::BlobSource;
 use crate::breaker::Breaker;
 use crate::distrust::Distrusted;
+use crate::governor::Governor;
 use crate::lanes::Budget;
 use crate::pack::Pack;
 use crate::stats::Tally;
@@ -35,6 +36,7 @@ pub(crate) struct Image {
     pub(crate) budget: Budget,
     pub(crate) breaker: Breaker,
     pub(crate) tally: Tally,
+    pub(crate) governor: Governor,
     /// What a recorded start touched, where that is had faster than from the layers.
     pub(crate) pack: OnceLock<Arc<Pack>>,
 }

@@ -3,13 +3,15 @@
 //! Demand waits for room in its image's share and then in the host's. The replay of a boot pack waits for room in a share of its
 //! own. Read-ahead has a small one, and does not wait for it (no room means no read-ahead). Both pause between pieces while
 //! there is a request on the wire that a reader made, so they delay it by at most the piece that they are receiving (promise P12);
-//! those that a reader waits for by now do not pause.
+//! those that a reader waits for by now do not pause. The rest of an image has its room in that of read-ahead, and does wait for it.
+//! It is brought because readers wait nearly all the time, so pausing for them would be stopping: one piece at a time comes
+//! in beside them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
 use crate::config::Config;
 
@@ -22,6 +24,8 @@ pub(crate) enum Lane {
     Trace,
     /// A reader may come.
     Ahead,
+    /// Readers come all the time: the rest of an image.
+    Whole,
 }
 
 /// Bytes are counted in units of this size, so that any budget fits a semaphore's `u32`.
@@ -60,6 +64,8 @@ pub(crate) struct Lanes {
     trace: Budget,
     ahead: Budget,
     wire: watch::Sender<OnTheWire>,
+    /// Who of the whole downloads receives a piece while readers wait.
+    beside: Semaphore,
 }
 
 /// Requests that are under way.
@@ -78,6 +84,7 @@ impl Lanes {
             trace: Budget::new(config.trace_bytes),
             ahead: Budget::new(config.ahead_bytes),
             wire: watch::Sender::new(OnTheWire::default()),
+            beside: Semaphore::new(1),
         }
     }
 
@@ -92,8 +99,8 @@ impl Lanes {
     ) -> Option<Admission> {
         let permits = match lane {
             Lane::Demand => return self.admit_demand(image, bytes).await,
-            Lane::Trace => tokio::select! {
-                permit = self.trace.take(bytes) => vec![permit?],
+            Lane::Trace | Lane::Whole => tokio::select! {
+                permit = if lane == Lane::Trace { &self.trace } else { &self.ahead }.take(bytes) => vec![permit?],
                 () = self.awaited(priority) => return self.admit_demand(image, bytes).await,
             },
             Lane::Ahead => vec![self.ahead.try_take(bytes)?],
@@ -124,11 +131,16 @@ impl Lanes {
         let _ = self.wire.subscribe().wait_for(|wire| wire.demand == 0).await;
     }
 
-    /// Called by a request between two pieces: returns at once for demand; all others wait until no demand is on
-    /// the wire or a reader waits for it.
-    pub(crate) async fn give_way(&self, priority: &Priority) {
-        // The sender lives as long as `self`: this cannot fail.
-        let _ = self.wire.subscribe().wait_for(|wire| wire.demand == 0 || priority.is_awaited()).await;
+    /// Called by a request before each piece, and held while it is received: returns at once for demand; all others wait until
+    /// no demand is on the wire, or a reader waits for it, or it is their turn beside demand.
+    pub(crate) async fn give_way(&self, lane: Lane, priority: &Priority) -> Option<SemaphorePermit<'_>> {
+        let mut wire = self.wire.subscribe();
+        tokio::select! {
+            biased;
+            // The sender lives as long as `self`: this cannot fail.
+            _ = wire.wait_for(|wire| wire.demand == 0 || priority.is_awaited()) => None,
+            turn = self.beside.acquire(), if lane == Lane::Whole => turn.ok(),
+        }
     }
 }
 
@@ -234,11 +246,26 @@ mod tests {
     async fn a_request_that_pauses_goes_on_when_a_reader_joins_it() {
         let lanes = lanes();
         let (_demand, ahead) = (Priority::new(&lanes, Lane::Demand), Priority::new(&lanes, Lane::Ahead));
-        let pausing = lanes.give_way(&ahead);
+        let pausing = lanes.give_way(Lane::Ahead, &ahead);
         tokio::pin!(pausing);
         assert!(pausing.as_mut().now_or_never().is_none());
         ahead.raise();
         assert!(pausing.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn of_whole_downloads_one_goes_on_beside_demand() {
+        let lanes = lanes();
+        let (demand, whole) = (Priority::new(&lanes, Lane::Demand), Priority::new(&lanes, Lane::Whole));
+        let turn = lanes.give_way(Lane::Whole, &whole).now_or_never().flatten();
+        assert!(turn.is_some() && lanes.give_way(Lane::Whole, &whole).now_or_never().is_none());
+        drop(turn);
+        assert!(lanes.give_way(Lane::Whole, &whole).now_or_never().is_some());
+        drop(demand);
+        assert!(
+            lanes.give_way(Lane::Whole, &whole).now_or_never().is_some_and(|turn| turn.is_none()),
+            "no turn is needed"
+        );
     }
 
     #[tokio::test]
@@ -257,13 +284,16 @@ mod tests {
         let lanes = lanes();
         let ahead = Priority::new(&lanes, Lane::Ahead);
         let demand = Priority::new(&lanes, Lane::Demand);
-        assert!(lanes.give_way(&ahead).now_or_never().is_none());
+        assert!(lanes.give_way(Lane::Ahead, &ahead).now_or_never().is_none());
         ahead.raise();
-        assert!(lanes.give_way(&ahead).now_or_never().is_some());
+        assert!(lanes.give_way(Lane::Ahead, &ahead).now_or_never().is_some());
         let second = Priority::new(&lanes, Lane::Ahead);
         drop(demand);
-        assert!(ahead.is_awaited() && lanes.give_way(&second).now_or_never().is_some(), "joined, it holds up nobody");
+        assert!(
+            ahead.is_awaited() && lanes.give_way(Lane::Ahead, &second).now_or_never().is_some(),
+            "joined, it holds up nobody"
+        );
         drop(ahead);
-        assert!(lanes.give_way(&second).now_or_never().is_some());
+        assert!(lanes.give_way(Lane::Ahead, &second).now_or_never().is_some());
     }
 }

@@ -16,6 +16,7 @@ mod error;
 mod fetcher;
 mod flight;
 mod gather;
+mod governor;
 mod host;
 mod image;
 mod inodes;

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tarpon_layer::chunks::{ChunkEntry, ObjectEntry};
+use tarpon_layer::chunks::ObjectEntry;
 use tarpon_layer::{Chunk, Codec, ObjectId, Place};
 use tarpon_oci::{Verified, limits};
 use tokio::sync::watch;
@@ -170,11 +170,6 @@ impl Object {
         numbers
             .map_while(|number| Some((number - self.record.chunks.start, table.chunk(number)?.chunk)))
             .take_while(move |(_, chunk)| chunk.object_offset < range.end)
-    }
-
-    /// What the table says about the chunk with this number.
-    pub(crate) fn entry(&self, number: u32) -> Option<ChunkEntry> {
-        self.image.table.chunk(self.number_in_table(number)?)
     }
 
     /// What the table calls the chunk with this number.

@@ -39,10 +39,16 @@ fn piece(object: &Object, number: u32) -> Option<Piece> {
     if let Some(piece) = image.pack.get().and_then(|pack| pack.piece_of(image, object.number_in_table(number)?)) {
         return Some(piece);
     }
-    let entry = object.entry(number)?;
+    piece_in_layer(image, object.number_in_table(number)?)
+}
+
+/// As [`piece`], for a number in the table, and from nowhere but the layer.
+pub(crate) fn piece_in_layer(image: &Arc<Image>, number: u32) -> Option<Piece> {
+    let entry = image.table.chunk(number)?;
     let Place::Blob { codec, offset, length, .. } = entry.chunk.place else { return None };
     let blob = image.table.layer(entry.layer)?.blob;
-    let first = object.piece_chunk(&entry.chunk);
+    let (id, record) = image.table.object(entry.object)?;
+    let first = PieceChunk::new(id, &record, &entry.chunk);
     let mut chunks = vec![first];
     if matches!(codec, Codec::Gzip | Codec::Deflate | Codec::CheckedSpan | Codec::Zstd)
         && first.skip.saturating_add(first.size) <= limits::CHUNK_BYTES

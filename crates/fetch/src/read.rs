@@ -26,6 +26,7 @@ use crate::content::ObjectBytes;
 use crate::error::{PieceError, ReadError};
 use crate::flight::{Boarded, Found, Ticket};
 use crate::gather::{Arrived, missing};
+use crate::governor::Waiting;
 use crate::host::Host;
 use crate::image::{Claimant, Claims, Image};
 use crate::lanes::Lane;
@@ -146,13 +147,17 @@ impl Host {
             let began = Instant::now();
             // A source that hangs leaves time for the others.
             let until = if others > 0 { began + deadline.saturating_duration_since(began) / 2 } else { deadline };
+            let waiting = Waiting::begin(&image);
             let answer = self.read_through(&object, range, until).await;
+            drop(waiting);
             match answer {
                 Ok(bytes) => {
                     image.tally.served_late(bytes.len(), began.elapsed());
+                    self.govern(&image);
                     return Some(Ok(bytes));
                 }
                 Err(cause) => {
+                    image.governor.failed();
                     let elsewhere = cause.another_image_may_help();
                     failure = ReadError::Fetch { object: *id, image: image.name.clone(), cause };
                     image.tally.try_failed(&failure, began.elapsed());

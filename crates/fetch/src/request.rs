@@ -161,7 +161,7 @@ impl Host {
         };
         let mut decoding = FuturesUnordered::new();
         for (index, flight) in flights.iter().enumerate() {
-            self.lanes.give_way(&request.priority).await;
+            let turn = self.lanes.give_way(request.lane, &request.priority).await;
             let bytes = match body.take(flight.piece.range()).await {
                 Ok(bytes) => bytes,
                 Err(error) => {
@@ -170,7 +170,9 @@ impl Host {
                     break;
                 }
             };
+            drop(turn);
             image.tally.fetched_for(request.lane, bytes.len());
+            flight.piece.image.governor.brought(request.lane, bytes.len());
             let last_chance = suspects.contains(&flight.piece.key);
             decoding.push(self.clone().settle(flight.clone(), bytes, last_chance));
             while decoding.len() >= DECODING {

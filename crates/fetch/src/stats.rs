@@ -27,6 +27,10 @@ pub struct Stats {
     pub bytes_trace: u64,
     /// Those of them that were read ahead of a sequential reader.
     pub bytes_ahead: u64,
+    /// Those of them that were brought because the rest of an image was.
+    pub bytes_whole: u64,
+    /// How often the rest of an image was begun to be brought whole, because readers had waited too long for parts of it.
+    pub whole_downloads: u64,
     /// Reads that had to wait for a source.
     pub stalls: u64,
     /// Milliseconds that reads waited for a source, summed over all reads.
@@ -58,6 +62,8 @@ pub(crate) struct Counters {
     pub(crate) bytes_fetched: Counter,
     pub(crate) bytes_trace: Counter,
     pub(crate) bytes_ahead: Counter,
+    pub(crate) bytes_whole: Counter,
+    pub(crate) whole_downloads: Counter,
     pub(crate) stalls: Counter,
     pub(crate) stall_millis: Counter,
     pub(crate) failed_reads: Counter,
@@ -102,6 +108,8 @@ impl Counters {
             bytes_fetched: self.bytes_fetched.get(),
             bytes_trace: self.bytes_trace.get(),
             bytes_ahead: self.bytes_ahead.get(),
+            bytes_whole: self.bytes_whole.get(),
+            whole_downloads: self.whole_downloads.get(),
             stalls: self.stalls.get(),
             stall_millis: self.stall_millis.get(),
             failed_reads: self.failed_reads.get(),
@@ -136,6 +144,7 @@ impl Tally {
             Lane::Demand => {}
             Lane::Trace => self.add(|counters| &counters.bytes_trace, bytes as u64),
             Lane::Ahead => self.add(|counters| &counters.bytes_ahead, bytes as u64),
+            Lane::Whole => self.add(|counters| &counters.bytes_whole, bytes as u64),
         }
     }
 

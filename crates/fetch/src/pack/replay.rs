@@ -9,6 +9,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
 use super::places::Pack;
+use crate::governor::Held;
 use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::Lane;
@@ -24,6 +25,7 @@ const REQUESTS: usize = 2;
 impl Host {
     /// Brings all frames of the pack that hold anything that is not here.
     pub(crate) async fn replay(self: Arc<Self>, image: Arc<Image>, pack: Arc<Pack>) {
+        let _held = Held::begin(&image);
         let mut under_way = FuturesUnordered::new();
         let (mut next, mut most) = (0, FIRST_BYTES);
         while next < pack.frames() && !self.bypass.is_active() {
@@ -57,10 +59,14 @@ impl Host {
     /// The frame, beginning with a chunk that is not here.
     fn lacking(self: &Arc<Self>, image: &Arc<Image>, pack: &Pack, frame: u32) -> Option<Piece> {
         let mut piece = pack.piece(image, frame, |_| true)?;
-        let is_lacking = |chunk: &PieceChunk| !self.is_here(image, chunk) && !self.was_left(image, chunk);
-        let first = piece.chunks.iter().position(is_lacking)?;
+        let first = piece.chunks.iter().position(|chunk| self.lacks(image, chunk))?;
         piece.chunks.swap(0, first);
         Some(piece)
+    }
+
+    /// Whether the chunk has to be fetched. May hash what an earlier process left.
+    pub(crate) fn lacks(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
+        !self.is_here(image, chunk) && !self.was_left(image, chunk)
     }
 
     /// Whether an earlier process left the chunk. Hashes what it left.

@@ -1,0 +1,141 @@
+//! Bringing the rest of an image: layer after layer, in large requests, behind what readers wait for.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tarpon_layer::{Codec, Place as ChunkPlace};
+
+use super::missing::Place;
+use crate::host::Host;
+use crate::image::Image;
+use crate::lanes::Lane;
+use crate::pieces::piece_in_layer;
+use crate::plan::{Piece, PieceChunk};
+
+/// Requests at a time: while one ends, the round trips of the others are under way.
+const REQUESTS: usize = 4;
+/// The smallest request: also a reader of what comes last in it should not wait much longer than for a request of his own.
+const LEAST_BYTES: u64 = 1 << 20;
+/// A request brings what the link brings in so many round trips: together with [`REQUESTS`] nothing is left of them.
+const ROUND_TRIPS: u64 = 8;
+/// Chunks that one request looks at: each may be a look at the disk, and between requests it is asked whether to go on.
+const LOOKS: usize = 16_384;
+
+impl Host {
+    /// Brings one request's worth, to see how fast it comes.
+    pub(super) async fn bring_one(self: &Arc<Self>, image: &Arc<Image>) {
+        if let Some((pieces, next)) = self.next_segment(image).await {
+            image.governor.state.lock().next = next;
+            let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Whole));
+            futures::future::join_all(self.start(planned)).await;
+        } else {
+            image.governor.is_all_here();
+        }
+    }
+
+    /// Brings what is missing until it is here, or readers have been quiet, or the store or the source takes a rest. Whoever waits
+    /// again then finds the account as it was, and it goes on from where it stopped.
+    pub(super) async fn bring_rest(self: &Arc<Self>, image: &Arc<Image>) {
+        let mut under_way = FuturesUnordered::new();
+        let why = loop {
+            if let Some(why) = self.why_stop(image) {
+                break why;
+            }
+            let Some((pieces, next)) = self.next_segment(image).await else {
+                image.governor.is_all_here();
+                break "it is here";
+            };
+            image.governor.state.lock().next = next;
+            let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Whole));
+            under_way.extend(self.start(planned));
+            while under_way.len() >= REQUESTS {
+                let _ended = under_way.next().await;
+            }
+        };
+        while under_way.next().await.is_some() {}
+        tracing::info!(image = %image.name, "no more of the image is brought: {why}");
+    }
+
+    fn why_stop(&self, image: &Image) -> Option<&'static str> {
+        if self.bypass.is_active() {
+            return Some("the store has no room");
+        }
+        if image.breaker.is_resting() {
+            return Some("its source fails");
+        }
+        let quiet = image.governor.quiet_for() >= self.config.whole_linger;
+        quiet.then_some("nobody has waited for it for a while")
+    }
+
+    /// What is brought next, and the place behind it; `None` at the end. Looks at the disk, and may hash what is there.
+    async fn next_segment(self: &Arc<Self>, image: &Arc<Image>) -> Option<(Vec<Piece>, Place)> {
+        let link = &image.governor.link;
+        let in_a_second = u128::from(link.bandwidth().unwrap_or_default());
+        let in_a_round_trip = in_a_second * link.round_trip().as_millis() / 1_000;
+        let most = u64::try_from(in_a_round_trip).unwrap_or(u64::MAX).saturating_mul(ROUND_TRIPS);
+        let most = most.max(LEAST_BYTES).min(self.config.range_bytes);
+        let (host, of, from) = (self.clone(), image.clone(), image.governor.state.lock().next);
+        self.runtime.spawn_blocking(move || host.segment_from(&of, from, most)).await.ok()?
+    }
+
+    /// The first run of pieces from this place on that are not here: as long as no gap is too wide, and neither their encoded nor
+    /// their decoded bytes come to more than `most`.
+    fn segment_from(self: &Arc<Self>, image: &Arc<Image>, from: Place, most: u64) -> Option<(Vec<Piece>, Place)> {
+        let (mut pieces, mut room, mut looks) = (Vec::<Piece>::new(), 0_u64, 0);
+        let mut start = from.offset;
+        for layer in from.layer..image.table.layer_count() {
+            let mut taken = None;
+            let numbers = image.table.by_place(layer, std::mem::take(&mut start)..u64::MAX);
+            for number in numbers.take_while(|_| !image.is_distrusted(layer)) {
+                let Some((chunk, offset)) = placed(image, number) else { continue };
+                if taken == Some(offset) {
+                    continue; // it comes with the piece
+                }
+                looks += 1;
+                let here = Place { layer, offset };
+                if looks > LOOKS {
+                    return Some((pieces, here));
+                }
+                if !self.lacks(image, &chunk) {
+                    continue;
+                }
+                let Some(piece) = piece_in_layer(image, number) else { continue };
+                let needs = piece.key.length.max(piece.decoded_bytes());
+                let is_far =
+                    |last: &Piece| last.range().end > offset || offset - last.range().end > self.config.coalesce_gap;
+                if pieces.last().is_some_and(|last| is_far(last) || room.saturating_add(needs) > most) {
+                    return Some((pieces, here));
+                }
+                taken = Some(offset);
+                room = room.saturating_add(needs);
+                pieces.push(piece);
+            }
+            if !pieces.is_empty() {
+                return Some((pieces, Place { layer: layer.saturating_add(1), offset: 0 }));
+            }
+        }
+        None
+    }
+}
+
+/// The chunk as a part of a piece, and where that is, if it can be fetched by range.
+fn placed(image: &Image, number: u32) -> Option<(PieceChunk, u64)> {
+    let entry = image.table.chunk(number)?;
+    match entry.chunk.place {
+        ChunkPlace::Blob { codec, offset, .. } if codec != Codec::Stream => {
+            let (id, object) = image.table.object(entry.object)?;
+            Some((PieceChunk::new(id, &object, &entry.chunk), offset))
+        }
+        _ => None,
+    }
+}
+
+impl super::Governor {
+    /// A walk through the image has come to its end. What failed or is evicted later is found when readers have waited for it.
+    fn is_all_here(&self) {
+        let mut state = self.state.lock();
+        (state.missing, state.next) = (None, Place::default());
+        state.burst.forget();
+    }
+}
