@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::breaker::Attempt;
 use crate::error::PieceError;
 use crate::image::Image;
+use crate::plan::SHARED_BYTES;
 use crate::stats::InFlight;
 use crate::{BlobStream, Fault, SourceError};
 
@@ -22,6 +23,8 @@ pub(crate) struct Body {
     /// Place in the blob of the first byte of `pending`, or of the next byte of the stream.
     at: u64,
     pending: Bytes,
+    /// The byte before `at`, if it was handed out: the next range may begin with it.
+    last: Option<u8>,
     stall_limit: Duration,
     attempt: Option<Attempt>,
     /// How long the head of the answer took, until its first byte is here too.
@@ -46,18 +49,24 @@ impl Body {
         let answer = answer.map_err(|_elapsed| PieceError::Stalled(stall_limit));
         let stream = answer.and_then(|answer| Ok(answer?)).inspect_err(|error| failed(&mut attempt, error))?;
         let (image, head) = (image.clone(), Some(began.elapsed()));
-        Ok(Self { stream, image, at, pending: Bytes::new(), stall_limit, attempt, head, _gauge: gauge })
+        Ok(Self { stream, image, at, pending: Bytes::new(), last: None, stall_limit, attempt, head, _gauge: gauge })
     }
 
-    /// The bytes of a range that starts at or behind the last one; what lies between is dropped.
+    /// The bytes of a range that starts where the last one ended, or [`SHARED_BYTES`] before that, or behind it; what lies between is
+    /// dropped.
     pub(crate) async fn take(&mut self, range: Range<u64>) -> Result<Bytes, PieceError> {
         self.skip_to(range.start).await?;
         let wanted = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-        let first = self.next(wanted).await?;
-        if first.len() == wanted {
-            return Ok(first);
-        }
-        let mut whole = BytesMut::from(first);
+        let mut whole = match self.last.filter(|_| self.at - range.start == SHARED_BYTES) {
+            Some(shared) => BytesMut::from(&[shared][..]),
+            None => {
+                let first = self.next(wanted).await?;
+                if first.len() == wanted {
+                    return Ok(first);
+                }
+                BytesMut::from(first)
+            }
+        };
         while whole.len() < wanted {
             let part = self.next(wanted - whole.len()).await?;
             whole.extend_from_slice(&part);
@@ -78,6 +87,7 @@ impl Body {
             if !self.pending.is_empty() {
                 let bytes = self.pending.split_to(limit.min(self.pending.len()));
                 self.at += bytes.len() as u64;
+                self.last = bytes.last().copied();
                 return Ok(bytes);
             }
             self.pending = self.next_part().await.inspect_err(|error| failed(&mut self.attempt, error))?;

@@ -130,7 +130,10 @@ impl Piece {
     }
 }
 
-/// Joins pieces that are neighbours in the same layer. Each run is ascending and free of overlap.
+/// Two spans of a deflate stream may meet in the middle of a byte, which belongs to both.
+pub(crate) const SHARED_BYTES: u64 = 1;
+
+/// Joins pieces that are neighbours in the same layer. Each run is ascending and free of overlap, but for [`SHARED_BYTES`].
 pub(crate) fn runs(mut pieces: Vec<Piece>, config: &Config) -> Vec<Vec<Piece>> {
     pieces.sort_by_key(|piece| (piece.key.layer, piece.key.offset));
     let mut runs: Vec<Vec<Piece>> = Vec::new();
@@ -143,13 +146,18 @@ pub(crate) fn runs(mut pieces: Vec<Piece>, config: &Config) -> Vec<Vec<Piece>> {
     runs
 }
 
+/// Whether what begins at `offset` goes into one request with what ends at `end`.
+pub(crate) fn is_next(end: u64, offset: u64, gap: u64) -> bool {
+    end.saturating_sub(offset) <= SHARED_BYTES && offset.saturating_sub(end) <= gap
+}
+
 fn joins(run: &[Piece], piece: &Piece, config: &Config) -> bool {
     let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
     let end = last.range().end;
     last.key.layer == piece.key.layer
         && !last.needs_stream()
         && !piece.needs_stream()
-        && piece.key.offset >= end
-        && piece.key.offset - end <= config.coalesce_gap
+        && piece.key.offset > last.key.offset
+        && is_next(end, piece.key.offset, config.coalesce_gap)
         && piece.range().end - first.key.offset <= config.range_bytes
 }

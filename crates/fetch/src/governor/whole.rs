@@ -11,7 +11,7 @@ use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::Lane;
 use crate::pieces::piece_in_layer;
-use crate::plan::{Piece, PieceChunk};
+use crate::plan::{self, Piece, PieceChunk};
 
 /// Requests at a time: while one ends, the round trips of the others are under way.
 const REQUESTS: usize = 4;
@@ -102,8 +102,7 @@ impl Host {
                 }
                 let Some(piece) = piece_in_layer(image, number) else { continue };
                 let needs = piece.key.length.max(piece.decoded_bytes());
-                let is_far =
-                    |last: &Piece| last.range().end > offset || offset - last.range().end > self.config.coalesce_gap;
+                let is_far = |last: &Piece| !plan::is_next(last.range().end, offset, self.config.coalesce_gap);
                 if pieces.last().is_some_and(|last| is_far(last) || room.saturating_add(needs) > most) {
                     return Some((pieces, here));
                 }
