@@ -50,7 +50,7 @@ fn content(seed: u64, length: usize) -> Vec<u8> {
 /// A layer with these files, and the index that streaming it gives.
 fn layer(files: &[Vec<u8>], span: u64) -> PackedLayer {
     let items: Vec<Item> =
-        files.iter().enumerate().map(|(number, file)| Item::file(&format!("file{number:03}"), file)).collect();
+        files.iter().enumerate().map(|(number, file)| Item::file(format!("file{number:03}"), file)).collect();
     let mut encoder = GzEncoder::new(Vec::new(), Compression::new(6));
     encoder.write_all(&tar(&items, Dialect::Pax)).unwrap();
     let bytes = Bytes::from(encoder.finish().unwrap());
@@ -79,7 +79,7 @@ fn places(layer: &PackedLayer) -> Vec<(u64, u64)> {
 #[tokio::test(start_paused = true)]
 async fn spans_that_meet_within_a_byte_are_asked_for_together() {
     let file = content(1, 3 << 20);
-    let layer = layer(&[file.clone()], 200_000);
+    let layer = layer(std::slice::from_ref(&file), 200_000);
     let spans = places(&layer);
     assert!(spans.windows(2).any(|pair| pair[1].0 + 1 == pair[0].1), "{spans:?}");
     let world = World::new(&[&layer]);
