@@ -10,7 +10,7 @@ use tarpon_oci::{Blob, DEFAULT_TAG, Digest, Document, NewDescriptor, Reference, 
 
 use crate::Error;
 use crate::credentials::CredentialSource;
-use crate::http::{Feed, Purpose, Session, read_on};
+use crate::http::{Feed, Hosts, Purpose, Session, read_on};
 use crate::local::LayoutWriter;
 use crate::options::AccessOptions;
 use crate::stats::{Counters, Stats};
@@ -44,7 +44,8 @@ pub fn open_destination(source: &Source, options: &AccessOptions) -> Result<Dest
             let cert_dir = options.cert_dir.as_deref();
             let transport =
                 HttpsTransport::new(reference.api_host(), options.tls_verify, cert_dir).map_err(Error::Options)?;
-            open_destination_with(reference, Arc::new(transport), options.credential_source(), options.tls_verify)
+            let (credentials, hosts) = (options.credential_source(), Hosts::of_this_process());
+            open_destination_at(reference, Arc::new(transport), credentials, options.tls_verify, hosts)
         }
         Source::OciLayout { directory, tag } => {
             // As a registry would: what is not named is the latest. A pin names nothing.
@@ -66,8 +67,18 @@ pub fn open_destination_with(
     credentials: CredentialSource,
     tls_verify: bool,
 ) -> Result<Destination, Error> {
+    open_destination_at(reference, transport, credentials, tls_verify, Arc::default())
+}
+
+fn open_destination_at(
+    reference: &Reference,
+    transport: Arc<dyn Transport>,
+    credentials: CredentialSource,
+    tls_verify: bool,
+    hosts: Arc<Hosts>,
+) -> Result<Destination, Error> {
     let counters = Arc::new(Counters::default());
-    let session = Session::new(transport, reference, tls_verify, credentials, Purpose::Push, counters.clone())
+    let session = Session::new(transport, reference, tls_verify, credentials, Purpose::Push, counters.clone(), hosts)
         .map_err(|error| Error::Options(error.to_string()))?;
     let session = Arc::new(session);
     let backend = Backend::Registry { session, reference: reference.clone(), mounts: Mounts::default() };

@@ -10,7 +10,7 @@ use tarpon_oci::{
 
 use crate::Error;
 use crate::credentials::CredentialSource;
-use crate::http::{Blobs, Purpose, RemoteBlobs, Session};
+use crate::http::{Blobs, Hosts, Purpose, RemoteBlobs, Session};
 use crate::local::{Local, Root};
 use crate::options::AccessOptions;
 use crate::stats::{Counters, Stats};
@@ -59,7 +59,9 @@ pub fn open_later(source: &Source, options: &AccessOptions) -> Result<Repository
             let transport =
                 HttpsTransport::new(reference.api_host(), options.tls_verify, cert_dir).map_err(Error::Options)?;
             let credentials = options.credential_source();
-            Ok(open_with(reference, Arc::new(transport), credentials, options.tls_verify)?.with_warm_pool())
+            let hosts = Hosts::of_this_process();
+            let repository = open_at(reference, Arc::new(transport), credentials, options.tls_verify, hosts)?;
+            Ok(repository.with_warm_pool())
         }
         local => {
             let counters = Arc::new(Counters::default());
@@ -76,9 +78,19 @@ pub fn open_with(
     credentials: CredentialSource,
     tls_verify: bool,
 ) -> Result<Repository, Error> {
+    open_at(reference, transport, credentials, tls_verify, Arc::default())
+}
+
+fn open_at(
+    reference: &Reference,
+    transport: Arc<dyn Transport>,
+    credentials: CredentialSource,
+    tls_verify: bool,
+    hosts: Arc<Hosts>,
+) -> Result<Repository, Error> {
     let counters = Arc::new(Counters::default());
     let name = reference.to_string();
-    let session = Session::new(transport, reference, tls_verify, credentials, Purpose::Pull, counters.clone())
+    let session = Session::new(transport, reference, tls_verify, credentials, Purpose::Pull, counters.clone(), hosts)
         .map_err(|error| Error::Options(error.to_string()))?;
     let session = Arc::new(session);
     let blobs = Arc::new(Blobs::new(session.clone()));

@@ -22,6 +22,8 @@ pub(crate) const PROGRESS_BYTES: u64 = 1 << 20;
 pub(crate) const BACKOFF: Duration = Duration::from_millis(100);
 /// A longer pause that a server asks for is as good as a refusal.
 pub(crate) const RETRY_AFTER_LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// The longest pause that one answer of a host makes all others take: it may have been meant for one user or one image.
+pub(crate) const HOST_PAUSE_LONGEST: Duration = Duration::from_secs(300);
 /// To read the body of an error for its message, or a short body so that its connection can be used again.
 pub(crate) const DRAIN: Duration = Duration::from_secs(1);
 /// When a registry may speak plain HTTP and has answered so: how long the HTTPS attempt may still take.

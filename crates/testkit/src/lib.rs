@@ -1,5 +1,6 @@
 //! For tests only: what stands in for the world outside, builders of inputs, and naive models to compare with.
 
+pub mod crowd;
 pub mod entries;
 pub mod fuzz;
 pub mod layers;

@@ -47,6 +47,8 @@ impl Locations {
         let guard = slot.lock_owned().await;
         match &*guard {
             Some(url) => Location::Known(url.clone()),
+            // Found out meanwhile: those who waited need not go one after the other.
+            None if self.direct.load(Ordering::Relaxed) => Location::Ask(Asking(None)),
             None => Location::Ask(Asking(Some(guard))),
         }
     }

@@ -5,7 +5,7 @@
 //!   blobs     ranges, presigned addresses (locations)             uploads    blobs; feed: their bytes, sent again
 //!     session   scheme, token, redirects, retry; manifests          referrers   what is about a manifest
 //!       auth      headers, tokens, challenges
-//!         wire      single requests (call), counted and timed
+//!         wire      single requests (call), counted and timed; hosts: how many at once
 //! ```
 //!
 //! On the left what reads, on the right what writes; both stand on the session.
@@ -17,6 +17,7 @@ mod body;
 mod call;
 mod challenge;
 mod feed;
+mod hosts;
 mod locations;
 mod pushes;
 mod range;
@@ -32,6 +33,7 @@ pub(crate) use auth::Purpose;
 pub(crate) use blobs::Blobs;
 pub use challenge::Challenge;
 pub(crate) use feed::{Feed, read_on};
+pub(crate) use hosts::Hosts;
 pub use range::ContentRange;
 pub(crate) use reader::RemoteBlobs;
 pub(crate) use referrers::fallback_tag;

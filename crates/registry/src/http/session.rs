@@ -17,6 +17,7 @@ use super::auth::{Authenticator, Purpose};
 use super::body;
 use super::call::{Call, Payload, join};
 use super::challenge::Challenge;
+use super::hosts::Hosts;
 use super::retry::{Budget, Failure, Retry, retried};
 use super::wire::Wire;
 use crate::credentials::CredentialSource;
@@ -42,10 +43,11 @@ impl Session {
         credentials: CredentialSource,
         purpose: Purpose,
         counters: Arc<Counters>,
+        hosts: Arc<Hosts>,
     ) -> Result<Self, url::ParseError> {
         let repository = reference.repository().to_owned();
         Ok(Self {
-            wire: Arc::new(Wire::new(transport, reference.api_host(), verify, counters)?),
+            wire: Arc::new(Wire::new(transport, reference.api_host(), verify, counters, hosts)?),
             auth: Authenticator::new(credentials, reference.registry().to_owned(), repository.clone(), purpose),
             repository,
         })

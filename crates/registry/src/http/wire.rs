@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use url::Url;
 
 use super::call::{Activity, Call, join};
+use super::hosts::{Hosts, Place};
 use super::retry::{Failure, Retry};
 use crate::stats::Counters;
 use crate::timing;
@@ -27,6 +28,7 @@ pub(super) struct Wire {
     chosen: OnceLock<Url>,
     choosing: tokio::sync::Mutex<()>,
     counters: Arc<Counters>,
+    hosts: Arc<Hosts>,
 }
 
 impl Wire {
@@ -36,6 +38,7 @@ impl Wire {
         host: &str,
         verify: bool,
         counters: Arc<Counters>,
+        hosts: Arc<Hosts>,
     ) -> Result<Self, url::ParseError> {
         let secure = Url::parse(&format!("https://{host}/v2/"))?;
         let plain = Url::parse(&format!("http://{host}/v2/"))?;
@@ -44,7 +47,8 @@ impl Wire {
         if !plain_allowed {
             drop(chosen.set(secure.clone()));
         }
-        Ok(Self { transport, secure, plain, plain_allowed, chosen, choosing: tokio::sync::Mutex::new(()), counters })
+        let choosing = tokio::sync::Mutex::new(());
+        Ok(Self { transport, secure, plain, plain_allowed, chosen, choosing, counters, hosts })
     }
 
     /// The registry's `/v2/`, once it is known under which scheme it answers.
@@ -62,7 +66,7 @@ impl Wire {
         self.base().is_some_and(|base| base.origin() == url.origin())
     }
 
-    /// Sends one request, counted whatever comes of it; the head of its answer must come in time.
+    /// Sends one request as soon as its host takes it, counted whatever comes of it; the head of its answer must come in time.
     pub(super) async fn send(
         &self,
         url: Url,
@@ -70,7 +74,8 @@ impl Wire {
         authorization: Option<HeaderValue>,
     ) -> Result<Response, Failure> {
         let shown = without_query(&url);
-        match self.try_send(url, call, authorization).await {
+        let place = self.hosts.enter(&url, call).await?;
+        match self.try_send(url, call, authorization, place).await {
             Ok(response) => Ok(response),
             Err(error) => {
                 self.counters.request();
@@ -103,8 +108,10 @@ impl Wire {
             return Ok(None);
         }
         debug_assert!(self.plain_allowed, "the scheme of others is chosen from the start");
-        let ask = |base: &Url| self.try_send(join(base, path), call, None).boxed();
-        let (secure, plain) = match select(ask(&self.secure), ask(&self.plain)).await {
+        let (at_secure, at_plain) =
+            (self.hosts.enter(&self.secure, call).await?, self.hosts.enter(&self.plain, call).await?);
+        let ask = |base: &Url, place: Place| self.try_send(join(base, path), call, None, place).boxed();
+        let (secure, plain) = match select(ask(&self.secure, at_secure), ask(&self.plain, at_plain)).await {
             Either::Left((secure @ Ok(_), _)) => (secure, Err(too_slow(call.patience))),
             Either::Left((secure, plain)) => (secure, plain.await),
             Either::Right((plain @ Ok(_), secure)) => (
@@ -133,6 +140,7 @@ impl Wire {
         url: Url,
         call: &Call,
         authorization: Option<HeaderValue>,
+        place: Place,
     ) -> Result<Response, TransportError> {
         let same_host = url.host() == self.secure.host();
         let peer = if same_host { Peer::Registry } else { Peer::Other };
@@ -146,6 +154,7 @@ impl Wire {
         tracing::trace!(?request, "sending");
         let response = self.watched(request, &activity, call.patience).await?;
         self.counters.request();
+        place.answered(&response);
         let counters = self.counters.clone();
         let body = response.body.inspect(move |piece| {
             if let Ok(piece) = piece {

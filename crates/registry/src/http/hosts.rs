@@ -1,0 +1,295 @@
+//! How many requests a host is sent at once, and when it wants none.
+//!
+//! A registry that answers 429 or 503 means all of its clients' requests and not the one that got the answer. So what is known of a
+//! host is shared by all images of this process: the number of requests at a time grows by one with each full window of good answers,
+//! and is halved when the host refuses (additive increase, multiplicative decrease, as TCP does it); and before the time that it names
+//! in `Retry-After`, it is asked for nothing.
+//!
+//! A request counts until the head of its answer is here. Its body may stand still for as long as whoever reads it likes
+//! (a pass through a layer, read-ahead that gives way), and must not keep others from asking, perhaps those that it waits for. For the same reason
+//! a request whose body somebody makes meanwhile has no place among those that are counted: what the body is made of may come from the same host.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tarpon_fetch::Fault;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use url::Url;
+
+use super::answers::host;
+use super::call::{Call, Payload};
+use super::retry::{Failure, Retry, retry_after};
+use crate::timing;
+use crate::transport::Response;
+
+/// Requests at a time to a host of which nothing is known: half of the connections that are kept open to it.
+const FIRST: u32 = 16;
+/// More are never sent at once, however many good answers came: a client alone is no load test.
+const MOST: u32 = 64;
+/// Hosts after which those that say nothing new are forgotten. Redirects can name any number.
+const HOSTS: usize = 256;
+
+/// All hosts that were asked for anything.
+#[derive(Default)]
+pub(crate) struct Hosts(Mutex<HashMap<String, Arc<Pace>>>);
+
+/// What one host takes.
+pub(super) struct Pace {
+    state: Mutex<State>,
+    /// There may be room.
+    changed: Notify,
+}
+
+struct State {
+    most: u32,
+    under_way: u32,
+    /// Good answers of this window.
+    good: u32,
+    /// Grows when the number was halved: who was sent before that says nothing new.
+    epoch: u64,
+    closed_until: Option<Instant>,
+}
+
+/// A place among the requests under way, until the head of the answer is here.
+pub(super) struct Place {
+    pace: Arc<Pace>,
+    epoch: u64,
+    counted: bool,
+}
+
+impl Hosts {
+    /// Those of all images of this process.
+    pub(crate) fn of_this_process() -> Arc<Self> {
+        static HOSTS: LazyLock<Arc<Hosts>> = LazyLock::new(Arc::default);
+        HOSTS.clone()
+    }
+
+    /// Waits until the host of `url` may be sent `call`. Its deadline is the caller's; what cannot begin within any request's time
+    /// fails at once.
+    pub(super) async fn enter(&self, url: &Url, call: &Call) -> Result<Place, Failure> {
+        let counted = !matches!(call.payload, Payload::Feed(_));
+        self.of(&host(url)).enter(counted, &call.shown, &host(url)).await
+    }
+
+    fn of(&self, host: &str) -> Arc<Pace> {
+        let mut hosts = self.0.lock();
+        if let Some(pace) = hosts.get(host) {
+            return pace.clone();
+        }
+        if hosts.len() >= HOSTS {
+            hosts.retain(|_, pace| Arc::strong_count(pace) > 1 || pace.is_telling());
+        }
+        hosts.entry(host.to_owned()).or_default().clone()
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let state = State { most: FIRST, under_way: 0, good: 0, epoch: 0, closed_until: None };
+        Self { state: Mutex::new(state), changed: Notify::new() }
+    }
+}
+
+impl Pace {
+    async fn enter(self: Arc<Self>, counted: bool, shown: &str, host: &str) -> Result<Place, Failure> {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // From here on no notice is missed.
+            changed.as_mut().enable();
+            match self.try_enter(counted) {
+                Ok(epoch) => return Ok(Place { pace: self.clone(), epoch, counted }),
+                Err(None) => changed.await,
+                Err(Some(until)) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left >= timing::REQUEST {
+                        let message = format!("{shown}: {host} asked for a pause");
+                        return Err(Failure::new(Fault::Unavailable, Retry::After(left), message));
+                    }
+                    sleep_until(until).await;
+                }
+            }
+        }
+    }
+
+    /// The epoch in which it is sent; or until when the host is closed, if it is.
+    fn try_enter(&self, counted: bool) -> Result<u64, Option<Instant>> {
+        let mut state = self.state.lock();
+        if let Some(until) = state.closed_until {
+            if Instant::now() < until {
+                return Err(Some(until));
+            }
+            state.closed_until = None;
+        }
+        if counted {
+            if state.under_way >= state.most {
+                return Err(None);
+            }
+            state.under_way += 1;
+        }
+        Ok(state.epoch)
+    }
+
+    /// Whether anything would be lost if it was forgotten.
+    fn is_telling(&self) -> bool {
+        let state = self.state.lock();
+        state.most < FIRST || state.closed_until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+impl State {
+    /// A full window grows by one, if it was used: many answers one after the other say nothing about as many at once.
+    fn succeeded(&mut self) {
+        if self.under_way.saturating_mul(2) < self.most {
+            return;
+        }
+        self.good += 1;
+        if self.good >= self.most {
+            (self.most, self.good) = ((self.most + 1).min(MOST), 0);
+        }
+    }
+
+    fn refused(&mut self, epoch: u64, pause: Option<Duration>) {
+        if epoch == self.epoch {
+            (self.most, self.good, self.epoch) = ((self.most / 2).max(1), 0, self.epoch + 1);
+        }
+        if let Some(pause) = pause {
+            let until = Instant::now() + pause.min(timing::HOST_PAUSE_LONGEST);
+            self.closed_until = self.closed_until.max(Some(until));
+        }
+    }
+}
+
+impl Place {
+    /// The head of the answer is here.
+    pub(super) fn answered(self, response: &Response) {
+        let mut state = self.pace.state.lock();
+        match response.status.as_u16() {
+            429 | 503 => state.refused(self.epoch, retry_after(&response.headers)),
+            _ => state.succeeded(),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.counted {
+            self.pace.state.lock().under_way -= 1;
+        }
+        self.pace.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, StreamExt as _};
+    use http::{HeaderMap, StatusCode};
+
+    use super::*;
+
+    fn answer(status: u16, pause: Option<&str>) -> Response {
+        let mut headers = HeaderMap::new();
+        headers.extend(pause.map(|pause| (http::header::RETRY_AFTER, pause.parse().unwrap())));
+        let status = StatusCode::from_u16(status).unwrap();
+        Response { status, headers, body: futures::stream::empty().boxed() }
+    }
+
+    struct Host(Arc<Hosts>, Url);
+
+    impl Host {
+        fn new() -> Self {
+            Self(Arc::default(), "https://registry.test/v2/".parse().unwrap())
+        }
+
+        fn enter(&self) -> Option<Place> {
+            self.0.enter(&self.1, &Call::get("x")).now_or_never()?.ok()
+        }
+
+        /// So many as get a place at once.
+        fn all(&self) -> Vec<Place> {
+            std::iter::from_fn(|| self.enter()).collect()
+        }
+
+        fn finish(places: Vec<Place>, status: u16) {
+            places.into_iter().for_each(|place| place.answered(&answer(status, None)));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_window_of_good_answers_makes_room_for_one_more_and_a_used_one_alone_counts() {
+        let host = Host::new();
+        for _ in 0..100 {
+            Host::finish(vec![host.enter().unwrap()], 200);
+        }
+        assert_eq!(host.all().len(), 16);
+        // Half of a window counts, as long as half of it is in use.
+        for places in [16, 16] {
+            let all = host.all();
+            assert_eq!(all.len(), places);
+            Host::finish(all, 206);
+        }
+        assert_eq!(host.all().len(), 17);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_crowd_that_is_refused_halves_once_and_one_request_is_always_let_in() {
+        let host = Host::new();
+        for left in [8, 4, 2, 1, 1, 1] {
+            Host::finish(host.all(), 503);
+            assert_eq!(host.all().len(), left);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_let_in_before_the_time_and_who_waits_is_let_in_then() {
+        let host = Host::new();
+        let began = Instant::now();
+        host.enter().unwrap().answered(&answer(429, Some("7")));
+        assert!(host.enter().is_none());
+        let call = Call::get("x");
+        let waiting = (0..20).map(|_| async {
+            let place = host.0.enter(&host.1, &call).await;
+            assert!(place.is_ok_and(|_place| began.elapsed().as_secs() == 7));
+        });
+        futures::future::join_all(waiting).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_longer_than_any_request_fails_at_once_and_says_so() {
+        let host = Host::new();
+        host.enter().unwrap().answered(&answer(429, Some("86400")));
+        let failed = host.0.enter(&host.1, &Call::get("x")).now_or_never().unwrap();
+        let failure = failed.err().unwrap();
+        assert_eq!(failure.retry, Retry::After(timing::HOST_PAUSE_LONGEST));
+        assert!(failure.error.to_string().contains("registry.test asked for a pause"), "{}", failure.error);
+        tokio::time::advance(timing::HOST_PAUSE_LONGEST).await;
+        assert!(host.enter().is_some(), "what was meant for one user does not last for ever for all");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_that_is_given_up_goes_to_the_next() {
+        let host = Host::new();
+        let mut places = host.all();
+        let call = Call::get("x");
+        let waiting = host.0.enter(&host.1, &call);
+        tokio::pin!(waiting);
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(places.pop());
+        assert!(waiting.now_or_never().is_some_and(|place| place.is_ok()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_refuses_is_remembered_when_hosts_are_many() {
+        let host = Host::new();
+        Host::finish(host.all(), 429);
+        for number in 0..1_000 {
+            let url: Url = format!("https://host{number}.test/").parse().unwrap();
+            assert!(host.0.enter(&url, &Call::get("x")).await.is_ok());
+        }
+        assert!(host.0.0.lock().len() <= HOSTS + 1);
+        assert_eq!(host.all().len(), 8);
+    }
+}
