@@ -11,6 +11,7 @@ use tarpon_oci::Blob;
 use crate::breaker::Attempt;
 use crate::error::PieceError;
 use crate::image::Image;
+use crate::lanes::Lane;
 use crate::stats::InFlight;
 use crate::{BlobStream, Fault, SourceError};
 
@@ -23,15 +24,17 @@ pub(crate) struct Body {
     pending: Bytes,
     stall_limit: Duration,
     attempt: Option<Attempt>,
+    lane: Lane,
     _gauge: InFlight,
 }
 
 impl Body {
-    /// Asks the image's source. What comes of it counts for `attempt`, and for nobody if there is none.
+    /// Asks the image's source, for a request in this lane. What comes of it counts for `attempt`, and for nobody if there is none.
     pub(crate) async fn open(
         image: &Arc<Image>,
         blob: Blob,
         range: Range<u64>,
+        lane: Lane,
         stall_limit: Duration,
         mut attempt: Option<Attempt>,
     ) -> Result<Self, PieceError> {
@@ -41,7 +44,7 @@ impl Body {
         let answer = tokio::time::timeout(stall_limit, image.source.read(blob, range)).await;
         let answer = answer.map_err(|_elapsed| PieceError::Stalled(stall_limit));
         let stream = answer.and_then(|answer| Ok(answer?)).inspect_err(|error| failed(&mut attempt, error))?;
-        Ok(Self { stream, image: image.clone(), at, pending: Bytes::new(), stall_limit, attempt, _gauge: gauge })
+        Ok(Self { stream, image: image.clone(), at, pending: Bytes::new(), stall_limit, attempt, lane, _gauge: gauge })
     }
 
     /// The bytes of a range that starts at or behind the last one; what lies between is dropped.
@@ -79,7 +82,7 @@ impl Body {
             if let Some(attempt) = &mut self.attempt {
                 attempt.progressed();
             }
-            self.image.tally.add(|counters| &counters.bytes_fetched, self.pending.len() as u64);
+            self.image.tally.fetched_for(self.lane, self.pending.len());
         }
     }
 

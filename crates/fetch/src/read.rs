@@ -28,6 +28,7 @@ use crate::flight::{Boarded, Found, Ticket};
 use crate::gather::{Arrived, missing};
 use crate::host::Host;
 use crate::image::{Claimant, Claims, Image};
+use crate::journal::Waiting;
 use crate::lanes::Lane;
 use crate::local::LocalObject;
 use crate::object::{Numbered, Object};
@@ -52,6 +53,7 @@ impl Host {
         {
             let range = clip(offset, length, object.size());
             if let Some(bytes) = self.gather(&object, &range, &Arrived::new()) {
+                self.images.was_read(id, range.clone());
                 self.look_ahead(&object, range);
                 object.image.tally.served(bytes.len());
                 return Some(Ok(bytes));
@@ -59,6 +61,7 @@ impl Host {
         }
         let answer = self.load_complete(id, offset, length)?;
         if let (Ok(bytes), Some((image, _))) = (&answer, known) {
+            self.images.was_read(id, offset..offset.saturating_add(bytes.len() as u64));
             image.tally.served(bytes.len());
         }
         Some(answer)
@@ -146,16 +149,20 @@ impl Host {
             let began = Instant::now();
             // A source that hangs leaves time for the others.
             let until = if others > 0 { began + deadline.saturating_duration_since(began) / 2 } else { deadline };
-            let answer = self.read_through(&object, range, until).await;
+            let mut waiting = Waiting::default();
+            let answer = self.read_through(&object, range.clone(), until, &mut waiting).await;
+            let waited = began.elapsed();
+            image.journal.stalled((*id, &range), waited, &waiting, answer.is_err());
             match answer {
                 Ok(bytes) => {
-                    image.tally.served_late(bytes.len(), began.elapsed());
+                    self.images.was_read(id, range);
+                    image.tally.served_late(bytes.len(), waited);
                     return Some(Ok(bytes));
                 }
                 Err(cause) => {
                     let elsewhere = cause.another_image_may_help();
                     failure = ReadError::Fetch { object: *id, image: image.name.clone(), cause };
-                    image.tally.try_failed(&failure, began.elapsed());
+                    image.tally.try_failed(&failure, waited);
                     if !elsewhere || Instant::now() >= deadline {
                         break;
                     }
@@ -171,13 +178,14 @@ impl Host {
         object: &Arc<Object>,
         range: Range<u64>,
         deadline: Instant,
+        waiting: &mut Waiting,
     ) -> Result<ObjectBytes, PieceError> {
         let mut arrived = Arrived::new();
         for _round in 0..READ_ROUNDS {
             if let Some(Ok(bytes)) = self.load_complete(&object.id, range.start, range.end - range.start) {
                 return Ok(bytes);
             }
-            if let Some(bytes) = self.read_round(object, &range, deadline, &mut arrived).await? {
+            if let Some(bytes) = self.read_round(object, &range, deadline, &mut arrived, waiting).await? {
                 return Ok(bytes);
             }
         }
@@ -193,7 +201,8 @@ impl Host {
     ) -> Result<ObjectBytes, PieceError> {
         let mut arrived = Arrived::new();
         for _round in 0..READ_ROUNDS {
-            if let Some(bytes) = self.read_round(object, &range, deadline, &mut arrived).await? {
+            let mut waiting = Waiting::default();
+            if let Some(bytes) = self.read_round(object, &range, deadline, &mut arrived, &mut waiting).await? {
                 return Ok(bytes);
             }
         }
@@ -207,6 +216,7 @@ impl Host {
         range: &Range<u64>,
         deadline: Instant,
         arrived: &mut Arrived,
+        waiting: &mut Waiting,
     ) -> Result<Option<ObjectBytes>, PieceError> {
         self.search(object, range, arrived).await;
         if let Some(bytes) = self.gather(object, range, arrived) {
@@ -222,7 +232,10 @@ impl Host {
         let tickets = self.request(object, &missing);
         self.look_ahead(object, range.clone());
         for ticket in &tickets {
-            self.wait(object, &missing, ticket, deadline, arrived).await?;
+            let began = Instant::now();
+            let waited = self.wait(object, &missing, ticket, deadline, arrived).await;
+            ticket.note(waiting, began.elapsed());
+            waited?;
         }
         Ok(None)
     }
