@@ -245,7 +245,8 @@ impl Journal {
         let (event, at_millis) = (event.bounded(), millis(self.loaded.elapsed()));
         let mut events = self.events.lock();
         let known = events.ring.iter().position(|noted| noted.event == event);
-        let mut noted = known.and_then(|place| events.ring.remove(place)).unwrap_or(Noted { at_millis, times: 0, event });
+        let mut noted =
+            known.and_then(|place| events.ring.remove(place)).unwrap_or(Noted { at_millis, times: 0, event });
         noted.at_millis = at_millis;
         noted.times += 1;
         if events.ring.len() == EVENTS {
@@ -256,7 +257,13 @@ impl Journal {
     }
 
     /// A read waited.
-    pub(crate) fn stalled(&self, read: (ObjectId, &std::ops::Range<u64>), waited: Duration, waiting: &Waiting, failed: bool) {
+    pub(crate) fn stalled(
+        &self,
+        read: (ObjectId, &std::ops::Range<u64>),
+        waited: Duration,
+        waiting: &Waiting,
+        failed: bool,
+    ) {
         let (waited_for, layer) = waiting.cause();
         {
             let mut waits = self.waits.lock();

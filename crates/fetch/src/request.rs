@@ -155,7 +155,9 @@ impl Host {
         let (Some(first), Some(last)) = (flights.first(), flights.last()) else { return left };
         let range = first.piece.range().start..last.piece.range().end;
         let body = match self.terms(image, &first.piece) {
-            Ok((stall_limit, attempt)) => Body::open(image, first.piece.blob, range, request.lane, stall_limit, attempt).await,
+            Ok((stall_limit, attempt)) => {
+                Body::open(image, first.piece.blob, range, request.lane, stall_limit, attempt).await
+            }
             Err(error) => Err(error),
         };
         let mut body = match body {
