@@ -71,6 +71,7 @@ impl Backfills {
             readers: (how == Backfill::Idle).then(|| self.fetcher.clone()),
             rate: request.backfill_rate,
             next: Mutex::new(Instant::now()),
+            image: image.clone(),
         });
         let (images, manifest) = (self.images.clone(), request.manifest);
         let distrust = Box::new(move |layer: &Digest, reason: &str| images.distrust(&manifest, layer, reason));
@@ -238,6 +239,8 @@ struct Gate {
     readers: Option<Fetcher>,
     rate: Option<NonZeroU64>,
     next: Mutex<Instant>,
+    /// Whose bytes they are.
+    image: Arc<Image>,
 }
 
 impl Gate {
@@ -255,6 +258,7 @@ impl Gate {
 
 impl Pace for Gate {
     fn pass(&self, bytes: u64) -> BoxFuture<'_, ()> {
+        self.image.handle().backfilled(bytes);
         async move {
             if let Some(next) = self.after(bytes) {
                 tokio::time::sleep_until(next).await;
