@@ -71,7 +71,7 @@ impl Backfills {
             readers: (how == Backfill::Idle).then(|| self.fetcher.clone()),
             rate: request.backfill_rate,
             next: Mutex::new(Instant::now()),
-            image: image.clone(),
+            counted: Some(image.clone()),
         });
         let (images, manifest) = (self.images.clone(), request.manifest);
         let distrust = Box::new(move |layer: &Digest, reason: &str| images.distrust(&manifest, layer, reason));
@@ -239,8 +239,8 @@ struct Gate {
     readers: Option<Fetcher>,
     rate: Option<NonZeroU64>,
     next: Mutex<Instant>,
-    /// Whose bytes they are.
-    image: Arc<Image>,
+    /// The image whose bytes they are counted as.
+    counted: Option<Arc<Image>>,
 }
 
 impl Gate {
@@ -258,7 +258,9 @@ impl Gate {
 
 impl Pace for Gate {
     fn pass(&self, bytes: u64) -> BoxFuture<'_, ()> {
-        self.image.handle().backfilled(bytes);
+        if let Some(image) = &self.counted {
+            image.handle().backfilled(bytes);
+        }
         async move {
             if let Some(next) = self.after(bytes) {
                 tokio::time::sleep_until(next).await;
