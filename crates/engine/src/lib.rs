@@ -53,8 +53,8 @@ pub use namespaces::Namespaces;
 pub use prepare::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
-    Access, Backfill, BackfillState, BackfillStatus, LayerVerification, MountAccount, MountRequest, MountStatus, Request,
-    Response,
+    Access, Backfill, BackfillState, BackfillStatus, LayerVerification, MountAccount, MountRequest, MountStatus,
+    Request, Response,
 };
 pub use record::{RecordRequest, Recorded, Until};
 pub use serve::serve;

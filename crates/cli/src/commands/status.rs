@@ -119,7 +119,10 @@ pub(crate) fn details(mount: &MountStatus) -> String {
     }
     row("fetched", fetched(mount));
     if let Ok(stats) = Stats::deserialize(&mount.counters) {
-        row("file data", figures::lanes(stats.bytes_demand, stats.bytes_trace, stats.bytes_ahead, stats.bytes_backfill));
+        row(
+            "file data",
+            figures::lanes(stats.bytes_demand, stats.bytes_trace, stats.bytes_ahead, stats.bytes_backfill),
+        );
         for (name, early) in [("boot pack", &stats.early_trace), ("read ahead", &stats.early_ahead)] {
             if early.brought > 0 {
                 row(name, figures::early(early));

@@ -110,7 +110,8 @@ fn slowest(slowest: &[SlowRead]) -> String {
     let mut table = Table::new(&[">", ">", "", "", ""]);
     for read in slowest.iter().take(LISTED) {
         let stall = &read.stall;
-        let name = read.path.as_ref().map_or_else(|| format!("object {}", stall.object), |path| escape(path.as_bytes()));
+        let name =
+            read.path.as_ref().map_or_else(|| format!("object {}", stall.object), |path| escape(path.as_bytes()));
         let failed = if stall.failed { ", in vain" } else { "" };
         table.row([
             format!("  {}", figures::duration(stall.waited_millis)),
@@ -158,4 +159,104 @@ fn event(noted: &Noted) -> String {
 
 fn advice(explained: &Explanation) -> String {
     explained.advice.iter().map(|advice| format!("  {}\n", escape(advice.text.as_bytes()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_engine::{Advice, Bytes, Early, MountStatus, Stall, Topic, WaitedFor, Writable};
+
+    use super::*;
+
+    fn explained() -> Explanation {
+        let layer = Digest::of(b"layer");
+        let read = |path: Option<&str>, waited_millis, waited_for, failed| SlowRead {
+            stall: Stall {
+                object: Digest::of(b"object"),
+                offset: 1_048_576,
+                length: 131_072,
+                waited_millis,
+                at_millis: 1_234,
+                waited_for,
+                layer: Some(layer),
+                failed,
+            },
+            path: path.map(ToOwned::to_owned),
+            file_layer: Some(layer),
+        };
+        let noted = |at_millis, times, event| Noted { at_millis, times, event };
+        Explanation {
+            mount: MountStatus {
+                image: "localhost:5000/app:v1".into(),
+                manifest: Digest::of(b"manifest"),
+                mountpoint: "/mnt/app".into(),
+                mode: "fuse".into(),
+                writable: Writable::No,
+                verification: Vec::new(),
+                backfill: None,
+                fallbacks: vec!["mode fuse, not native: no root".into()],
+                problem: None,
+                credentials_lost: false,
+                alive: true,
+                server: 4711,
+                image_bytes: 50 << 20,
+                fetched_bytes: 6 << 20,
+                requests: 9,
+                failed_reads: 1,
+                last_error: None,
+                metrics: None,
+                counters: serde_json::json!({}),
+            },
+            has_pack: true,
+            loaded_unix_millis: 1_700_000_000_000,
+            stalls: 12,
+            stall_millis: 31_330,
+            slowest_stall_millis: 30_000,
+            waits: vec![
+                WaitSum { waited_for: WaitedFor::OwnRequest, layer: Some(layer), stalls: 9, millis: 30_900 },
+                WaitSum { waited_for: WaitedFor::Pack, layer: None, stalls: 3, millis: 430 },
+            ],
+            slowest: vec![
+                read(Some("/usr/lib/\u{1b}[31mlib.so"), 30_000, WaitedFor::OwnRequest, true),
+                read(None, 310, WaitedFor::Pack, false),
+            ],
+            bytes: Bytes { demand: 2 << 20, pack: 3 << 20, read_ahead: 0, backfill: 1 << 20 },
+            pack: Early { brought: 5 << 20, used: 4 << 20, unused: 1 << 20, unknown: 0 },
+            read_ahead: Early::default(),
+            events: vec![
+                noted(2, 1, Event::PackBegan { bytes: 3 << 20 }),
+                noted(61_000, 3, Event::SourceFailed { reason: "503".into() }),
+            ],
+            events_dropped: 2,
+            advice: vec![Advice { about: Topic::Source, text: "the source failed 3 times".into() }],
+        }
+    }
+
+    #[test]
+    fn everything_is_explained_and_nothing_from_an_image_reaches_the_terminal() {
+        let text = text(&explained());
+        assert!(!text.contains('\u{1b}'));
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn what_did_not_happen_has_no_section() {
+        let quiet = Explanation {
+            stalls: 0,
+            waits: Vec::new(),
+            slowest: Vec::new(),
+            pack: Early::default(),
+            events: Vec::new(),
+            events_dropped: 0,
+            advice: Vec::new(),
+            ..explained()
+        };
+        let text = text(&quiet);
+        assert!(text.contains("no read waited\n"), "{text}");
+        assert!(!text.contains(":\n"), "a section of nothing: {text}");
+    }
+
+    #[test]
+    fn the_json_of_an_explanation_has_a_stable_shape() {
+        insta::assert_snapshot!(serde_json::to_string_pretty(&explained()).expect("serialisable"));
+    }
 }

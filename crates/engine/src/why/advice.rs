@@ -154,7 +154,8 @@ fn pack_waste(explained: &Explanation) -> Option<String> {
 
 fn whole_layer(explained: &Explanation) -> Option<String> {
     let all: u64 = explained.waits.iter().map(|wait| wait.millis).sum();
-    let worst = explained.waits.iter().filter(|wait| wait.waited_for == WaitedFor::WholeLayer).max_by_key(|w| w.millis)?;
+    let worst =
+        explained.waits.iter().filter(|wait| wait.waited_for == WaitedFor::WholeLayer).max_by_key(|w| w.millis)?;
     if worst.millis < WORTH_MILLIS || share(worst.millis, all) < SHARE {
         return None;
     }

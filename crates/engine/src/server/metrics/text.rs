@@ -264,7 +264,10 @@ mod tests {
     fn a_name_cannot_make_up_lines_or_labels() {
         let told = told();
         let hostile: Vec<&str> = told.lines().filter(|line| line.contains("a\\\"} 1\\n#\\\\")).collect();
-        assert!(hostile.iter().all(|line| line.contains("{image=\"a\\\"} 1\\n#\\\\\",digest=\"sha256:")), "{hostile:?}");
+        assert!(
+            hostile.iter().all(|line| line.contains("{image=\"a\\\"} 1\\n#\\\\\",digest=\"sha256:")),
+            "{hostile:?}"
+        );
         assert!(told.lines().all(|line| line.starts_with("tarpon_") || line.starts_with("# ")), "{told}");
     }
 

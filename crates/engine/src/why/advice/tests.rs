@@ -163,7 +163,11 @@ fn a_pack_that_brought_what_nobody_read_was_of_another_start() {
     assert!(text.starts_with("75 % of what the boot pack brought"), "{text}");
     assert_eq!(with(early(MIB, 3 * MIB, 0), Vec::new()), [], "it is still coming");
     assert_eq!(with(early(3 * MIB, 2 * MIB, 0), vec![Event::PackEnded]), [], "most of it was read");
-    assert_eq!(with(early(MIB, MIB - 1, 90 * MIB), vec![Event::PackEnded]), [], "what is not known is not held against it");
+    assert_eq!(
+        with(early(MIB, MIB - 1, 90 * MIB), vec![Event::PackEnded]),
+        [],
+        "what is not known is not held against it"
+    );
 }
 
 #[test]
