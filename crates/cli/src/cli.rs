@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, record, recover, serve, status,
-    trace, umount,
+    trace, umount, why,
 };
 use crate::exit;
 
@@ -66,6 +66,7 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     Convert(convert::Convert),
     Status(status::Status),
+    Why(why::Why),
     Cache(cache::Cache),
     Trace(trace::Trace),
     Recover(recover::Recover),

@@ -8,7 +8,7 @@
 //!
 //! let client = engine.client();                                                    // the store's server process
 //! let status = client.mount(prepared.mount_on(dir))?;                              // usable when it returns
-//! client.status()?;  client.unmount(&dir)?;  client.recover()?;
+//! client.status()?;  engine.why(&dir)?;  client.unmount(&dir)?;  client.recover()?;
 //!
 //! let server = Server::start(&engine).await?;                                      // the same in this process
 //! server.mount(prepared.mount_on(dir)).await?;  server.run().await;
@@ -37,6 +37,7 @@ mod record;
 mod serve;
 mod server;
 mod tree;
+mod why;
 
 pub use auth_files::auth_files;
 pub use convert::{
@@ -52,15 +53,17 @@ pub use namespaces::Namespaces;
 pub use prepare::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
-    Access, Backfill, BackfillState, BackfillStatus, LayerVerification, MountRequest, MountStatus, Request, Response,
+    Access, Backfill, BackfillState, BackfillStatus, LayerVerification, MountAccount, MountRequest, MountStatus,
+    Request, Response,
 };
 pub use record::{RecordRequest, Recorded, Until};
 pub use serve::serve;
 pub use server::{Client, Ended, Server};
-pub use tarpon_fetch::{PROFILE_BYTES, trace};
+pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor, trace};
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
 pub use tarpon_registry::serve as registry;
 pub use tarpon_store as store;
 pub use tree::{Item, TreeView};
+pub use why::{Advice, Bytes, Explanation, SlowRead, Topic};

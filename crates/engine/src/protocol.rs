@@ -1,5 +1,6 @@
 //! What a client and the store's server say to each other: one JSON object a line, over a Unix socket in the store.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,6 +50,11 @@ pub enum Request {
     },
     /// Describe all mounts.
     Status,
+    /// Say what one of them waited for.
+    Why {
+        /// Absolute and without symbolic links.
+        mountpoint: PathBuf,
+    },
 }
 
 impl Request {
@@ -81,6 +87,8 @@ pub enum Response {
         /// In the order of their paths.
         mounts: Vec<MountStatus>,
     },
+    /// What one waited for.
+    Why(Box<MountAccount>),
     /// It failed.
     Failed {
         /// As in [`crate::Error`].
@@ -125,6 +133,9 @@ pub struct MountRequest {
     /// Every read is noted ([`crate::Engine::record`]). In mode `fuse` only.
     #[serde(default)]
     pub record: bool,
+    /// Where the server is to tell its metrics from now on, if it does not yet.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
 }
@@ -243,9 +254,23 @@ pub struct MountStatus {
     pub failed_reads: u64,
     /// The last failure of these, in one line.
     pub last_error: Option<String>,
+    /// Where the server tells its metrics, if it does.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
     /// Everything else that is counted, of the image since the server loaded it: `bytes_fetched` are those of file data
     /// alone.
     pub counters: serde_json::Value,
+}
+
+/// What a mount waited for, as its server knows it: without paths, which whoever asks looks up.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MountAccount {
+    /// The mount.
+    pub mount: MountStatus,
+    /// Whether a boot pack belongs to the image.
+    pub has_pack: bool,
+    /// What happened to the image since the server loaded it.
+    pub journal: tarpon_fetch::Account,
 }
 
 /// How far one layer is verified.

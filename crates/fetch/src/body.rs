@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::breaker::Attempt;
 use crate::error::PieceError;
 use crate::image::Image;
+use crate::lanes::Lane;
 use crate::plan::SHARED_BYTES;
 use crate::stats::InFlight;
 use crate::{BlobStream, Fault, SourceError};
@@ -29,15 +30,17 @@ pub(crate) struct Body {
     attempt: Option<Attempt>,
     /// How long the head of the answer took, until its first byte is here too.
     head: Option<Duration>,
+    lane: Lane,
     _gauge: InFlight,
 }
 
 impl Body {
-    /// Asks the image's source. What comes of it counts for `attempt`, and for nobody if there is none.
+    /// Asks the image's source, for a request in this lane. What comes of it counts for `attempt`, and for nobody if there is none.
     pub(crate) async fn open(
         image: &Arc<Image>,
         blob: Blob,
         range: Range<u64>,
+        lane: Lane,
         stall_limit: Duration,
         mut attempt: Option<Attempt>,
     ) -> Result<Self, PieceError> {
@@ -49,7 +52,8 @@ impl Body {
         let answer = answer.map_err(|_elapsed| PieceError::Stalled(stall_limit));
         let stream = answer.and_then(|answer| Ok(answer?)).inspect_err(|error| failed(&mut attempt, error))?;
         let (image, head) = (image.clone(), Some(began.elapsed()));
-        Ok(Self { stream, image, at, pending: Bytes::new(), last: None, stall_limit, attempt, head, _gauge: gauge })
+        let (pending, last) = (Bytes::new(), None);
+        Ok(Self { stream, image, at, pending, last, stall_limit, attempt, head, lane, _gauge: gauge })
     }
 
     /// The bytes of a range that starts where the last one ended, or [`SHARED_BYTES`] before that, or behind it; what lies between is
@@ -94,7 +98,7 @@ impl Body {
             if let Some(attempt) = &mut self.attempt {
                 attempt.progressed();
             }
-            self.image.tally.add(|counters| &counters.bytes_fetched, self.pending.len() as u64);
+            self.image.tally.fetched_for(self.lane, self.pending.len());
         }
     }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::Fault;
 use crate::error::PieceError;
 use crate::image::Image;
+use crate::journal::Event;
 
 /// Whether the source of an image may be asked.
 pub(crate) struct Breaker {
@@ -71,7 +72,9 @@ impl Attempt {
         self.last_progress = Instant::now();
         let mut state = self.image.breaker.state.lock();
         state.last_success = Some(self.last_progress);
-        state.resting = None;
+        if state.resting.take().is_some() {
+            self.image.journal.note(Event::SourceAnswers);
+        }
         self.is_probe = false;
     }
 
@@ -89,6 +92,9 @@ impl Attempt {
         }
         let until = Instant::now() + breaker.rest;
         let probing = !self.is_probe && state.resting.as_ref().is_some_and(|resting| resting.probing);
+        if state.resting.is_none() {
+            self.image.journal.note(Event::SourceRests { reason: error.to_string() });
+        }
         state.resting = Some(Resting { until, error: Arc::new(error.clone()), probing });
         self.is_probe = false;
     }

@@ -1,6 +1,7 @@
 //! [`Fetcher`]: the one door to the contents of all images of this host.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -15,10 +16,12 @@ use crate::breaker::Breaker;
 use crate::config::Config;
 use crate::content::ObjectBytes;
 use crate::distrust::Distrusted;
+use crate::early::Ledger;
 use crate::error::ReadError;
 use crate::governor::Governor;
 use crate::host::Host;
 use crate::image::Image;
+use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
 use crate::local::LocalObject;
 use crate::pack::{BootIndex, Pack};
@@ -49,6 +52,7 @@ impl Fetcher {
         let budget = Budget::new(self.host.config.image_bytes);
         let breaker = Breaker::new(self.host.config.failure_memo);
         let name = name.into();
+        let early = Ledger::new(table.chunk_count(), self.host.images.open_early.clone());
         let image = self.host.images.add(|id| Image {
             id,
             name,
@@ -59,6 +63,8 @@ impl Fetcher {
             breaker,
             tally,
             governor: Governor::default(),
+            journal: Journal::default(),
+            early,
             pack: OnceLock::new(),
         });
         self.host.flights.forget_failures();
@@ -97,9 +103,13 @@ impl Fetcher {
         self.host.release_inode(object);
     }
 
-    /// The object as a plain local file, if it is complete.
+    /// The object as a plain local file, if it is complete. Counts as read: the kernel reads on without asking.
     pub fn open_local(&self, object: &ObjectId) -> Option<LocalObject> {
-        self.host.complete(object)
+        let opened = self.host.complete(object);
+        if opened.is_some() {
+            self.host.images.was_read(object, 0..u64::MAX);
+        }
+        opened
     }
 
     /// Closes the object's file, if it is held open, so that the store can free its room after evicting it.
@@ -147,6 +157,23 @@ impl ImageHandle {
         self.image.tally.image.snapshot()
     }
 
+    /// What happened to this image and whom it kept waiting.
+    pub fn journal(&self) -> &Journal {
+        &self.image.journal
+    }
+
+    /// The kernel reads complete objects of this image without asking (mode `native`): what of those was brought early and seems not to
+    /// have been read counts as unknown from now on.
+    pub fn kernel_reads(&self) {
+        self.image.tally.image.kernel_reads.store(true, Relaxed);
+        self.image.tally.host.kernel_reads.store(true, Relaxed);
+    }
+
+    /// The completion of this image in the background brought so many bytes of a layer.
+    pub fn backfilled(&self, bytes: u64) {
+        self.image.tally.add(|counters| &counters.bytes_backfill, bytes);
+    }
+
     /// The image in a user's words.
     pub fn name(&self) -> &str {
         &self.image.name
@@ -192,6 +219,7 @@ impl ImageHandle {
         tracing::error!("{text}");
         self.image.tally.failed(&text);
         self.image.tally.add(|counters| &counters.distrusted_layers, 1);
+        self.image.journal.note(Event::Distrusted { layer: *layer, reason: reason.to_owned() });
         self.host.images.changed();
     }
 

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::config::{Config, MEMO_ENTRIES};
 use crate::decode::Decoded;
 use crate::error::PieceError;
+use crate::journal::{WaitedFor, Waiting};
 use crate::lanes::{Lane, Priority};
 use crate::lru::Lru;
 use crate::plan::{Piece, PieceChunk, PieceKey};
@@ -106,7 +107,7 @@ impl Flights {
                 tickets.push(Ticket::Failed(error));
             } else if let Some(flight) = flying.get(&piece.key) {
                 flight.request.priority.raise();
-                tickets.push(Ticket::board(self, flight));
+                tickets.push(Ticket::board(self, flight, Boards::Joining));
             } else {
                 missing.push(piece);
             }
@@ -114,7 +115,7 @@ impl Flights {
         let planned = if missing.is_empty() { Vec::new() } else { plan(missing) };
         for flight in planned.iter().flat_map(|boarded| &boarded.flights) {
             flying.insert(flight.piece.key, flight.clone());
-            tickets.push(Ticket::board(self, flight));
+            tickets.push(Ticket::board(self, flight, Boards::First));
         }
         (tickets, planned)
     }
@@ -226,6 +227,11 @@ impl Flight {
         Arc::new(Self { piece, request: request.clone(), outcome: watch::Sender::new(None) })
     }
 
+    /// What it was asked for.
+    pub(crate) fn lane(&self) -> Lane {
+        self.request.lane
+    }
+
     /// Whether everybody who waits has the answer.
     pub(crate) fn is_settled(&self) -> bool {
         self.outcome.borrow().is_some()
@@ -244,12 +250,46 @@ pub(crate) enum Ticket {
 pub(crate) struct Claim {
     flights: Arc<Flights>,
     flight: Arc<Flight>,
+    boards: Boards,
+}
+
+/// Who made the request of a flight that a reader waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Boards {
+    /// The reader.
+    First,
+    /// Somebody before him.
+    Joining,
+}
+
+impl Claim {
+    fn waited_for(&self) -> WaitedFor {
+        let piece = &self.flight.piece;
+        match (self.boards, self.flight.lane()) {
+            _ if piece.is_of_a_pack() => WaitedFor::Pack,
+            _ if piece.needs_stream() => WaitedFor::WholeLayer,
+            (Boards::First, _) => WaitedFor::OwnRequest,
+            (Boards::Joining, Lane::Demand) => WaitedFor::OtherReader,
+            (Boards::Joining, Lane::Trace) => WaitedFor::Pack,
+            (Boards::Joining, Lane::Ahead) => WaitedFor::ReadAhead,
+            (Boards::Joining, Lane::Whole) => WaitedFor::WholeDownload,
+        }
+    }
 }
 
 impl Ticket {
-    fn board(flights: &Arc<Flights>, flight: &Arc<Flight>) -> Self {
+    fn board(flights: &Arc<Flights>, flight: &Arc<Flight>, boards: Boards) -> Self {
         flight.request.tickets.fetch_add(1, Relaxed);
-        Self::Flying(Claim { flights: flights.clone(), flight: flight.clone() })
+        Self::Flying(Claim { flights: flights.clone(), flight: flight.clone(), boards })
+    }
+
+    /// Says in `waiting` that a reader waited so long for it.
+    pub(crate) fn note(&self, waiting: &mut Waiting, waited: std::time::Duration) {
+        if let Self::Flying(claim) = self {
+            let piece = &claim.flight.piece;
+            let layer = (!piece.is_of_a_pack()).then_some(piece.blob.digest);
+            waiting.note(waited, claim.waited_for(), layer);
+        }
     }
 
     /// Waits until the piece is here or `deadline` has passed. In the latter case the request goes on for later

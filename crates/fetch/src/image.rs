@@ -17,7 +17,9 @@ use tarpon_oci::{Digest, Hasher};
 use crate::BlobSource;
 use crate::breaker::Breaker;
 use crate::distrust::Distrusted;
+use crate::early::Ledger;
 use crate::governor::Governor;
+use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
 use crate::pack::Pack;
 use crate::stats::Tally;
@@ -37,6 +39,8 @@ pub(crate) struct Image {
     pub(crate) breaker: Breaker,
     pub(crate) tally: Tally,
     pub(crate) governor: Governor,
+    pub(crate) journal: Journal,
+    pub(crate) early: Ledger,
     /// What a recorded start touched, where that is had faster than from the layers.
     pub(crate) pack: OnceLock<Arc<Pack>>,
 }
@@ -63,6 +67,8 @@ pub(crate) struct Images {
     judged: Mutex<HashMap<ObjectId, Vec<(ListId, bool)>>>,
     /// Changes with every image that comes or goes and every list that is judged: what was agreed on holds until then.
     generation: AtomicU64,
+    /// Chunks that were brought early and that nobody has read, of all images.
+    pub(crate) open_early: Arc<AtomicU64>,
 }
 
 /// An image that has an object, and its word on it.
@@ -93,6 +99,11 @@ impl Images {
         list.1.push(image.clone());
         self.changed();
         image
+    }
+
+    /// Calls `with` for each image.
+    pub(crate) fn each(&self, with: impl Fn(&Image)) {
+        self.list.read().1.iter().for_each(|image| with(image));
     }
 
     pub(crate) fn remove(&self, id: ImageId) {
@@ -252,6 +263,7 @@ impl Image {
         tracing::error!("{text}");
         self.tally.failed(&text);
         self.tally.add(|counters| &counters.poisoned_objects, 1);
+        self.journal.note(Event::Refuted { object: *object });
     }
 
     fn has_layer(&self, layer: &Digest) -> bool {

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::StoreError;
 use crate::host::Host;
 use crate::image::Image;
+use crate::journal::Event;
 use crate::lru::Lru;
 use crate::object::Object;
 use crate::plan::{ChunkName, PieceChunk};
@@ -56,9 +57,16 @@ impl Host {
             chunk if !chunk.names_content && chunk.is_all_of_object() => self.keep_content(chunk, bytes),
             chunk => self.keep_part(image, chunk, bytes),
         };
-        if let Err(error) = kept {
-            self.store_refused(&error);
-            self.keep_in_memory(image, chunk, bytes);
+        match kept {
+            Ok(()) if chunk.is_whole_object() => self.images.is_complete(&chunk.object),
+            Ok(()) => {}
+            Err(error) => {
+                if !self.bypass.is_active() {
+                    image.journal.note(Event::StoreRefused { reason: error.to_string() });
+                }
+                self.store_refused(&error);
+                self.keep_in_memory(image, chunk, bytes);
+            }
         }
     }
 
@@ -122,7 +130,10 @@ impl Host {
         }
         object.end_publishing();
         match published {
-            Ok(()) => self.forget_object(object),
+            Ok(()) => {
+                self.images.is_complete(&object.id);
+                self.forget_object(object);
+            }
             Err(StoreError::Corrupt(_)) => {
                 object.image.accuse(&object.id);
                 self.forget_object(object);

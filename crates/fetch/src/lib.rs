@@ -12,6 +12,7 @@ mod contents;
 mod decode;
 mod dispute;
 mod distrust;
+mod early;
 mod error;
 mod fetcher;
 mod flight;
@@ -20,6 +21,7 @@ mod governor;
 mod host;
 mod image;
 mod inodes;
+mod journal;
 mod keep;
 mod lanes;
 mod local;
@@ -39,12 +41,14 @@ pub mod trace;
 
 pub use config::{Config, READ_BYTES};
 pub use content::ObjectBytes;
+pub use early::Early;
 pub use error::{PieceError, ReadError};
 pub use fetcher::{Fetcher, ImageHandle};
+pub use journal::{Account, EVENTS, Event, Journal, Noted, REASON_BYTES, SLOWEST_STALLS, Stall, WaitSum, WaitedFor};
 pub use local::LocalObject;
 pub use object_store::{ObjectStore, ObjectWriter, PartialObject, StoreError};
 pub use pack::{
     BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES, InvalidBootIndex, PROFILE_BYTES,
 };
 pub use source::{BlobSource, BlobStream, Fault, SourceError};
-pub use stats::Stats;
+pub use stats::{Bucket, Histogram, STALL_MILLIS, Stats};

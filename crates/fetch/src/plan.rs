@@ -25,6 +25,9 @@ pub(crate) struct PieceKey {
     pub(crate) length: u64,
 }
 
+/// Stands for the layer of a piece that lies in a boot pack: no table has so many.
+pub(crate) const NO_LAYER: u16 = u16::MAX;
+
 /// A part of a layer that is fetched and decoded as a whole.
 #[derive(Clone)]
 pub(crate) struct Piece {
@@ -122,6 +125,11 @@ impl Piece {
     pub(crate) fn work_bytes(&self) -> u64 {
         let hashed = if self.key.codec.names_content() { 0 } else { self.key.length };
         self.decoded_bytes().max(hashed)
+    }
+
+    /// Whether it lies in a boot pack, and in none of the image's layers.
+    pub(crate) fn is_of_a_pack(&self) -> bool {
+        self.layer == NO_LAYER
     }
 
     /// Whether its bytes can only be had by decoding the layer from its beginning.

@@ -26,9 +26,10 @@ use crate::content::ObjectBytes;
 use crate::error::{PieceError, ReadError};
 use crate::flight::{Boarded, Found, Ticket};
 use crate::gather::{Arrived, missing};
-use crate::governor::Waiting;
+use crate::governor::Stalling;
 use crate::host::Host;
 use crate::image::{Claimant, Claims, Image};
+use crate::journal::Waiting;
 use crate::lanes::Lane;
 use crate::local::LocalObject;
 use crate::object::{Numbered, Object};
@@ -53,6 +54,7 @@ impl Host {
         {
             let range = clip(offset, length, object.size());
             if let Some(bytes) = self.gather(&object, &range, &Arrived::new()) {
+                self.images.was_read(id, range.clone());
                 self.look_ahead(&object, range);
                 object.image.tally.served(bytes.len());
                 return Some(Ok(bytes));
@@ -60,6 +62,7 @@ impl Host {
         }
         let answer = self.load_complete(id, offset, length)?;
         if let (Ok(bytes), Some((image, _))) = (&answer, known) {
+            self.images.was_read(id, offset..offset.saturating_add(bytes.len() as u64));
             image.tally.served(bytes.len());
         }
         Some(answer)
@@ -147,12 +150,16 @@ impl Host {
             let began = Instant::now();
             // A source that hangs leaves time for the others.
             let until = if others > 0 { began + deadline.saturating_duration_since(began) / 2 } else { deadline };
-            let waiting = Waiting::begin(&image);
-            let answer = self.read_through(&object, range, until).await;
-            drop(waiting);
+            let mut waiting = Waiting::default();
+            let stalling = Stalling::begin(&image);
+            let answer = self.read_through(&object, range.clone(), until, &mut waiting).await;
+            drop(stalling);
+            let waited = began.elapsed();
+            image.journal.stalled((*id, &range), waited, &waiting, answer.is_err());
             match answer {
                 Ok(bytes) => {
-                    image.tally.served_late(bytes.len(), began.elapsed());
+                    self.images.was_read(id, range);
+                    image.tally.served_late(bytes.len(), waited);
                     self.govern(&image);
                     return Some(Ok(bytes));
                 }
@@ -160,7 +167,7 @@ impl Host {
                     image.governor.failed();
                     let elsewhere = cause.another_image_may_help();
                     failure = ReadError::Fetch { object: *id, image: image.name.clone(), cause };
-                    image.tally.try_failed(&failure, began.elapsed());
+                    image.tally.try_failed(&failure, waited);
                     if !elsewhere || Instant::now() >= deadline {
                         break;
                     }
@@ -176,13 +183,14 @@ impl Host {
         object: &Arc<Object>,
         range: Range<u64>,
         deadline: Instant,
+        waiting: &mut Waiting,
     ) -> Result<ObjectBytes, PieceError> {
         let mut arrived = Arrived::new();
         for _round in 0..READ_ROUNDS {
             if let Some(Ok(bytes)) = self.load_complete(&object.id, range.start, range.end - range.start) {
                 return Ok(bytes);
             }
-            if let Some(bytes) = self.read_round(object, &range, deadline, &mut arrived).await? {
+            if let Some(bytes) = self.read_round(object, &range, deadline, &mut arrived, waiting).await? {
                 return Ok(bytes);
             }
         }
@@ -198,7 +206,8 @@ impl Host {
     ) -> Result<ObjectBytes, PieceError> {
         let mut arrived = Arrived::new();
         for _round in 0..READ_ROUNDS {
-            if let Some(bytes) = self.read_round(object, &range, deadline, &mut arrived).await? {
+            let mut waiting = Waiting::default();
+            if let Some(bytes) = self.read_round(object, &range, deadline, &mut arrived, &mut waiting).await? {
                 return Ok(bytes);
             }
         }
@@ -212,6 +221,7 @@ impl Host {
         range: &Range<u64>,
         deadline: Instant,
         arrived: &mut Arrived,
+        waiting: &mut Waiting,
     ) -> Result<Option<ObjectBytes>, PieceError> {
         self.search(object, range, arrived).await;
         if let Some(bytes) = self.gather(object, range, arrived) {
@@ -227,7 +237,10 @@ impl Host {
         let tickets = self.request(object, &missing);
         self.look_ahead(object, range.clone());
         for ticket in &tickets {
-            self.wait(object, &missing, ticket, deadline, arrived).await?;
+            let began = Instant::now();
+            let waited = self.wait(object, &missing, ticket, deadline, arrived).await;
+            ticket.note(waiting, began.elapsed());
+            waited?;
         }
         Ok(None)
     }

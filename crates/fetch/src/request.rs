@@ -21,6 +21,7 @@ use crate::error::PieceError;
 use crate::flight::{Boarded, Flight, Outcome, Request};
 use crate::host::Host;
 use crate::image::Image;
+use crate::journal::Event;
 use crate::lanes::{Lane, Priority};
 use crate::plan::{self, Piece, PieceChunk, PieceKey};
 
@@ -113,6 +114,7 @@ impl Host {
         if !matches!(error, PieceError::Cancelled) {
             tracing::warn!(image = %flight.piece.image.name, %error, "a piece cannot be had");
             flight.piece.image.tally.failed(&error);
+            flight.piece.image.journal.note(Event::SourceFailed { reason: error.to_string() });
         }
         self.flights.fail(flight, error);
     }
@@ -127,6 +129,7 @@ impl Host {
                 format!("the boot pack of {} is given up, and the layers are read instead: {error}", piece.image.name);
             tracing::warn!("{text}");
             piece.image.tally.failed(&text);
+            piece.image.journal.note(Event::PackGivenUp { reason: error.to_string() });
         }
         true
     }
@@ -152,7 +155,9 @@ impl Host {
         let (Some(first), Some(last)) = (flights.first(), flights.last()) else { return left };
         let range = first.piece.range().start..last.piece.range().end;
         let body = match self.terms(image, &first.piece) {
-            Ok((stall_limit, attempt)) => Body::open(image, first.piece.blob, range, stall_limit, attempt).await,
+            Ok((stall_limit, attempt)) => {
+                Body::open(image, first.piece.blob, range, request.lane, stall_limit, attempt).await
+            }
             Err(error) => Err(error),
         };
         let mut body = match body {
@@ -171,7 +176,6 @@ impl Host {
                 }
             };
             drop(turn);
-            image.tally.fetched_for(request.lane, bytes.len());
             flight.piece.image.governor.brought(request.lane, bytes.len());
             let last_chance = suspects.contains(&flight.piece.key);
             decoding.push(self.clone().settle(flight.clone(), bytes, last_chance));
@@ -207,7 +211,7 @@ impl Host {
             return None;
         }
         let chunks: Arc<[_]> = chunks.into();
-        self.flights.deliver(&flight, Outcome::Chunks(chunks.clone()));
+        self.deliver(&flight, chunks.clone());
         let _going_down = self.runtime.spawn_blocking(move || host.keep_all(&same, &chunks)).await;
         None
     }
@@ -244,8 +248,18 @@ impl Host {
 
     pub(crate) fn hand_over(self: &Arc<Self>, flight: &Arc<Flight>, chunks: Vec<Decoded>) {
         let chunks: Arc<[_]> = chunks.into();
-        self.flights.deliver(flight, Outcome::Chunks(chunks.clone()));
+        self.deliver(flight, chunks.clone());
         self.keep_all(flight, &chunks);
+    }
+
+    /// Hands chunks to everybody who waits for them.
+    fn deliver(&self, flight: &Flight, chunks: Arc<[Decoded]>) {
+        for (chunk, decoded) in flight.piece.chunks.iter().zip(&*chunks) {
+            if matches!(decoded, Decoded::Bytes(_)) {
+                flight.piece.image.brought(flight.lane(), chunk);
+            }
+        }
+        self.flights.deliver(flight, Outcome::Chunks(chunks));
     }
 
     fn keep_all(self: &Arc<Self>, flight: &Arc<Flight>, chunks: &[Decoded]) {
@@ -261,6 +275,7 @@ impl Host {
     pub(crate) fn alarm(&self, image: &Image, error: &PieceError) {
         tracing::error!(image = %image.name, "{error}");
         image.tally.add(|counters| &counters.digest_failures, 1);
+        image.journal.note(Event::Corrupt { reason: error.to_string() });
         image.tally.failed(error);
     }
 }

@@ -22,6 +22,7 @@ pub(crate) mod status;
 mod stop;
 pub(crate) mod trace;
 pub(crate) mod umount;
+pub(crate) mod why;
 
 use crate::cli::{Cli, Command};
 use crate::failure::Result;
@@ -39,6 +40,7 @@ pub(crate) fn run(cli: Cli) -> Result {
         Command::Inspect(command) => command.run(global),
         Command::Convert(command) => command.run(global),
         Command::Status(command) => command.run(global),
+        Command::Why(command) => command.run(global),
         Command::Cache(command) => command.run(global),
         Command::Trace(command) => command.run(global),
         Command::Recover(command) => command.run(global),

@@ -2,6 +2,7 @@
 //! store's server; with `--foreground` this process is that server.
 
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
@@ -25,6 +26,7 @@ Examples:
   tarpon mount --rw=/srv/changes debian:12 /mnt         writes are kept in /srv/changes
   tarpon mount --mode fuse --platform linux/arm64 registry.example/app@sha256:… ~/app
   tarpon mount oci:/srv/layout:v1 /mnt                  from an OCI layout on disk
+  tarpon mount --metrics 9464 debian:12 /mnt            and curl 127.0.0.1:9464/metrics
 
 The command returns when the mount is usable; a server in the background fetches what is read.
 Its log is STORE/run/server.log; $RUST_LOG says how much it writes (RUST_LOG=debug).";
@@ -65,6 +67,13 @@ pub(crate) struct Mount {
     /// Bytes that --backfill may fetch in a second [default: as many as come]
     #[arg(long, value_name = "SIZE", value_parser = rate)]
     backfill_rate: Option<NonZeroU64>,
+    /// Tell metrics at http://ADDR/metrics, in the format of Prometheus: PORT (of 127.0.0.1) or IP:PORT
+    ///
+    /// They are those of the store's server, which tells of all its mounts and keeps the address until its last mount is gone. If it runs
+    /// already, it begins now. If it has another address already, nothing is mounted. Whoever reaches the address reads the
+    /// names of the images.
+    #[arg(long, value_name = "ADDR", env = "TARPON_METRICS", value_parser = address)]
+    metrics: Option<SocketAddr>,
     /// Print the mount as JSON
     #[arg(long)]
     json: bool,
@@ -98,6 +107,7 @@ impl Mount {
             dev: self.dev,
             backfill: self.backfill,
             backfill_rate: self.backfill_rate,
+            metrics: self.metrics,
             ..prepared.mount_on(mountpoint)
         };
         if self.foreground {
@@ -191,6 +201,36 @@ fn backfill() -> impl TypedValueParser<Value = Backfill> {
     })
 }
 
+/// Other machines reach it only if the address says so.
+fn address(text: &str) -> std::result::Result<SocketAddr, String> {
+    let port = text.strip_prefix("localhost:").or_else(|| text.strip_prefix(':')).unwrap_or(text);
+    match port.parse() {
+        Ok(port) => Ok((Ipv4Addr::LOCALHOST, port).into()),
+        Err(_) => text.parse().map_err(|_| "expected PORT or IP:PORT, such as 127.0.0.1:9464".to_owned()),
+    }
+}
+
 fn rate(text: &str) -> std::result::Result<NonZeroU64, String> {
     NonZeroU64::new(size::parse(text)?).ok_or_else(|| "nothing would ever arrive; leave --backfill out".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn metrics_are_for_this_machine_unless_the_address_says_otherwise() {
+        for (text, expected) in [
+            ("9464", "127.0.0.1:9464"),
+            (":9464", "127.0.0.1:9464"),
+            ("localhost:9464", "127.0.0.1:9464"),
+            ("0.0.0.0:9464", "0.0.0.0:9464"),
+            ("[::1]:9464", "[::1]:9464"),
+        ] {
+            assert_eq!(address(text), Ok(expected.parse().expect("an address")), "{text}");
+        }
+        for wrong in ["", "host:9464", "127.0.0.1", "99999", "localhost:"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
 }

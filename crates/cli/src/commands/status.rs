@@ -4,13 +4,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tarpon_engine::{BackfillState, BackfillStatus, MountStatus, Writable};
+use serde::Deserialize;
+use tarpon_engine::{BackfillState, BackfillStatus, MountStatus, Stats, Writable};
 
 use super::{mountpoint, session::Session};
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
-use crate::output::{self, Table, escape};
+use crate::output::{self, Table, escape, figures};
 use crate::size;
 
 const EXAMPLES: &str = "\
@@ -20,8 +21,8 @@ Examples:
   tarpon status --json | jq '.[].fetched_bytes'
 
 FETCHED, in JSON fetched_bytes, is what came over the wire for this mount, tokens and retries
-included. The counters in JSON are the image's, since the server loaded it: their bytes_fetched
-is file data alone.";
+included. The counters in JSON, and which of them are shown of one mount, are the image's, since
+the server loaded it: their bytes_fetched is file data alone. `tarpon why` explains them.";
 
 /// Show what is mounted and what was fetched for it
 #[derive(Debug, Args)]
@@ -117,6 +118,27 @@ pub(crate) fn details(mount: &MountStatus) -> String {
         row("server", format!("process {}", mount.server));
     }
     row("fetched", fetched(mount));
+    if let Ok(stats) = Stats::deserialize(&mount.counters) {
+        row(
+            "file data",
+            figures::lanes(
+                stats.bytes_demand,
+                stats.bytes_trace,
+                stats.bytes_ahead,
+                stats.bytes_whole,
+                stats.bytes_backfill,
+            ),
+        );
+        for (name, early) in [("boot pack", &stats.early_trace), ("read ahead", &stats.early_ahead)] {
+            if early.brought > 0 {
+                row(name, figures::early(early));
+            }
+        }
+        row("waits", figures::stalls(stats.stalls, stats.stall_millis, stats.slowest_stall_millis));
+    }
+    if let Some(address) = mount.metrics {
+        row("metrics", format!("http://{address}/metrics"));
+    }
     for (number, layer) in mount.verification.iter().enumerate() {
         row(
             &format!("layer {}", number + 1),
@@ -189,7 +211,12 @@ mod tests {
             requests: 9,
             failed_reads: 0,
             last_error: None,
-            counters: serde_json::json!({}),
+            metrics: Some(([127, 0, 0, 1], 9464).into()),
+            counters: serde_json::json!({
+                "bytes_demand": 30_000, "bytes_trace": 12_000,
+                "early_trace": {"brought": 40_000, "used": 30_000, "unused": 10_000, "unknown": 0},
+                "stalls": 12, "stall_millis": 1_330, "slowest_stall_millis": 310,
+            }),
         }
     }
 

@@ -4,6 +4,7 @@
 //! registries are escaped before they get here ([`escape`]).
 
 mod escape;
+pub(crate) mod figures;
 pub(crate) mod listing;
 mod progress;
 mod table;

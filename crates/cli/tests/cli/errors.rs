@@ -91,6 +91,8 @@ fn what_is_not_there_exits_with_3() {
             &["umount", "TMP/mnt"],
             &["umount", "TMP/nowhere"],
             &["status", "TMP/mnt"],
+            &["why", "TMP/mnt"],
+            &["why", "TMP/nowhere"],
             &["cache", "rm", "HOST/app:v1"],
         ]
     ));

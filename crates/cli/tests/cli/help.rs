@@ -29,6 +29,7 @@ fn help_of_every_subcommand() {
         "convert",
         "index",
         "status",
+        "why",
         "trace",
         "cache",
         "recover",

@@ -390,3 +390,37 @@ fn a_folder_is_listed_through_a_link_that_ends_in_a_slash() {
     }
     assert!(world.stdout(&["--quiet", "ls", "-l", "oci:TMP/layout:v1:/bin/"]).ends_with(" hello\n"));
 }
+
+#[test]
+fn the_server_tells_metrics_and_why_readers_waited() {
+    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
+    let point = bed.directory("mnt");
+    bed.directory("other");
+    bed.stdout(&["mount", "--mode", "fuse", "--metrics", "0", "HOST/app:v1", "TMP/mnt"]);
+    assert_eq!(std::fs::read(point.join("etc/hello")).expect("mounted"), b"hello\n");
+    let address = bed.json(&["status", "--json", "TMP/mnt"])["metrics"].as_str().expect("told").to_owned();
+    assert!(bed.stdout(&["status", "TMP/mnt"]).contains(&format!("http://{address}/metrics\n")));
+    assert!(scrape(&address).contains("\ntarpon_mounts{mode=\"fuse\"} 1\n"));
+    let why = bed.stdout(&["why", "TMP/mnt"]);
+    assert!(why.contains("1 read waited") && why.contains("/etc/hello, 6 B at 0"), "{why}");
+    assert_eq!(bed.json(&["why", "--json", "TMP/mnt"])["slowest"][0]["path"], "/etc/hello");
+
+    let refused = bed.output(&["mount", "--metrics", "127.0.0.2:1", "HOST/app:v1", "TMP/other"]);
+    assert_eq!(code(&refused), 1);
+    assert!(stderr(&refused).contains(&format!("tells them at {address} already\nhint: ")), "{}", stderr(&refused));
+    assert_eq!(bed.mounts(), [point]);
+
+    bed.kill_server();
+    bed.stdout(&["recover"]);
+    let address = bed.json(&["status", "--json", "TMP/mnt"])["metrics"].as_str().expect("told again").to_owned();
+    assert!(scrape(&address).contains("\ntarpon_mounts{mode=\"fuse\"} 1\n"));
+}
+
+fn scrape(address: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address).expect("somebody listens");
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer
+}

@@ -62,6 +62,7 @@ impl World {
             "TARPON_LOCK",
             "XDG_CONFIG_HOME",
             "TARPON_BACKFILL",
+            "TARPON_METRICS",
             "REGISTRY_AUTH_FILE",
             "DOCKER_CONFIG",
             "XDG_RUNTIME_DIR",

@@ -1,35 +1,55 @@
-//! Paths and layers of what a trace touched: for people who read it.
+//! Paths and layers of objects: for people, who know a file by its name.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tarpon_fetch::trace::Trace;
 use tarpon_layer::ObjectId;
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_oci::Digest;
-use tarpon_store::LoadedImage;
+use tarpon_store::{LoadedImage, MappedFile};
 use tarpon_tree::Line;
 use tarpon_tree::erofs::Image;
 
-/// Adds a path and a layer to each touch of an object of the image, as far as they can be told.
-pub(super) fn add(trace: &mut Trace, image: LoadedImage) {
-    let table = ChunkTable::open(image.chunks).ok();
-    let mut paths: HashMap<ObjectId, String> = HashMap::new();
-    if let Ok(tree) = Image::open(image.tree) {
-        // Of several paths the first counts.
-        let mut name = |line: Line<'_>| {
-            if let Some(object) = line.object {
-                paths.entry(object).or_insert_with(|| format!("/{}", String::from_utf8_lossy(line.path)));
-            }
-        };
-        let _as_far_as_it_goes = tree.lines(&mut name);
+/// Where some objects of an image are, as far as it can be told.
+pub(crate) struct Hints {
+    paths: HashMap<ObjectId, String>,
+    table: Option<ChunkTable<MappedFile>>,
+}
+
+impl Hints {
+    /// Where these objects are.
+    pub(crate) fn of(image: LoadedImage, wanted: &HashSet<ObjectId>) -> Self {
+        let mut paths: HashMap<ObjectId, String> = HashMap::new();
+        if let Ok(tree) = Image::open(image.tree) {
+            // Of several paths the first counts.
+            let mut name = |line: Line<'_>| {
+                if let Some(object) = line.object.filter(|object| wanted.contains(object)) {
+                    paths.entry(object).or_insert_with(|| format!("/{}", String::from_utf8_lossy(line.path)));
+                }
+            };
+            let _as_far_as_it_goes = tree.lines(&mut name);
+        }
+        Self { paths, table: ChunkTable::open(image.chunks).ok() }
     }
-    for touch in &mut trace.touches {
-        touch.path = paths.get(&touch.object).cloned();
-        touch.layer = table.as_ref().and_then(|table| layer_of(table, &touch.object));
+
+    /// The object's path in the image.
+    pub(crate) fn path(&self, object: &ObjectId) -> Option<String> {
+        self.paths.get(object).cloned()
+    }
+
+    /// The layer that the object lies in.
+    pub(crate) fn layer(&self, object: &ObjectId) -> Option<Digest> {
+        let table = self.table.as_ref()?;
+        let chunk = table.chunk(table.find(object)?.chunks.start)?;
+        Some(table.layer(chunk.layer)?.blob.digest)
     }
 }
 
-fn layer_of<B: AsRef<[u8]>>(table: &ChunkTable<B>, object: &ObjectId) -> Option<Digest> {
-    let chunk = table.chunk(table.find(object)?.chunks.start)?;
-    Some(table.layer(chunk.layer)?.blob.digest)
+/// Adds a path and a layer to each touch of an object of the image, as far as they can be told.
+pub(super) fn add(trace: &mut Trace, image: LoadedImage) {
+    let hints = Hints::of(image, &trace.touches.iter().map(|touch| touch.object).collect());
+    for touch in &mut trace.touches {
+        touch.path = hints.path(&touch.object);
+        touch.layer = hints.layer(&touch.object);
+    }
 }

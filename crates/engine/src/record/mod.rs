@@ -1,6 +1,6 @@
 //! Recording a start: the image runs on a mount of which every read is noted, until it is ready.
 
-mod hints;
+pub(crate) mod hints;
 mod until;
 
 use std::path::{Path, PathBuf};

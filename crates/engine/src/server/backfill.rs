@@ -70,7 +70,11 @@ impl Backfills {
         }
         let how = request.backfill;
         let (told, status) = watch::channel(BackfillStatus::begun(how));
-        let pace = Arc::new(Gate { rate: request.backfill_rate, next: Mutex::new(Instant::now()) });
+        let pace = Arc::new(Gate {
+            rate: request.backfill_rate,
+            next: Mutex::new(Instant::now()),
+            counted: Some(image.clone()),
+        });
         let readers = Readers { fetcher: self.fetcher.clone(), how, image: image.clone() };
         let source = Arc::new(Turns::new(image.source(), readers));
         let (images, manifest) = (self.images.clone(), request.manifest);
@@ -251,6 +255,8 @@ impl Turn for Readers {
 struct Gate {
     rate: Option<NonZeroU64>,
     next: Mutex<Instant>,
+    /// The image whose bytes they are counted as.
+    counted: Option<Arc<Image>>,
 }
 
 impl Gate {
@@ -268,6 +274,9 @@ impl Gate {
 
 impl Pace for Gate {
     fn pass(&self, bytes: u64) -> BoxFuture<'_, ()> {
+        if let Some(image) = &self.counted {
+            image.handle().backfilled(bytes);
+        }
         async move {
             if let Some(next) = self.after(bytes) {
                 tokio::time::sleep_until(next).await;

@@ -13,7 +13,7 @@ use tarpon_oci::Blob;
 use tarpon_store::Store;
 
 use super::wire;
-use crate::protocol::{ANSWER, Access, MountRequest, MountStatus, Request, Response};
+use crate::protocol::{ANSWER, Access, MountAccount, MountRequest, MountStatus, Request, Response};
 use crate::{Error, ErrorKind, Result};
 
 /// How often a server is started before giving up: it may lose the race for the lock to another one that is just
@@ -81,6 +81,15 @@ impl Client {
         match self.ask(&Request::Status)? {
             None => Ok(None),
             Some(Response::Status { mounts }) => Ok(Some(mounts)),
+            Some(other) => Err(unexpected(other)),
+        }
+    }
+
+    /// What the mount waited for. `None`: no server runs.
+    pub(crate) fn why(&self, mountpoint: &Path) -> Result<Option<MountAccount>> {
+        match self.ask(&Request::Why { mountpoint: mountpoint.to_owned() })? {
+            None => Ok(None),
+            Some(Response::Why(account)) => Ok(Some(*account)),
             Some(other) => Err(unexpected(other)),
         }
     }

@@ -60,6 +60,11 @@ impl Image {
         self.repository.ignores_ranges()
     }
 
+    /// Its place among the fetcher's images.
+    pub(super) fn handle(&self) -> &ImageHandle {
+        &self.handle
+    }
+
     /// As [`ImageHandle::contested_inode`].
     pub(super) fn contested_inode(&self) -> Option<Digest> {
         self.handle.contested_inode()
@@ -111,6 +116,11 @@ impl Images {
 
     pub(super) fn fetcher(&self) -> &Fetcher {
         &self.fetcher
+    }
+
+    /// All that are loaded.
+    pub(super) fn all(&self) -> Vec<Arc<Image>> {
+        self.loaded.lock().values().cloned().collect()
     }
 
     /// Loads the image, or takes it as it was loaded for an earlier mount.

@@ -68,6 +68,7 @@ pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
         requests: 0,
         failed_reads: 0,
         last_error: None,
+        metrics: None,
         counters: serde_json::Value::Null,
     }
 }
@@ -106,6 +107,7 @@ mod tests {
             backfill_rate: None,
             credentials_lost: false,
             record: false,
+            metrics: None,
             fallbacks: Vec::new(),
         }
     }

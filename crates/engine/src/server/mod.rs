@@ -10,12 +10,14 @@ mod early;
 mod images;
 mod listen;
 mod memo;
+mod metrics;
 mod mounts;
 mod places;
 mod recording;
 pub(crate) mod recover;
 mod sharing;
 mod signals;
+mod why;
 mod wire;
 
 use std::sync::Arc;
@@ -96,6 +98,11 @@ impl Server {
         }
     }
 
+    /// Where it tells its metrics, if it does.
+    pub fn metrics(&self) -> Option<std::net::SocketAddr> {
+        self.mounts.endpoint.address()
+    }
+
     #[cfg(test)]
     fn backfills(&self) -> &backfill::Backfills {
         self.mounts.backfills()
@@ -121,6 +128,7 @@ impl Server {
     pub async fn stop(self, unmount: bool) {
         let Self { mounts, listener, maintenance, lock, signals: _ } = self;
         maintenance.abort();
+        mounts.endpoint.close();
         // Closed before the lock is given back: whoever finds the lock taken looks here for somebody who answers.
         listener.abort();
         let _aborted = listener.await;
@@ -143,11 +151,13 @@ pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
     let done = tokio::task::spawn_blocking(move || match request {
         Request::Mount { request, namespaces } => {
             namespaces.check()?;
+            metrics::tell(&mounts, &request)?;
             mounts.mount(*request).map(|status| Response::Mounted(Box::new(status)))
         }
         Request::Bring { image, access, pack } => mounts.bring(image, access, pack).map(|()| Response::Coming),
         Request::Unmount { mountpoint } => mounts.unmount(&mountpoint).map(|how| Response::Unmounted { how }),
         Request::Trace { mountpoint } => mounts.trace(&mountpoint).map(|file| Response::Trace { file }),
+        Request::Why { mountpoint } => mounts.why(&mountpoint).map(|account| Response::Why(Box::new(account))),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),
     })
     .await

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use super::backfill::Backfills;
 use super::images::{Image, Images};
 use super::memo::Memo;
+use super::metrics::Endpoint;
 use super::places::{Client, Leaving, Places};
 use super::recording::Recording;
 use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus};
@@ -24,8 +25,9 @@ use crate::{Engine, Error, ErrorKind, Result};
 pub(crate) struct Mounts {
     store: Store,
     host: Host,
-    images: Arc<Images>,
+    pub(super) images: Arc<Images>,
     backfills: Backfills,
+    pub(super) endpoint: Endpoint,
     runtime: Handle,
     pub(super) places: Arc<Places<Served>>,
     /// What a dead server had mounted and this one could not mount again.
@@ -35,8 +37,8 @@ pub(crate) struct Mounts {
 /// What is mounted at a place.
 pub(super) struct Served {
     pub(super) request: MountRequest,
-    image: Arc<Image>,
-    mounted: Mounted,
+    pub(super) image: Arc<Image>,
+    pub(super) mounted: Mounted,
     before: Baseline,
     pub(super) recording: Option<Recording>,
 }
@@ -56,7 +58,8 @@ impl Mounts {
         let host = Host::new(Arc::new(fetcher.clone()), runtime.clone(), scratch).map_err(cannot_mount)?;
         let images = Arc::new(Images::new(store.clone(), fetcher.clone()));
         let backfills = Backfills::new(store.clone(), fetcher, runtime.clone(), images.clone());
-        Ok(Self { store, host, images, backfills, runtime, places: Arc::default(), lost: Mutex::default() })
+        let (places, lost, endpoint) = (Arc::default(), Mutex::default(), Endpoint::default());
+        Ok(Self { store, host, images, backfills, endpoint, runtime, places, lost })
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -109,6 +112,9 @@ impl Mounts {
             }
         };
         memo.mode = Some(mounted.mode());
+        if mounted.mode() == Mode::Native {
+            image.handle().kernel_reads();
+        }
         if let Err(error) = memo.write(&self.store) {
             tracing::debug!(%error, "the record does not say in which mode it is mounted");
         }
@@ -209,8 +215,9 @@ impl Mounts {
         self.backfills.end(&manifest, is_mounted);
     }
 
-    fn describe(&self, served: &Served) -> MountStatus {
-        MountStatus { backfill: self.backfills.status(&served.request.manifest), ..served.status() }
+    pub(super) fn describe(&self, served: &Served) -> MountStatus {
+        let (backfill, metrics) = (self.backfills.status(&served.request.manifest), self.endpoint.address());
+        MountStatus { backfill, metrics, ..served.status() }
     }
 
     pub(super) fn forget(&self, mountpoint: &Path) {
@@ -268,6 +275,7 @@ impl Served {
             requests: transfers.requests.saturating_sub(before.requests),
             failed_reads,
             last_error: counters.last_error.clone().filter(|_| failed_reads > 0),
+            metrics: None,
             counters: serde_json::to_value(counters).unwrap_or_default(),
         }
     }

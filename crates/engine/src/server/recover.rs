@@ -33,13 +33,14 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
         mounts.forget(&record.mountpoint);
         return Ok(());
     }
-    let memo = memo.ok_or("its record is of another version")?;
+    let mut memo = memo.ok_or("its record is of another version")?;
     if memo.request.record {
         // What was noted is lost, and its container has nothing to read from any more.
         mounts.forget(&record.mountpoint);
         remove_place(mounts, record);
         return Ok(());
     }
+    super::metrics::tell_again(mounts, &mut memo.request);
     match super::answer(mounts, Request::mount(memo.request)).await {
         Response::Failed { step, cause, .. } => Err(format!("{step}: {cause}")),
         _ => {

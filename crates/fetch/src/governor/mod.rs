@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 use crate::host::Host;
 use crate::image::Image;
+use crate::journal::Event;
 use crate::lanes::Lane;
 
 use burst::Burst;
@@ -116,16 +117,16 @@ impl Governor {
 }
 
 /// A reader waits for bytes of this image, until it is dropped.
-pub(crate) struct Waiting(Arc<Image>);
+pub(crate) struct Stalling(Arc<Image>);
 
-impl Waiting {
+impl Stalling {
     pub(crate) fn begin(image: &Arc<Image>) -> Self {
         image.governor.state.lock().burst.begin(Instant::now());
         Self(image.clone())
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Stalling {
     fn drop(&mut self) {
         self.0.governor.state.lock().burst.end(Instant::now());
     }
@@ -189,8 +190,12 @@ impl Host {
     }
 }
 
-/// The one place where a switch is told: in the counters and in a line of the log.
+/// The one place where a switch is told: in the counters, in the journal and in a line of the log.
 fn announce(image: &Image, measured: &Measurements) {
     image.tally.add(|counters| &counters.whole_downloads, 1);
     tracing::info!(image = %image.name, "the rest of the image is brought whole: {measured}");
+    image.journal.note(Event::Switched {
+        to: "the rest of the image is brought whole".to_owned(),
+        reason: measured.to_string(),
+    });
 }

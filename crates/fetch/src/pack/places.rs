@@ -12,10 +12,7 @@ use tarpon_oci::Blob;
 use super::index::{BootFrame, BootIndex};
 use crate::config::PIECE_CHUNKS;
 use crate::image::Image;
-use crate::plan::{Piece, PieceChunk, PieceKey};
-
-/// Stands for the layer of a piece that lies in the pack: no table has so many.
-const NO_LAYER: u16 = u16::MAX;
+use crate::plan::{NO_LAYER, Piece, PieceChunk, PieceKey};
 
 /// A boot pack, seen through the chunk table of its image: chunks that it holds are taken from it rather than from their
 /// layer, and checked against the same digests.
@@ -73,7 +70,7 @@ impl Pack {
 
     /// The frame as a piece; none if it holds nothing of use. The first chunk that `is_wanted` likes comes first in it.
     pub(crate) fn piece(&self, image: &Arc<Image>, frame: u32, is_wanted: impl Fn(u32) -> bool) -> Option<Piece> {
-        if self.given_up.load(Relaxed) {
+        if self.is_given_up() {
             return None;
         }
         let Frame { offset, length, chunks } = self.frames.get(frame as usize)?;
@@ -85,6 +82,16 @@ impl Pack {
         Some(Piece { key, blob: self.blob, image: image.clone(), layer: NO_LAYER, chunks: chunks? })
     }
 
+    /// Encoded bytes of all frames.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.frames.last().map_or(0, |last| last.offset + last.length)
+    }
+
+    /// Whether it was given up.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Relaxed)
+    }
+
     /// How many frames there are.
     pub(crate) fn frames(&self) -> u32 {
         u32::try_from(self.frames.len()).unwrap_or(u32::MAX)
@@ -92,7 +99,7 @@ impl Pack {
 
     /// Whether a piece was planned from it.
     pub(crate) fn holds(&self, piece: &Piece) -> bool {
-        piece.layer == NO_LAYER && piece.blob == self.blob
+        piece.is_of_a_pack() && piece.blob == self.blob
     }
 }
 

@@ -12,6 +12,7 @@ use super::places::Pack;
 use crate::governor::Held;
 use crate::host::Host;
 use crate::image::Image;
+use crate::journal::Event;
 use crate::lanes::Lane;
 use crate::plan::{Piece, PieceChunk};
 
@@ -26,6 +27,7 @@ impl Host {
     /// Brings all frames of the pack that hold anything that is not here.
     pub(crate) async fn replay(self: Arc<Self>, image: Arc<Image>, pack: Arc<Pack>) {
         let _held = Held::begin(&image);
+        image.journal.note(Event::PackBegan { bytes: pack.bytes() });
         let mut under_way = FuturesUnordered::new();
         let (mut next, mut most) = (0, FIRST_BYTES);
         while next < pack.frames() && !self.bypass.is_active() {
@@ -41,6 +43,9 @@ impl Host {
             }
         }
         while under_way.next().await.is_some() {}
+        if !pack.is_given_up() {
+            image.journal.note(Event::PackEnded);
+        }
     }
 
     /// The frames from `next` on that are needed, up to `most` encoded bytes of them, and the one after them.

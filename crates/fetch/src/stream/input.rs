@@ -13,6 +13,7 @@ use crate::body::Body;
 use crate::breaker::Attempt;
 use crate::error::PieceError;
 use crate::image::Image;
+use crate::lanes::Lane;
 
 /// Bytes of one part on its way to the decoder.
 const PART_BYTES: usize = 256 << 10;
@@ -31,9 +32,10 @@ impl Input {
         runtime: &Handle,
         image: &Arc<Image>,
         blob: Blob,
+        lane: Lane,
         stall_limit: Duration,
     ) -> Result<Self, PieceError> {
-        let mut body = Body::open(image, blob, 0..blob.size, stall_limit, Some(Attempt::begin(image)?)).await?;
+        let mut body = Body::open(image, blob, 0..blob.size, lane, stall_limit, Some(Attempt::begin(image)?)).await?;
         let (sender, parts) = mpsc::channel(PARTS);
         runtime.spawn(async move {
             let mut left = blob.size;

@@ -176,7 +176,7 @@ impl Host {
     ) -> Result<(), PieceError> {
         let admitted = self.lanes.admit_demand(&source.budget, walker::MEMORY_BYTES).await;
         let _admission = admitted.ok_or(PieceError::Cancelled)?;
-        let mut walker = Walker::open(self, pass, &first.piece, source).await?;
+        let mut walker = Walker::open(self, pass, first, source).await?;
         while self.somebody_waits(pass).await {
             let step = self.runtime.spawn_blocking(move || walker.walk_to_goal());
             match step.await.map_err(|_| PieceError::Cancelled)?? {

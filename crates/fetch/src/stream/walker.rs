@@ -16,7 +16,7 @@ use crate::flight::Flight;
 use crate::host::Host;
 use crate::image::Image;
 use crate::object::Object;
-use crate::plan::{Piece, PieceChunk, PieceKey};
+use crate::plan::{PieceChunk, PieceKey};
 use crate::{ObjectStore, ObjectWriter, PartialObject, StoreError};
 
 /// What a pass holds in memory at most: parts on their way, a window, one chunk.
@@ -50,15 +50,16 @@ impl Walker {
     pub(crate) async fn open(
         host: &Arc<Host>,
         pass: &Arc<Pass>,
-        piece: &Piece,
+        first: &Flight,
         source: &Arc<Image>,
     ) -> Result<Self, PieceError> {
+        let piece = &first.piece;
         let found = (0..source.table.layer_count()).find_map(|number| {
             let layer = source.table.layer(number).filter(|layer| layer.blob == piece.blob)?;
             Some((number, layer))
         });
         let (layer, entry) = found.ok_or_else(|| PieceError::BadTable("a layer of another image".into()))?;
-        let input = Input::open(&host.runtime, source, piece.blob, host.config.stall_limit).await?;
+        let input = Input::open(&host.runtime, source, piece.blob, first.lane(), host.config.stall_limit).await?;
         // A decoder may read the first header at once, which blocks.
         let reader = host.runtime.spawn_blocking(move || LayerReader::new(input, entry.compression)).await;
         let reader = reader.map_err(|_going_down| PieceError::Cancelled)?;

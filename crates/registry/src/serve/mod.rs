@@ -1,12 +1,13 @@
-//! A small read-only registry over loopback HTTP: for `tarpon demo`, and under the test registry.
+//! A small HTTP server, and on it a read-only registry: for `tarpon demo`, and under the test registry.
 //!
-//! It has no TLS, no authentication and no push, and listens on this machine only.
+//! It has no TLS and no authentication, and the registry no push; that listens on this machine only.
 
 mod contents;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -25,8 +26,22 @@ use crate::stats::{Counters, Stats};
 
 /// Bytes of a request's body that are taken.
 const REQUEST_BYTES: usize = 64 << 10;
-/// Connections at once. More wait.
-const CONNECTIONS: usize = 256;
+
+/// What clients may cost.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections at once. More wait.
+    pub connections: usize,
+    /// Bytes of a request's line and headers; at least 8 KiB.
+    pub head_bytes: usize,
+    /// How long a connection lasts, whatever it does; after an answer it is closed. None: as long as its client likes, and for many requests.
+    pub lifetime: Option<Duration>,
+}
+
+impl Limits {
+    /// For clients that are our own.
+    const OWN: Self = Self { connections: 256, head_bytes: 400 << 10, lifetime: None };
+}
 
 /// Answers requests. An error breaks the connection without an answer.
 pub trait Handler: Send + Sync + 'static {
@@ -50,11 +65,20 @@ pub struct Server {
 impl Server {
     /// Listens on a free port of 127.0.0.1 and answers with `handler`.
     pub async fn start(handler: Arc<dyn Handler>) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        Self::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?, handler, Limits::OWN)
+    }
+
+    /// Answers with `handler` whoever comes to `listener`, within `limits`. Must be called in a runtime.
+    pub fn on(listener: TcpListener, handler: Arc<dyn Handler>, limits: Limits) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let counters = Arc::new(Counters::default());
-        let accepting = tokio::spawn(accept(listener, handler, counters.clone()));
+        let accepting = tokio::spawn(accept(listener, handler, limits, counters.clone()));
         Ok(Self { address, counters, accepting })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// `127.0.0.1:PORT`: the registry part of a reference.
@@ -74,16 +98,16 @@ impl Drop for Server {
     }
 }
 
-async fn accept(listener: TcpListener, handler: Arc<dyn Handler>, counters: Arc<Counters>) {
+async fn accept(listener: TcpListener, handler: Arc<dyn Handler>, limits: Limits, counters: Arc<Counters>) {
     // Dropped with this task, which ends the connections too.
     let mut connections = JoinSet::new();
     loop {
-        while connections.len() >= CONNECTIONS {
+        while connections.len() >= limits.connections {
             connections.join_next().await;
         }
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
-            Ok((stream, _)) => drop(connections.spawn(serve(stream, handler.clone(), counters.clone()))),
+            Ok((stream, _)) => drop(connections.spawn(serve(stream, handler.clone(), limits, counters.clone()))),
             Err(error) => {
                 // Out of file descriptors, most likely: a connection must end first.
                 tracing::warn!("accepting a connection: {error}");
@@ -93,7 +117,7 @@ async fn accept(listener: TcpListener, handler: Arc<dyn Handler>, counters: Arc<
     }
 }
 
-async fn serve(stream: TcpStream, handler: Arc<dyn Handler>, counters: Arc<Counters>) {
+async fn serve(stream: TcpStream, handler: Arc<dyn Handler>, limits: Limits, counters: Arc<Counters>) {
     drop(stream.set_nodelay(true));
     let service = service_fn(|request: Request<Incoming>| {
         let (handler, counters) = (handler.clone(), counters.clone());
@@ -113,8 +137,14 @@ async fn serve(stream: TcpStream, handler: Arc<dyn Handler>, counters: Arc<Count
             io::Result::Ok(answer.map(frames))
         }
     });
-    let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.max_buf_size(limits.head_bytes).keep_alive(limits.lifetime.is_none());
+    let connection = http.serve_connection(TokioIo::new(stream), service);
+    let ended = match limits.lifetime {
+        None => connection.await,
+        Some(lifetime) => tokio::time::timeout(lifetime, connection).await.unwrap_or(Ok(())),
+    };
+    if let Err(error) = ended {
         tracing::debug!("serving a connection: {error}");
     }
 }

@@ -202,7 +202,7 @@ async fn what_is_streamed_is_kept_for_a_server_that_comes_after_one_that_was_kil
     let prepared = host.engine.prepare(&lab.request(), &Silent).await.unwrap();
     let source = host.mount(&prepared, Backfill::Off).source();
     assert!(host.backfills.status(prepared.manifest()).is_none());
-    let pace = Arc::new(Gate { rate: None, next: Mutex::new(Instant::now()) });
+    let pace = Arc::new(Gate { rate: None, next: Mutex::new(Instant::now()), counted: None });
     let completion =
         Completion::open(host.engine.store().clone(), prepared.manifest(), source.clone(), pace.clone()).unwrap();
     Arc::new(completion).layer(0).await.unwrap();
@@ -412,7 +412,7 @@ async fn scripted(replies: Vec<Then>) -> (BackfillStatus, Duration, Vec<String>)
     let prepared = engine.prepare(&lab.request(), &Silent).await.unwrap();
     let source = Arc::new(MemorySource::new(lab.image.layers.iter().map(|layer| layer.blob.clone().into())));
     source.script(replies.into_iter().map(Into::into));
-    let pace = Arc::new(Gate { rate: None, next: Mutex::new(Instant::now()) });
+    let pace = Arc::new(Gate { rate: None, next: Mutex::new(Instant::now()), counted: None });
     let completion = Completion::open(engine.store().clone(), prepared.manifest(), source, pace).unwrap();
     let (told, mut status) = watch::channel(BackfillStatus::begun(Backfill::Idle));
     let problems = tokio::spawn(async move {
@@ -496,7 +496,7 @@ async fn it_ends_with_the_last_mount_of_the_image() {
 
 #[tokio::test(start_paused = true)]
 async fn no_more_bytes_pass_in_a_second_than_may() {
-    let gate = Gate { rate: NonZeroU64::new(1000), next: Mutex::new(Instant::now()) };
+    let gate = Gate { rate: NonZeroU64::new(1000), next: Mutex::new(Instant::now()), counted: None };
     let began = Instant::now();
     for _ in 0..10 {
         gate.pass(500).await;

@@ -1,17 +1,23 @@
 //! What was asked, fetched and served, per image and for the host: counters that only grow, and gauges that are zero
 //! when nothing is going on.
 
+mod histogram;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use self::histogram::Waits;
+pub use self::histogram::{Bucket, Histogram, STALL_MILLIS};
+use crate::early::{Early, EarlyCounters};
 use crate::lanes::Lane;
 
 /// Counters of one image or of the host, as they were at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Stats {
     /// Reads that were answered with bytes.
     pub reads: u64,
@@ -21,8 +27,10 @@ pub struct Stats {
     pub bytes_served: u64,
     /// Requests to the source.
     pub requests: u64,
-    /// Bytes that the source sent.
+    /// Bytes that the source sent: for readers, from boot packs, and ahead of readers. Not what completes the image in the background.
     pub bytes_fetched: u64,
+    /// Those of them that came for requests that readers made.
+    pub bytes_demand: u64,
     /// Those of them that a boot pack brought before a reader asked for them (or while one joined).
     pub bytes_trace: u64,
     /// Those of them that were read ahead of a sequential reader.
@@ -31,10 +39,20 @@ pub struct Stats {
     pub bytes_whole: u64,
     /// How often the rest of an image was begun to be brought whole, because readers had waited too long for parts of it.
     pub whole_downloads: u64,
+    /// Bytes of layers that the completion in the background streamed. They are on top of `bytes_fetched`.
+    pub bytes_backfill: u64,
+    /// What became of what the boot pack brought.
+    pub early_trace: Early,
+    /// What became of what was read ahead.
+    pub early_ahead: Early,
     /// Reads that had to wait for a source.
     pub stalls: u64,
     /// Milliseconds that reads waited for a source, summed over all reads.
     pub stall_millis: u64,
+    /// The longest of these waits.
+    pub slowest_stall_millis: u64,
+    /// How many of them were how long.
+    pub stall_histogram: Histogram,
     /// Reads that failed; for an image: that its source could not answer.
     pub failed_reads: u64,
     /// Pieces whose bytes did not match their digest.
@@ -59,13 +77,19 @@ pub(crate) struct Counters {
     pub(crate) hits: Counter,
     pub(crate) bytes_served: Counter,
     pub(crate) requests: Counter,
-    pub(crate) bytes_fetched: Counter,
-    pub(crate) bytes_trace: Counter,
-    pub(crate) bytes_ahead: Counter,
-    pub(crate) bytes_whole: Counter,
+    bytes_fetched: Counter,
+    bytes_demand: Counter,
+    bytes_trace: Counter,
+    bytes_ahead: Counter,
+    bytes_whole: Counter,
     pub(crate) whole_downloads: Counter,
+    pub(crate) bytes_backfill: Counter,
+    early_trace: EarlyCounters,
+    early_ahead: EarlyCounters,
+    /// The kernel reads complete objects without asking.
+    pub(crate) kernel_reads: AtomicBool,
     pub(crate) stalls: Counter,
-    pub(crate) stall_millis: Counter,
+    waits: Waits,
     pub(crate) failed_reads: Counter,
     pub(crate) digest_failures: Counter,
     pub(crate) poisoned_objects: Counter,
@@ -89,7 +113,7 @@ impl Counter {
         self.0.fetch_sub(amount, Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
@@ -99,19 +123,40 @@ impl Counters {
         *self.last_error.lock() = Some(error.to_string());
     }
 
+    /// What was brought early, in this lane; there is none for demand.
+    pub(crate) fn early(&self, lane: Lane) -> &EarlyCounters {
+        if lane == Lane::Trace { &self.early_trace } else { &self.early_ahead }
+    }
+
+    fn bytes_of(&self, lane: Lane) -> &Counter {
+        match lane {
+            Lane::Demand => &self.bytes_demand,
+            Lane::Trace => &self.bytes_trace,
+            Lane::Ahead => &self.bytes_ahead,
+            Lane::Whole => &self.bytes_whole,
+        }
+    }
+
     pub(crate) fn snapshot(&self) -> Stats {
+        let kernel_reads = self.kernel_reads.load(Relaxed);
         Stats {
             reads: self.reads.get(),
             hits: self.hits.get(),
             bytes_served: self.bytes_served.get(),
             requests: self.requests.get(),
             bytes_fetched: self.bytes_fetched.get(),
+            bytes_demand: self.bytes_demand.get(),
             bytes_trace: self.bytes_trace.get(),
             bytes_ahead: self.bytes_ahead.get(),
             bytes_whole: self.bytes_whole.get(),
             whole_downloads: self.whole_downloads.get(),
+            bytes_backfill: self.bytes_backfill.get(),
+            early_trace: self.early_trace.snapshot(kernel_reads),
+            early_ahead: self.early_ahead.snapshot(kernel_reads),
             stalls: self.stalls.get(),
-            stall_millis: self.stall_millis.get(),
+            stall_millis: self.waits.millis(),
+            slowest_stall_millis: self.waits.slowest_millis(),
+            stall_histogram: self.waits.histogram(),
             failed_reads: self.failed_reads.get(),
             digest_failures: self.digest_failures.get(),
             poisoned_objects: self.poisoned_objects.get(),
@@ -138,14 +183,10 @@ impl Tally {
         counter(&self.host).add(amount);
     }
 
-    /// Bytes came for a lane; demand is what remains of all bytes.
+    /// Bytes came for a request in this lane.
     pub(crate) fn fetched_for(&self, lane: Lane, bytes: usize) {
-        match lane {
-            Lane::Demand => {}
-            Lane::Trace => self.add(|counters| &counters.bytes_trace, bytes as u64),
-            Lane::Ahead => self.add(|counters| &counters.bytes_ahead, bytes as u64),
-            Lane::Whole => self.add(|counters| &counters.bytes_whole, bytes as u64),
-        }
+        self.add(|counters| &counters.bytes_fetched, bytes as u64);
+        self.add(|counters| counters.bytes_of(lane), bytes as u64);
     }
 
     /// Remembers the failure for `status`.
@@ -180,7 +221,8 @@ impl Tally {
 
     fn stalled(&self, waited: Duration) {
         self.add(|counters| &counters.stalls, 1);
-        self.add(|counters| &counters.stall_millis, u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+        self.image.waits.count(waited);
+        self.host.waits.count(waited);
     }
 
     /// Counts a request that is under way until the guard is dropped.

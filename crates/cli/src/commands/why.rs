@@ -1,0 +1,262 @@
+//! `tarpon why`: what the readers of a mount waited for, and what can be done about it.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use clap::Args;
+use tarpon_engine::{Event, Explanation, Noted, SlowRead, WaitSum};
+use tarpon_oci::Digest;
+
+use super::mountpoint;
+use super::session::Session;
+use crate::cli::Global;
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
+use crate::output::{self, Table, escape, figures};
+use crate::size;
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon why /mnt                            what readers waited for, and what to do about it
+  tarpon why --json /mnt | jq -r '.advice[].text'
+
+The figures are the image's, since the server loaded it. A read waits only for bytes that are not here:
+an image that is here whole has nothing to explain.";
+
+/// Slow reads that are listed; all that are kept are in the JSON.
+const LISTED: usize = 10;
+
+/// Explain what the readers of a mounted image waited for
+///
+/// Says which reads waited longest, and for what; which bytes were fetched for readers, by boot packs, ahead and in the background, and what of
+/// that nobody read; what failed or was decided otherwise; and what the figures call for.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Why {
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    /// The mount point
+    #[arg(value_name = "MOUNT")]
+    mount: PathBuf,
+}
+
+impl Why {
+    pub(crate) fn run(self, global: &Global) -> Result {
+        let session = Session::open(global)?;
+        let doing = || format!("cannot explain {}", self.mount.display());
+        let path = mountpoint::resolve(&self.mount)
+            .map_err(|error| Failure::new(Exit::NotFound, format_args!("{}: {error}", doing())))?;
+        let explained = session.engine().why(&path).doing(doing)?;
+        if self.json { output::json(&explained) } else { output::text(&text(&explained)) }
+    }
+}
+
+/// All of it, for people.
+fn text(explained: &Explanation) -> String {
+    let sections = [
+        ("", facts(explained)),
+        ("Waited for", waits(&explained.waits)),
+        ("Slowest reads", slowest(&explained.slowest)),
+        ("Happened", events(explained)),
+        ("What to do", advice(explained)),
+    ];
+    let mut text = String::new();
+    for (title, lines) in sections.iter().filter(|(_, lines)| !lines.is_empty()) {
+        if !title.is_empty() {
+            text += &format!("\n{title}:\n");
+        }
+        text += lines;
+    }
+    text
+}
+
+fn facts(explained: &Explanation) -> String {
+    let Explanation { mount, bytes, pack, read_ahead, .. } = explained;
+    let mut table = Table::new(&["", ""]);
+    let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
+    row("mount", escape(mount.mountpoint.as_os_str().as_bytes()));
+    row("image", format!("{} ({})", escape(mount.image.as_bytes()), output::short_digest(&mount.manifest)));
+    row("mode", mount.mode.clone());
+    row("waited", figures::stalls(explained.stalls, explained.stall_millis, explained.slowest_stall_millis));
+    row("fetched", figures::lanes(bytes.demand, bytes.pack, bytes.read_ahead, bytes.whole, bytes.backfill));
+    for (name, early) in [("boot pack", pack), ("read ahead", read_ahead)] {
+        if early.brought > 0 {
+            row(name, figures::early(early));
+        }
+    }
+    for fallback in &mount.fallbacks {
+        row("fell back", escape(fallback.as_bytes()));
+    }
+    table.to_string()
+}
+
+fn waits(waits: &[WaitSum]) -> String {
+    let all: u64 = waits.iter().map(|wait| wait.millis).sum();
+    let mut table = Table::new(&[">", ">", ">", "", ""]);
+    for wait in waits {
+        table.row([
+            format!("  {}", figures::duration(wait.millis)),
+            size::percent(wait.millis, all),
+            figures::reads(wait.stalls),
+            figures::waited_for(wait.waited_for).to_owned(),
+            wait.layer.as_ref().map(layer).unwrap_or_default(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn slowest(slowest: &[SlowRead]) -> String {
+    let mut table = Table::new(&[">", ">", "", "", ""]);
+    for read in slowest.iter().take(LISTED) {
+        let stall = &read.stall;
+        let name =
+            read.path.as_ref().map_or_else(|| format!("object {}", stall.object), |path| escape(path.as_bytes()));
+        let failed = if stall.failed { ", in vain" } else { "" };
+        table.row([
+            format!("  {}", figures::duration(stall.waited_millis)),
+            format!("+{}", figures::duration(stall.at_millis)),
+            format!("{name}, {} at {}", size::human(stall.length), stall.offset),
+            format!("for {}{failed}", figures::waited_for(stall.waited_for)),
+            read.file_layer.as_ref().map(layer).unwrap_or_default(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn layer(digest: &Digest) -> String {
+    format!("layer {}", output::short_digest(digest))
+}
+
+fn events(explained: &Explanation) -> String {
+    let mut table = Table::new(&[">", ""]);
+    if explained.events_dropped > 0 {
+        table.row(["  …".to_owned(), format!("{} earlier events are not kept", explained.events_dropped)]);
+    }
+    for noted in &explained.events {
+        table.row([format!("  +{}", figures::duration(noted.at_millis)), event(noted)]);
+    }
+    table.to_string()
+}
+
+fn event(noted: &Noted) -> String {
+    let text = match &noted.event {
+        Event::PackBegan { bytes } => format!("the boot pack began to come, {}", size::human(*bytes)),
+        Event::PackEnded => "the boot pack is here".to_owned(),
+        Event::PackGivenUp { reason } => format!("the boot pack was given up, and layers are read instead: {reason}"),
+        Event::SourceFailed { reason } => format!("the source failed: {reason}"),
+        Event::SourceRests { reason } => format!("the source is left alone for a while: {reason}"),
+        Event::SourceAnswers => "the source answers again".to_owned(),
+        Event::Corrupt { reason } => format!("wrong bytes: {reason}"),
+        Event::Refuted { object } => format!("object {object} is not what the index promises"),
+        Event::Distrusted { layer, reason } => format!("layer {layer} is not served any more: {reason}"),
+        Event::StoreRefused { reason } => format!("the store took nothing: {reason}"),
+        Event::Switched { to, reason } => format!("{to}, because {reason}"),
+    };
+    let times = if noted.times > 1 { format!(" ({} times)", noted.times) } else { String::new() };
+    format!("{}{times}", escape(text.as_bytes()))
+}
+
+fn advice(explained: &Explanation) -> String {
+    explained.advice.iter().map(|advice| format!("  {}\n", escape(advice.text.as_bytes()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_engine::{Advice, Bytes, Early, MountStatus, Stall, Topic, WaitedFor, Writable};
+
+    use super::*;
+
+    fn explained() -> Explanation {
+        let layer = Digest::of(b"layer");
+        let read = |path: Option<&str>, waited_millis, waited_for, failed| SlowRead {
+            stall: Stall {
+                object: Digest::of(b"object"),
+                offset: 1_048_576,
+                length: 131_072,
+                waited_millis,
+                at_millis: 1_234,
+                waited_for,
+                layer: Some(layer),
+                failed,
+            },
+            path: path.map(ToOwned::to_owned),
+            file_layer: Some(layer),
+        };
+        let noted = |at_millis, times, event| Noted { at_millis, times, event };
+        Explanation {
+            mount: MountStatus {
+                image: "localhost:5000/app:v1".into(),
+                manifest: Digest::of(b"manifest"),
+                mountpoint: "/mnt/app".into(),
+                mode: "fuse".into(),
+                writable: Writable::No,
+                verification: Vec::new(),
+                backfill: None,
+                fallbacks: vec!["mode fuse, not native: no root".into()],
+                problem: None,
+                credentials_lost: false,
+                alive: true,
+                server: 4711,
+                image_bytes: 50 << 20,
+                fetched_bytes: 6 << 20,
+                requests: 9,
+                failed_reads: 1,
+                last_error: None,
+                metrics: None,
+                counters: serde_json::json!({}),
+            },
+            has_pack: true,
+            loaded_unix_millis: 1_700_000_000_000,
+            stalls: 12,
+            stall_millis: 31_330,
+            slowest_stall_millis: 30_000,
+            waits: vec![
+                WaitSum { waited_for: WaitedFor::OwnRequest, layer: Some(layer), stalls: 9, millis: 30_900 },
+                WaitSum { waited_for: WaitedFor::Pack, layer: None, stalls: 3, millis: 430 },
+            ],
+            slowest: vec![
+                read(Some("/usr/lib/\u{1b}[31mlib.so"), 30_000, WaitedFor::OwnRequest, true),
+                read(None, 310, WaitedFor::Pack, false),
+            ],
+            bytes: Bytes { demand: 2 << 20, pack: 3 << 20, read_ahead: 0, whole: 0, backfill: 1 << 20 },
+            pack: Early { brought: 5 << 20, used: 4 << 20, unused: 1 << 20, unknown: 0 },
+            read_ahead: Early::default(),
+            events: vec![
+                noted(2, 1, Event::PackBegan { bytes: 3 << 20 }),
+                noted(61_000, 3, Event::SourceFailed { reason: "503".into() }),
+            ],
+            events_dropped: 2,
+            advice: vec![Advice { about: Topic::Source, text: "the source failed 3 times".into() }],
+        }
+    }
+
+    #[test]
+    fn everything_is_explained_and_nothing_from_an_image_reaches_the_terminal() {
+        let text = text(&explained());
+        assert!(!text.contains('\u{1b}'));
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn what_did_not_happen_has_no_section() {
+        let quiet = Explanation {
+            stalls: 0,
+            waits: Vec::new(),
+            slowest: Vec::new(),
+            pack: Early::default(),
+            events: Vec::new(),
+            events_dropped: 0,
+            advice: Vec::new(),
+            ..explained()
+        };
+        let text = text(&quiet);
+        assert!(text.contains("no read waited\n"), "{text}");
+        assert!(!text.contains(":\n"), "a section of nothing: {text}");
+    }
+
+    #[test]
+    fn the_json_of_an_explanation_has_a_stable_shape() {
+        insta::assert_snapshot!(serde_json::to_string_pretty(&explained()).expect("serialisable"));
+    }
+}

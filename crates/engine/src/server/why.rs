@@ -1,0 +1,20 @@
+//! What one mount waited for, as the server knows it.
+
+use std::path::Path;
+
+use super::mounts::Mounts;
+use crate::protocol::MountAccount;
+use crate::{Error, ErrorKind, Result};
+
+impl Mounts {
+    /// What is mounted at `mountpoint` waited for this.
+    pub(super) fn why(&self, mountpoint: &Path) -> Result<MountAccount> {
+        let mounts = self.places.mounted();
+        let served = mounts.iter().find(|served| served.request.mountpoint == mountpoint).ok_or_else(|| {
+            let cause = format!("no image is mounted at {}", mountpoint.display());
+            Error::new(ErrorKind::NotFound, "explain the mount", cause)
+        })?;
+        let (mount, image) = (self.describe(served), &served.image);
+        Ok(MountAccount { mount, has_pack: image.has_pack(), journal: image.handle().journal().account() })
+    }
+}

@@ -1,0 +1,191 @@
+//! Advice follows from figures: each is given for its own figures and for no others.
+
+use std::path::PathBuf;
+
+use tarpon_fetch::{Account, Early, Noted, Stall, WaitSum};
+use tarpon_mount::Writable;
+use tarpon_oci::Digest;
+
+use super::super::{SlowRead, explanation};
+use super::*;
+use crate::protocol::{BackfillStatus, LayerVerification, MountAccount, MountStatus};
+
+const MIB: u64 = 1 << 20;
+
+fn layer(format: &str, state: &str) -> LayerVerification {
+    LayerVerification { digest: Digest::of(format.as_bytes()), format: format.into(), state: state.into() }
+}
+
+/// A mount with a boot pack that waited for nothing.
+fn account() -> MountAccount {
+    let mount = MountStatus {
+        image: "localhost:5000/app:v1".into(),
+        manifest: Digest::of(b"manifest"),
+        mountpoint: PathBuf::from("/mnt"),
+        mode: "fuse".into(),
+        writable: Writable::No,
+        verification: vec![layer("estargz", "toc-verified")],
+        backfill: None,
+        fallbacks: Vec::new(),
+        problem: None,
+        credentials_lost: false,
+        alive: true,
+        server: 1,
+        image_bytes: 40 * MIB,
+        fetched_bytes: 0,
+        requests: 0,
+        failed_reads: 0,
+        last_error: None,
+        metrics: None,
+        counters: serde_json::json!({}),
+    };
+    let journal = Account {
+        loaded_unix_millis: 0,
+        slowest: Vec::new(),
+        waits: Vec::new(),
+        events: Vec::new(),
+        events_dropped: 0,
+    };
+    MountAccount { mount, has_pack: true, journal }
+}
+
+fn stall(at_millis: u64, waited_millis: u64, waited_for: WaitedFor) -> SlowRead {
+    let object = Digest::of(b"object");
+    let stall =
+        Stall { object, offset: 0, length: 10, waited_millis, at_millis, waited_for, layer: None, failed: false };
+    SlowRead { stall, path: None, file_layer: None }
+}
+
+fn noted(event: Event) -> Noted {
+    Noted { at_millis: 0, times: 3, event }
+}
+
+fn layers(sizes: &[(&str, u64)]) -> Vec<LayerRecord> {
+    let record = |(format, size): &(&str, u64)| LayerRecord {
+        digest: Digest::of(format.as_bytes()),
+        size: *size,
+        format: (*format).into(),
+        verification: String::new(),
+    };
+    sizes.iter().map(record).collect()
+}
+
+/// What is advised, and the only text if there is one.
+fn advised(account: MountAccount, slowest: Vec<SlowRead>, layers: &[LayerRecord]) -> Vec<Advice> {
+    explanation(account, slowest, layers).advice
+}
+
+fn only(advice: Vec<Advice>) -> (Topic, String) {
+    let [Advice { about, text }] = <[Advice; 1]>::try_from(advice).expect("one piece of advice");
+    (about, text)
+}
+
+#[test]
+fn nobody_who_waited_for_nothing_is_advised() {
+    assert_eq!(advised(account(), Vec::new(), &layers(&[("estargz", 40 * MIB)])), []);
+    let no_pack = MountAccount { has_pack: false, ..account() };
+    let short = vec![stall(10, WORTH_MILLIS - 1, WaitedFor::OwnRequest)];
+    assert_eq!(advised(no_pack, short, &[]), [], "or hardly anything");
+}
+
+#[test]
+fn waits_at_the_start_call_for_a_boot_pack_if_there_is_none() {
+    let slowest = || {
+        vec![
+            stall(10, 700, WaitedFor::OwnRequest),
+            stall(500, 400, WaitedFor::OtherReader),
+            stall(900, 300, WaitedFor::Local),
+        ]
+    };
+    let (about, text) = only(advised(MountAccount { has_pack: false, ..account() }, slowest(), &[]));
+    assert_eq!(about, Topic::NoPack);
+    assert!(text.starts_with("2 of the 3 slowest waits, 1.1 s in all, began within 60 s"), "{text}");
+    assert!(text.contains("`tarpon record --push localhost:5000/app:v1`"), "{text}");
+    assert_eq!(advised(account(), slowest(), &[]), [], "it has one");
+    let mut local = MountAccount { has_pack: false, ..account() };
+    local.mount.image = "oci:/srv/layout:v1".into();
+    assert_eq!(advised(local, slowest(), &[]), [], "nothing can be published beside it");
+}
+
+#[test]
+fn waits_long_after_the_start_call_for_the_rest_of_the_image() {
+    let slowest = || vec![stall(START_MILLIS, 2_000, WaitedFor::ReadAhead)];
+    let (about, text) = only(advised(account(), slowest(), &[]));
+    assert_eq!(about, Topic::NotComplete);
+    assert!(text.starts_with("1 of the 1 slowest waits, 2.0 s in all, began later than 60 s"), "{text}");
+    let mut completed = account();
+    completed.mount.backfill = Some(BackfillStatus::begun(Backfill::Idle));
+    assert_eq!(advised(completed, slowest(), &[]), []);
+}
+
+#[test]
+fn a_layer_that_is_decoded_from_its_beginning_is_named_with_its_share() {
+    let digest = Digest::of(b"layer");
+    let wait = |waited_for, millis| WaitSum { waited_for, layer: Some(digest), stalls: 1, millis };
+    let with = |whole, rest| {
+        let mut account = account();
+        account.journal.waits = vec![wait(WaitedFor::WholeLayer, whole), wait(WaitedFor::OwnRequest, rest)];
+        advised(account, Vec::new(), &[])
+    };
+    let (about, text) = only(with(720, 280));
+    assert_eq!(about, Topic::WholeLayer);
+    assert!(text.starts_with(&format!("72 % of the wait (0.7 s) was on layer {digest}")), "{text}");
+    assert_eq!(with(199, 801), [], "others matter more");
+    assert_eq!(with(99, 0), [], "it is not worth it");
+}
+
+#[test]
+fn layers_that_were_downloaded_whole_call_for_an_index() {
+    let with = |state: &str, image: &str| {
+        let mut account = account();
+        account.mount.image = image.into();
+        account.mount.verification.push(layer("tar+gzip", state));
+        advised(account, Vec::new(), &layers(&[("estargz", 10 * MIB), ("tar+gzip", 30 * MIB)]))
+    };
+    let (about, text) = only(with("diffID-verified", "localhost:5000/app:v1"));
+    assert_eq!(about, Topic::NoIndex);
+    assert!(text.starts_with("1 of 2 layers, 75 % of the image's bytes,"), "{text}");
+    assert_eq!(with("index-pinned", "localhost:5000/app:v1"), [], "an index said what is in it");
+    assert_eq!(with("diffID-verified", "oci:/srv/layout"), [], "nothing is downloaded");
+}
+
+#[test]
+fn a_pack_that_brought_what_nobody_read_was_of_another_start() {
+    let with = |early: Early, events: Vec<Event>| {
+        let mut account = account();
+        account.mount.counters = serde_json::json!({ "early_trace": early });
+        account.journal.events = events.into_iter().map(noted).collect();
+        advised(account, Vec::new(), &[])
+    };
+    let early = |used, unused, unknown| Early { brought: used + unused + unknown, used, unused, unknown };
+    let (about, text) = only(with(early(MIB, 3 * MIB, 0), vec![Event::PackEnded]));
+    assert_eq!(about, Topic::PackWaste);
+    assert!(text.starts_with("75 % of what the boot pack brought"), "{text}");
+    assert_eq!(with(early(MIB, 3 * MIB, 0), Vec::new()), [], "it is still coming");
+    assert_eq!(with(early(3 * MIB, 2 * MIB, 0), vec![Event::PackEnded]), [], "most of it was read");
+    assert_eq!(
+        with(early(MIB, MIB - 1, 90 * MIB), vec![Event::PackEnded]),
+        [],
+        "what is not known is not held against it"
+    );
+}
+
+#[test]
+fn what_failed_is_told_with_how_often_and_why_the_gravest_first() {
+    let mut account = account();
+    let reason = |text: &str| text.to_owned();
+    let events = [
+        Event::PackGivenUp { reason: reason("404") },
+        Event::StoreRefused { reason: reason("no room") },
+        Event::SourceFailed { reason: reason("timed out") },
+        Event::SourceRests { reason: reason("503") },
+        Event::Distrusted { layer: Digest::of(b"layer"), reason: reason("it lies") },
+    ];
+    account.journal.events = events.into_iter().map(noted).collect();
+    let advice = advised(account, Vec::new(), &[]);
+    let topics: Vec<Topic> = advice.iter().map(|advice| advice.about).collect();
+    assert_eq!(topics, [Topic::Distrust, Topic::Source, Topic::Store, Topic::PackGivenUp]);
+    for (advice, part) in advice.iter().zip(["it lies", "6 times, the last time with: 503", "3 times", "404"]) {
+        assert!(advice.text.contains(part), "{}", advice.text);
+    }
+}

@@ -1,0 +1,246 @@
+//! What a server tells of a real mount: over HTTP to a scraper, and to whoever asks why it was slow. Needs root and /dev/fuse, and is
+//! passed over without.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tarpon_engine::oci::media_type;
+use tarpon_engine::{
+    Access, Engine, EngineOptions, Event, ImageRequest, IndexChoice, Mode, ModeChoice, MountRequest, Prepared, Pull,
+    Server, Silent, Topic,
+};
+use tarpon_registry::serve::Contents;
+use tarpon_testkit::layers::{EstargzOptions, Image, ImageBuilder, Item, estargz};
+use tarpon_testkit::registry::{Auth, FakeRegistry};
+use tarpon_testkit::server::TestServer;
+use tempfile::TempDir;
+
+const BYTES: usize = 300_000;
+
+fn image() -> Image {
+    let items = [Item::directory("etc"), Item::file("etc/large", vec![7; BYTES]), Item::file("etc/small", "small\n")];
+    ImageBuilder::new().layer(estargz(&items, EstargzOptions::default())).build()
+}
+
+#[expect(clippy::print_stdout, reason = "the test runner counts such lines")]
+fn can_mount() -> bool {
+    let can = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
+    if !can {
+        println!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
+
+/// A registry with one image, and a store of its own.
+struct Lab {
+    folder: TempDir,
+    registry: TestServer,
+    engine: Engine,
+}
+
+impl Lab {
+    async fn new() -> Self {
+        let (image, mut contents) = (image(), Contents::new());
+        for (_, blob) in image.blobs() {
+            contents.add_blob(blob);
+        }
+        contents.add_manifest(Some(("app", "v1")), media_type::OCI_MANIFEST, image.manifest);
+        let registry = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let options = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
+        let engine = Engine::open(options).unwrap();
+        Self { folder, registry, engine }
+    }
+
+    fn name(&self) -> String {
+        format!("{}/app:v1", self.registry.host())
+    }
+
+    async fn prepared(&self) -> Prepared {
+        let request = ImageRequest {
+            source: self.name().parse().unwrap(),
+            text: self.name(),
+            platform: "linux/amd64".parse().unwrap(),
+            platform_named: false,
+            pull: Pull::Missing,
+            index: IndexChoice::None,
+            profile: None,
+            access: Access { tls_verify: Some(false), ..Access::default() },
+        };
+        self.engine.prepare(&request, &Silent).await.unwrap()
+    }
+
+    /// A mount of the image, in mode `fuse`, that asks for metrics at this address.
+    async fn request(&self, place: &str, metrics: Option<SocketAddr>) -> MountRequest {
+        let mountpoint = self.folder.path().join(place);
+        std::fs::create_dir_all(&mountpoint).unwrap();
+        let mode = ModeChoice::Only(Mode::Fuse);
+        MountRequest { mode, metrics, ..self.prepared().await.mount_on(mountpoint.canonicalize().unwrap()) }
+    }
+}
+
+/// Reads on a thread of its own: the server runs on ours.
+async fn read(path: PathBuf, offset: u64, length: usize) -> Vec<u8> {
+    let read = move || {
+        let mut bytes = vec![0; length];
+        std::fs::File::open(path).unwrap().read_exact_at(&mut bytes, offset).unwrap();
+        bytes
+    };
+    tokio::task::spawn_blocking(read).await.unwrap()
+}
+
+/// Sends `request` and takes what comes until the end.
+async fn ask(address: SocketAddr, request: &str) -> String {
+    let request = request.to_owned();
+    let asked = move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        // One that is refused in the middle of its request may be reset.
+        let _end = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    };
+    tokio::task::spawn_blocking(asked).await.unwrap()
+}
+
+/// The samples of a scrape, after everything that the format demands was checked.
+async fn scrape(address: SocketAddr) -> BTreeMap<String, f64> {
+    let answer = ask(address, "GET /metrics HTTP/1.0\r\n\r\n").await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.0 200 OK\r\n"), "{head}");
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    let (mut samples, mut kinds) = (BTreeMap::new(), BTreeMap::new());
+    for line in body.lines() {
+        if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').unwrap();
+            assert!(kinds.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} is described twice");
+        } else if !line.starts_with("# HELP ") {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            let name = series.split('{').next().unwrap();
+            let stem = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+            let kind = kinds.get(name).or_else(|| kinds.get(stem)).unwrap_or_else(|| panic!("{line} has no type"));
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            assert!(samples.insert(series.to_owned(), value.parse().unwrap()).is_none(), "{series} twice");
+        }
+    }
+    samples
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mount_tells_what_was_read_and_why_it_waited() {
+    if !can_mount() {
+        return;
+    }
+    let lab = Lab::new().await;
+    let server = Server::start(&lab.engine).await.unwrap();
+    assert_eq!(server.metrics(), None, "nobody has asked for any");
+    let request = lab.request("one", Some(([127, 0, 0, 1], 0).into())).await;
+    let (point, manifest) = (request.mountpoint.clone(), request.manifest);
+    let mounted = server.mount(request).await.unwrap();
+    let address = mounted.metrics.unwrap();
+    assert!(address.ip().is_loopback());
+    assert_eq!(read(point.join("etc/large"), 100, 1000).await, vec![7; 1000]);
+    assert_eq!(read(point.join("etc/small"), 0, 6).await, b"small\n");
+
+    let samples = scrape(address).await;
+    let label = format!("image=\"{}\",digest=\"{manifest}\"", lab.name());
+    let counted = |name: &str| samples[&name.replace("IMAGE", &label)];
+    assert_eq!(counted("tarpon_mounts{mode=\"fuse\"}"), 1.0);
+    assert!(counted("tarpon_fetch_bytes_total{IMAGE,lane=\"demand\"}") > 0.0);
+    assert_eq!(counted("tarpon_fetch_bytes_total{IMAGE,lane=\"backfill\"}"), 0.0);
+    let stalls = counted("tarpon_read_stall_seconds_count{IMAGE}");
+    assert!(stalls >= 2.0);
+    assert_eq!(counted("tarpon_read_stall_seconds_bucket{IMAGE,le=\"+Inf\"}"), stalls);
+    assert!(counted("tarpon_read_stall_seconds_bucket{IMAGE,le=\"10\"}") <= stalls);
+    assert_eq!(counted("tarpon_host_read_stall_seconds_count"), stalls, "there is one image");
+
+    let (engine, at) = (lab.engine.clone(), point.clone());
+    let explained = tokio::task::spawn_blocking(move || engine.why(&at)).await.unwrap().unwrap();
+    assert_eq!(explained.stalls as f64, stalls);
+    let paths: Vec<&str> = explained.slowest.iter().filter_map(|read| read.path.as_deref()).collect();
+    assert!(paths.contains(&"/etc/large") && paths.contains(&"/etc/small"), "{paths:?}");
+    let layer = explained.mount.verification[0].digest;
+    assert!(explained.slowest.iter().all(|read| read.file_layer == Some(layer)));
+    assert!(explained.waits.iter().any(|wait| wait.layer == Some(layer)));
+    assert!(explained.bytes.demand > 0 && explained.bytes.pack == 0 && !explained.has_pack);
+    assert_eq!(explained.mount.mountpoint, point);
+
+    let engine = lab.engine.clone();
+    let nowhere = tokio::task::spawn_blocking(move || engine.why("/nowhere".as_ref())).await.unwrap().unwrap_err();
+    assert!(nowhere.cause.contains("no image is mounted at /nowhere"), "{nowhere}");
+    server.stop(true).await;
+    assert!(TcpStream::connect(address).is_err(), "the endpoint ends with its server");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_keeps_the_address_that_it_has_and_says_so() {
+    if !can_mount() {
+        return;
+    }
+    let lab = Lab::new().await;
+    let server = Server::start(&lab.engine).await.unwrap();
+    let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+    server.mount(lab.request("one", None).await).await.unwrap();
+    assert_eq!(server.metrics(), None);
+    let second = server.mount(lab.request("two", Some(any)).await).await.unwrap();
+    let address = second.metrics.unwrap();
+    assert_eq!(server.status()[0].metrics, Some(address), "all mounts are told of there");
+    server.mount(lab.request("three", Some(address)).await).await.unwrap();
+    let other: SocketAddr = ([127, 0, 0, 2], address.port()).into();
+    let refused = server.mount(lab.request("four", Some(other)).await).await.unwrap_err();
+    assert!(refused.cause.contains(&format!("tells them at {address} already")), "{refused}");
+    assert_eq!(server.status().len(), 3, "nothing was mounted");
+    assert_eq!(scrape(address).await["tarpon_mounts{mode=\"fuse\"}"], 3.0);
+    server.stop(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_scrapes_are_answered_and_no_request_without_end_is_read() {
+    if !can_mount() {
+        return;
+    }
+    let lab = Lab::new().await;
+    let server = Server::start(&lab.engine).await.unwrap();
+    let mounted = server.mount(lab.request("one", Some(([127, 0, 0, 1], 0).into())).await).await.unwrap();
+    let address = mounted.metrics.unwrap();
+    for (request, status) in [
+        ("GET / HTTP/1.0\r\n\r\n".to_owned(), "404"),
+        ("POST /metrics HTTP/1.0\r\n\r\n".to_owned(), "405"),
+        (format!("GET /metrics HTTP/1.0\r\nx: {}\r\n\r\n", "x".repeat(64 << 10)), "431"),
+        ("nonsense\r\n\r\n".to_owned(), "400"),
+    ] {
+        let answer = ask(address, &request).await;
+        // The connection may be reset before the refusal is read.
+        assert!(answer.is_empty() || answer.contains(&format!(" {status} ")), "{answer}");
+        assert!(!answer.contains("tarpon_mounts"));
+    }
+    server.stop(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_fails_is_told_with_what_to_do() {
+    if !can_mount() {
+        return;
+    }
+    let lab = Lab::new().await;
+    let server = Server::start(&lab.engine).await.unwrap();
+    let request = lab.request("one", None).await;
+    let point = request.mountpoint.clone();
+    server.mount(request).await.unwrap();
+    let Lab { folder, registry, engine } = lab;
+    drop(registry);
+    let file = point.join("etc/large");
+    let read = tokio::task::spawn_blocking(move || std::fs::read(file)).await.unwrap();
+    assert!(read.is_err());
+    let explained = tokio::task::spawn_blocking(move || engine.why(&point)).await.unwrap().unwrap();
+    assert!(explained.events.iter().any(|noted| matches!(noted.event, Event::SourceFailed { .. })), "{explained:?}");
+    assert!(explained.advice.iter().any(|advice| advice.about == Topic::Source), "{:?}", explained.advice);
+    assert!(explained.slowest.iter().any(|read| read.stall.failed));
+    server.stop(true).await;
+    drop(folder);
+}

@@ -1,0 +1,400 @@
+//! What happened to an image and whom it kept waiting: the slowest waits, what was waited for, and what was decided.
+//!
+//! Reads that find their bytes here never come near it. All of it is bounded, and kept as long as the image is registered.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tarpon_layer::ObjectId;
+use tarpon_oci::Digest;
+use tokio::time::Instant;
+
+/// Waits that are kept, the slowest ones: as many as a person reads through.
+pub const SLOWEST_STALLS: usize = 32;
+/// Events that are kept, the newest ones. What repeats itself is one.
+pub const EVENTS: usize = 128;
+/// Bytes of a reason that are kept: an error of a registry may quote a page.
+pub const REASON_BYTES: usize = 512;
+
+/// What a read waited for longest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WaitedFor {
+    /// A request that it made itself.
+    OwnRequest,
+    /// A request that another reader had made.
+    OtherReader,
+    /// A request that was made ahead of a sequential reader.
+    ReadAhead,
+    /// A frame of the boot pack: it joined the replay, or overtook it.
+    Pack,
+    /// A request by which the rest of the image is brought.
+    WholeDownload,
+    /// The layer, decoded from its beginning.
+    WholeLayer,
+    /// Nothing on the wire: the disk or the processor.
+    Local,
+}
+
+/// A read that had to wait.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stall {
+    /// Of which object.
+    pub object: ObjectId,
+    /// From which byte.
+    pub offset: u64,
+    /// How many bytes.
+    pub length: u64,
+    /// How long it waited.
+    pub waited_millis: u64,
+    /// When it began, since the image was loaded.
+    pub at_millis: u64,
+    /// What for, as far as it is one thing.
+    pub waited_for: WaitedFor,
+    /// The layer that this came from, if it did.
+    pub layer: Option<Digest>,
+    /// Whether it waited in vain.
+    pub failed: bool,
+}
+
+/// Waits for the same: how many, and how long together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitSum {
+    /// What for.
+    pub waited_for: WaitedFor,
+    /// The layer that this came from, if it did.
+    pub layer: Option<Digest>,
+    /// Reads.
+    pub stalls: u64,
+    /// All together.
+    pub millis: u64,
+}
+
+/// Something that happened to an image, or was decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "event")]
+pub enum Event {
+    /// A boot pack of so many encoded bytes is being brought.
+    PackBegan {
+        /// How many.
+        bytes: u64,
+    },
+    /// The boot pack is here, as far as it was needed.
+    PackEnded,
+    /// The boot pack is not there, or not what it should be; layers are read instead.
+    PackGivenUp {
+        /// What failed.
+        reason: String,
+    },
+    /// Bytes could not be had.
+    SourceFailed {
+        /// What failed.
+        reason: String,
+    },
+    /// The source failed as a whole, and is left alone for a while: reads that need it fail at once.
+    SourceRests {
+        /// What failed.
+        reason: String,
+    },
+    /// The source answers again.
+    SourceAnswers,
+    /// Bytes did not match their digest.
+    Corrupt {
+        /// Which.
+        reason: String,
+    },
+    /// An object is not what the image's index promises.
+    Refuted {
+        /// Which.
+        object: ObjectId,
+    },
+    /// A layer is not served any more.
+    Distrusted {
+        /// Which.
+        layer: Digest,
+        /// What was found out.
+        reason: String,
+    },
+    /// The store took nothing: what is fetched is not kept.
+    StoreRefused {
+        /// What it said.
+        reason: String,
+    },
+    /// It is fetched in another way from now on.
+    Switched {
+        /// How.
+        to: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Event {
+    /// With no more of its reason than is kept.
+    fn bounded(mut self) -> Self {
+        match &mut self {
+            Self::PackGivenUp { reason }
+            | Self::SourceFailed { reason }
+            | Self::SourceRests { reason }
+            | Self::Corrupt { reason }
+            | Self::Distrusted { reason, .. }
+            | Self::StoreRefused { reason } => cut(reason),
+            Self::Switched { to, reason } => {
+                cut(to);
+                cut(reason);
+            }
+            Self::PackBegan { .. } | Self::PackEnded | Self::SourceAnswers | Self::Refuted { .. } => {}
+        }
+        self
+    }
+}
+
+fn cut(text: &mut String) {
+    if text.len() > REASON_BYTES {
+        text.truncate(text.floor_char_boundary(REASON_BYTES));
+        text.push('…');
+    }
+}
+
+/// An event, and when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Noted {
+    /// When it happened last, since the image was loaded.
+    pub at_millis: u64,
+    /// How often.
+    pub times: u64,
+    /// What.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// What a journal says at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// When the image was loaded, in milliseconds since 1970.
+    pub loaded_unix_millis: u64,
+    /// The slowest waits, slowest first.
+    pub slowest: Vec<Stall>,
+    /// All waits, by what they were for, longest first.
+    pub waits: Vec<WaitSum>,
+    /// The newest events, oldest first.
+    pub events: Vec<Noted>,
+    /// Older ones that are not kept any more.
+    pub events_dropped: u64,
+}
+
+/// The journal of one image.
+pub struct Journal {
+    loaded: Instant,
+    loaded_unix_millis: u64,
+    stalls: Mutex<Vec<Stall>>,
+    /// A wait that is not longer need not be looked at.
+    floor_millis: AtomicU64,
+    /// By what was waited for and the layer. There is one for each layer of the image and each kind at most.
+    waits: Mutex<BTreeMap<(WaitedFor, Option<Digest>), (u64, Duration)>>,
+    events: Mutex<Events>,
+}
+
+#[derive(Default)]
+struct Events {
+    ring: VecDeque<Noted>,
+    dropped: u64,
+}
+
+/// What a read waited for, while it does.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    longest: Option<(Duration, WaitedFor, Option<Digest>)>,
+}
+
+impl Waiting {
+    /// It waited so long for this.
+    pub(crate) fn note(&mut self, waited: Duration, what: WaitedFor, layer: Option<Digest>) {
+        if self.longest.is_none_or(|(longest, ..)| longest < waited) {
+            self.longest = Some((waited, what, layer));
+        }
+    }
+
+    fn cause(&self) -> (WaitedFor, Option<Digest>) {
+        self.longest.map_or((WaitedFor::Local, None), |(_, what, layer)| (what, layer))
+    }
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self {
+            loaded: Instant::now(),
+            loaded_unix_millis: millis(now),
+            stalls: Mutex::default(),
+            floor_millis: AtomicU64::new(0),
+            waits: Mutex::default(),
+            events: Mutex::default(),
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Journal {
+    /// Something happened. What is known of already is counted.
+    pub fn note(&self, event: Event) {
+        let (event, at_millis) = (event.bounded(), millis(self.loaded.elapsed()));
+        let mut events = self.events.lock();
+        let known = events.ring.iter().position(|noted| noted.event == event);
+        let mut noted =
+            known.and_then(|place| events.ring.remove(place)).unwrap_or(Noted { at_millis, times: 0, event });
+        noted.at_millis = at_millis;
+        noted.times += 1;
+        if events.ring.len() == EVENTS {
+            events.ring.pop_front();
+            events.dropped += 1;
+        }
+        events.ring.push_back(noted);
+    }
+
+    /// A read waited.
+    pub(crate) fn stalled(
+        &self,
+        read: (ObjectId, &std::ops::Range<u64>),
+        waited: Duration,
+        waiting: &Waiting,
+        failed: bool,
+    ) {
+        let (waited_for, layer) = waiting.cause();
+        {
+            let mut waits = self.waits.lock();
+            let (stalls, sum) = waits.entry((waited_for, layer)).or_default();
+            *stalls += 1;
+            *sum += waited;
+        }
+        let waited_millis = millis(waited);
+        if waited_millis < self.floor_millis.load(Relaxed) {
+            return;
+        }
+        let at_millis = millis(self.loaded.elapsed().saturating_sub(waited));
+        let (object, range) = read;
+        let (offset, length) = (range.start, range.end - range.start);
+        self.keep(Stall { object, offset, length, waited_millis, at_millis, waited_for, layer, failed });
+    }
+
+    /// Keeps it in its place among the slowest; of equals the first.
+    fn keep(&self, stall: Stall) {
+        let mut stalls = self.stalls.lock();
+        let place = stalls.partition_point(|known| known.waited_millis >= stall.waited_millis);
+        if place == SLOWEST_STALLS {
+            return;
+        }
+        stalls.truncate(SLOWEST_STALLS - 1);
+        stalls.insert(place, stall);
+        if let Some(last) = stalls.get(SLOWEST_STALLS - 1) {
+            self.floor_millis.store(last.waited_millis.saturating_add(1), Relaxed);
+        }
+    }
+
+    /// All of it.
+    pub fn account(&self) -> Account {
+        let mut waits: Vec<WaitSum> = self
+            .waits
+            .lock()
+            .iter()
+            .map(|((waited_for, layer), (stalls, sum))| WaitSum {
+                waited_for: *waited_for,
+                layer: *layer,
+                stalls: *stalls,
+                millis: millis(*sum),
+            })
+            .collect();
+        waits.sort_by_key(|wait| std::cmp::Reverse(wait.millis));
+        let slowest = self.stalls.lock().clone();
+        let events = self.events.lock();
+        Account {
+            loaded_unix_millis: self.loaded_unix_millis,
+            slowest,
+            waits,
+            events: events.ring.iter().cloned().collect(),
+            events_dropped: events.dropped,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stalled(journal: &Journal, offset: u64, waited: u64) {
+        let mut waiting = Waiting::default();
+        waiting.note(Duration::from_millis(1), WaitedFor::Pack, None);
+        waiting.note(Duration::from_millis(waited), WaitedFor::OwnRequest, Some(Digest::of(b"layer")));
+        journal.stalled((Digest::of(b"object"), &(offset..offset + 1)), Duration::from_millis(waited), &waiting, false);
+    }
+
+    #[test]
+    fn the_slowest_are_kept_and_all_are_counted() {
+        let journal = Journal::default();
+        let count = 3 * SLOWEST_STALLS as u64;
+        for round in 0..count {
+            // 5 and the number of rounds have no common factor: each wait once, in no order.
+            stalled(&journal, round, 1000 + round * 5 % count);
+        }
+        let account = journal.account();
+        let kept: Vec<u64> = account.slowest.iter().map(|stall| stall.waited_millis).collect();
+        let slowest: Vec<u64> = (1000..1000 + count).rev().take(SLOWEST_STALLS).collect();
+        assert_eq!(kept, slowest);
+        let sum = (1000..1000 + count).sum();
+        let all = WaitSum {
+            waited_for: WaitedFor::OwnRequest,
+            layer: Some(Digest::of(b"layer")),
+            stalls: count,
+            millis: sum,
+        };
+        assert_eq!(account.waits, [all], "for what it waited longest");
+    }
+
+    #[test]
+    fn of_waits_that_are_equally_long_the_first_stay() {
+        let journal = Journal::default();
+        (0..100).for_each(|offset| stalled(&journal, offset, 7));
+        let kept: Vec<u64> = journal.account().slowest.iter().map(|stall| stall.offset).collect();
+        assert_eq!(kept, (0..SLOWEST_STALLS as u64).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_newest_events_are_kept_and_those_that_repeat_themselves_are_one() {
+        let journal = Journal::default();
+        let event = |number: usize| Event::SourceFailed { reason: format!("failure {number}").into() };
+        journal.note(Event::PackBegan { bytes: 1 });
+        for number in 0..EVENTS {
+            (0..3).for_each(|_| journal.note(event(number)));
+        }
+        let account = journal.account();
+        assert_eq!((account.events.len(), account.events_dropped), (EVENTS, 1));
+        assert_eq!((&account.events[0].event, account.events[0].times), (&event(0), 3), "the oldest event is gone");
+        journal.note(event(0));
+        let last = journal.account().events.pop().unwrap();
+        assert_eq!((last.event, last.times), (event(0), 4), "what has just happened is the newest");
+    }
+
+    #[test]
+    fn a_reason_is_kept_up_to_its_bound() {
+        let journal = Journal::default();
+        journal.note(Event::Corrupt { reason: "ä".repeat(REASON_BYTES).into() });
+        let Event::Corrupt { reason } = &journal.account().events[0].event else { panic!("another event") };
+        assert_eq!(*reason, format!("{}…", "ä".repeat(REASON_BYTES / 2)));
+    }
+
+    #[test]
+    fn an_account_survives_the_way_to_another_process() {
+        let journal = Journal::default();
+        stalled(&journal, 0, 5);
+        journal.note(Event::Distrusted { layer: Digest::of(b"layer"), reason: "it lies".into() });
+        let account = journal.account();
+        let text = serde_json::to_string(&account).unwrap();
+        assert_eq!(serde_json::from_str::<Account>(&text).unwrap(), account);
+    }
+}
