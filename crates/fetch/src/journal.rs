@@ -152,7 +152,8 @@ impl Event {
 
 fn cut(text: &mut String) {
     if text.len() > REASON_BYTES {
-        text.truncate(text.floor_char_boundary(REASON_BYTES));
+        let end = (0..=REASON_BYTES).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
         text.push('…');
     }
 }
@@ -184,6 +185,9 @@ pub struct Account {
     pub events_dropped: u64,
 }
 
+/// What was waited for, and the layer that this came from.
+type Kind = (WaitedFor, Option<Digest>);
+
 /// The journal of one image.
 pub struct Journal {
     loaded: Instant,
@@ -192,7 +196,7 @@ pub struct Journal {
     /// A wait that is not longer need not be looked at.
     floor_millis: AtomicU64,
     /// By what was waited for and the layer. There is one for each layer of the image and each kind at most.
-    waits: Mutex<BTreeMap<(WaitedFor, Option<Digest>), (u64, Duration)>>,
+    waits: Mutex<BTreeMap<Kind, (u64, Duration)>>,
     events: Mutex<Events>,
 }
 
@@ -365,7 +369,7 @@ mod tests {
     #[test]
     fn the_newest_events_are_kept_and_those_that_repeat_themselves_are_one() {
         let journal = Journal::default();
-        let event = |number: usize| Event::SourceFailed { reason: format!("failure {number}").into() };
+        let event = |number: usize| Event::SourceFailed { reason: format!("failure {number}") };
         journal.note(Event::PackBegan { bytes: 1 });
         for number in 0..EVENTS {
             (0..3).for_each(|_| journal.note(event(number)));
@@ -381,7 +385,7 @@ mod tests {
     #[test]
     fn a_reason_is_kept_up_to_its_bound() {
         let journal = Journal::default();
-        journal.note(Event::Corrupt { reason: "ä".repeat(REASON_BYTES).into() });
+        journal.note(Event::Corrupt { reason: "ä".repeat(REASON_BYTES) });
         let Event::Corrupt { reason } = &journal.account().events[0].event else { panic!("another event") };
         assert_eq!(*reason, format!("{}…", "ä".repeat(REASON_BYTES / 2)));
     }
