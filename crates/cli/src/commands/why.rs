@@ -214,8 +214,22 @@ mod tests {
             stall_millis: 31_330,
             slowest_stall_millis: 30_000,
             waits: vec![
-                WaitSum { waited_for: WaitedFor::OwnRequest, layer: Some(layer), stalls: 9, millis: 30_900 },
-                WaitSum { waited_for: WaitedFor::Pack, layer: None, stalls: 3, millis: 430 },
+                WaitSum {
+                    waited_for: WaitedFor::OwnRequest,
+                    layer: Some(layer),
+                    stalls: 9,
+                    millis: 30_900,
+                    start_stalls: 1,
+                    start_millis: 900,
+                },
+                WaitSum {
+                    waited_for: WaitedFor::Pack,
+                    layer: None,
+                    stalls: 3,
+                    millis: 430,
+                    start_stalls: 3,
+                    start_millis: 430,
+                },
             ],
             slowest: vec![
                 read(Some("/usr/lib/\u{1b}[31mlib.so"), 30_000, WaitedFor::OwnRequest, true),
