@@ -16,6 +16,8 @@ use tokio::time::Instant;
 pub const SLOWEST_STALLS: usize = 32;
 /// Events that are kept, the newest ones. What repeats itself is one.
 pub const EVENTS: usize = 128;
+/// What begins within this time of an image's being loaded belongs to a start, as far as that can be told without knowing the program.
+pub const START: Duration = Duration::from_secs(60);
 /// Bytes of a reason that are kept: an error of a registry may quote a page.
 pub const REASON_BYTES: usize = 512;
 
@@ -71,6 +73,10 @@ pub struct WaitSum {
     pub stalls: u64,
     /// All together.
     pub millis: u64,
+    /// Reads of these that began within [`START`].
+    pub start_stalls: u64,
+    /// These together.
+    pub start_millis: u64,
 }
 
 /// Something that happened to an image, or was decided.
@@ -154,7 +160,8 @@ impl Event {
 
 fn cut(text: &mut String) {
     if text.len() > REASON_BYTES {
-        text.truncate(text.floor_char_boundary(REASON_BYTES));
+        let end = (0..=REASON_BYTES).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
         text.push('…');
     }
 }
@@ -186,6 +193,16 @@ pub struct Account {
     pub events_dropped: u64,
 }
 
+/// What was waited for, and the layer that this came from.
+type Kind = (WaitedFor, Option<Digest>);
+
+/// Waits of one kind.
+#[derive(Default)]
+struct Sums {
+    all: (u64, Duration),
+    start: (u64, Duration),
+}
+
 /// The journal of one image.
 pub struct Journal {
     loaded: Instant,
@@ -194,7 +211,7 @@ pub struct Journal {
     /// A wait that is not longer need not be looked at.
     floor_millis: AtomicU64,
     /// By what was waited for and the layer. There is one for each layer of the image and each kind at most.
-    waits: Mutex<BTreeMap<(WaitedFor, Option<Digest>), (u64, Duration)>>,
+    waits: Mutex<BTreeMap<Kind, Sums>>,
     events: Mutex<Events>,
 }
 
@@ -267,17 +284,20 @@ impl Journal {
         failed: bool,
     ) {
         let (waited_for, layer) = waiting.cause();
+        let at = self.loaded.elapsed().saturating_sub(waited);
         {
             let mut waits = self.waits.lock();
-            let (stalls, sum) = waits.entry((waited_for, layer)).or_default();
-            *stalls += 1;
-            *sum += waited;
+            let Sums { all, start } = waits.entry((waited_for, layer)).or_default();
+            for (stalls, sum) in [Some(all), (at < START).then_some(start)].into_iter().flatten() {
+                *stalls += 1;
+                *sum += waited;
+            }
         }
         let waited_millis = millis(waited);
         if waited_millis < self.floor_millis.load(Relaxed) {
             return;
         }
-        let at_millis = millis(self.loaded.elapsed().saturating_sub(waited));
+        let at_millis = millis(at);
         let (object, range) = read;
         let (offset, length) = (range.start, range.end - range.start);
         self.keep(Stall { object, offset, length, waited_millis, at_millis, waited_for, layer, failed });
@@ -303,11 +323,13 @@ impl Journal {
             .waits
             .lock()
             .iter()
-            .map(|((waited_for, layer), (stalls, sum))| WaitSum {
+            .map(|((waited_for, layer), Sums { all, start })| WaitSum {
                 waited_for: *waited_for,
                 layer: *layer,
-                stalls: *stalls,
-                millis: millis(*sum),
+                stalls: all.0,
+                millis: millis(all.1),
+                start_stalls: start.0,
+                start_millis: millis(start.1),
             })
             .collect();
         waits.sort_by_key(|wait| std::cmp::Reverse(wait.millis));
@@ -352,8 +374,25 @@ mod tests {
             layer: Some(Digest::of(b"layer")),
             stalls: count,
             millis: sum,
+            start_stalls: count,
+            start_millis: sum,
         };
         assert_eq!(account.waits, [all], "for what it waited longest");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_of_a_start_are_told_from_later_ones() {
+        let journal = Journal::default();
+        tokio::time::advance(START).await;
+        stalled(&journal, 0, 5);
+        tokio::time::advance(Duration::from_millis(5)).await;
+        stalled(&journal, 0, 6);
+        stalled(&journal, 0, 7);
+        let all = journal.account().waits.remove(0);
+        assert_eq!((all.stalls, all.millis, all.start_stalls, all.start_millis), (3, 18, 3, 18), "by their beginning");
+        stalled(&journal, 0, 4);
+        let all = journal.account().waits.remove(0);
+        assert_eq!((all.stalls, all.millis, all.start_stalls, all.start_millis), (4, 22, 3, 18));
     }
 
     #[test]
@@ -367,7 +406,7 @@ mod tests {
     #[test]
     fn the_newest_events_are_kept_and_those_that_repeat_themselves_are_one() {
         let journal = Journal::default();
-        let event = |number: usize| Event::SourceFailed { reason: format!("failure {number}").into() };
+        let event = |number: usize| Event::SourceFailed { reason: format!("failure {number}") };
         journal.note(Event::PackBegan { bytes: 1 });
         for number in 0..EVENTS {
             (0..3).for_each(|_| journal.note(event(number)));
@@ -383,7 +422,7 @@ mod tests {
     #[test]
     fn a_reason_is_kept_up_to_its_bound() {
         let journal = Journal::default();
-        journal.note(Event::Corrupt { reason: "ä".repeat(REASON_BYTES).into() });
+        journal.note(Event::Corrupt { reason: "ä".repeat(REASON_BYTES) });
         let Event::Corrupt { reason } = &journal.account().events[0].event else { panic!("another event") };
         assert_eq!(*reason, format!("{}…", "ä".repeat(REASON_BYTES / 2)));
     }

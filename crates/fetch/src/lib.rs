@@ -44,7 +44,9 @@ pub use content::ObjectBytes;
 pub use early::Early;
 pub use error::{PieceError, ReadError};
 pub use fetcher::{Fetcher, ImageHandle};
-pub use journal::{Account, EVENTS, Event, Journal, Noted, REASON_BYTES, SLOWEST_STALLS, Stall, WaitSum, WaitedFor};
+pub use journal::{
+    Account, EVENTS, Event, Journal, Noted, REASON_BYTES, SLOWEST_STALLS, START, Stall, WaitSum, WaitedFor,
+};
 pub use local::LocalObject;
 pub use object_store::{ObjectStore, ObjectWriter, PartialObject, StoreError};
 pub use pack::{

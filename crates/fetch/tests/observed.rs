@@ -267,7 +267,14 @@ async fn waits_are_told_by_length_and_by_what_was_waited_for() {
     assert_eq!(waits, [0, 0, 0, 0, 0, 2, 0, 0, 2, 0, 0, 0, 0, 0]);
     assert_eq!((told.stalls, told.hits), (4, 0));
     let account = world.image.journal().account();
-    let sum = |waited_for, stalls, millis| WaitSum { waited_for, layer: Some(files.layer.blob.digest), stalls, millis };
+    let sum = |waited_for, stalls, millis| WaitSum {
+        waited_for,
+        layer: Some(files.layer.blob.digest),
+        stalls,
+        millis,
+        start_stalls: stalls,
+        start_millis: millis,
+    };
     let kinds: Vec<(WaitedFor, u64)> = account.waits.iter().map(|wait| (wait.waited_for, wait.stalls)).collect();
     assert_eq!(kinds, [(WaitedFor::OwnRequest, 2), (WaitedFor::ReadAhead, 1), (WaitedFor::OtherReader, 1)]);
     let millis = account.waits[0].millis;

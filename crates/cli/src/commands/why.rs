@@ -20,8 +20,8 @@ Examples:
   tarpon why /mnt                            what readers waited for, and what to do about it
   tarpon why --json /mnt | jq -r '.advice[].text'
 
-The figures are the image's, since the server loaded it. A read waits only for bytes that are not here:
-an image that is here whole has nothing to explain.";
+The figures are the image's, since the server loaded it. A read waits only for bytes that are not
+here: an image that is here whole has nothing to explain.";
 
 /// Slow reads that are listed; all that are kept are in the JSON.
 const LISTED: usize = 10;
@@ -110,8 +110,10 @@ fn slowest(slowest: &[SlowRead]) -> String {
     let mut table = Table::new(&[">", ">", "", "", ""]);
     for read in slowest.iter().take(LISTED) {
         let stall = &read.stall;
-        let name =
-            read.path.as_ref().map_or_else(|| format!("object {}", stall.object), |path| escape(path.as_bytes()));
+        let name = read
+            .path
+            .as_ref()
+            .map_or_else(|| format!("object {}", output::short_digest(&stall.object)), |path| escape(path.as_bytes()));
         let failed = if stall.failed { ", in vain" } else { "" };
         table.row([
             format!("  {}", figures::duration(stall.waited_millis)),
@@ -212,8 +214,22 @@ mod tests {
             stall_millis: 31_330,
             slowest_stall_millis: 30_000,
             waits: vec![
-                WaitSum { waited_for: WaitedFor::OwnRequest, layer: Some(layer), stalls: 9, millis: 30_900 },
-                WaitSum { waited_for: WaitedFor::Pack, layer: None, stalls: 3, millis: 430 },
+                WaitSum {
+                    waited_for: WaitedFor::OwnRequest,
+                    layer: Some(layer),
+                    stalls: 9,
+                    millis: 30_900,
+                    start_stalls: 1,
+                    start_millis: 900,
+                },
+                WaitSum {
+                    waited_for: WaitedFor::Pack,
+                    layer: None,
+                    stalls: 3,
+                    millis: 430,
+                    start_stalls: 3,
+                    start_millis: 430,
+                },
             ],
             slowest: vec![
                 read(Some("/usr/lib/\u{1b}[31mlib.so"), 30_000, WaitedFor::OwnRequest, true),

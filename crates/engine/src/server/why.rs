@@ -12,7 +12,7 @@ impl Mounts {
         let mounts = self.places.mounted();
         let served = mounts.iter().find(|served| served.request.mountpoint == mountpoint).ok_or_else(|| {
             let cause = format!("no image is mounted at {}", mountpoint.display());
-            Error::new(ErrorKind::NotFound, "explain the mount", cause)
+            Error::new(ErrorKind::NotFound, "look for the mount", cause)
         })?;
         let (mount, image) = (self.describe(served), &served.image);
         Ok(MountAccount { mount, has_pack: image.has_pack(), journal: image.handle().journal().account() })

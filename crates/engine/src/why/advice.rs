@@ -1,17 +1,15 @@
 //! What to do about it. Each piece of advice has its figures in it, and is not given without them.
 
 use serde::Serialize;
-use tarpon_fetch::{Event, WaitedFor};
+use tarpon_fetch::{Event, START, WaitSum, WaitedFor};
 use tarpon_oci::Source;
 use tarpon_store::LayerRecord;
 
-use super::{Explanation, SlowRead, was_streamed};
+use super::{Explanation, was_streamed};
 use crate::protocol::Backfill;
 
 /// Waits that are shorter in all are nothing to act on: nobody notices them.
 const WORTH_MILLIS: u64 = 100;
-/// A start is over after so long, as far as this can be told without knowing the program.
-const START_MILLIS: u64 = 60_000;
 /// A layer or a reason with at least this share of the wait, in percent, is worth a word.
 const SHARE: u64 = 20;
 /// A boot pack of which so much was not read, in percent, was recorded of another start.
@@ -115,23 +113,23 @@ fn pack_given_up(explained: &Explanation) -> Option<String> {
     Some(format!("the boot pack was given up: {reason}{record}"))
 }
 
-/// The kept waits for bytes of layers that began in this part of the image's life, how many and how long.
-fn kept(explained: &Explanation, is_in: impl Fn(u64) -> bool) -> (usize, u64) {
-    let of_layers = |read: &&SlowRead| !matches!(read.stall.waited_for, WaitedFor::Pack | WaitedFor::Local);
-    let kept = explained.slowest.iter().filter(of_layers).filter(|read| is_in(read.stall.at_millis));
-    kept.fold((0, 0), |(count, millis), read| (count + 1, millis + read.stall.waited_millis))
+/// Waits for bytes of layers, how many and how long.
+fn for_layers(explained: &Explanation, of: impl Fn(&WaitSum) -> (u64, u64)) -> (u64, u64) {
+    let of_layers =
+        explained.waits.iter().filter(|wait| !matches!(wait.waited_for, WaitedFor::Pack | WaitedFor::Local));
+    of_layers.map(of).fold((0, 0), |(stalls, millis), more| (stalls + more.0, millis + more.1))
 }
 
 fn no_pack(explained: &Explanation) -> Option<String> {
-    let (count, millis) = kept(explained, |at| at < START_MILLIS);
+    let (count, millis) = for_layers(explained, |wait| (wait.start_stalls, wait.start_millis));
     if explained.has_pack || millis < WORTH_MILLIS {
         return None;
     }
     Some(format!(
-        "{count} of the {} slowest waits, {} in all, began within {} s of loading the image, which has no boot pack: {} would have these bytes brought before they are asked for",
-        explained.slowest.len(),
+        "{} waited {} in all within {} s of loading the image, which has no boot pack: {} would have these bytes brought before they are asked for",
+        reads(count),
         seconds(millis),
-        START_MILLIS / 1000,
+        START.as_secs(),
         record(explained)?,
     ))
 }
@@ -180,7 +178,7 @@ fn no_index(explained: &Explanation, layers: &[LayerRecord]) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{} of {} layers, {} % of the image's bytes, do not say what is in them and were downloaded whole before the image could be mounted: `tarpon index --push {}` spares that whoever mounts it with --index",
+        "{} of {} layers, {} % of the image's bytes, do not say what is in them and were downloaded whole before the image could be mounted: `tarpon index --push {}` spares that whoever mounts it with `--index registry`",
         streamed.len(),
         all.len(),
         share(bytes, explained.mount.image_bytes),
@@ -189,16 +187,18 @@ fn no_index(explained: &Explanation, layers: &[LayerRecord]) -> Option<String> {
 }
 
 fn not_complete(explained: &Explanation) -> Option<String> {
-    let (count, millis) = kept(explained, |at| at >= START_MILLIS);
+    let later =
+        |wait: &WaitSum| (wait.stalls.saturating_sub(wait.start_stalls), wait.millis.saturating_sub(wait.start_millis));
+    let (count, millis) = for_layers(explained, later);
     let backfill = explained.mount.backfill.as_ref().is_some_and(|backfill| backfill.how != Backfill::Off);
     if backfill || millis < WORTH_MILLIS {
         return None;
     }
     Some(format!(
-        "{count} of the {} slowest waits, {} in all, began later than {} s after loading the image: with --backfill idle the rest of it is brought while nobody waits",
-        explained.slowest.len(),
+        "{} waited {} in all later than {} s after loading the image: with --backfill idle the rest of it is brought while nobody waits",
+        reads(count),
         seconds(millis),
-        START_MILLIS / 1000,
+        START.as_secs(),
     ))
 }
 
@@ -211,6 +211,10 @@ fn record(explained: &Explanation) -> Option<String> {
 fn registry_name(explained: &Explanation) -> Option<&str> {
     let source: Source = explained.mount.image.parse().ok()?;
     matches!(source, Source::Registry(_)).then_some(&*explained.mount.image)
+}
+
+fn reads(count: u64) -> String {
+    if count == 1 { "1 read".to_owned() } else { format!("{count} reads") }
 }
 
 fn times_in_words(times: u64) -> String {

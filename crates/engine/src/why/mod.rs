@@ -84,8 +84,8 @@ impl Engine {
     /// [`ErrorKind::NotFound`] when nothing is mounted there, or no server answers for it.
     pub fn why(&self, mountpoint: &Path) -> Result<Explanation> {
         let account = self.client().why(mountpoint)?.ok_or_else(|| {
-            let cause = format!("no server runs that would know of {}", mountpoint.display());
-            Error::new(ErrorKind::NotFound, "explain the mount", cause)
+            let cause = format!("none runs that would know of {}", mountpoint.display());
+            Error::new(ErrorKind::NotFound, "ask the server", cause)
                 .hint("what was counted ends with the server; `tarpon recover` mounts again what a dead one left")
         })?;
         Ok(self.explain(account))
