@@ -62,8 +62,8 @@ pub use protocol::{
 };
 pub use record::{RecordRequest, Recorded, Until};
 pub use run::{
-    ContainerName, ContainerRecord, ContainerState, ContainerStatus, ExecRequest, Output, RunError, RunOutcome, RunRequest,
-    Signals, Standing, signal_name,
+    ContainerName, ContainerRecord, ContainerState, ContainerStatus, ExecRequest, Output, RunError, RunOutcome,
+    RunRequest, Signals, Standing, signal_name,
 };
 pub use serve::serve;
 pub use server::{Client, Ended, Server};

@@ -4,17 +4,17 @@ use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tarpon_engine::{
     Backfill, CapabilityChanges, ContainerName, ContainerOptions, Limits, ModeChoice, Network, RunError, RunOutcome,
     RunRequest, Signals, Tmpfs, Volume,
 };
 
 use super::image::ImageArgs;
+use super::mode;
 use super::mount::backfill;
 use super::session::{Session, runtime};
-use super::mode;
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -95,7 +95,8 @@ pub(crate) struct Run {
     /// Take one of the usual capabilities away, or ALL
     #[arg(long, value_name = "CAPABILITY", value_delimiter = ',')]
     cap_drop: Vec<String>,
-    /// no-new-privileges: setuid programs give it nothing
+    /// no-new-privileges: setuid programs give it nothing; seccomp=unconfined: do not filter its system calls, as is usual if the
+    /// runtime can
     #[arg(long, value_name = "OPTION", value_parser = security())]
     security_opt: Vec<Security>,
     /// Memory that it may use, swap included
@@ -145,6 +146,7 @@ struct Words(Vec<String>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Security {
     NoNewPrivileges,
+    AnySystemCall,
 }
 
 impl Run {
@@ -186,6 +188,7 @@ impl Run {
             terminal: self.tty,
             read_only: self.read_only,
             no_new_privileges: self.security_opt.contains(&Security::NoNewPrivileges),
+            filtered: !self.security_opt.contains(&Security::AnySystemCall),
             capabilities: CapabilityChanges { add: self.cap_add.clone(), drop: self.cap_drop.clone() },
             volumes: self.volume.clone(),
             tmpfs: self.tmpfs.clone(),
@@ -246,8 +249,7 @@ fn with_value(variable: String, here: impl Fn(&str) -> Option<String>) -> Option
 
 /// A terminal is passed through to the container, so there must be one.
 pub(crate) fn check_terminal(is_wanted: bool, doing: impl Fn() -> String) -> Result {
-    let is_there =
-        std::io::stdin().is_terminal() || std::io::stdout().is_terminal() || std::io::stderr().is_terminal();
+    let is_there = std::io::stdin().is_terminal() || std::io::stdout().is_terminal() || std::io::stderr().is_terminal();
     if is_wanted && !is_there {
         return Err(Failure::new(Exit::NotRun, format_args!("{}: -t needs a terminal, and there is none", doing()))
             .hint("leave -t out"));
@@ -287,7 +289,10 @@ fn network() -> impl TypedValueParser<Value = Network> {
 }
 
 fn security() -> impl TypedValueParser<Value = Security> {
-    PossibleValuesParser::new(["no-new-privileges"]).map(|_| Security::NoNewPrivileges)
+    PossibleValuesParser::new(["no-new-privileges", "seccomp=unconfined"]).map(|option| match &*option {
+        "no-new-privileges" => Security::NoNewPrivileges,
+        _ => Security::AnySystemCall,
+    })
 }
 
 fn entrypoint(text: &str) -> std::result::Result<Words, String> {

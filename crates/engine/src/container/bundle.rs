@@ -9,7 +9,7 @@ use oci_spec::runtime::{
 };
 use tarpon_oci::RunConfig;
 
-use super::{ContainerOptions, Network, mounts, process};
+use super::{ContainerOptions, Network, mounts, process, seccomp};
 use crate::{Error, ErrorKind, Result};
 
 /// What a container calls itself that nobody gave a name.
@@ -62,6 +62,7 @@ fn spec(
     mounts: Vec<Mount>,
     resources: Option<LinuxResources>,
 ) -> std::result::Result<Spec, OciSpecError> {
+    let granted = process.capabilities().as_ref().and_then(|sets| sets.bounding().clone()).unwrap_or_default();
     let mut linux = LinuxBuilder::default()
         .namespaces(namespaces(options.network)?)
         .masked_paths(get_default_maskedpaths())
@@ -69,6 +70,7 @@ fn spec(
         .build()?;
     // Without limits, cgroups are nobody's business.
     linux.set_resources(resources);
+    linux.set_seccomp(if options.filtered { Some(seccomp::filter(&granted)?) } else { None });
     SpecBuilder::default()
         .root(RootBuilder::default().path(root).readonly(options.read_only).build()?)
         .process(process)
@@ -119,11 +121,13 @@ mod tests {
             network: Network::None,
             read_only: true,
             no_new_privileges: true,
+            filtered: true,
             capabilities: CapabilityChanges { add: vec![], drop: vec!["ALL".into()] },
             tmpfs: vec!["/work:size=1m".parse().unwrap()],
             ..ContainerOptions::default()
         };
         let spec = written(&options);
+        assert_eq!(spec["linux"]["seccomp"]["defaultAction"], "SCMP_ACT_ERRNO");
         assert_eq!(spec["root"]["readonly"], true);
         assert_eq!(spec["process"]["noNewPrivileges"], true);
         assert_eq!(spec["process"]["capabilities"]["bounding"], Value::Array(vec![]));

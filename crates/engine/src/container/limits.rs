@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use oci_spec::runtime::{
-    LinuxCpuBuilder, LinuxMemoryBuilder, LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder,
-};
+use oci_spec::runtime::{LinuxCpuBuilder, LinuxMemoryBuilder, LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder};
 
 /// Where cgroups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -57,8 +55,7 @@ impl Limits {
         if let Some(bytes) = self.memory.filter(|bytes| *bytes < LEAST_MEMORY) {
             return Err(format!("{bytes} bytes of memory are less than a container needs to start ({LEAST_MEMORY})"));
         }
-        let wanted =
-            [("memory", self.memory.is_some()), ("cpu", self.cpus.is_some()), ("pids", self.pids.is_some())];
+        let wanted = [("memory", self.memory.is_some()), ("cpu", self.cpus.is_some()), ("pids", self.pids.is_some())];
         let missing = wanted.into_iter().find(|(name, is_wanted)| *is_wanted && !has_controller(cgroups, name));
         missing.map_or(Ok(()), |(name, _)| Err(format!("the cgroups of this machine set no limit for {name}")))
     }

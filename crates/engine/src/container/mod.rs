@@ -7,13 +7,14 @@ mod mounts;
 mod options;
 mod process;
 mod runtime;
+mod seccomp;
 mod user;
 
 pub(crate) use bundle::Bundle;
 pub use capabilities::CapabilityChanges;
 pub use limits::Limits;
-pub(crate) use mounts::{bind, host_files, image_volumes};
 pub use mounts::{Tmpfs, Volume};
+pub(crate) use mounts::{bind, host_files, image_volumes};
 pub use options::{ContainerOptions, Network};
 pub(crate) use runtime::{Handle, Running, Runtime, Stdio};
 pub(crate) use user::find as find_user;

@@ -265,7 +265,8 @@ mod tests {
 
     #[test]
     fn no_text_is_read_as_a_mount_outside_of_the_container() {
-        for text in ["/a:/../b", "/a:..", "/a:/./b", "/a://b", "/a:/b/.", ":/b", "/a:", ":", "::", "/a:/b:", "/a:/b:,"] {
+        for text in ["/a:/../b", "/a:..", "/a:/./b", "/a://b", "/a:/b/.", ":/b", "/a:", ":", "::", "/a:/b:", "/a:/b:,"]
+        {
             if let Ok(volume) = text.parse::<Volume>() {
                 assert!(volume.destination.is_absolute() && volume.destination.parent().is_some(), "{text}");
                 assert!(!volume.destination.components().any(|part| part == Component::ParentDir), "{text}");

@@ -2,7 +2,8 @@
 
 use super::{CapabilityChanges, Limits, Tmpfs, Volume};
 
-/// What a container is to be otherwise than its image says. The default is what the image says, on the network of the host.
+/// What a container is to be otherwise than its image says. The default is what the image says, on the network
+/// of the host, with all system calls.
 #[derive(Debug, Clone, Default)]
 pub struct ContainerOptions {
     /// Instead of the image's entrypoint; the image's command goes with that.
@@ -25,6 +26,8 @@ pub struct ContainerOptions {
     pub read_only: bool,
     /// Whether setuid programs and file capabilities give it nothing.
     pub no_new_privileges: bool,
+    /// Whether its system calls are filtered, which its runtime must be able to do.
+    pub filtered: bool,
     /// Capabilities, otherwise than usual.
     pub capabilities: CapabilityChanges,
     /// Directories and files of the host.

@@ -66,6 +66,13 @@ impl Runtime {
         &self.program
     }
 
+    /// Whether it was built to filter system calls: both say so with their version.
+    pub(crate) fn has_seccomp(&self) -> bool {
+        let output = Command::new(&self.program).arg("--version").stdin(std::process::Stdio::null()).output();
+        let said = output.map(|output| String::from_utf8_lossy(&output.stdout).to_ascii_lowercase());
+        said.is_ok_and(|said| said.contains("libseccomp:") || said.contains("+seccomp"))
+    }
+
     /// The one that a container was started with.
     pub(crate) fn of(program: PathBuf) -> Self {
         Self { program }

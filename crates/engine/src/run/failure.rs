@@ -123,8 +123,14 @@ mod tests {
     #[test]
     fn what_runtimes_say_of_programs_has_exit_codes_of_its_own() {
         for (said, code) in [
-            ("runc run failed: unable to start container process: exec: \\\"x\\\": executable file not found in $PATH", 127),
-            ("runc run failed: unable to start container process: exec: \\\"/x\\\": stat /x: no such file or directory", 127),
+            (
+                "runc run failed: unable to start container process: exec: \\\"x\\\": executable file not found in $PATH",
+                127,
+            ),
+            (
+                "runc run failed: unable to start container process: exec: \\\"/x\\\": stat /x: no such file or directory",
+                127,
+            ),
             ("executable file `x` not found in $PATH: No such file or directory", 127),
             ("runc run failed: unable to start container process: exec: \\\"/bin\\\": permission denied", 126),
             ("open executable: Permission denied", 126),

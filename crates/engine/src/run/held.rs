@@ -48,7 +48,8 @@ impl Held {
             ..prepared.mount_on(held.place.rootfs())
         };
         held.engine.client().mount(mount)?;
-        held.describe(&request.options, &config)?;
+        let options = ContainerOptions { filtered: held.record.filtered, ..request.options.clone() };
+        held.describe(options, &config)?;
         Ok(held)
     }
 
@@ -62,9 +63,8 @@ impl Held {
     }
 
     /// Writes the bundle, and what the container finds in `/etc`.
-    fn describe(&self, options: &ContainerOptions, config: &RunConfig) -> Result<()> {
+    fn describe(&self, mut options: ContainerOptions, config: &RunConfig) -> Result<()> {
         let refused = |cause: String| Error::new(ErrorKind::Refused, "describe the container", cause);
-        let mut options = options.clone();
         options.hostname = Some(options.hostname.unwrap_or_else(|| self.usual_hostname(options.network)));
         let mut own = image_volumes(&self.place.rootfs(), &config.volumes, &options).map_err(refused)?;
         own.extend(self.files(&options)?);
@@ -184,12 +184,7 @@ pub(super) fn unmount(engine: &Engine, place: &Place) -> Result<()> {
     }
 }
 
-fn record(
-    request: &RunRequest,
-    prepared: &Prepared,
-    config: &RunConfig,
-    runtime: &Runtime,
-) -> Result<ContainerRecord> {
+fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime: &Runtime) -> Result<ContainerRecord> {
     let refused = |cause: String| Error::new(ErrorKind::Refused, "describe the container", cause);
     let named = request.stop_signal.as_deref().unwrap_or(&config.stop_signal);
     let stop_signal = if named.is_empty() { STOP } else { named };
@@ -209,6 +204,7 @@ fn record(
         remove: request.remove,
         stop_signal: signal_name(stop_signal).map_err(refused)?,
         runtime: runtime.program().to_owned(),
+        filtered: request.options.filtered && runtime.has_seccomp(),
         volumes: config.volumes.iter().cloned().chain(volumes).collect(),
         state: ContainerState::Created,
     })

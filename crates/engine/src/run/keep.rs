@@ -44,11 +44,7 @@ enum Said {
 }
 
 /// Starts a keeper for the container, and waits until it says that it runs.
-pub(super) async fn hand_over(
-    held: Held,
-    request: &RunRequest,
-    signals: &mut Signals,
-) -> Result<RunOutcome, RunError> {
+pub(super) async fn hand_over(held: Held, request: &RunRequest, signals: &mut Signals) -> Result<RunOutcome, RunError> {
     let failed = |cause: &dyn std::fmt::Display| RunError::failed("start the container's keeper", cause);
     let (program, arguments) =
         request.keeper_command.split_first().ok_or_else(|| failed(&"this program cannot start one"))?;

@@ -110,7 +110,9 @@ impl Engine {
         if !force {
             match &status.record {
                 Err(cause) => {
-                    return Err(Error::new(ErrorKind::Refused, step, cause).hint("tarpon rm -f removes it all the same"));
+                    return Err(
+                        Error::new(ErrorKind::Refused, step, cause).hint("tarpon rm -f removes it all the same")
+                    );
                 }
                 Ok(_) if !status.has_ended() => {
                     return Err(Error::new(ErrorKind::Other, step, "it has not ended")

@@ -231,7 +231,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut log = LogWriter::create(folder.path(), 1000).unwrap();
         (0..500).for_each(|number| write(&mut log, Output::Stdout, &format!("line {number}\n")));
-        let bytes: u64 = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+        let bytes: u64 =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
         assert!(bytes <= 2000, "{bytes}");
         let lines = all(folder.path());
         let first: usize = lines[0].1.trim_end().strip_prefix("line ").unwrap().parse().unwrap();

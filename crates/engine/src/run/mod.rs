@@ -49,7 +49,7 @@ pub struct RunRequest {
     pub mode: ModeChoice,
     /// Whether the rest of it is brought in the background.
     pub backfill: Backfill,
-    /// What it is otherwise than the image says.
+    /// What it is otherwise than the image says. Its system calls are filtered if that is asked for and its runtime can.
     pub options: ContainerOptions,
     /// What to call it.
     pub name: Option<ContainerName>,
@@ -100,7 +100,11 @@ impl Engine {
         let (engine, wanted) = (self.clone(), request.clone());
         let made = tokio::task::spawn_blocking(move || Held::make(engine, &wanted, &prepared, &runtime));
         let held = made.await.map_err(|error| RunError::failed("make the container", error))??;
-        if request.detach { keep::hand_over(held, request, signals).await } else { attend::attended(held, signals).await }
+        if request.detach {
+            keep::hand_over(held, request, signals).await
+        } else {
+            attend::attended(held, signals).await
+        }
     }
 }
 

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 const NAME_BYTES: usize = 128;
 
 const QUALITIES: [&str; 16] = [
-    "amber", "brisk", "calm", "deft", "eager", "fleet", "gentle", "hardy", "keen", "lucid", "mellow", "nimble", "quiet",
-    "rapid", "silver", "wry",
+    "amber", "brisk", "calm", "deft", "eager", "fleet", "gentle", "hardy", "keen", "lucid", "mellow", "nimble",
+    "quiet", "rapid", "silver", "wry",
 ];
 const FISH: [&str; 16] = [
-    "anchovy", "bass", "carp", "dace", "eel", "flounder", "gudgeon", "halibut", "ide", "ling", "mullet", "perch", "roach",
-    "salmon", "tench", "zander",
+    "anchovy", "bass", "carp", "dace", "eel", "flounder", "gudgeon", "halibut", "ide", "ling", "mullet", "perch",
+    "roach", "salmon", "tench", "zander",
 ];
 
 /// The name of a container: letters, digits, `_`, `.` and `-`, and the first is a letter or digit.

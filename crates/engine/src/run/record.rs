@@ -42,6 +42,8 @@ pub struct ContainerRecord {
     pub stop_signal: String,
     /// The OCI runtime that has it.
     pub runtime: PathBuf,
+    /// Whether its system calls are filtered.
+    pub filtered: bool,
     /// Directories of its writable layer that are data and no part of what it made of its image.
     pub volumes: Vec<String>,
     /// What became of it.
@@ -110,6 +112,7 @@ pub(super) mod tests {
             remove: false,
             stop_signal: "TERM".to_owned(),
             runtime: "/nonexistent/runc".into(),
+            filtered: true,
             volumes: vec!["/data".to_owned()],
             state: ContainerState::Running { pid: 7, since: 1_767_225_601 },
         }

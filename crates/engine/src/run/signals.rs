@@ -75,7 +75,8 @@ mod tests {
 
     #[test]
     fn signals_have_names_and_numbers() {
-        for (said, meant) in [("SIGTERM", "TERM"), ("usr1", "USR1"), ("9", "9"), ("SIGRTMIN+3", "37"), ("kill", "KILL")] {
+        for (said, meant) in [("SIGTERM", "TERM"), ("usr1", "USR1"), ("9", "9"), ("SIGRTMIN+3", "37"), ("kill", "KILL")]
+        {
             assert_eq!(signal_name(said).as_deref(), Ok(meant));
         }
         for odd in ["", "SIG", "0", "65", "RTMIN+40", "RTMIN+x", "TERM;x", "-9"] {

@@ -61,7 +61,9 @@ impl Ps {
             return output::json(&containers.iter().map(Row::of).collect::<Vec<_>>());
         }
         if self.names {
-            return output::text(&containers.iter().map(|container| format!("{}\n", container.name)).collect::<String>());
+            return output::text(
+                &containers.iter().map(|container| format!("{}\n", container.name)).collect::<String>(),
+            );
         }
         output::text(&overview(&containers))
     }
