@@ -11,7 +11,7 @@ use tarpon_engine::{
     RunRequest, Signals, Tmpfs, Volume,
 };
 
-use super::image::ImageArgs;
+use super::image::{ImageName, ImageOptions, image_name};
 use super::mode;
 use super::mount::backfill;
 use super::session::{Session, runtime};
@@ -45,7 +45,7 @@ const ENV_FILE_BYTES: u64 = 1 << 20;
 /// Mounts the image, lazily as `tarpon mount` does, with a writable layer on top, and starts what the image or the command line
 /// says in a container. Without --rm, the container stays when it ends, with what it wrote, until `tarpon rm`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = "tarpon run [OPTIONS] <IMAGE> [--] [COMMAND]...")]
 pub(crate) struct Run {
     /// Give it this standard input
     #[arg(short, long)]
@@ -70,7 +70,7 @@ pub(crate) struct Run {
     /// Start in this directory
     #[arg(short, long, value_name = "DIR")]
     workdir: Option<String>,
-    /// Run this instead of the image's entrypoint, without the image's command; a JSON array is several words, \"\" none
+    /// Run this instead of the image's entrypoint, without the image's command; a JSON array is several words, "" none
     #[arg(long, value_name = "PROGRAM", value_parser = entrypoint)]
     entrypoint: Option<Words>,
     /// A directory or file of this host: SOURCE:DESTINATION[:ro,nosuid,nodev,noexec]. DESTINATION alone is a volume as images
@@ -121,10 +121,27 @@ pub(crate) struct Run {
     #[arg(long, value_name = "WHEN", env = "TARPON_BACKFILL", default_value = "off", value_parser = backfill())]
     backfill: Backfill,
     #[command(flatten)]
-    image: ImageArgs,
-    /// What to run instead of the image's command
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
-    command: Vec<String>,
+    image: ImageOptions,
+    /// The image, for example docker.io/library/alpine:3.20, and what to run instead of its command
+    #[arg(value_names = ["IMAGE", "COMMAND"], required = true, num_args = 1..)]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
+}
+
+/// What wrong command lines are told.
+const HINT: &str = "--help shows what can be said";
+
+/// An image or container, and the command for it. All that follows the first word belongs to the command, also what looks like an
+/// option of ours: programs have options of the same names.
+pub(crate) fn subject(words: &[String]) -> Result<(String, Vec<String>)> {
+    let Some((first, command)) = words.split_first() else {
+        return Err(Failure::new(Exit::Usage, "nothing is named that a command could be run in").hint(HINT));
+    };
+    if first.starts_with('-') {
+        return Err(Failure::new(Exit::Usage, format_args!("unexpected argument '{first}' found")).hint(HINT));
+    }
+    let command = command.strip_prefix(&["--".to_owned()]).unwrap_or(command);
+    Ok((first.clone(), command.to_vec()))
 }
 
 /// Variables, as `run` and `exec` take them.
@@ -151,7 +168,11 @@ enum Security {
 
 impl Run {
     pub(crate) fn run(self, global: &Global) -> Result<ExitCode> {
-        match self.execute(global).map_err(not_run)? {
+        let (image, command) = subject(&self.words)?;
+        let image = image_name(&image).map_err(|error| {
+            Failure::new(Exit::Usage, format_args!("invalid value {image:?} for <IMAGE>: {error}")).hint(HINT)
+        })?;
+        match self.execute(global, image, command).map_err(not_run)? {
             RunOutcome::Exited(code) => Ok(code.into()),
             RunOutcome::Detached(name) => {
                 output::text(&format!("{name}\n"))?;
@@ -160,11 +181,12 @@ impl Run {
         }
     }
 
-    fn execute(self, global: &Global) -> Result<RunOutcome> {
-        let doing = || format!("cannot run {}", self.image.text());
+    fn execute(self, global: &Global, image: ImageName, command: Vec<String>) -> Result<RunOutcome> {
+        let text = image.text.clone();
+        let doing = || format!("cannot run {text}");
         let session = Session::open(global)?;
         check_terminal(self.tty && !self.detach, doing)?;
-        let request = self.request(&session)?;
+        let request = self.request(&session, image, command)?;
         let (runtime, progress) = (runtime()?, output::progress(global.quiet));
         let outcome = runtime.block_on(async {
             let mut signals = Signals::listen().doing(|| "cannot listen for signals")?;
@@ -176,10 +198,10 @@ impl Run {
         outcome
     }
 
-    fn request(&self, session: &Session) -> Result<RunRequest> {
+    fn request(&self, session: &Session, image: ImageName, command: Vec<String>) -> Result<RunRequest> {
         let options = ContainerOptions {
             entrypoint: self.entrypoint.clone().map(|words| words.0),
-            command: self.command.clone(),
+            command,
             env: self.env.variables()?,
             user: self.user.clone(),
             directory: self.workdir.clone(),
@@ -195,7 +217,7 @@ impl Run {
             limits: Limits { memory: self.memory, cpus: self.cpus, pids: self.pids_limit },
         };
         Ok(RunRequest {
-            image: self.image.request()?,
+            image: self.image.request(image)?,
             mode: self.mode,
             backfill: self.backfill,
             options,
@@ -308,6 +330,20 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         entrypoint(text).expect("valid").0
+    }
+
+    #[test]
+    fn what_follows_the_image_is_the_command() {
+        let split = |words: &[&str]| {
+            let owned: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            subject(&owned).map_err(|failure| failure.exit)
+        };
+        let expected =
+            |command: &[&str]| Ok(("app".to_owned(), command.iter().map(|word| (*word).to_owned()).collect()));
+        assert_eq!(split(&["app"]), expected(&[]));
+        assert_eq!(split(&["app", "--rm", "--help"]), expected(&["--rm", "--help"]));
+        assert_eq!(split(&["app", "--", "ls", "--", "x"]), expected(&["ls", "--", "x"]));
+        assert_eq!(split(&["--bogus", "app"]), Err(Exit::Usage));
     }
 
     #[test]

@@ -6,9 +6,10 @@ use clap::Args;
 use tarpon_engine::{ContainerName, ExecRequest, Signals};
 
 use crate::cli::Global;
-use crate::commands::run::{EnvArgs, check_terminal, failure, not_run};
+use crate::commands::run::{EnvArgs, check_terminal, failure, not_run, subject};
 use crate::commands::session::{Session, runtime};
-use crate::failure::{Context, Result};
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,7 +20,7 @@ The exit code is that of the command, or 125, 126 or 127 as with `tarpon run`.";
 
 /// Run a command in a container that runs
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = "tarpon exec [OPTIONS] <NAME> [--] <COMMAND>...")]
 pub(crate) struct Exec {
     /// Give it this standard input
     #[arg(short, long)]
@@ -35,24 +36,25 @@ pub(crate) struct Exec {
     /// Start in this directory
     #[arg(short, long, value_name = "DIR")]
     workdir: Option<String>,
-    /// The container
-    name: ContainerName,
-    /// What to run
-    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    command: Vec<String>,
+    /// The container, and what to run
+    #[arg(value_names = ["NAME", "COMMAND"], required = true, num_args = 2..)]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
 }
 
 impl Exec {
     pub(crate) fn run(&self, global: &Global) -> Result<ExitCode> {
-        self.execute(global).map(ExitCode::from).map_err(not_run)
+        let (name, command) = subject(&self.words)?;
+        let name: ContainerName = name.parse().map_err(|error: String| Failure::new(Exit::Usage, error))?;
+        self.execute(global, &name, command).map(ExitCode::from).map_err(not_run)
     }
 
-    fn execute(&self, global: &Global) -> Result<u8> {
-        let doing = || format!("cannot run a command in {}", self.name);
+    fn execute(&self, global: &Global, name: &ContainerName, command: Vec<String>) -> Result<u8> {
+        let doing = || format!("cannot run a command in {name}");
         let session = Session::open(global)?;
         check_terminal(self.tty, doing)?;
         let request = ExecRequest {
-            command: self.command.clone(),
+            command,
             env: self.env.variables()?,
             directory: self.workdir.clone(),
             user: self.user.clone(),
@@ -61,7 +63,7 @@ impl Exec {
         };
         runtime()?.block_on(async {
             let mut signals = Signals::listen().doing(doing)?;
-            let ended = session.engine().exec(&self.name, &request, &mut signals).await;
+            let ended = session.engine().exec(name, &request, &mut signals).await;
             ended.map_err(|failed| failure(doing(), failed))
         })
     }
