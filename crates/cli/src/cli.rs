@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+use crate::commands::container::{exec, keep, kill, logs, ps, rm, stop};
 use crate::commands::{
-    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, record, recover, serve, status,
-    trace, umount, why,
+    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, record, recover, run, serve,
+    status, trace, umount, why,
 };
 use crate::exit;
 
@@ -16,6 +17,7 @@ Examples:
   tarpon demo                                     see it work, with nothing installed
   tarpon mount docker.io/library/alpine /mnt      mount an image from a registry
   ls /mnt && tarpon status && tarpon umount /mnt  use it, look at it, let it go
+  tarpon run --rm -it alpine sh                   run it
   tarpon ls -l debian:12:/etc                     look into an image without mounting it
   tarpon doctor                                   see what works on this machine
 
@@ -59,6 +61,13 @@ pub(crate) enum Command {
     Mount(mount::Mount),
     #[command(visible_alias = "unmount")]
     Umount(umount::Umount),
+    Run(Box<run::Run>),
+    Ps(ps::Ps),
+    Exec(exec::Exec),
+    Logs(logs::Logs),
+    Stop(stop::Stop),
+    Kill(kill::Kill),
+    Rm(rm::Rm),
     Pull(pull::Pull),
     Ls(ls::Ls),
     Index(index::Index),
@@ -76,13 +85,15 @@ pub(crate) enum Command {
     Man(man::Man),
     #[command(hide = true)]
     Serve(serve::Serve),
+    #[command(hide = true)]
+    Keep(keep::Keep),
 }
 
 impl Command {
     /// What is logged when `$RUST_LOG` does not say. Commands speak for themselves; servers have nobody to speak to.
     pub(crate) fn default_log(&self) -> &'static str {
         match self {
-            Self::Serve(_) => "info",
+            Self::Serve(_) | Self::Keep(_) => "info",
             Self::Mount(mount) if mount.foreground => "warn",
             _ => "off",
         }

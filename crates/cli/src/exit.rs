@@ -25,6 +25,12 @@ pub(crate) enum Exit {
     CannotMount = 7,
     /// The local store failed, or what it keeps is damaged.
     Store = 8,
+    /// No container came to run: tarpon or its runtime failed. With `run` and `exec` alone.
+    NotRun = 125,
+    /// The container's program cannot be executed. With `run` and `exec` alone.
+    CannotExecute = 126,
+    /// The container has no such program. With `run` and `exec` alone.
+    NoProgram = 127,
     /// Stopped by Ctrl-C: 128 plus the number of SIGINT.
     Interrupted = 130,
 }
@@ -42,7 +48,13 @@ Exit codes:
        certificate or answer is not to be trusted
   7    this machine or this user cannot mount it this way (see `tarpon doctor`)
   8    the local store failed, or something in it is damaged
-  130  interrupted";
+  130  interrupted
+
+`run` and `exec` exit with the code of what they ran, which is 128 plus the number of the signal
+that ended it, or with
+  125  nothing was run: any of the failures above but a wrong command line
+  126  the program is there and cannot be executed
+  127  there is no such program";
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
@@ -81,6 +93,9 @@ mod tests {
             Exit::CannotMount,
             Exit::Store,
             Exit::Interrupted,
+            Exit::NotRun,
+            Exit::CannotExecute,
+            Exit::NoProgram,
         ] {
             let line = format!("\n  {:<5}", exit as u8);
             assert!(HELP.contains(&line), "{exit:?} is missing");

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     };
     logging::start(cli.command.default_log());
     match commands::run(cli) {
-        Ok(()) => exit::Exit::Ok.into(),
+        Ok(code) => code,
         Err(failure) => {
             output::error(&failure);
             failure.exit.into()

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tarpon_mount::{ModeChoice, Writable};
-use tarpon_oci::{Digest, IndexLock, Platform, Source};
+use tarpon_oci::{Digest, ImageConfig, IndexLock, Platform, Source};
 use tarpon_store::ImageRecord;
 
 use crate::protocol::{Access, Backfill, MountRequest};
+use crate::{Engine, Error, ErrorKind, Result};
 
 /// Whether to ask the registry for a tag that was resolved before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -78,6 +79,14 @@ impl Prepared {
     /// Digest of the manifest: what a mount of it is pinned to.
     pub fn manifest(&self) -> &Digest {
         &self.record.manifest
+    }
+
+    /// Its config, out of the store.
+    pub(crate) fn config(&self, engine: &Engine) -> Result<ImageConfig> {
+        let failed = |cause: String| Error::new(ErrorKind::Store, "read the image's config", cause);
+        let bytes = engine.store().image_config(self.manifest()).map_err(|error| failed(error.to_string()))?;
+        let bytes = bytes.ok_or_else(|| failed("it is not in the store, or damaged".to_owned()))?;
+        ImageConfig::parse(bytes).map_err(|error| failed(error.to_string()))
     }
 
     /// A read-only mount of it on `mountpoint`, in the mode that works best here; change what should be otherwise.

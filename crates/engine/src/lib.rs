@@ -13,6 +13,9 @@
 //! let server = Server::start(&engine).await?;                                      // the same in this process
 //! server.mount(prepared.mount_on(dir)).await?;  server.run().await;
 //!
+//! engine.run(&RunRequest { … }, &mut signals, &progress).await?;                   // containers: run, list, stop, remove
+//! engine.containers()?;  engine.stop_container(&name, patience)?;  engine.remove_container(&name, force)?;
+//!
 //! engine.open_tree(&prepared)?;                                                    // `ls`: names and attributes
 //! engine.inspect(&request).await?;                                                 // manifest, config, layer formats
 //! convert(&ConvertRequest { … }, progress).await?;                                // needs no store
@@ -31,15 +34,18 @@ mod inspect;
 mod lock_file;
 mod namespaces;
 mod prepare;
+mod private;
 mod progress;
 mod protocol;
 mod record;
+mod run;
 mod serve;
 mod server;
 mod tree;
 mod why;
 
 pub use auth_files::auth_files;
+pub use container::{CapabilityChanges, ContainerOptions, Limits, Network, Tmpfs, Volume};
 pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
 };
@@ -57,6 +63,10 @@ pub use protocol::{
     Request, Response,
 };
 pub use record::{RecordRequest, Recorded, Until};
+pub use run::{
+    ContainerName, ContainerRecord, ContainerState, ContainerStatus, ExecRequest, Output, RunError, RunOutcome,
+    RunRequest, Signals, Standing, signal_name,
+};
 pub use serve::serve;
 pub use server::{Client, Ended, Server};
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor, trace};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::platform::RawPlatform;
 use crate::{Digest, InvalidManifest, Platform, Verified, json, limits};
@@ -45,6 +46,9 @@ pub struct RunConfig {
     /// The signal that asks it to stop.
     #[serde(deserialize_with = "or_default")]
     pub stop_signal: String,
+    /// Directories whose content is not part of the image's own life: data.
+    #[serde(deserialize_with = "names")]
+    pub volumes: Vec<String>,
     /// Free-form facts. Never acted upon.
     #[serde(deserialize_with = "or_default")]
     pub labels: BTreeMap<String, String>,
@@ -57,6 +61,12 @@ where
     T: Deserialize<'de> + Default,
 {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// The names of an object whose values say nothing, in their order.
+fn names<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let said: Option<BTreeMap<String, IgnoredAny>> = Option::deserialize(deserializer)?;
+    Ok(said.unwrap_or_default().into_keys().collect())
 }
 
 #[derive(Deserialize)]
@@ -114,11 +124,13 @@ mod tests {
     #[test]
     fn what_docker_leaves_null_is_empty() {
         let config = parse(
-            r#"{"os":"linux","architecture":"amd64","config":{"Env":["A=1"],"Cmd":null,"Labels":null,"Entrypoint":["/x"]},
+            r#"{"os":"linux","architecture":"amd64","config":{"Env":["A=1"],"Cmd":null,"Labels":null,"Entrypoint":["/x"],
+                "Volumes":{"/data":{},"/a":null}},
                 "rootfs":{"type":"layers","diff_ids":null},"history":[{"created_by":"x"}]}"#,
         )
         .unwrap();
         assert_eq!(config.run.env, ["A=1"]);
+        assert_eq!(config.run.volumes, ["/a", "/data"]);
         assert!(config.run.cmd.is_empty() && config.diff_ids.is_empty());
         assert_eq!(config.platform.to_string(), "linux/amd64");
     }

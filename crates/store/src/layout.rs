@@ -28,8 +28,22 @@ pub(crate) const FILE_MODE: u32 = 0o600;
 pub(crate) const OBJECT_MODE: u32 = 0o444;
 
 const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
-const OTHER_NAMES: [&str; 10] =
-    ["version", "state", "clean", "usage", "lock", "publishing", "set-aside", "corrupt", "lost+found", settings::FILE];
+const OTHER_NAMES: [&str; 11] = [
+    "version",
+    "state",
+    "clean",
+    "usage",
+    "lock",
+    "publishing",
+    "set-aside",
+    "corrupt",
+    "lost+found",
+    CONTAINERS,
+    settings::FILE,
+];
+
+/// What containers wrote and are known by: what a user would miss. Not ours to set aside or to evict.
+pub(crate) const CONTAINERS: &str = "containers";
 
 /// Paths inside the folder of a store.
 #[derive(Debug, Clone)]

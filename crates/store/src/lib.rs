@@ -8,6 +8,7 @@
 //! layers/HEX[.CLAIM]  the index of a layer, for the next image that has it and claims the same of it
 //! refs/               reference and platform → manifest digest
 //! mounts/  pins/      what must not be evicted: live mounts, imports in progress
+//! containers/NAME/    containers, each with its record, its log and what it wrote; nothing here is the store's to touch
 //! run/                lock, socket and scratch folders of the server
 //! version  state  clean  usage        one fact each; see the modules of these names
 //! ```

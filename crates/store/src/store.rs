@@ -11,7 +11,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::health::{Health, HealthCheck, is_full};
-use crate::layout::Layout;
+use crate::layout::{CONTAINERS, Layout};
 use crate::partial::{self, Partial};
 use crate::storage::Storage;
 use crate::{OpenError, StoreError};
@@ -99,6 +99,11 @@ impl Store {
     /// The folder for sockets and scratch folders of the server.
     pub fn run_folder(&self) -> PathBuf {
         self.shared.layout.name("run")
+    }
+
+    /// The folder of containers, which is theirs who run some; not there before the first one.
+    pub fn containers_folder(&self) -> PathBuf {
+        self.shared.layout.name(CONTAINERS)
     }
 
     /// Whether the disk takes what is written.

@@ -2,6 +2,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod completions;
+pub(crate) mod container;
 pub(crate) mod convert;
 pub(crate) mod demo;
 pub(crate) mod doctor;
@@ -16,6 +17,7 @@ mod mountpoint;
 pub(crate) mod pull;
 pub(crate) mod record;
 pub(crate) mod recover;
+pub(crate) mod run;
 pub(crate) mod serve;
 mod session;
 pub(crate) mod status;
@@ -24,13 +26,19 @@ pub(crate) mod trace;
 pub(crate) mod umount;
 pub(crate) mod why;
 
+use std::process::ExitCode;
+
 use crate::cli::{Cli, Command};
+use crate::exit::Exit;
 use crate::failure::Result;
 
 /// Runs what was asked for.
-pub(crate) fn run(cli: Cli) -> Result {
+pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     let global = &cli.global;
-    match cli.command {
+    let done = match cli.command {
+        // These two end as what they ran ended.
+        Command::Run(command) => return command.run(global),
+        Command::Exec(command) => return command.run(global),
         Command::Mount(command) => command.run(global),
         Command::Umount(command) => command.run(global),
         Command::Pull(command) => command.run(global),
@@ -48,6 +56,13 @@ pub(crate) fn run(cli: Cli) -> Result {
         Command::Demo(command) => command.run(global),
         Command::Completions(command) => command.run(),
         Command::Man(command) => command.run(),
+        Command::Ps(command) => command.run(global),
+        Command::Logs(command) => command.run(global),
+        Command::Stop(command) => command.run(global),
+        Command::Kill(command) => command.run(global),
+        Command::Rm(command) => command.run(global),
         Command::Serve(command) => command.run(global),
-    }
+        Command::Keep(command) => command.run(global),
+    };
+    done.map(|()| Exit::Ok.into())
 }

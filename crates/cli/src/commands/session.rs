@@ -29,15 +29,25 @@ impl Session {
         &self.engine
     }
 
+    /// The command line that keeps a container, but for its name.
+    pub(crate) fn keeper_command(&self) -> Result<Vec<OsString>> {
+        own_command(self.engine.store().folder(), "keep")
+    }
+
     pub(crate) fn client(&self) -> Client {
         self.engine.client()
     }
 }
 
-/// The command line that starts the server of a store: this very program.
+/// The command line that starts the server of a store.
 fn server_command(store: &Path) -> Result<Vec<OsString>> {
+    own_command(store, "serve")
+}
+
+/// A command line of this very program, on this store.
+fn own_command(store: &Path, subcommand: &str) -> Result<Vec<OsString>> {
     let program = std::env::current_exe().doing(|| "cannot find this program's own file")?;
-    Ok(vec![program.into(), "--store".into(), store.into(), "serve".into()])
+    Ok(vec![program.into(), "--store".into(), store.into(), subcommand.into()])
 }
 
 /// Threads of a runtime that may block on the disk or the processor at the same time: one for each of the 32 clients that

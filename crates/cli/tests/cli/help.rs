@@ -21,6 +21,13 @@ fn help_of_every_subcommand() {
     let subcommands = [
         "mount",
         "umount",
+        "run",
+        "ps",
+        "exec",
+        "logs",
+        "stop",
+        "kill",
+        "rm",
         "pull",
         "ls",
         "index",
@@ -67,7 +74,7 @@ fn completions_exist_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = help(&["completions", shell]);
         assert!(script.contains("umount"), "{shell}");
-        let hidden = ["Serve the mounts", "__serve"];
+        let hidden = ["Serve the mounts", "__serve", "Keep a container"];
         assert!(!hidden.iter().any(|word| script.contains(word)), "{shell} completes a hidden subcommand");
     }
 }
@@ -76,10 +83,18 @@ fn completions_exist_for_every_shell() {
 fn there_is_a_manual_page_for_every_subcommand() {
     let world = World::new();
     let pages = world.stdout(&["man", "TMP/man"]);
-    for page in ["tarpon", "tarpon-mount", "tarpon-record", "tarpon-convert", "tarpon-cache-verify", "tarpon-demo"] {
+    for page in [
+        "tarpon",
+        "tarpon-mount",
+        "tarpon-record",
+        "tarpon-run",
+        "tarpon-convert",
+        "tarpon-cache-verify",
+        "tarpon-demo",
+    ] {
         assert!(pages.contains(&format!("TMP/man/{page}.1\n")), "{page} is missing in\n{pages}");
     }
     let mount = std::fs::read_to_string(world.path("man/tarpon-mount.1")).expect("written");
-    assert!(!pages.contains("serve"), "a page for a hidden subcommand");
+    assert!(!pages.contains("serve") && !pages.contains("keep"), "a page for a hidden subcommand");
     assert!(mount.contains("EXAMPLES") || mount.contains("Examples"), "{mount}");
 }

@@ -1,5 +1,6 @@
 //! The command as its users meet it: the real binary, against registries on loopback, layouts and archives.
 
+mod containers;
 mod convert;
 mod demo;
 mod errors;

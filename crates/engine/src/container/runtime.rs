@@ -32,14 +32,20 @@ pub(crate) enum Stdio {
     Piped,
 }
 
-/// A container that was started. Dropped, it is killed and forgotten by the runtime.
-pub(crate) struct Running {
+/// A container, as its runtime knows it.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle {
     runtime: Runtime,
     id: String,
+    /// What the runtime remembers is in there.
     state: PathBuf,
+}
+
+/// A container that was started. Dropped, it is killed and forgotten by the runtime.
+pub(crate) struct Running {
+    handle: Handle,
     child: Child,
     ended: Option<ExitStatus>,
-    _bundle: Bundle,
 }
 
 impl Runtime {
@@ -55,8 +61,54 @@ impl Runtime {
         found.map(|program| Self { program }).ok_or_else(|| missing("neither crun nor runc is installed".to_owned()))
     }
 
-    /// Starts a container. `state`: a directory for what the runtime has to remember.
-    pub(crate) fn run(&self, bundle: Bundle, id: &str, state: &Path, stdio: Stdio) -> Result<Running> {
+    /// The program.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Whether it was built to filter system calls: both say so with their version.
+    pub(crate) fn has_seccomp(&self) -> bool {
+        let output = Command::new(&self.program).arg("--version").stdin(std::process::Stdio::null()).output();
+        let said = output.map(|output| String::from_utf8_lossy(&output.stdout).to_ascii_lowercase());
+        said.is_ok_and(|said| said.contains("libseccomp:") || said.contains("+seccomp"))
+    }
+
+    /// The one that a container was started with.
+    pub(crate) fn of(program: PathBuf) -> Self {
+        Self { program }
+    }
+
+    /// A container of this name. `state`: a directory for what the runtime has to remember of it.
+    pub(crate) fn container(&self, id: &str, state: &Path) -> Handle {
+        Handle { runtime: self.clone(), id: id.to_owned(), state: state.to_owned() }
+    }
+}
+
+impl Handle {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.runtime.program);
+        command.arg("--root").arg(&self.state);
+        command
+    }
+
+    /// The command that starts the container and goes on until it has ended, with its exit code. `pid`: a file that says that the
+    /// container runs. `log`: a file that says why it does not.
+    pub(crate) fn run(&self, bundle: &Path, pid: &Path, log: &Path) -> Command {
+        let mut command = self.command();
+        command.arg("--log").arg(log).args(["--log-format", "json", "run", "--bundle"]).arg(bundle);
+        command.arg("--pid-file").arg(pid).arg(&self.id);
+        command
+    }
+
+    /// The command that runs another process in the container. Its options and what to run are to be added.
+    pub(crate) fn exec(&self, log: &Path, options: &[String], words: &[String]) -> Command {
+        let mut command = self.command();
+        command.arg("--log").arg(log).args(["--log-format", "json", "exec"]).args(options).arg(&self.id).args(words);
+        command
+    }
+
+    /// Starts the container, for as long as the value lives.
+    pub(crate) fn start(self, bundle: &Bundle, stdio: Stdio) -> Result<Running> {
         let (out, err) = match stdio {
             Stdio::Inherit => (std::process::Stdio::inherit(), std::process::Stdio::inherit()),
             Stdio::Errors => {
@@ -66,21 +118,45 @@ impl Runtime {
             Stdio::Piped => (std::process::Stdio::piped(), std::process::Stdio::piped()),
         };
         let child = self
-            .command(state)
-            .args([OsStr::new("run"), OsStr::new("--bundle"), bundle.path().as_os_str(), OsStr::new(id)])
+            .command()
+            .args([OsStr::new("run"), OsStr::new("--bundle"), bundle.path().as_os_str(), OsStr::new(&self.id)])
             .stdin(std::process::Stdio::null())
             .stdout(out)
             .stderr(err)
             .spawn();
-        let child = child.map_err(|error| failed(format!("{}: {error}", self.program.display())))?;
-        let (runtime, id, state) = (self.clone(), id.to_owned(), state.to_owned());
-        Ok(Running { runtime, id, state, child, ended: None, _bundle: bundle })
+        let child = child.map_err(|error| failed(format!("{}: {error}", self.runtime.program.display())))?;
+        Ok(Running { handle: self, child, ended: None })
     }
 
-    fn command(&self, state: &Path) -> Command {
-        let mut command = Command::new(&self.program);
-        command.arg("--root").arg(state);
-        command
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// The runtime's word why not: it does not run, or there is no such signal.
+    pub(crate) fn signal(&self, signal: &str) -> Result<()> {
+        let said = |cause: String| Error::new(ErrorKind::Other, "send a signal to the container", cause);
+        let output = self.command().args(["kill", &self.id, signal]).output();
+        let output = output.map_err(|error| said(format!("{}: {error}", self.runtime.program.display())))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(said(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+    }
+
+    /// Whether it runs, as far as the runtime knows.
+    pub(crate) fn is_running(&self) -> bool {
+        #[derive(serde::Deserialize)]
+        struct State {
+            status: String,
+        }
+        let output = self.command().args(["state", &self.id]).output();
+        let state = output.ok().and_then(|output| serde_json::from_slice::<State>(&output.stdout).ok());
+        state.is_some_and(|state| state.status != "stopped")
+    }
+
+    /// Makes the runtime forget it, and kills what is left of it.
+    pub(crate) fn forget(&self) {
+        // What has ended by itself the runtime has forgotten by itself.
+        let _forgotten = self.command().args(["delete", "--force", &self.id]).output();
     }
 }
 
@@ -100,7 +176,7 @@ impl Running {
 
     /// Asks it to stop with `signal`, and kills it when it has not after `patience`.
     pub(crate) fn stop(&mut self, signal: &str, patience: Duration) -> Result<()> {
-        self.signal(signal);
+        self.signal_or_log(signal);
         let began = Instant::now();
         while self.ended()?.is_none() && began.elapsed() < patience {
             std::thread::sleep(LOOK);
@@ -108,12 +184,9 @@ impl Running {
         Ok(())
     }
 
-    fn signal(&self, signal: &str) {
-        let sent = self.runtime.command(&self.state).args(["kill", &self.id, signal]).output();
-        if let Ok(output) = &sent
-            && !output.status.success()
-        {
-            tracing::debug!(problem = %String::from_utf8_lossy(&output.stderr), "the container takes no signal");
+    fn signal_or_log(&self, signal: &str) {
+        if let Err(error) = self.handle.signal(signal) {
+            tracing::debug!(%error, "the container takes no signal");
         }
     }
 }
@@ -121,11 +194,10 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !matches!(self.ended(), Ok(Some(_))) {
-            self.signal("KILL");
+            self.signal_or_log("KILL");
             let _status = self.child.wait();
         }
-        // What has ended by itself the runtime has forgotten by itself.
-        let _forgotten = self.runtime.command(&self.state).args(["delete", "--force", &self.id]).output();
+        self.handle.forget();
     }
 }
 

@@ -12,13 +12,13 @@ const DATABASE_BYTES: u64 = 1 << 20;
 
 /// Numbers, as a runtime wants them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct User {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
     /// Further groups that the user is in.
-    pub(super) groups: Vec<u32>,
+    pub(crate) groups: Vec<u32>,
     /// Where its files are, if the image says so.
-    pub(super) home: Option<String>,
+    pub(crate) home: Option<String>,
 }
 
 /// A line of `/etc/passwd`.
@@ -33,7 +33,7 @@ struct Account {
 ///
 /// # Errors
 /// In a line: a name that the image does not know.
-pub(super) fn find(root: &Path, asked: &str) -> Result<User, String> {
+pub(crate) fn find(root: &Path, asked: &str) -> Result<User, String> {
     let (user, group) = asked.split_once(':').map_or((asked, None), |(user, group)| (user, Some(group)));
     let user = if user.is_empty() { "0" } else { user };
     let accounts = accounts(&read(root, "etc/passwd"));

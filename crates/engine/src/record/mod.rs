@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 
 use tarpon_fetch::trace::{FILE_BYTES, Trace};
 use tarpon_mount::{Mode, ModeChoice, Writable};
-use tarpon_oci::ImageConfig;
 
 pub use self::until::Until;
 use self::until::Watcher;
-use crate::container::{Bundle, Overrides, Running, Runtime, Stdio};
+use crate::container::{Bundle, ContainerOptions, Running, Runtime, Stdio, host_files};
 use crate::image::{ImageRequest, Prepared};
 use crate::index::SOCI;
 use crate::progress::Progress;
@@ -125,10 +124,12 @@ impl Session {
         for directory in [&root, &state] {
             std::fs::create_dir(directory).map_err(failed)?;
         }
-        let config = self.config()?;
+        let config = self.prepared.config(&self.engine)?;
         let mount = RecordedMount::make(self.engine.client(), &self.prepared, root)?;
-        let overrides = Overrides { command: self.request.command.clone(), env: self.request.env.clone() };
-        let bundle = Bundle::write(folder.path(), &mount.path, &config.run, &overrides)?;
+        let (command, env) = (self.request.command.clone(), self.request.env.clone());
+        let options = ContainerOptions { command, env, ..ContainerOptions::default() };
+        let own = host_files().map_err(|cause| Error::new(ErrorKind::Other, "describe the container", cause))?;
+        let bundle = Bundle::write(folder.path(), &mount.path, &config.run, &options, own)?;
         let stdio = match self.request.to_stderr {
             _ if self.request.until.reads_output() => Stdio::Piped,
             true => Stdio::Errors,
@@ -137,29 +138,20 @@ impl Session {
         let began = Instant::now();
         let name = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         self.request.until.check()?;
-        let mut running = runtime.run(bundle, &name, &state, stdio)?;
+        let mut running = runtime.container(&name, &state).start(&bundle, stdio)?;
         let ready = self.wait(&mut running)?;
         let mut trace = mount.trace()?;
         let exit = running.ended()?.and_then(|status| status.code());
         running.stop(stop_signal(&config.run.stop_signal), STOPPING)?;
         drop(running);
         trace.header.profile.clone_from(&self.request.profile);
-        let command = if self.request.command.is_empty() { &config.run.cmd } else { &self.request.command };
-        trace.header.command = [&config.run.entrypoint[..], command].concat();
+        trace.header.command = Bundle::arguments(&config.run, &options);
         // The recorder began to count when the image was mounted, a little earlier.
         trace.header.ready =
             Some(ready.saturating_duration_since(began) + began.saturating_duration_since(mount.since));
         self.describe(&mut trace);
         mount.unmount()?;
         Ok(Recorded { trace, exit })
-    }
-
-    fn config(&self) -> Result<ImageConfig> {
-        let failed = |cause: String| Error::new(ErrorKind::Store, "read the image's config", cause);
-        let bytes = self.engine.store().image_config(self.prepared.manifest());
-        let bytes = bytes.map_err(|error| failed(error.to_string()))?;
-        let bytes = bytes.ok_or_else(|| failed("it is not in the store, or damaged".to_owned()))?;
-        ImageConfig::parse(bytes).map_err(|error| failed(error.to_string()))
     }
 
     /// Waits until the start is over, and says when that was.

@@ -33,6 +33,11 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
         mounts.forget(&record.mountpoint);
         return Ok(());
     }
+    if record.mountpoint.starts_with(mounts.store().containers_folder()) {
+        // Its container has namespaces of its own, and would see nothing of another mount.
+        mounts.forget(&record.mountpoint);
+        return Ok(());
+    }
     let mut memo = memo.ok_or("its record is of another version")?;
     if memo.request.record {
         // What was noted is lost, and its container has nothing to read from any more.

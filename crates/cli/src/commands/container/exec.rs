@@ -1,0 +1,70 @@
+//! `tarpon exec`: another process in a container that runs.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use tarpon_engine::{ContainerName, ExecRequest, Signals};
+
+use crate::cli::Global;
+use crate::commands::run::{EnvArgs, check_terminal, failure, not_run, subject};
+use crate::commands::session::{Session, runtime};
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon exec web cat /etc/hosts
+  tarpon exec -it web sh
+
+The exit code is that of the command, or 125, 126 or 127 as with `tarpon run`.";
+
+/// Run a command in a container that runs
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, override_usage = "tarpon exec [OPTIONS] <NAME> [--] <COMMAND>...")]
+pub(crate) struct Exec {
+    /// Give it this standard input
+    #[arg(short, long)]
+    interactive: bool,
+    /// Give it a terminal
+    #[arg(short, long)]
+    tty: bool,
+    #[command(flatten)]
+    env: EnvArgs,
+    /// Run as this user of the image: USER[:GROUP], names or numbers
+    #[arg(short, long, value_name = "USER")]
+    user: Option<String>,
+    /// Start in this directory
+    #[arg(short, long, value_name = "DIR")]
+    workdir: Option<String>,
+    /// The container, and what to run
+    #[arg(value_names = ["NAME", "COMMAND"], required = true, num_args = 2..)]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
+}
+
+impl Exec {
+    pub(crate) fn run(&self, global: &Global) -> Result<ExitCode> {
+        let (name, command) = subject(&self.words)?;
+        let name: ContainerName = name.parse().map_err(|error: String| Failure::new(Exit::Usage, error))?;
+        self.execute(global, &name, command).map(ExitCode::from).map_err(not_run)
+    }
+
+    fn execute(&self, global: &Global, name: &ContainerName, command: Vec<String>) -> Result<u8> {
+        let doing = || format!("cannot run a command in {name}");
+        let session = Session::open(global)?;
+        check_terminal(self.tty, doing)?;
+        let request = ExecRequest {
+            command,
+            env: self.env.variables()?,
+            directory: self.workdir.clone(),
+            user: self.user.clone(),
+            terminal: self.tty,
+            input: self.interactive,
+        };
+        runtime()?.block_on(async {
+            let mut signals = Signals::listen().doing(doing)?;
+            let ended = session.engine().exec(name, &request, &mut signals).await;
+            ended.map_err(|failed| failure(doing(), failed))
+        })
+    }
+}

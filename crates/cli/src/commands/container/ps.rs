@@ -1,0 +1,119 @@
+//! `tarpon ps`.
+
+use clap::Args;
+use serde::Serialize;
+use tarpon_engine::{ContainerRecord, ContainerState, ContainerStatus, Standing};
+
+use crate::cli::Global;
+use crate::commands::session::Session;
+use crate::failure::{Context, Result};
+use crate::output::listing::time;
+use crate::output::{self, Table, escape};
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon ps              containers that run
+  tarpon ps -a           all, with those that have ended
+  tarpon rm $(tarpon ps -a --names)
+
+A container whose tarpon was killed is \"lost\": `tarpon stop` or `tarpon rm -f` ends what is left of it.";
+
+/// Characters of a command that are shown.
+const COMMAND: usize = 40;
+
+/// List containers
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Ps {
+    /// Those that have ended too
+    #[arg(short, long)]
+    all: bool,
+    /// Print names alone
+    #[arg(long, conflicts_with = "json")]
+    names: bool,
+    /// Print them as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    name: &'a str,
+    status: String,
+    problem: Option<&'a str>,
+    record: Option<&'a ContainerRecord>,
+}
+
+impl<'a> Row<'a> {
+    fn of(container: &'a ContainerStatus) -> Self {
+        let ContainerStatus { name, record, standing } = container;
+        let problem = record.as_ref().err().map(String::as_str);
+        Self { name: name.as_str(), status: word(*standing).to_owned(), problem, record: record.as_ref().ok() }
+    }
+}
+
+impl Ps {
+    pub(crate) fn run(&self, global: &Global) -> Result {
+        let session = Session::open(global)?;
+        let mut containers = session.engine().containers().doing(|| "cannot list the containers")?;
+        containers.retain(|container| self.all || !container.has_ended());
+        if self.json {
+            return output::json(&containers.iter().map(Row::of).collect::<Vec<_>>());
+        }
+        if self.names {
+            return output::text(
+                &containers.iter().map(|container| format!("{}\n", container.name)).collect::<String>(),
+            );
+        }
+        output::text(&overview(&containers))
+    }
+}
+
+fn word(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Starting => "starting",
+        Standing::Running => "running",
+        Standing::Exited(_) => "exited",
+        Standing::Lost => "lost",
+        Standing::Unreadable => "unreadable",
+    }
+}
+
+fn overview(containers: &[ContainerStatus]) -> String {
+    let mut table = Table::new(&["NAME", "IMAGE", "COMMAND", "CREATED", "STATUS"]);
+    for ContainerStatus { name, record, standing } in containers {
+        match record {
+            Ok(record) => table.row([
+                name.to_string(),
+                escape(record.image.as_bytes()),
+                command(record),
+                time(i64::try_from(record.created).unwrap_or(i64::MAX)),
+                status(*standing, record),
+            ]),
+            Err(problem) => {
+                table.row([name.to_string(), "?".into(), "?".into(), "?".into(), escape(problem.as_bytes())]);
+            }
+        }
+    }
+    table.to_string()
+}
+
+fn command(record: &ContainerRecord) -> String {
+    let whole = escape(record.command.join(" ").as_bytes());
+    match whole.char_indices().nth(COMMAND) {
+        Some((end, _)) => format!("{}\u{2026}", &whole[..end]),
+        None => whole,
+    }
+}
+
+fn status(standing: Standing, record: &ContainerRecord) -> String {
+    let at = |seconds: u64| time(i64::try_from(seconds).unwrap_or(i64::MAX));
+    match (standing, &record.state) {
+        (Standing::Exited(code), ContainerState::Exited { at: end, .. }) => match code {
+            Some(code) => format!("exited ({code}) {}", at(*end)),
+            None => format!("exited {}", at(*end)),
+        },
+        (Standing::Running, ContainerState::Running { since, .. }) => format!("running since {}", at(*since)),
+        (standing, _) => word(standing).to_owned(),
+    }
+}

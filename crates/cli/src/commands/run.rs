@@ -1,0 +1,372 @@
+//! `tarpon run`: a container of an image that is fetched as it is read.
+
+use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use tarpon_engine::{
+    Backfill, CapabilityChanges, ContainerName, ContainerOptions, Limits, ModeChoice, Network, RunError, RunOutcome,
+    RunRequest, Signals, Tmpfs, Volume,
+};
+
+use super::image::{ImageName, ImageOptions, image_name};
+use super::mode;
+use super::mount::backfill;
+use super::session::{Session, runtime};
+use crate::cli::Global;
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
+use crate::{output, size};
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon run --rm docker.io/library/alpine:3.20 cat /etc/os-release
+  tarpon run --rm -it debian:12                           a shell
+  tarpon run -d --name web -v /srv/www:/www:ro nginx      in the background
+  tarpon logs -f web && tarpon exec web nginx -s reload
+  tarpon stop web && tarpon rm web
+  tarpon run --rm --read-only --network none --cap-drop ALL -m 256M app:v1 -- check
+
+What follows IMAGE is the command, options and all. The exit code is the container's; 125 if nothing was
+run, 126 if the program cannot be executed, 127 if there is none.
+
+A container has the network of this host, or none. Volumes that the image declares are directories of the
+container's own writable layer: they hold what the image has there, stay writable with --read-only, and
+are removed with the container. Ports that it exposes need no publishing on the host's network.
+Needs root, and crun or runc.";
+
+/// Longest file of variables that is read.
+const ENV_FILE_BYTES: u64 = 1 << 20;
+
+/// Run a command in a container of an image
+///
+/// Mounts the image, lazily as `tarpon mount` does, with a writable layer on top, and starts what the image or the command line
+/// says in a container. Without --rm, the container stays when it ends, with what it wrote, until `tarpon rm`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, override_usage = "tarpon run [OPTIONS] <IMAGE> [--] [COMMAND]...")]
+pub(crate) struct Run {
+    /// Give it this standard input
+    #[arg(short, long)]
+    interactive: bool,
+    /// Give it a terminal
+    #[arg(short, long)]
+    tty: bool,
+    /// Return when it runs; its output is kept for `tarpon logs`
+    #[arg(short, long)]
+    detach: bool,
+    /// Remove it when it ends
+    #[arg(long)]
+    rm: bool,
+    /// What to call it [default: a random name]
+    #[arg(long, value_name = "NAME")]
+    name: Option<ContainerName>,
+    #[command(flatten)]
+    env: EnvArgs,
+    /// Run as this user of the image: USER[:GROUP], names or numbers
+    #[arg(short, long, value_name = "USER")]
+    user: Option<String>,
+    /// Start in this directory
+    #[arg(short, long, value_name = "DIR")]
+    workdir: Option<String>,
+    /// Run this instead of the image's entrypoint, without the image's command; a JSON array is several words, "" none
+    #[arg(long, value_name = "PROGRAM", value_parser = entrypoint)]
+    entrypoint: Option<Words>,
+    /// A directory or file of this host: SOURCE:DESTINATION[:ro,nosuid,nodev,noexec]. DESTINATION alone is a volume as images
+    /// declare them
+    #[arg(short, long, value_name = "VOLUME")]
+    volume: Vec<Volume>,
+    /// A directory in memory: DESTINATION[:size=SIZE,mode=MODE,ro,noexec]
+    #[arg(long, value_name = "TMPFS")]
+    tmpfs: Vec<Tmpfs>,
+    /// What it is connected to
+    #[arg(long, visible_alias = "net", value_name = "NETWORK", default_value = "host", value_parser = network())]
+    network: Network,
+    /// Its own host name [default: this host's with --network host, else a random one]
+    #[arg(long, value_name = "NAME")]
+    hostname: Option<String>,
+    /// Make its root file system read-only, with directories in memory at /tmp, /run and /var/tmp
+    #[arg(long)]
+    read_only: bool,
+    /// Grant a capability beside the usual ones, or ALL
+    #[arg(long, value_name = "CAPABILITY", value_delimiter = ',')]
+    cap_add: Vec<String>,
+    /// Take one of the usual capabilities away, or ALL
+    #[arg(long, value_name = "CAPABILITY", value_delimiter = ',')]
+    cap_drop: Vec<String>,
+    /// no-new-privileges: setuid programs give it nothing; seccomp=unconfined: do not filter its system calls, as is usual if the
+    /// runtime can
+    #[arg(long, value_name = "OPTION", value_parser = security())]
+    security_opt: Vec<Security>,
+    /// Memory that it may use, swap included
+    #[arg(short, long, value_name = "SIZE", value_parser = size::parse)]
+    memory: Option<u64>,
+    /// Processors that it may use, such as 1.5
+    #[arg(long, value_name = "NUMBER")]
+    cpus: Option<f64>,
+    /// Processes and threads that it may have
+    #[arg(long, value_name = "NUMBER")]
+    pids_limit: Option<u32>,
+    /// The signal with which `tarpon stop` asks it to end [default: the image's, else TERM]
+    #[arg(long, value_name = "SIGNAL")]
+    stop_signal: Option<String>,
+    /// The OCI runtime [default: crun or runc, whichever works here]
+    #[arg(long, value_name = "PROGRAM", env = "TARPON_RUNTIME")]
+    runtime: Option<PathBuf>,
+    /// How to mount the image
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode::parser())]
+    mode: ModeChoice,
+    /// Bring the rest of the image in the background, as with `tarpon mount`: off, idle, now
+    #[arg(long, value_name = "WHEN", env = "TARPON_BACKFILL", default_value = "off", value_parser = backfill())]
+    backfill: Backfill,
+    #[command(flatten)]
+    image: ImageOptions,
+    /// The image, for example docker.io/library/alpine:3.20, and what to run instead of its command
+    #[arg(value_names = ["IMAGE", "COMMAND"], required = true, num_args = 1..)]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
+}
+
+/// What wrong command lines are told.
+const HINT: &str = "--help shows what can be said";
+
+/// An image or container, and the command for it. All that follows the first word belongs to the command, also what looks like an
+/// option of ours: programs have options of the same names.
+pub(crate) fn subject(words: &[String]) -> Result<(String, Vec<String>)> {
+    let Some((first, command)) = words.split_first() else {
+        return Err(Failure::new(Exit::Usage, "nothing is named that a command could be run in").hint(HINT));
+    };
+    if first.starts_with('-') {
+        return Err(Failure::new(Exit::Usage, format_args!("unexpected argument '{first}' found")).hint(HINT));
+    }
+    let command = command.strip_prefix(&["--".to_owned()]).unwrap_or(command);
+    Ok((first.clone(), command.to_vec()))
+}
+
+/// Variables, as `run` and `exec` take them.
+#[derive(Debug, Args)]
+pub(crate) struct EnvArgs {
+    /// Set a variable; NAME alone takes it from the environment
+    #[arg(short, long, value_name = "NAME[=VALUE]")]
+    env: Vec<String>,
+    /// Set the variables of a file: NAME=VALUE or NAME a line, # begins a comment
+    #[arg(long, value_name = "FILE")]
+    env_file: Vec<PathBuf>,
+}
+
+/// Words of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Words(Vec<String>);
+
+/// What `--security-opt` may say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Security {
+    NoNewPrivileges,
+    AnySystemCall,
+}
+
+impl Run {
+    pub(crate) fn run(self, global: &Global) -> Result<ExitCode> {
+        let (image, command) = subject(&self.words)?;
+        let image = image_name(&image).map_err(|error| {
+            Failure::new(Exit::Usage, format_args!("invalid value {image:?} for <IMAGE>: {error}")).hint(HINT)
+        })?;
+        match self.execute(global, image, command).map_err(not_run)? {
+            RunOutcome::Exited(code) => Ok(code.into()),
+            RunOutcome::Detached(name) => {
+                output::text(&format!("{name}\n"))?;
+                Ok(Exit::Ok.into())
+            }
+        }
+    }
+
+    fn execute(self, global: &Global, image: ImageName, command: Vec<String>) -> Result<RunOutcome> {
+        let text = image.text.clone();
+        let doing = || format!("cannot run {text}");
+        let session = Session::open(global)?;
+        check_terminal(self.tty && !self.detach, doing)?;
+        let request = self.request(&session, image, command)?;
+        let (runtime, progress) = (runtime()?, output::progress(global.quiet));
+        let outcome = runtime.block_on(async {
+            let mut signals = Signals::listen().doing(|| "cannot listen for signals")?;
+            let outcome = session.engine().run(&request, &mut signals, &*progress).await;
+            outcome.map_err(|failed| failure(doing(), failed))
+        });
+        // What is still being computed is of no use to anybody.
+        runtime.shutdown_background();
+        outcome
+    }
+
+    fn request(&self, session: &Session, image: ImageName, command: Vec<String>) -> Result<RunRequest> {
+        let options = ContainerOptions {
+            entrypoint: self.entrypoint.clone().map(|words| words.0),
+            command,
+            env: self.env.variables()?,
+            user: self.user.clone(),
+            directory: self.workdir.clone(),
+            hostname: self.hostname.clone(),
+            network: self.network,
+            terminal: self.tty,
+            read_only: self.read_only,
+            no_new_privileges: self.security_opt.contains(&Security::NoNewPrivileges),
+            filtered: !self.security_opt.contains(&Security::AnySystemCall),
+            capabilities: CapabilityChanges { add: self.cap_add.clone(), drop: self.cap_drop.clone() },
+            volumes: self.volume.clone(),
+            tmpfs: self.tmpfs.clone(),
+            limits: Limits { memory: self.memory, cpus: self.cpus, pids: self.pids_limit },
+        };
+        Ok(RunRequest {
+            image: self.image.request(image)?,
+            mode: self.mode,
+            backfill: self.backfill,
+            options,
+            name: self.name.clone(),
+            remove: self.rm,
+            detach: self.detach,
+            input: self.interactive,
+            stop_signal: self.stop_signal.clone(),
+            runtime: self.runtime.clone(),
+            keeper_command: session.keeper_command()?,
+        })
+    }
+}
+
+impl EnvArgs {
+    /// What the files and then the options say, as `NAME=VALUE`.
+    pub(crate) fn variables(&self) -> Result<Vec<String>> {
+        let mut said = Vec::new();
+        for file in &self.env_file {
+            let doing = || format!("cannot read the variables in {}", file.display());
+            let mut text = String::new();
+            let opened = std::fs::File::open(file).doing(doing)?;
+            opened.take(ENV_FILE_BYTES + 1).read_to_string(&mut text).doing(doing)?;
+            if text.len() as u64 > ENV_FILE_BYTES {
+                let cause = format!("it has more than {ENV_FILE_BYTES} bytes");
+                return Err(Failure::new(Exit::Usage, format_args!("{}: {cause}", doing())));
+            }
+            said.extend(of_file(&text).map(str::to_owned));
+        }
+        said.extend(self.env.iter().cloned());
+        said.into_iter().filter_map(|variable| with_value(variable, |name| std::env::var(name).ok())).collect()
+    }
+}
+
+fn of_file(text: &str) -> impl Iterator<Item = &str> {
+    let lines = text.lines().map(str::trim_start);
+    lines.filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// A name alone gets the value that it has here; without one it is left out.
+fn with_value(variable: String, here: impl Fn(&str) -> Option<String>) -> Option<Result<String>> {
+    match variable.split_once('=') {
+        Some(("", _)) => {
+            let cause = format!("cannot set a variable without a name: {variable:?}");
+            Some(Err(Failure::new(Exit::Usage, cause)))
+        }
+        Some(_) => Some(Ok(variable)),
+        None => here(&variable).map(|value| Ok(format!("{variable}={value}"))),
+    }
+}
+
+/// A terminal is passed through to the container, so there must be one.
+pub(crate) fn check_terminal(is_wanted: bool, doing: impl Fn() -> String) -> Result {
+    let is_there = std::io::stdin().is_terminal() || std::io::stdout().is_terminal() || std::io::stderr().is_terminal();
+    if is_wanted && !is_there {
+        return Err(Failure::new(Exit::NotRun, format_args!("{}: -t needs a terminal, and there is none", doing()))
+            .hint("leave -t out"));
+    }
+    Ok(())
+}
+
+/// A container or a process in one did not run.
+pub(crate) fn failure(doing: String, failed: RunError) -> Failure {
+    let RunError { exit, error } = failed;
+    let mut failure = Failure::engine(doing, error);
+    failure.exit = match exit {
+        126 => Exit::CannotExecute,
+        127 => Exit::NoProgram,
+        130 => Exit::Interrupted,
+        _ => Exit::NotRun,
+    };
+    failure
+}
+
+/// What failed before is told by one code, so that it is not taken for one of the container's.
+pub(crate) fn not_run(mut failure: Failure) -> Failure {
+    let has_own = matches!(failure.exit, Exit::CannotExecute | Exit::NoProgram | Exit::Interrupted);
+    if !has_own {
+        failure.exit = Exit::NotRun;
+    }
+    failure
+}
+
+fn network() -> impl TypedValueParser<Value = Network> {
+    let value = |name: &'static str, help: &'static str| PossibleValue::new(name).help(help);
+    let values = [
+        value("host", "The network of this host, as it is; there are no bridges and no published ports"),
+        value("none", "Nothing but itself"),
+    ];
+    PossibleValuesParser::new(values).map(|name| if name == "none" { Network::None } else { Network::Host })
+}
+
+fn security() -> impl TypedValueParser<Value = Security> {
+    PossibleValuesParser::new(["no-new-privileges", "seccomp=unconfined"]).map(|option| match &*option {
+        "no-new-privileges" => Security::NoNewPrivileges,
+        _ => Security::AnySystemCall,
+    })
+}
+
+fn entrypoint(text: &str) -> std::result::Result<Words, String> {
+    if text.starts_with('[') {
+        return serde_json::from_str(text).map(Words).map_err(|error| format!("not a JSON array of words: {error}"));
+    }
+    Ok(Words(Some(text.to_owned()).filter(|text| !text.is_empty()).into_iter().collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        entrypoint(text).expect("valid").0
+    }
+
+    #[test]
+    fn what_follows_the_image_is_the_command() {
+        let split = |words: &[&str]| {
+            let owned: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            subject(&owned).map_err(|failure| failure.exit)
+        };
+        let expected =
+            |command: &[&str]| Ok(("app".to_owned(), command.iter().map(|word| (*word).to_owned()).collect()));
+        assert_eq!(split(&["app"]), expected(&[]));
+        assert_eq!(split(&["app", "--rm", "--help"]), expected(&["--rm", "--help"]));
+        assert_eq!(split(&["app", "--", "ls", "--", "x"]), expected(&["ls", "--", "x"]));
+        assert_eq!(split(&["--bogus", "app"]), Err(Exit::Usage));
+    }
+
+    #[test]
+    fn an_entrypoint_is_a_word_or_a_json_array() {
+        assert_eq!(words("/bin/a b"), ["/bin/a b"]);
+        assert_eq!(words("[\"a\", \"b c\"]"), ["a", "b c"]);
+        assert!(words("").is_empty() && words("[]").is_empty());
+        assert!(entrypoint("[a]").is_err());
+    }
+
+    #[test]
+    fn a_file_of_variables_has_one_a_line() {
+        let text = "# comment\n\nA=1\n  B=two words \n#C=3\nD\r\n";
+        assert_eq!(of_file(text).collect::<Vec<_>>(), ["A=1", "B=two words ", "D"]);
+    }
+
+    #[test]
+    fn a_name_alone_takes_its_value_from_here() {
+        let here = |name: &str| (name == "HERE").then(|| "x=y".to_owned());
+        let value = |text: &str| with_value(text.to_owned(), here).map(|value| value.map_err(|failure| failure.exit));
+        assert_eq!(value("HERE"), Some(Ok("HERE=x=y".to_owned())));
+        assert_eq!(value("ELSEWHERE"), None);
+        assert_eq!(value("A=b=c"), Some(Ok("A=b=c".to_owned())));
+        assert_eq!(value("=b"), Some(Err(Exit::Usage)));
+    }
+}

@@ -1,0 +1,115 @@
+//! How much a container may use.
+
+use std::path::Path;
+
+use oci_spec::runtime::{LinuxCpuBuilder, LinuxMemoryBuilder, LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder};
+
+/// Where cgroups are.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Microseconds in which the processor time of a container is counted: the kernel's own default.
+const PERIOD: u64 = 100_000;
+
+/// The least memory that a runtime can start a process in: runc and crun need a few megabytes of their own there.
+const LEAST_MEMORY: u64 = 6 << 20;
+
+/// Limits of a container; none where nothing is said.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Limits {
+    /// Bytes of memory, swap included.
+    pub memory: Option<u64>,
+    /// Processors, in parts of one.
+    pub cpus: Option<f64>,
+    /// Processes and threads.
+    pub pids: Option<u32>,
+}
+
+impl Limits {
+    /// What a runtime is told; nothing if there are none, for then cgroups are nobody's business.
+    ///
+    /// # Errors
+    /// In a line: a limit that makes no sense, or that the cgroups of this machine do not keep.
+    pub(super) fn resources(&self) -> Result<Option<LinuxResources>, String> {
+        if *self == Self::default() {
+            return Ok(None);
+        }
+        self.check(Path::new(CGROUPS))?;
+        let mut resources = LinuxResourcesBuilder::default();
+        if let Some(bytes) = self.memory {
+            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+            let memory = LinuxMemoryBuilder::default().limit(bytes).swap(bytes);
+            resources = resources.memory(memory.build().map_err(|error| error.to_string())?);
+        }
+        if let Some(cpus) = self.cpus {
+            let cpu = LinuxCpuBuilder::default().period(PERIOD).quota(quota(cpus)?);
+            resources = resources.cpu(cpu.build().map_err(|error| error.to_string())?);
+        }
+        if let Some(pids) = self.pids {
+            let pids = LinuxPidsBuilder::default().limit(i64::from(pids));
+            resources = resources.pids(pids.build().map_err(|error| error.to_string())?);
+        }
+        resources.build().map(Some).map_err(|error| error.to_string())
+    }
+
+    fn check(&self, cgroups: &Path) -> Result<(), String> {
+        if let Some(bytes) = self.memory.filter(|bytes| *bytes < LEAST_MEMORY) {
+            return Err(format!("{bytes} bytes of memory are less than a container needs to start ({LEAST_MEMORY})"));
+        }
+        let wanted = [("memory", self.memory.is_some()), ("cpu", self.cpus.is_some()), ("pids", self.pids.is_some())];
+        let missing = wanted.into_iter().find(|(name, is_wanted)| *is_wanted && !has_controller(cgroups, name));
+        missing.map_or(Ok(()), |(name, _)| Err(format!("the cgroups of this machine set no limit for {name}")))
+    }
+}
+
+fn quota(cpus: f64) -> Result<i64, String> {
+    /// More processors than any machine has.
+    const MOST: f64 = 65_536.0;
+    if !(cpus > 0.0 && cpus <= MOST) {
+        return Err(format!("{cpus} is no number of processors"));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "at most 6.6e9, checked above")]
+    let quota = (cpus * PERIOD as f64).round() as i64;
+    // The kernel takes no less than a millisecond.
+    Ok(quota.max(1000))
+}
+
+/// In the one hierarchy of cgroup v2, or in one of its own.
+fn has_controller(cgroups: &Path, name: &str) -> bool {
+    match std::fs::read_to_string(cgroups.join("cgroup.controllers")) {
+        Ok(controllers) => controllers.split_ascii_whitespace().any(|controller| controller == name),
+        Err(_) => cgroups.join(name).is_dir(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_limits_say_nothing_to_the_runtime() {
+        assert!(Limits::default().resources().unwrap().is_none());
+    }
+
+    #[test]
+    fn processors_become_microseconds_of_each_period() {
+        assert_eq!(quota(1.5), Ok(150_000));
+        assert_eq!(quota(0.000_001), Ok(1000));
+        for odd in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(quota(odd).is_err());
+        }
+    }
+
+    #[test]
+    fn a_limit_that_nobody_keeps_is_an_error_in_both_kinds_of_cgroups() {
+        let cgroups = tempfile::tempdir().unwrap();
+        let limits = Limits { memory: Some(1 << 30), pids: Some(5), ..Limits::default() };
+        std::fs::create_dir(cgroups.path().join("memory")).unwrap();
+        assert!(limits.check(cgroups.path()).unwrap_err().contains("for pids"));
+        std::fs::create_dir(cgroups.path().join("pids")).unwrap();
+        assert_eq!(limits.check(cgroups.path()), Ok(()));
+        std::fs::write(cgroups.path().join("cgroup.controllers"), "cpu pids\n").unwrap();
+        assert!(limits.check(cgroups.path()).unwrap_err().contains("for memory"));
+        let few = Limits { memory: Some(4096), ..Limits::default() };
+        assert!(few.check(cgroups.path()).unwrap_err().contains("4096"));
+    }
+}

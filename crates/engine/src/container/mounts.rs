@@ -1,0 +1,318 @@
+//! What is mounted in a container: the usual, the image's volumes, and what the user asks for.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+
+use oci_spec::runtime::{Mount, MountBuilder, get_default_mounts};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::ContainerOptions;
+
+/// Where a container whose root cannot be written finds room all the same, as with Podman.
+const SCRATCH: [&str; 3] = ["/tmp", "/run", "/var/tmp"];
+
+/// What may be said of a directory of the host.
+const VOLUME_OPTIONS: [&str; 8] = ["ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec"];
+
+/// Permissions of a volume that the image has nothing at.
+const VOLUME_MODE: u32 = 0o755;
+
+/// A directory or file that a container has beside its image: `SOURCE:DESTINATION[:OPTIONS]`, or `DESTINATION` alone, which is a
+/// volume as an image declares them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    /// On the host, absolute. None: in the container's writable layer.
+    pub source: Option<PathBuf>,
+    /// In the container, absolute.
+    pub destination: PathBuf,
+    /// `ro` and the like.
+    pub options: Vec<String>,
+}
+
+/// A directory in memory: `DESTINATION[:OPTIONS]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tmpfs {
+    /// In the container, absolute.
+    pub destination: PathBuf,
+    /// `size=1m` and the like.
+    pub options: Vec<String>,
+}
+
+impl FromStr for Volume {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let (source, place, options) = match parts[..] {
+            [place] => (None, place, ""),
+            [source, place] => (Some(source), place, ""),
+            [source, place, options] => (Some(source), place, options),
+            _ => return Err("expected SOURCE:DESTINATION[:OPTIONS]".to_owned()),
+        };
+        if let Some(source) = source.filter(|source| !source.starts_with('/')) {
+            let named = "a path of the host begins with /, and there are no volumes with names";
+            return Err(format!("{source:?} is no absolute path: {named}"));
+        }
+        let known = |option: &str| VOLUME_OPTIONS.contains(&option);
+        let options = split(options, known)?;
+        Ok(Self { source: source.map(PathBuf::from), destination: destination(place)?, options })
+    }
+}
+
+impl FromStr for Tmpfs {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (place, options) = text.split_once(':').unwrap_or((text, ""));
+        let known = |option: &str| match option.split_once('=') {
+            Some((name, value)) => ["size", "mode", "nr_inodes"].contains(&name) && !value.is_empty(),
+            None => VOLUME_OPTIONS.contains(&option),
+        };
+        Ok(Self { destination: destination(place)?, options: split(options, known)? })
+    }
+}
+
+fn split(options: &str, is_known: impl Fn(&str) -> bool) -> Result<Vec<String>, String> {
+    let options: Vec<String> = options.split(',').filter(|option| !option.is_empty()).map(str::to_owned).collect();
+    match options.iter().find(|option| !is_known(option)) {
+        None => Ok(options),
+        Some(odd) => Err(format!("the option {odd:?} of a mount is not offered")),
+    }
+}
+
+/// A place in a container, in its one spelling.
+fn destination(text: &str) -> Result<PathBuf, String> {
+    let path: PathBuf = Path::new(text).components().collect();
+    let is_plain = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
+    if !path.is_absolute() || !is_plain || path.parent().is_none() {
+        return Err(format!("{text:?} is no place for a mount: expected an absolute path without .. and not /"));
+    }
+    Ok(path)
+}
+
+/// All mounts of a container, those that others lie in first. `own`: what it gets beside the usual; what the user asks for goes
+/// before that.
+///
+/// # Errors
+/// In a line: two mounts at one place, or nothing at the source of one.
+pub(super) fn all(options: &ContainerOptions, own: Vec<Mount>) -> Result<Vec<Mount>, String> {
+    let mut mounts = get_default_mounts();
+    let scratch = SCRATCH.into_iter().filter(|_| options.read_only);
+    for mount in scratch.map(|path| tmpfs(path.into(), &[])).collect::<Result<Vec<_>, _>>()?.into_iter().chain(own) {
+        put(&mut mounts, mount);
+    }
+    let mut asked = asked(options)?;
+    for (at, (place, mount)) in asked.iter_mut().enumerate() {
+        let is_first = places(options).take(at).all(|earlier| earlier != *place);
+        if !is_first {
+            return Err(format!("two mounts at {}", place.display()));
+        }
+        mount.take().into_iter().for_each(|mount| put(&mut mounts, mount));
+    }
+    mounts.sort_by_key(|mount| mount.destination().components().count());
+    Ok(mounts)
+}
+
+/// The places that the user named, in the order of [`asked`].
+fn places(options: &ContainerOptions) -> impl Iterator<Item = &Path> {
+    let volumes = options.volumes.iter().map(|volume| &*volume.destination);
+    volumes.chain(options.tmpfs.iter().map(|tmpfs| &*tmpfs.destination))
+}
+
+/// What the user asks for, by its place. None: a volume of the container's own, which is mounted already.
+fn asked(options: &ContainerOptions) -> Result<Vec<(&Path, Option<Mount>)>, String> {
+    let mut asked = Vec::new();
+    for Volume { source, destination, options } in &options.volumes {
+        let mount = match source {
+            None => None,
+            Some(source) => {
+                let missing = |error| format!("there is nothing to mount at {}: {error}", source.display());
+                std::fs::metadata(source).map_err(missing)?;
+                Some(bind(source, destination, options)?)
+            }
+        };
+        asked.push((&**destination, mount));
+    }
+    for Tmpfs { destination, options } in &options.tmpfs {
+        asked.push((destination, Some(tmpfs(destination.clone(), options)?)));
+    }
+    Ok(asked)
+}
+
+/// Instead of what is mounted there already.
+fn put(mounts: &mut Vec<Mount>, mount: Mount) {
+    mounts.retain(|other| other.destination() != mount.destination());
+    mounts.push(mount);
+}
+
+/// A part of the host in the container.
+pub(crate) fn bind(source: &Path, destination: &Path, options: &[String]) -> Result<Mount, String> {
+    let usual = ["rbind", "rprivate"].map(str::to_owned);
+    let mount = MountBuilder::default().destination(destination).typ("bind").source(source);
+    mount.options([&usual[..], options].concat()).build().map_err(|error| error.to_string())
+}
+
+/// What the image has there is copied into it, as with Podman.
+fn tmpfs(destination: PathBuf, options: &[String]) -> Result<Mount, String> {
+    let usual = ["rprivate", "nosuid", "nodev", "tmpcopyup"].map(str::to_owned);
+    let mount = MountBuilder::default().destination(destination).typ("tmpfs").source("tmpfs");
+    mount.options([&usual[..], options].concat()).build().map_err(|error| error.to_string())
+}
+
+/// What the network of the host is used with, as it is.
+pub(crate) fn host_files() -> Result<Vec<Mount>, String> {
+    let files = ["/etc/resolv.conf", "/etc/hosts"].map(PathBuf::from);
+    let options = ["ro", "nosuid", "nodev", "noexec"].map(str::to_owned);
+    files.into_iter().filter(|file| file.exists()).map(|file| bind(&file, &file, &options)).collect()
+}
+
+/// Volumes that an image declares, or the user with a destination alone: each is a directory of the container's own writable layer,
+/// mounted on itself. So it has what the image has there, without a copy; it can be written where the rest cannot; and it stays
+/// until the container is removed.
+///
+/// # Errors
+/// In a line: the image has no directory there, and none can be made.
+pub(crate) fn image_volumes(
+    root: &Path,
+    declared: &[String],
+    options: &ContainerOptions,
+) -> Result<Vec<Mount>, String> {
+    let is_asked = |place: &Path| places(options).any(|asked| asked == place);
+    let mut wanted: Vec<PathBuf> = Vec::new();
+    for text in declared {
+        let place = destination(text).map_err(|error| format!("the image declares a volume: {error}"))?;
+        if !is_asked(&place) {
+            wanted.push(place);
+        }
+    }
+    wanted.extend(options.volumes.iter().filter(|volume| volume.source.is_none()).map(|v| v.destination.clone()));
+    wanted.iter().map(|place| bind(&directory_in(root, place)?, place, &[])).collect()
+}
+
+/// The path on the host of a directory in an image, which is made if it is not there. Links lead nowhere outside of the image.
+fn directory_in(root: &Path, place: &Path) -> Result<PathBuf, String> {
+    let failed = |error: Errno| format!("make a directory for the volume {}: {error}", place.display());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::openat(CWD, root, flags, Mode::empty()).map_err(failed)?;
+    let open = |path: &Path| -> rustix::io::Result<OwnedFd> {
+        let path = path.strip_prefix("/").unwrap_or(path);
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        rustix::fs::openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)
+    };
+    let mut upwards: Vec<&Path> = place.ancestors().collect();
+    upwards.reverse();
+    let mut directory = open(Path::new("/")).map_err(failed)?;
+    for path in upwards.into_iter().skip(1) {
+        directory = match open(path) {
+            Err(Errno::NOENT) => {
+                let name = path.file_name().unwrap_or(OsStr::new(""));
+                rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(VOLUME_MODE)).map_err(failed)?;
+                open(path).map_err(failed)?
+            }
+            other => other.map_err(failed)?,
+        };
+    }
+    std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mounted(options: &ContainerOptions, own: Vec<Mount>) -> Result<Vec<(String, String)>, String> {
+        let text = |mount: Mount| {
+            let source = mount.source().as_ref().map(|source| source.display().to_string());
+            (mount.destination().display().to_string(), source.unwrap_or_default())
+        };
+        Ok(all(options, own)?.into_iter().map(text).collect())
+    }
+
+    fn volumes(texts: &[&str]) -> ContainerOptions {
+        let volumes = texts.iter().map(|text| text.parse().unwrap()).collect();
+        ContainerOptions { volumes, ..ContainerOptions::default() }
+    }
+
+    #[test]
+    fn a_volume_is_a_source_a_destination_and_options() {
+        let volume: Volume = "/srv/data:/data//x/:ro,noexec".parse().unwrap();
+        assert_eq!(volume.source.as_deref(), Some(Path::new("/srv/data")));
+        assert_eq!(volume.destination, Path::new("/data/x"));
+        assert_eq!(volume.options, ["ro", "noexec"]);
+        assert_eq!("/data".parse::<Volume>().unwrap().source, None);
+    }
+
+    #[test]
+    fn what_is_not_offered_is_said() {
+        for (text, why) in [
+            ("data:/data", "no volumes with names"),
+            ("./data:/data", "no absolute path"),
+            ("/a:data", "no place for a mount"),
+            ("/a:/", "no place for a mount"),
+            ("/a:/b/../c", "no place for a mount"),
+            ("/a:/b:Z", "\"Z\""),
+            ("/a:/b:ro:rw", "expected SOURCE"),
+            ("", "no place for a mount"),
+        ] {
+            let error = text.parse::<Volume>().unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        assert!("/t:size=1m,mode=0700,ro".parse::<Tmpfs>().is_ok());
+        assert!("/t:size=".parse::<Tmpfs>().is_err() && "/t:uid=3".parse::<Tmpfs>().is_err());
+    }
+
+    #[test]
+    fn no_text_is_read_as_a_mount_outside_of_the_container() {
+        for text in ["/a:/../b", "/a:..", "/a:/./b", "/a://b", "/a:/b/.", ":/b", "/a:", ":", "::", "/a:/b:", "/a:/b:,"]
+        {
+            if let Ok(volume) = text.parse::<Volume>() {
+                assert!(volume.destination.is_absolute() && volume.destination.parent().is_some(), "{text}");
+                assert!(!volume.destination.components().any(|part| part == Component::ParentDir), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_user_mounts_goes_before_what_is_there_anyway() {
+        let host = tempfile::tempdir().unwrap();
+        let host = host.path().to_str().unwrap();
+        let own = vec![bind(Path::new("/own"), Path::new("/etc/hosts"), &[]).unwrap()];
+        let options = volumes(&[&format!("{host}:/etc/hosts"), &format!("{host}:/dev/shm")]);
+        let mounts = mounted(&options, own).unwrap();
+        for place in ["/etc/hosts", "/dev/shm"] {
+            let there: Vec<_> = mounts.iter().filter(|(destination, _)| destination == place).collect();
+            assert_eq!(there, [&(place.to_owned(), host.to_owned())]);
+        }
+        let depths: Vec<usize> = mounts.iter().map(|(path, _)| path.matches('/').count()).collect();
+        assert!(depths.is_sorted(), "what others lie in comes first: {mounts:?}");
+    }
+
+    #[test]
+    fn two_mounts_at_one_place_and_sources_that_are_not_there_are_errors() {
+        let mut options = volumes(&["/usr:/a"]);
+        options.tmpfs = vec!["/a".parse().unwrap()];
+        assert!(mounted(&options, vec![]).unwrap_err().contains("two mounts at /a"));
+        let error = mounted(&volumes(&["/nonexistent/x:/a"]), vec![]).unwrap_err();
+        assert!(error.contains("nothing to mount at /nonexistent/x"), "{error}");
+    }
+
+    #[test]
+    fn a_volume_of_the_image_is_its_own_directory_wherever_links_lead() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        std::fs::create_dir_all(root.join("var/data")).unwrap();
+        std::os::unix::fs::symlink("/var", root.join("link")).unwrap();
+        std::os::unix::fs::symlink("../../../../etc", root.join("out")).unwrap();
+        let declared = ["/link/data", "/new/one", "/out/x", "/taken"].map(str::to_owned);
+        std::fs::create_dir(root.join("etc")).unwrap();
+        let options = volumes(&["/usr:/taken", "/mine"]);
+        let found = image_volumes(&root, &declared, &options).unwrap();
+        let sources: Vec<_> = found.iter().map(|mount| mount.source().clone().unwrap()).collect();
+        let expected = ["var/data", "new/one", "etc/x", "mine"].map(|path| root.join(path));
+        assert_eq!(sources, expected);
+        assert!(expected.iter().all(|path| path.is_dir()));
+        assert!(image_volumes(&root, &["../x".to_owned()], &options).is_err());
+    }
+}

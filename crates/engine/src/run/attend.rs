@@ -1,0 +1,122 @@
+//! Being there while something runs: a container in the foreground, or a process in it.
+
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::process::{Pid, kill_process};
+use tokio::process::Child;
+
+use super::held::Held;
+use super::signals::Signals;
+use super::{RunError, RunOutcome};
+
+/// How often it is looked whether the runtime has started what it should.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Runs the container in the place of this process, to its end.
+pub(super) async fn attended(mut held: Held, signals: &mut Signals) -> Result<RunOutcome, RunError> {
+    let (record, place) = (held.record(), held.place());
+    let command = held.handle().run(place.folder(), &place.pid_file(), &place.runtime_log());
+    let mut command = tokio::process::Command::from(command);
+    command.stdin(if record.input { std::process::Stdio::inherit() } else { std::process::Stdio::null() });
+    aside(&mut command, record.terminal);
+    let child = command.spawn().map_err(|error| RunError::failed("start the runtime", error))?;
+    let (pid, log) = (held.place().pid_file(), held.place().runtime_log());
+    let ended = follow(child, &pid, signals, |pid| held.note_start(pid)).await?;
+    let code = exit_code(ended, "run the container", &log);
+    if ended.ran {
+        let kept = *code.as_ref().unwrap_or(&u8::MAX);
+        held.settle(code.is_ok().then_some(kept))?;
+    }
+    code.map(RunOutcome::Exited)
+}
+
+/// Without a terminal of its own, the runtime gets no signal but from here: what a key sends to all processes of the foreground would
+/// reach the container twice.
+pub(super) fn aside(command: &mut tokio::process::Command, terminal: bool) {
+    if !terminal {
+        command.process_group(0);
+    }
+}
+
+/// How a runtime ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RuntimeEnded {
+    status: ExitStatus,
+    /// Whether it had started what it should.
+    pub(super) ran: bool,
+}
+
+/// Waits for the end of a runtime, and passes signals on to it, which passes them on to its container. `started`: is told the process
+/// that runs in the container, once there is one.
+pub(super) async fn follow(
+    mut child: Child,
+    pid_file: &Path,
+    signals: &mut Signals,
+    mut started: impl FnMut(u32),
+) -> Result<RuntimeEnded, RunError> {
+    let mut look = tokio::time::interval(LOOK);
+    let mut ran = false;
+    let status = loop {
+        tokio::select! {
+            status = child.wait() => break status.map_err(|error| RunError::failed("wait for the runtime", error))?,
+            signal = signals.next() => {
+                // Not waited for yet, so the number is still its own.
+                if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
+                    let _gone_just_now = kill_process(pid, signal);
+                }
+            }
+            _ = look.tick(), if !ran => {
+                if let Some(pid) = pid(pid_file) {
+                    ran = true;
+                    started(pid);
+                }
+            }
+        }
+    };
+    if let Some(pid) = pid(pid_file).filter(|_| !ran) {
+        ran = true;
+        started(pid);
+    }
+    Ok(RuntimeEnded { status, ran })
+}
+
+/// The exit code of what ran, which for one that a signal ended is 128 and the number of the signal.
+pub(super) fn exit_code(ended: RuntimeEnded, step: &str, log: &Path) -> Result<u8, RunError> {
+    if !ended.ran {
+        return Err(RunError::of_runtime(step, log, ended.status));
+    }
+    let code = ended.status.code().and_then(|code| u8::try_from(code).ok());
+    code.ok_or_else(|| RunError::failed(step, format!("the runtime was ended: {}", ended.status)))
+}
+
+fn pid(file: &Path) -> Option<u32> {
+    // Written at once by crun, and by runc under another name first.
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn ended(script: &str, pid_file: &Path) -> (RuntimeEnded, Vec<u32>) {
+        let child = tokio::process::Command::new("sh").args(["-c", script, "sh"]).arg(pid_file).spawn().unwrap();
+        let mut said = Vec::new();
+        let ended = follow(child, pid_file, &mut Signals::none(), |pid| said.push(pid)).await.unwrap();
+        (ended, said)
+    }
+
+    #[tokio::test]
+    async fn what_a_runtime_started_has_an_exit_code_and_what_it_did_not_start_has_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, log) = (folder.path().join("pid"), folder.path().join("log"));
+        let (never, said) = ended("exit 3", &file).await;
+        assert!(!never.ran && said.is_empty());
+        assert_eq!(exit_code(never, "run", &log).unwrap_err().exit, 125);
+        let (ran, said) = ended("echo 17 > $1; exit 3", &file).await;
+        assert_eq!((exit_code(ran, "run", &log).unwrap(), said), (3, vec![17]));
+        let (killed, _) = ended("echo 17 > $1; kill -KILL $$", &file).await;
+        assert!(exit_code(killed, "run", &log).unwrap_err().error.cause.contains("signal: 9"));
+    }
+}

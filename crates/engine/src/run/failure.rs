@@ -1,0 +1,160 @@
+//! [`RunError`]: why nothing was run, with the exit code that people know for it.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, ErrorKind};
+
+/// tarpon or the runtime failed.
+const FAILED: u8 = 125;
+/// There is such a program, and it cannot be executed.
+const CANNOT_EXECUTE: u8 = 126;
+/// There is no such program.
+const NO_PROGRAM: u8 = 127;
+/// Ctrl-C, before anything ran.
+const INTERRUPTED: u8 = 130;
+
+/// Bytes at the end of a runtime's log that are looked at.
+const LOG_BYTES: u64 = 64 << 10;
+
+/// Why a container or a process in it did not run.
+#[derive(Debug)]
+pub struct RunError {
+    /// As with Podman: 125 tarpon or the runtime failed, 126 the program cannot be executed, 127 there is none; 130 interrupted.
+    pub exit: u8,
+    /// What happened.
+    pub error: Error,
+}
+
+/// The same on its way from one process to another.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Told {
+    exit: u8,
+    kind: ErrorKind,
+    step: String,
+    cause: String,
+    hint: Option<String>,
+}
+
+impl From<Error> for RunError {
+    fn from(error: Error) -> Self {
+        Self { exit: FAILED, error }
+    }
+}
+
+impl From<RunError> for Told {
+    fn from(RunError { exit, error: Error { kind, step, cause, hint } }: RunError) -> Self {
+        Self { exit, kind, step, cause, hint }
+    }
+}
+
+impl From<Told> for RunError {
+    fn from(Told { exit, kind, step, cause, hint }: Told) -> Self {
+        Self { exit, error: Error { kind, step, cause, hint } }
+    }
+}
+
+impl RunError {
+    pub(super) fn failed(step: &str, cause: impl std::fmt::Display) -> Self {
+        Error::new(ErrorKind::Other, step, cause).into()
+    }
+
+    pub(super) fn interrupted() -> Self {
+        Self { exit: INTERRUPTED, ..Self::failed("run the container", "it was interrupted") }
+    }
+
+    /// What the runtime says in its log.
+    pub(super) fn of_runtime(step: &str, log: &Path, status: std::process::ExitStatus) -> Self {
+        match last_error(log) {
+            Some(cause) => Self { exit: exit_code(&cause), ..Self::failed(step, cause) },
+            None => Self::failed(step, format!("the runtime ended without a word ({status})")),
+        }
+    }
+}
+
+/// The last error in a runtime's log, which has a JSON object a line.
+fn last_error(log: &Path) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Line {
+        level: String,
+        msg: String,
+    }
+    let mut file = std::fs::File::open(log).ok()?;
+    let size = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(LOG_BYTES))).ok()?;
+    let mut text = Vec::new();
+    file.take(LOG_BYTES).read_to_end(&mut text).ok()?;
+    let lines = text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Line>(line).ok());
+    let error = lines.filter(|line| line.level == "error" || line.level == "fatal").last()?.msg;
+    // runc puts what it was doing in front, which we say too.
+    let known = ["runc run failed: ", "exec failed: ", "unable to start container process: "];
+    let plain = known.iter().fold(&*error, |text, begin| text.strip_prefix(begin).unwrap_or(text));
+    Some(plain.to_owned())
+}
+
+/// As Podman reads the words of runtimes: no interface says it.
+fn exit_code(cause: &str) -> u8 {
+    let cause = cause.to_ascii_lowercase();
+    let is_of_program = ["exec: ", "executable"].iter().any(|begin| cause.contains(begin));
+    let says = |words: &[&str]| words.iter().any(|word| cause.contains(word));
+    match is_of_program {
+        true if says(&["not found", "no such file"]) => NO_PROGRAM,
+        true if says(&["permission denied", "not permitted", "is a directory", "format error"]) => CANNOT_EXECUTE,
+        _ => FAILED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    fn of_log(text: &str) -> (u8, String) {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(log.path(), text).unwrap();
+        let failed = RunError::of_runtime("run the container", log.path(), ExitStatus::from_raw(256));
+        (failed.exit, failed.error.cause)
+    }
+
+    #[test]
+    fn what_runtimes_say_of_programs_has_exit_codes_of_its_own() {
+        for (said, code) in [
+            (
+                "runc run failed: unable to start container process: exec: \\\"x\\\": executable file not found in $PATH",
+                127,
+            ),
+            (
+                "runc run failed: unable to start container process: exec: \\\"/x\\\": stat /x: no such file or directory",
+                127,
+            ),
+            ("executable file `x` not found in $PATH: No such file or directory", 127),
+            ("runc run failed: unable to start container process: exec: \\\"/bin\\\": permission denied", 126),
+            ("open executable: Permission denied", 126),
+            ("open executable: Operation not permitted", 126),
+            ("error mounting \\\"/a\\\": no such file or directory", 125),
+            ("cgroups: permission denied", 125),
+        ] {
+            let (exit, cause) = of_log(&format!("{{\"level\":\"error\",\"msg\":\"{said}\",\"time\":\"\"}}\n"));
+            assert_eq!(exit, code, "{said}");
+            assert!(!cause.contains("runc run failed"), "{cause}");
+        }
+    }
+
+    #[test]
+    fn only_errors_count_and_silence_is_one() {
+        let lines = "{\"level\":\"error\",\"msg\":\"broken\"}\nnot JSON\n{\"level\":\"warning\",\"msg\":\"odd\"}\n";
+        assert_eq!(of_log(lines), (125, "broken".to_owned()));
+        assert!(of_log("").1.contains("without a word (exit status: 1)"));
+    }
+
+    #[test]
+    fn a_failure_is_told_from_process_to_process() {
+        let told = serde_json::to_string(&Told::from(RunError::interrupted())).unwrap();
+        let heard: RunError = serde_json::from_str::<Told>(&told).unwrap().into();
+        assert_eq!((heard.exit, heard.error.cause), (130, "it was interrupted".to_owned()));
+    }
+}

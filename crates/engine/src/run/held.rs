@@ -1,0 +1,258 @@
+//! [`Held`]: a container that this process keeps, from its first directory to its end.
+
+use std::path::Path;
+
+use oci_spec::runtime::Mount;
+use tarpon_mount::Writable;
+use tarpon_oci::RunConfig;
+
+use super::place::{Containers, Lock, Place};
+use super::record::{ContainerState, VERSION, now};
+use super::signals::signal_name;
+use super::{ContainerName, ContainerRecord, RunRequest, name};
+use crate::container::{Bundle, ContainerOptions, Handle, Network, Runtime, bind, image_volumes};
+use crate::image::Prepared;
+use crate::protocol::MountRequest;
+use crate::{Engine, Error, ErrorKind, Result};
+
+/// What asks a container to stop where neither the image nor the user says.
+const STOP: &str = "TERM";
+
+/// Bytes of the host's `/etc/hosts` and `/etc/resolv.conf` that a container gets.
+const HOST_FILE_BYTES: u64 = 1 << 20;
+
+/// Names for a container that nobody named are tried so often.
+const NAMES: usize = 8;
+
+/// A container that this process keeps. Dropped before it was settled, nothing of it is left.
+pub(super) struct Held {
+    engine: Engine,
+    place: Place,
+    lock: Lock,
+    record: ContainerRecord,
+    is_settled: bool,
+}
+
+impl Held {
+    /// Makes a container: directory, mount and bundle.
+    pub(super) fn make(engine: Engine, request: &RunRequest, prepared: &Prepared, runtime: &Runtime) -> Result<Self> {
+        let config = prepared.config(&engine)?.run;
+        let record = record(request, prepared, &config, runtime)?;
+        let (place, lock, record) = directory(&engine, record, request.name.is_none())?;
+        let held = Self { engine, place, lock, record, is_settled: false };
+        let mount = MountRequest {
+            mode: request.mode,
+            backfill: request.backfill,
+            writable: Writable::Upper(held.place.upper()),
+            suid: true,
+            ..prepared.mount_on(held.place.rootfs())
+        };
+        held.engine.client().mount(mount)?;
+        let options = ContainerOptions { filtered: held.record.filtered, ..request.options.clone() };
+        held.describe(options, &config)?;
+        Ok(held)
+    }
+
+    /// Takes over from the process that made it, with the lock that this one inherited.
+    pub(super) fn inherit(engine: Engine, name: &ContainerName, lock: std::os::fd::OwnedFd) -> Result<Self> {
+        let failed = |cause: String| Error::new(ErrorKind::Other, "keep the container", cause);
+        let place = Containers::of(engine.store()).place(name);
+        let lock = place.inherit(lock).map_err(|error| failed(error.to_string()))?;
+        let record = place.record().map_err(failed)?;
+        Ok(Self { engine, place, lock, record, is_settled: false })
+    }
+
+    /// Writes the bundle, and what the container finds in `/etc`.
+    fn describe(&self, mut options: ContainerOptions, config: &RunConfig) -> Result<()> {
+        let refused = |cause: String| Error::new(ErrorKind::Refused, "describe the container", cause);
+        options.hostname = Some(options.hostname.unwrap_or_else(|| self.usual_hostname(options.network)));
+        let mut own = image_volumes(&self.place.rootfs(), &config.volumes, &options).map_err(refused)?;
+        own.extend(self.files(&options)?);
+        Bundle::write(self.place.folder(), &self.place.rootfs(), config, &options, own).map(drop)
+    }
+
+    /// With the host's network goes the host's name, as with Podman.
+    fn usual_hostname(&self, network: Network) -> String {
+        match network {
+            Network::Host => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            Network::None => self.record.id.clone(),
+        }
+    }
+
+    /// What every container has of its own in `/etc`.
+    fn files(&self, options: &ContainerOptions) -> Result<Vec<Mount>> {
+        let name = options.hostname.as_deref().unwrap_or_default();
+        let (hosts, resolv) = match options.network {
+            Network::Host => (with_name(&host_file("/etc/hosts"), name), host_file("/etc/resolv.conf")),
+            Network::None => (format!("127.0.0.1 localhost {name}\n::1 localhost {name}\n"), String::new()),
+        };
+        let files = [("hosts", hosts), ("resolv.conf", resolv), ("hostname", format!("{name}\n"))];
+        let mut usual = ["nosuid", "nodev", "noexec"].map(str::to_owned).to_vec();
+        usual.extend(options.read_only.then(|| "ro".to_owned()));
+        let refused = |cause: String| Error::new(ErrorKind::Other, "describe the container", cause);
+        let mount = |(file, text): (&str, String)| {
+            let path = self.place.put(file, &text)?;
+            bind(&path, &Path::new("/etc").join(file), &usual).map_err(refused)
+        };
+        files.into_iter().map(mount).collect()
+    }
+
+    pub(super) fn record(&self) -> &ContainerRecord {
+        &self.record
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(super) fn lock(&self) -> &Lock {
+        &self.lock
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        handle(&self.place, &self.record)
+    }
+
+    /// It runs. That this is not written down is no reason to end it.
+    pub(super) fn note_start(&mut self, pid: u32) {
+        self.record.state = ContainerState::Running { pid, since: now() };
+        if let Err(error) = self.place.write(&self.record) {
+            tracing::warn!(%error, "the record does not say that the container runs");
+        }
+    }
+
+    /// It has run and ended: the runtime forgets it, the image is unmounted, and the rest stays or goes as was asked.
+    pub(super) fn settle(mut self, code: Option<u8>) -> Result<()> {
+        self.is_settled = true;
+        self.handle().forget();
+        unmount(&self.engine, &self.place)?;
+        if self.record.remove {
+            return Containers::of(self.engine.store()).remove(&self.place, &self.lock);
+        }
+        self.record.state = ContainerState::Exited { code, at: now() };
+        let written = self.place.write(&self.record);
+        written.map_err(|error| Error::new(ErrorKind::Store, "write down how the container ended", error))
+    }
+
+    /// It is another process's from now on.
+    pub(super) fn give_up(mut self) {
+        self.is_settled = true;
+    }
+
+    /// Removes it whatever became of it.
+    pub(super) fn remove(mut self) -> Result<()> {
+        self.is_settled = true;
+        clear_away(&self.engine, &self.place, &self.record, &self.lock)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.is_settled
+            && let Err(error) = clear_away(&self.engine, &self.place, &self.record, &self.lock)
+        {
+            tracing::warn!(%error, "something of a container that did not come to be stays behind");
+        }
+    }
+}
+
+/// Removes a container that is held, running or not.
+fn clear_away(engine: &Engine, place: &Place, record: &ContainerRecord, lock: &Lock) -> Result<()> {
+    handle(place, record).forget();
+    unmount(engine, place)?;
+    Containers::of(engine.store()).remove(place, lock)
+}
+
+pub(super) fn handle(place: &Place, record: &ContainerRecord) -> Handle {
+    Runtime::of(record.runtime.clone()).container(&format!("tarpon-{}", record.id), &place.runtime())
+}
+
+/// Unmounts the container's image, whoever served it. It may be unmounted already.
+pub(super) fn unmount(engine: &Engine, place: &Place) -> Result<()> {
+    let (client, rootfs) = (engine.client(), place.rootfs());
+    let asked = match client.unmount(&rootfs) {
+        // Its server is dead. The next one clears away what it left.
+        Ok(None) if place.is_mounted() => client.unmount_left(&rootfs).map(Some),
+        other => other,
+    };
+    match asked {
+        Err(error) if error.kind != ErrorKind::NotFound => Err(error),
+        _ => {
+            let cannot = |error| Error::new(ErrorKind::CannotMount, "unmount", error);
+            tarpon_mount::clear(&rootfs).map(drop).map_err(cannot)
+        }
+    }
+}
+
+fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime: &Runtime) -> Result<ContainerRecord> {
+    let refused = |cause: String| Error::new(ErrorKind::Refused, "describe the container", cause);
+    let named = request.stop_signal.as_deref().unwrap_or(&config.stop_signal);
+    let stop_signal = if named.is_empty() { STOP } else { named };
+    let volumes = request.options.volumes.iter().filter(|volume| volume.source.is_none());
+    let volumes = volumes.map(|volume| volume.destination.display().to_string());
+    Ok(ContainerRecord {
+        version: VERSION,
+        name: request.name.clone().unwrap_or_else(ContainerName::random),
+        id: name::random_id(),
+        image: prepared.text.clone(),
+        manifest: *prepared.manifest(),
+        command: Bundle::arguments(config, &request.options),
+        created: now(),
+        detached: request.detach,
+        terminal: request.options.terminal,
+        input: request.input,
+        remove: request.remove,
+        stop_signal: signal_name(stop_signal).map_err(refused)?,
+        runtime: runtime.program().to_owned(),
+        filtered: request.options.filtered && runtime.has_seccomp(),
+        volumes: config.volumes.iter().cloned().chain(volumes).collect(),
+        state: ContainerState::Created,
+    })
+}
+
+/// A directory for the container, under another name if the one that nobody chose is taken.
+fn directory(
+    engine: &Engine,
+    mut record: ContainerRecord,
+    is_named_by_chance: bool,
+) -> Result<(Place, Lock, ContainerRecord)> {
+    let containers = Containers::of(engine.store());
+    let tries = if is_named_by_chance { NAMES } else { 0 };
+    for _ in 0..tries {
+        if containers.check_free(&record.name).is_ok() {
+            break;
+        }
+        record.name = ContainerName::random();
+    }
+    let (place, lock) = containers.create(&record)?;
+    Ok((place, lock, record))
+}
+
+/// A file of the host; nothing if there is none.
+fn host_file(path: &str) -> String {
+    use std::io::Read;
+    let mut text = Vec::new();
+    if let Ok(file) = std::fs::File::open(path) {
+        let _partly = file.take(HOST_FILE_BYTES).read_to_end(&mut text);
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// The host's names, and the container's own if it is another one.
+fn with_name(hosts: &str, name: &str) -> String {
+    let is_known = hosts.lines().any(|line| line.split_ascii_whitespace().skip(1).any(|known| known == name));
+    let end = if hosts.is_empty() || hosts.ends_with('\n') { "" } else { "\n" };
+    if is_known { hosts.to_owned() } else { format!("{hosts}{end}127.0.1.1 {name}\n") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_knows_its_own_name() {
+        assert_eq!(with_name("127.0.0.1 localhost", "box"), "127.0.0.1 localhost\n127.0.1.1 box\n");
+        assert_eq!(with_name("127.0.1.1 a box\n", "box"), "127.0.1.1 a box\n");
+        assert_eq!(with_name("", "box"), "127.0.1.1 box\n");
+    }
+}

@@ -1,0 +1,248 @@
+//! Containers that run behind the back of whoever started them: the process that started one hands it over to a keeper, a process that
+//! writes its output to the log, notes its end and clears up after it.
+//!
+//! The keeper inherits the container's lock as its standard input, so there is no moment at which nobody holds it.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt};
+
+use super::attend::{aside, exit_code, follow};
+use super::failure::Told;
+use super::held::Held;
+use super::log::{self, LOG_BYTES, LogWriter, Output};
+use super::signals::Signals;
+use super::{ContainerName, RunError, RunOutcome, RunRequest};
+use crate::Engine;
+
+/// How long a container may take until it runs: its first program may have to be fetched.
+const STARTING: Duration = Duration::from_secs(300);
+
+/// Longest line in which a keeper says what came of it.
+const SAID_BYTES: u64 = 64 << 10;
+
+/// How long the last output of a container that has ended may take to get into the log.
+const LAST_WORD: Duration = Duration::from_secs(10);
+
+const STEP: &str = "run the container";
+
+/// What a keeper says, once.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "said")]
+enum Said {
+    Runs,
+    Failed(Told),
+}
+
+/// Starts a keeper for the container, and waits until it says that it runs.
+pub(super) async fn hand_over(held: Held, request: &RunRequest, signals: &mut Signals) -> Result<RunOutcome, RunError> {
+    let failed = |cause: &dyn std::fmt::Display| RunError::failed("start the container's keeper", cause);
+    let (program, arguments) =
+        request.keeper_command.split_first().ok_or_else(|| failed(&"this program cannot start one"))?;
+    let name = held.record().name.clone();
+    let lock = held.lock().share().map_err(|error| failed(&error))?;
+    let mut keeper = tokio::process::Command::new(program)
+        .args(arguments)
+        .arg(name.as_str())
+        .current_dir("/")
+        .stdin(lock)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| failed(&error))?;
+    let mut line = Vec::new();
+    let said = keeper.stdout.take().map(|said| tokio::io::BufReader::new(said.take(SAID_BYTES)));
+    let mut said = said.ok_or_else(|| failed(&"it has no output"))?;
+    let told = tokio::select! {
+        told = tokio::time::timeout(STARTING, said.read_until(b'\n', &mut line)) => match told {
+            Ok(Ok(_)) => heard(&line),
+            Ok(Err(error)) => Err(failed(&error)),
+            Err(_) => Err(failed(&format!("not running after {} s", STARTING.as_secs()))),
+        },
+        () = signals.asked_to_stop() => Err(RunError::interrupted()),
+    };
+    match told {
+        Ok(()) => {
+            held.give_up();
+            Ok(RunOutcome::Detached(name))
+        }
+        Err(error) => {
+            // Whatever it does, it is not to keep what is removed now.
+            let _ended_already = keeper.start_kill();
+            let _status = keeper.wait().await;
+            held.remove()?;
+            Err(error)
+        }
+    }
+}
+
+fn heard(line: &[u8]) -> Result<(), RunError> {
+    match serde_json::from_slice(line) {
+        Ok(Said::Runs) => Ok(()),
+        Ok(Said::Failed(told)) => Err(told.into()),
+        Err(_) => Err(RunError::failed("start the container's keeper", "it ended without a word")),
+    }
+}
+
+impl Engine {
+    /// Keeps the container of this name until it ends: the life of a process that [`RunRequest::keeper_command`] starts. `lock`: what it
+    /// has as standard input; `said`: its standard output, which gets one line when the
+    /// container runs or cannot.
+    pub async fn keep(
+        &self,
+        name: &ContainerName,
+        lock: OwnedFd,
+        said: impl Write,
+        signals: &mut Signals,
+    ) -> Result<(), RunError> {
+        // The terminal of whoever started us is not ours.
+        let _is_leader_already = rustix::process::setsid();
+        let mut said = Some(said);
+        let kept = keep(self, name, lock, signals, || say(said.take(), &Said::Runs)).await;
+        match kept {
+            Err(error) if said.is_some() => {
+                say(said.take(), &Said::Failed(error.into()));
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}
+
+fn say(to: Option<impl Write>, what: &Said) {
+    if let Some(mut to) = to {
+        // Whoever started us may be gone.
+        let line = serde_json::to_string(what).unwrap_or_default();
+        let _nobody_listens = writeln!(to, "{line}").and_then(|()| to.flush());
+    }
+}
+
+async fn keep(
+    engine: &Engine,
+    name: &ContainerName,
+    lock: OwnedFd,
+    signals: &mut Signals,
+    mut runs: impl FnMut(),
+) -> Result<(), RunError> {
+    let mut held = Held::inherit(engine.clone(), name, lock)?;
+    let failed = |error: io::Error| RunError::failed(STEP, error);
+    let (pid, runtime_log) = (held.place().pid_file(), held.place().runtime_log());
+    let (child, written, _open) = start(&held).map_err(failed)?;
+    let ended = follow(child, &pid, signals, |pid| {
+        held.note_start(pid);
+        runs();
+    })
+    .await?;
+    let code = exit_code(ended, STEP, &runtime_log);
+    if !ended.ran {
+        return code.map(drop);
+    }
+    let settled = tokio::task::spawn_blocking(move || {
+        wait_for(&written);
+        held.settle(code.ok())
+    });
+    settled.await.map_err(|error| RunError::failed(STEP, error))?.map_err(RunError::from)
+}
+
+/// The runtime, who tells when all output is in the log, and what is to be kept open until the end.
+type Started = (tokio::process::Child, Receiver<()>, Option<File>);
+
+fn start(held: &Held) -> io::Result<Started> {
+    let (place, record) = (held.place(), held.record());
+    let command = held.handle().run(place.folder(), &place.pid_file(), &place.runtime_log());
+    let mut command = tokio::process::Command::from(command);
+    aside(&mut command, false);
+    let log = Arc::new(Mutex::new(LogWriter::create(place.folder(), LOG_BYTES)?));
+    let (tell, written) = channel();
+    let mut outputs: Vec<(File, Output)> = Vec::new();
+    let open = if record.terminal {
+        let (ours, theirs) = terminal()?;
+        command.stdin(theirs.try_clone()?).stdout(theirs.try_clone()?).stderr(theirs);
+        outputs.push((ours, Output::Stdout));
+        None
+    } else {
+        let ((out, stdout), (err, stderr)) = (io::pipe()?, io::pipe()?);
+        command.stdout(stdout).stderr(stderr);
+        outputs.extend([(OwnedFd::from(out).into(), Output::Stdout), (OwnedFd::from(err).into(), Output::Stderr)]);
+        input(&mut command, record.input)?
+    };
+    let child = command.spawn()?;
+    // With it go the ends of the pipes that are the container's.
+    drop(command);
+    for (from, output) in outputs {
+        let (log, tell) = (log.clone(), tell.clone());
+        std::thread::Builder::new().name(format!("log-{output:?}")).spawn(move || {
+            log::copy(from, output, &log);
+            drop(tell);
+        })?;
+    }
+    drop(tell);
+    Ok((child, written, open))
+}
+
+/// Nobody writes to the container, but one whose input was asked to stay open does not see its end.
+fn input(command: &mut tokio::process::Command, is_open: bool) -> io::Result<Option<File>> {
+    if !is_open {
+        command.stdin(Stdio::null());
+        return Ok(None);
+    }
+    let (theirs, ours) = io::pipe()?;
+    command.stdin(theirs);
+    Ok(Some(OwnedFd::from(ours).into()))
+}
+
+/// A terminal that nobody sits at, for the runtime to take for one of its user's.
+fn terminal() -> io::Result<(File, OwnedFd)> {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    grantpt(&ours)?;
+    unlockpt(&ours)?;
+    let name = ptsname(&ours, Vec::new())?;
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
+    let theirs = rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty())?;
+    Ok((ours.into(), theirs))
+}
+
+/// Waits until all that the container said is in the log.
+fn wait_for(written: &Receiver<()>) {
+    match written.recv_timeout(LAST_WORD) {
+        // All who write have gone.
+        Err(RecvTimeoutError::Disconnected) | Ok(()) => {}
+        Err(RecvTimeoutError::Timeout) => tracing::warn!("the last output of the container may be missing in the log"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read};
+
+    use super::*;
+
+    #[test]
+    fn what_a_keeper_says_is_understood_and_silence_is_a_failure() {
+        let mut said = Vec::new();
+        say(Some(&mut said), &Said::Runs);
+        assert!(heard(&said).is_ok());
+        let mut said = Vec::new();
+        say(Some(&mut said), &Said::Failed(RunError::failed(STEP, "no room").into()));
+        assert_eq!(heard(&said).unwrap_err().error.cause, "no room");
+        assert!(heard(b"").unwrap_err().error.cause.contains("without a word"));
+    }
+
+    #[test]
+    fn a_terminal_shows_what_is_written_to_it() {
+        let (ours, theirs) = terminal().unwrap();
+        File::from(theirs).write_all(b"hello\n").unwrap();
+        let mut line = Vec::new();
+        BufReader::new(ours.take(100)).read_until(b'\n', &mut line).unwrap();
+        assert_eq!(line, b"hello\r\n");
+    }
+}

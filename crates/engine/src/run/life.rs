@@ -1,0 +1,276 @@
+//! What is done with containers that are there: listing, stopping, removing them.
+
+use std::time::{Duration, Instant};
+
+use super::held::{handle, unmount};
+use super::log::{self, Output};
+use super::place::{Containers, Lock, Place};
+use super::record::{ContainerState, now};
+use super::signals::signal_name;
+use super::{ContainerName, ContainerRecord};
+use crate::{Engine, Error, ErrorKind, Result};
+
+/// How long a container that was killed may take until everything of it is settled.
+const KILLED: Duration = Duration::from_secs(30);
+
+/// How often a container that should end is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A container that is there.
+#[derive(Debug, Clone)]
+pub struct ContainerStatus {
+    /// What people call it.
+    pub name: ContainerName,
+    /// What is known of it, or why nothing is.
+    pub record: std::result::Result<ContainerRecord, String>,
+    /// Where it stands.
+    pub standing: Standing,
+}
+
+/// Where a container stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It is being started.
+    Starting,
+    /// It runs.
+    Running,
+    /// It has ended, with this exit code if anybody saw it.
+    Exited(Option<u8>),
+    /// Whoever kept it was killed: nobody knows what became of it.
+    Lost,
+    /// Its record means nothing to this program.
+    Unreadable,
+}
+
+impl ContainerStatus {
+    pub(super) fn of(name: ContainerName, place: &Place) -> Self {
+        // In this order: a record that changes meanwhile is one of somebody who holds it.
+        let is_held = place.is_held();
+        let record = place.record();
+        let standing = match record.as_ref().map(|record| &record.state) {
+            Err(_) => Standing::Unreadable,
+            Ok(ContainerState::Exited { code, .. }) => Standing::Exited(*code),
+            Ok(ContainerState::Created) if is_held => Standing::Starting,
+            Ok(ContainerState::Running { .. }) if is_held => Standing::Running,
+            Ok(_) => Standing::Lost,
+        };
+        Self { name, record, standing }
+    }
+
+    /// Whether it is over and done with.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.standing, Standing::Exited(_))
+    }
+}
+
+impl Engine {
+    /// All containers of this store, by name.
+    pub fn containers(&self) -> Result<Vec<ContainerStatus>> {
+        let all = Containers::of(self.store()).list()?;
+        let status = all.into_iter().map(|(name, place)| (ContainerStatus::of(name, &place), place));
+        // What is gone by now was being removed.
+        Ok(status.filter(|(_, place)| place.exists()).map(|(status, _)| status).collect())
+    }
+
+    /// Asks a container to stop, and kills it if it has not after `patience`. Returns when everything is settled; one that has ended
+    /// already is no error.
+    pub fn stop_container(&self, name: &ContainerName, patience: Duration) -> Result<()> {
+        let (place, record) = self.known(name)?;
+        if ContainerStatus::of(name.clone(), &place).has_ended() {
+            return Ok(());
+        }
+        let handle = handle(&place, &record);
+        let asked = handle.signal(&record.stop_signal);
+        if asked.is_err() || !wait(&place, patience, || handle.is_running()) {
+            // One that cannot be asked is about to end, or was never there.
+            let _ended_just_now = handle.signal("KILL");
+        }
+        if !wait(&place, KILLED, || handle.is_running()) {
+            return Err(still_there("stop the container"));
+        }
+        self.settle_lost(name, &place)
+    }
+
+    /// Sends a container a signal.
+    pub fn kill_container(&self, name: &ContainerName, signal: &str) -> Result<()> {
+        let (place, record) = self.known(name)?;
+        let step = "send a signal to the container";
+        let signal = signal_name(signal).map_err(|cause| Error::new(ErrorKind::Other, step, cause))?;
+        if ContainerStatus::of(name.clone(), &place).has_ended() {
+            return Err(Error::new(ErrorKind::Other, step, "it does not run"));
+        }
+        handle(&place, &record).signal(&signal)
+    }
+
+    /// Removes a container with everything that it wrote. `force`: also one that runs, or whose record cannot be read.
+    pub fn remove_container(&self, name: &ContainerName, force: bool) -> Result<()> {
+        let step = "remove the container";
+        let place = self.place(name)?;
+        let status = ContainerStatus::of(name.clone(), &place);
+        if !force {
+            match &status.record {
+                Err(cause) => {
+                    return Err(
+                        Error::new(ErrorKind::Refused, step, cause).hint("tarpon rm -f removes it all the same")
+                    );
+                }
+                Ok(_) if !status.has_ended() => {
+                    return Err(Error::new(ErrorKind::Other, step, "it has not ended")
+                        .hint(format!("tarpon stop {name} stops it, tarpon rm -f {name} kills and removes it")));
+                }
+                Ok(_) => {}
+            }
+        }
+        if let Ok(record) = &status.record
+            && !status.has_ended()
+        {
+            let _ended_just_now = handle(&place, record).signal("KILL");
+        }
+        let Some(lock) = hold(&place)? else {
+            // One that is removed when it ends.
+            return if place.exists() { Err(still_there(step)) } else { Ok(()) };
+        };
+        if let Ok(record) = &status.record {
+            handle(&place, record).forget();
+        }
+        unmount(self, &place)?;
+        Containers::of(self.store()).remove(&place, &lock)
+    }
+
+    /// Gives the output of a detached container to `sink`, oldest first, and waits for more if `follow` says so.
+    pub fn container_logs(
+        &self,
+        name: &ContainerName,
+        follow: bool,
+        sink: &mut dyn FnMut(Output, &[u8]) -> std::io::Result<()>,
+    ) -> Result<()> {
+        let (place, record) = self.known(name)?;
+        let step = "read the container's log";
+        if !record.detached {
+            let cause = "its output went to where it was started: only of detached containers (-d) a log is kept";
+            return Err(Error::new(ErrorKind::NotFound, step, cause));
+        }
+        let is_over = || !place.is_held();
+        let is_over: Option<&dyn Fn() -> bool> = if follow { Some(&is_over) } else { None };
+        log::read(place.folder(), is_over, sink).map_err(|error| Error::new(ErrorKind::Store, step, error))
+    }
+
+    /// What became of a container whose keeper died is not known; that it has ended now is.
+    fn settle_lost(&self, name: &ContainerName, place: &Place) -> Result<()> {
+        if !place.exists() || ContainerStatus::of(name.clone(), place).has_ended() {
+            return Ok(());
+        }
+        let Some(lock) = hold(place)? else { return Ok(()) };
+        let Ok(mut record) = place.record() else { return Ok(()) };
+        handle(place, &record).forget();
+        unmount(self, place)?;
+        if record.remove {
+            return Containers::of(self.store()).remove(place, &lock);
+        }
+        record.state = ContainerState::Exited { code: None, at: now() };
+        let written = place.write(&record);
+        written.map_err(|error| Error::new(ErrorKind::Store, "write down how the container ended", error))
+    }
+
+    fn place(&self, name: &ContainerName) -> Result<Place> {
+        let place = Containers::of(self.store()).place(name);
+        if place.exists() {
+            return Ok(place);
+        }
+        let error = Error::new(ErrorKind::NotFound, "find the container", format!("there is no container {name}"));
+        Err(error.hint("tarpon ps -a lists them"))
+    }
+
+    /// A container whose record can be read.
+    pub(super) fn known(&self, name: &ContainerName) -> Result<(Place, ContainerRecord)> {
+        let place = self.place(name)?;
+        let unreadable = |cause| {
+            Error::new(ErrorKind::Refused, "find the container", cause).hint(format!("tarpon rm -f {name} removes it"))
+        };
+        let record = place.record().map_err(unreadable)?;
+        Ok((place, record))
+    }
+}
+
+fn hold(place: &Place) -> Result<Option<Lock>> {
+    let held = place.hold(KILLED);
+    held.map_err(|error| Error::new(ErrorKind::Store, "take the container from its keeper", error))
+}
+
+fn still_there(step: &str) -> Error {
+    let cause = format!("it was killed, and is not gone after {} s", KILLED.as_secs());
+    Error::new(ErrorKind::Other, step, cause).hint("a process that waits for a disk or a network cannot be killed")
+}
+
+/// Waits until nobody keeps the container and nothing of it runs, or for so long. Whoever keeps it lets go when it is settled.
+fn wait(place: &Place, patience: Duration, is_running: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
+    loop {
+        if !place.is_held() && (!place.exists() || !is_running()) {
+            return true;
+        }
+        if began.elapsed() >= patience {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::record;
+    use super::*;
+    use crate::EngineOptions;
+
+    fn engine(folder: &std::path::Path) -> Engine {
+        Engine::open(EngineOptions { store: folder.join("store"), server_command: Vec::new() }).unwrap()
+    }
+
+    fn standing(engine: &Engine) -> Standing {
+        engine.containers().unwrap()[0].standing
+    }
+
+    #[test]
+    fn a_container_whose_keeper_was_killed_is_lost_until_it_is_stopped_or_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(folder.path());
+        let name = "web".parse().unwrap();
+        let (_, lock) = Containers::of(engine.store()).create(&record("web")).unwrap();
+        assert_eq!(standing(&engine), Standing::Running);
+        drop(lock);
+        assert_eq!(standing(&engine), Standing::Lost);
+        let error = engine.remove_container(&name, false).unwrap_err();
+        assert!(error.cause.contains("has not ended") && error.hint.unwrap().contains("rm -f web"));
+        engine.stop_container(&name, Duration::ZERO).unwrap();
+        assert_eq!(standing(&engine), Standing::Exited(None));
+        engine.stop_container(&name, Duration::ZERO).unwrap();
+        assert!(engine.kill_container(&name, "TERM").unwrap_err().cause.contains("does not run"));
+        engine.remove_container(&name, false).unwrap();
+        assert!(engine.containers().unwrap().is_empty());
+        assert_eq!(engine.remove_container(&name, true).unwrap_err().kind, ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_shown_and_removed_only_by_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(folder.path());
+        let name = "web".parse().unwrap();
+        let (place, _) = Containers::of(engine.store()).create(&record("web")).unwrap();
+        std::fs::write(place.folder().join("container.json"), "{\"version\":9}").unwrap();
+        assert_eq!(standing(&engine), Standing::Unreadable);
+        assert!(engine.stop_container(&name, Duration::ZERO).unwrap_err().cause.contains("version 9"));
+        assert!(engine.remove_container(&name, false).unwrap_err().cause.contains("version 9"));
+        engine.remove_container(&name, true).unwrap();
+        assert!(engine.containers().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_container_in_the_foreground_has_no_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(folder.path());
+        let attached = ContainerRecord { detached: false, ..record("web") };
+        Containers::of(engine.store()).create(&attached).unwrap();
+        let error = engine.container_logs(&"web".parse().unwrap(), false, &mut |_, _| Ok(())).unwrap_err();
+        assert!(error.cause.contains("only of detached containers"));
+    }
+}

@@ -1,0 +1,119 @@
+//! The life of a container: run, list, stop, remove.
+//!
+//! ```text
+//! prepare ─► directory + lock ─► mount (upper of its own) ─► bundle ─► runtime ─► … ─► unmount ─► exited | removed
+//!            └────────────── Held: dropped here, nothing is left ────────┘
+//! ```
+//!
+//! A process keeps the container from its directory to its end, and holds its lock for as long: the one that was asked to run it, or,
+//! of a detached one, a keeper that inherits the lock. So the kernel says who was killed.
+
+mod attend;
+mod exec;
+mod failure;
+mod held;
+mod keep;
+mod life;
+mod log;
+mod name;
+mod place;
+mod record;
+mod signals;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use tarpon_mount::ModeChoice;
+
+pub use self::exec::ExecRequest;
+pub use self::failure::RunError;
+use self::held::Held;
+pub use self::life::{ContainerStatus, Standing};
+pub use self::log::Output;
+pub use self::name::ContainerName;
+use self::place::Containers;
+pub use self::record::{ContainerRecord, ContainerState};
+pub use self::signals::{Signals, signal_name};
+use crate::container::{ContainerOptions, Runtime};
+use crate::image::ImageRequest;
+use crate::progress::Progress;
+use crate::protocol::Backfill;
+use crate::{Engine, Error, ErrorKind, Result};
+
+/// A container to be run.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// Of which image.
+    pub image: ImageRequest,
+    /// How to mount it.
+    pub mode: ModeChoice,
+    /// Whether the rest of it is brought in the background.
+    pub backfill: Backfill,
+    /// What it is otherwise than the image says. Its system calls are filtered if that is asked for and its runtime can.
+    pub options: ContainerOptions,
+    /// What to call it.
+    pub name: Option<ContainerName>,
+    /// Whether to remove it when it ends.
+    pub remove: bool,
+    /// Whether to return when it runs, and keep its output in a log.
+    pub detach: bool,
+    /// Whether it has this process's standard input.
+    pub input: bool,
+    /// What asks it to stop, instead of what the image says.
+    pub stop_signal: Option<String>,
+    /// The OCI runtime, if not the one that is found.
+    pub runtime: Option<PathBuf>,
+    /// The command line that runs [`Engine::keep`] with the name that is put behind it. Needed for `detach` alone.
+    pub keeper_command: Vec<OsString>,
+}
+
+/// What came of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunOutcome {
+    /// It has ended with this exit code.
+    Exited(u8),
+    /// It runs, under this name.
+    Detached(ContainerName),
+}
+
+impl Engine {
+    /// Runs a container: in the place of this process until it ends, or until it runs.
+    ///
+    /// # Errors
+    /// It did not come to run. Then nothing of it is left.
+    pub async fn run(
+        &self,
+        request: &RunRequest,
+        signals: &mut Signals,
+        progress: &dyn Progress,
+    ) -> std::result::Result<RunOutcome, RunError> {
+        check_user()?;
+        let runtime = Runtime::find(request.runtime.as_deref())?;
+        if let Some(name) = &request.name {
+            // Before anything is fetched.
+            Containers::of(self.store()).check_free(name)?;
+        }
+        let prepared = tokio::select! {
+            prepared = self.prepare_to_mount(&request.image, progress) => prepared?,
+            () = signals.asked_to_stop() => return Err(RunError::interrupted()),
+        };
+        let (engine, wanted) = (self.clone(), request.clone());
+        let made = tokio::task::spawn_blocking(move || Held::make(engine, &wanted, &prepared, &runtime));
+        let held = made.await.map_err(|error| RunError::failed("make the container", error))??;
+        if request.detach {
+            keep::hand_over(held, request, signals).await
+        } else {
+            attend::attended(held, signals).await
+        }
+    }
+}
+
+/// Mounting, and what a container's processes may do, is root's to give.
+fn check_user() -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let cause = "it needs root: containers of other users are not offered";
+    Err(Error::new(ErrorKind::CannotMount, "run a container", cause)
+        .hint("`tarpon mount` works without root; so do `podman` and `tarpon convert`"))
+}

@@ -1,0 +1,359 @@
+//! [`Place`]: the directory of a container, and who may change it.
+//!
+//! ```text
+//! containers/.lock             held while a container is made or its directory goes
+//! containers/NAME/lock         held by the process that keeps the container, for as long as that lives
+//!                 container.json  the record; only whoever holds the lock writes it
+//!                 config.json  the bundle            rootfs/  where the image is mounted
+//!                 upper/       what it wrote         runtime/ what the OCI runtime remembers
+//!                 log  log.1   its output, if it is detached
+//!                 hosts  hostname  resolv.conf       what it finds in /etc
+//! ```
+//!
+//! A directory appears under its name whole, by a rename, and disappears by one; what a killed process left between is swept.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, CWD, FlockOperation, RenameFlags, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+use tarpon_store::Store;
+
+use super::record::{ContainerRecord, RECORD_BYTES};
+use super::{ContainerName, name};
+use crate::{Error, ErrorKind, Result, private};
+
+/// Begins the names of directories that are no container yet, or no more.
+const HIDDEN: &str = ".";
+const LOCK: &str = "lock";
+
+/// How long others may take to make or remove a directory, which takes milliseconds unless it holds very much.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a lock is tried that somebody has.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// All containers of a store.
+#[derive(Debug, Clone)]
+pub(super) struct Containers {
+    folder: PathBuf,
+}
+
+/// The directory of one container.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    folder: PathBuf,
+}
+
+/// The right to change a container, for the life of this value or of whoever inherits it.
+#[derive(Debug)]
+pub(super) struct Lock(OwnedFd);
+
+impl Containers {
+    pub(super) fn of(store: &Store) -> Self {
+        Self { folder: store.containers_folder() }
+    }
+
+    /// The directory of the container of this name, whether there is one or not.
+    pub(super) fn place(&self, name: &ContainerName) -> Place {
+        Place { folder: self.folder.join(name.as_str()) }
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Other`] if there is a container of this name.
+    pub(super) fn check_free(&self, name: &ContainerName) -> Result<()> {
+        if self.place(name).exists() { Err(taken(name)) } else { Ok(()) }
+    }
+
+    /// Makes the directory of a new container, which this process holds from now on.
+    pub(super) fn create(&self, record: &ContainerRecord) -> Result<(Place, Lock)> {
+        let made = || -> io::Result<Option<(Place, Lock)>> {
+            match private::create_dir(&self.folder) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+            let _whole = self.lock()?;
+            self.sweep();
+            let staging = Place { folder: self.folder.join(format!("{HIDDEN}new-{}", record.id)) };
+            let lock = staging.furnish(record)?;
+            let place = self.place(&record.name);
+            match rustix::fs::renameat_with(CWD, &staging.folder, CWD, &place.folder, RenameFlags::NOREPLACE) {
+                Ok(()) => Ok(Some((place, lock))),
+                Err(error) => {
+                    std::fs::remove_dir_all(&staging.folder)?;
+                    if error == Errno::EXIST { Ok(None) } else { Err(error.into()) }
+                }
+            }
+        };
+        let failed = |error| Error::new(ErrorKind::Store, "make a directory for the container", error);
+        made().map_err(failed)?.ok_or_else(|| taken(&record.name))
+    }
+
+    /// All containers, by name; what cannot be a name is none.
+    pub(super) fn list(&self) -> Result<Vec<(ContainerName, Place)>> {
+        let failed = |error| Error::new(ErrorKind::Store, "list the containers", error);
+        let entries = match std::fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(failed)?,
+        };
+        let mut all: Vec<(ContainerName, Place)> = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            all.extend(name.map(|name| (name, Place { folder: entry.path() })));
+        }
+        all.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(all)
+    }
+
+    /// Removes the directory of a container that `_held` is the lock of. Its name is free at once.
+    ///
+    /// # Errors
+    /// Something is mounted in it: then nothing is removed.
+    pub(super) fn remove(&self, place: &Place, _held: &Lock) -> Result<()> {
+        let failed = |error: io::Error| Error::new(ErrorKind::Store, "remove the container's directory", error);
+        if place.is_mounted() {
+            let cause = format!("the image is still mounted on {}", place.rootfs().display());
+            return Err(Error::new(ErrorKind::CannotMount, "remove the container's directory", cause));
+        }
+        let gone = self.folder.join(format!("{HIDDEN}gone-{}", name::random_id()));
+        {
+            let _whole = self.lock().map_err(failed)?;
+            match std::fs::rename(&place.folder, &gone) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                other => other.map_err(failed)?,
+            }
+        }
+        match std::fs::remove_dir_all(&gone) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> io::Result<Lock> {
+        let file = open_lock(&self.folder.join(format!("{HIDDEN}lock")))?;
+        Lock::within(file, PATIENCE)?.ok_or_else(|| io::Error::other("another tarpon is at it for too long"))
+    }
+
+    /// Removes what a killed process left that was making or removing a container. Whoever still is holds its lock.
+    fn sweep(&self) {
+        for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let is_left = [".new-", ".gone-"].iter().any(|begin| name.to_string_lossy().starts_with(begin));
+            let place = Place { folder: entry.path() };
+            if is_left && !place.is_held() && !place.is_mounted() {
+                let _next_time = std::fs::remove_dir_all(&place.folder);
+            }
+        }
+    }
+}
+
+fn taken(name: &ContainerName) -> Error {
+    Error::new(ErrorKind::Other, "name the container", format!("there is a container {name} already"))
+        .hint(format!("remove it with `tarpon rm {name}`, or use another --name"))
+}
+
+impl Place {
+    /// Everything that a new container has, under a name that is not its own yet.
+    fn furnish(&self, record: &ContainerRecord) -> io::Result<Lock> {
+        private::create_dir(&self.folder)?;
+        let lock = Lock::within(open_lock(&self.folder.join(LOCK))?, Duration::ZERO)?;
+        let lock = lock.ok_or_else(|| io::Error::other("a new directory is locked"))?;
+        for directory in [self.rootfs(), self.upper(), self.runtime()] {
+            private::create_dir(&directory)?;
+        }
+        // What the container finds as its root: it is read by users who are not root.
+        std::fs::set_permissions(self.upper(), std::fs::Permissions::from_mode(0o755))?;
+        self.write(record)?;
+        Ok(lock)
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn rootfs(&self) -> PathBuf {
+        self.folder.join("rootfs")
+    }
+
+    pub(super) fn upper(&self) -> PathBuf {
+        self.folder.join("upper")
+    }
+
+    pub(super) fn runtime(&self) -> PathBuf {
+        self.folder.join("runtime")
+    }
+
+    /// Where the runtime says that the container runs.
+    pub(super) fn pid_file(&self) -> PathBuf {
+        self.folder.join("pid")
+    }
+
+    /// Where the runtime says what went wrong.
+    pub(super) fn runtime_log(&self) -> PathBuf {
+        self.folder.join("runtime.log")
+    }
+
+    /// Puts a file there that the container finds in `/etc`.
+    pub(super) fn put(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.folder.join(name);
+        let written = std::fs::write(&path, text)
+            .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)));
+        written.map_err(|error| Error::new(ErrorKind::Store, format!("write the container's {name}"), error))?;
+        Ok(path)
+    }
+
+    pub(super) fn exists(&self) -> bool {
+        self.folder.symlink_metadata().is_ok()
+    }
+
+    /// Its record.
+    ///
+    /// # Errors
+    /// In a line: there is none, or it means nothing to this program.
+    pub(super) fn record(&self) -> std::result::Result<ContainerRecord, String> {
+        let mut text = Vec::new();
+        let read = File::open(self.folder.join("container.json"))
+            .and_then(|file| file.take(RECORD_BYTES).read_to_end(&mut text));
+        read.map_err(|error| format!("its record cannot be read: {error}"))?;
+        ContainerRecord::parse(&text)
+    }
+
+    /// Puts its record there, whole. For whoever holds the lock.
+    pub(super) fn write(&self, record: &ContainerRecord) -> io::Result<()> {
+        private::write(&self.folder.join("container.json"), &serde_json::to_vec(record)?)
+    }
+
+    /// Whether a process keeps it.
+    pub(super) fn is_held(&self) -> bool {
+        let Ok(file) = File::open(self.folder.join(LOCK)) else { return false };
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+    }
+
+    /// Holds it, once nobody else does. None: somebody does for longer than `patience`, or it is gone.
+    pub(super) fn hold(&self, patience: Duration) -> io::Result<Option<Lock>> {
+        match File::open(self.folder.join(LOCK)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            file => Lock::within(file?.into(), patience),
+        }
+    }
+
+    /// The lock that this process inherited, if it is that of this container.
+    pub(super) fn inherit(&self, lock: OwnedFd) -> io::Result<Lock> {
+        let (ours, theirs) = (rustix::fs::fstat(&lock)?, rustix::fs::stat(self.folder.join(LOCK))?);
+        if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino) {
+            return Err(io::Error::other("this is not the lock of the container"));
+        }
+        Lock::within(lock, Duration::ZERO)?.ok_or_else(|| io::Error::other("another process keeps the container"))
+    }
+
+    /// Whether something is mounted where its image should be. Whoever cannot tell says yes.
+    pub(super) fn is_mounted(&self) -> bool {
+        let flags = AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+        match rustix::fs::statx(CWD, self.rootfs(), flags, StatxFlags::empty()) {
+            Ok(found) => found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+            Err(error) => error != Errno::NOENT,
+        }
+    }
+}
+
+impl Lock {
+    fn within(file: OwnedFd, patience: Duration) -> io::Result<Option<Self>> {
+        let began = Instant::now();
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Self(file))),
+                Err(Errno::WOULDBLOCK) if began.elapsed() < patience => std::thread::sleep(LOOK),
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The same lock for another process.
+    pub(super) fn share(&self) -> io::Result<OwnedFd> {
+        self.0.as_fd().try_clone_to_owned()
+    }
+}
+
+fn open_lock(path: &Path) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+    Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::record;
+    use super::*;
+
+    fn containers(folder: &Path) -> Containers {
+        Containers { folder: folder.join("containers") }
+    }
+
+    fn names(all: &Containers) -> Vec<String> {
+        all.list().unwrap().iter().map(|(name, _)| name.to_string()).collect()
+    }
+
+    #[test]
+    fn a_container_has_its_name_until_it_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = containers(folder.path());
+        assert!(names(&all).is_empty());
+        let (place, lock) = all.create(&record("web")).unwrap();
+        assert_eq!(place.record(), Ok(record("web")));
+        let error = all.create(&record("web")).unwrap_err();
+        assert!(error.cause.contains("there is a container web already") && error.hint.is_some());
+        assert!(all.check_free(&"web".parse().unwrap()).is_err());
+        assert_eq!(names(&all), ["web"]);
+        all.remove(&place, &lock).unwrap();
+        assert!(names(&all).is_empty());
+        let left: Vec<_> = std::fs::read_dir(&all.folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, [".lock"]);
+    }
+
+    #[test]
+    fn one_process_keeps_a_container_and_the_others_can_tell() {
+        let folder = tempfile::tempdir().unwrap();
+        let (place, lock) = containers(folder.path()).create(&record("web")).unwrap();
+        assert!(place.is_held() && place.hold(Duration::ZERO).unwrap().is_none());
+        let inherited = place.inherit(lock.share().unwrap()).unwrap();
+        drop(lock);
+        assert!(place.is_held(), "whoever inherits it holds it");
+        drop(inherited);
+        assert!(!place.is_held() && place.hold(Duration::ZERO).unwrap().is_some());
+        let other = File::open(folder.path()).unwrap();
+        assert!(place.inherit(other.into()).is_err());
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_swept_and_what_is_held_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = containers(folder.path());
+        let (_place, _lock) = all.create(&record("web")).unwrap();
+        for left in [".new-1", ".gone-2", ".new-3"] {
+            std::fs::create_dir(all.folder.join(left)).unwrap();
+        }
+        let held = Place { folder: all.folder.join(".new-3") };
+        let _maker = Lock::within(open_lock(&held.folder.join(LOCK)).unwrap(), Duration::ZERO).unwrap().unwrap();
+        all.sweep();
+        let is_there = |name: &str| all.folder.join(name).exists();
+        assert_eq!([".new-1", ".gone-2", ".new-3", "web"].map(is_there), [false, false, true, true]);
+        assert_eq!(names(&all), ["web"]);
+    }
+
+    #[test]
+    fn nobody_else_reads_what_is_in_a_container() {
+        let folder = tempfile::tempdir().unwrap();
+        let (place, _lock) = containers(folder.path()).create(&record("web")).unwrap();
+        let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(place.folder.clone()), 0o700);
+        assert_eq!(mode(place.folder.join("container.json")), 0o600);
+        assert_eq!(mode(place.upper()), 0o755, "but this is the root of the container");
+        assert!(!place.is_mounted());
+    }
+}

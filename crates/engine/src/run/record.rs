@@ -1,0 +1,139 @@
+//! [`ContainerRecord`]: what is known of a container, as a file in its directory.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tarpon_oci::Digest;
+
+use super::ContainerName;
+
+/// The version that this program writes, and the only one that it reads.
+pub(super) const VERSION: u32 = 1;
+
+/// Longest record that is read. The longest part is the command, which the kernel holds below 2 MiB.
+pub(super) const RECORD_BYTES: u64 = 4 << 20;
+
+/// What is known of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerRecord {
+    /// Of this file: [`VERSION`].
+    pub(super) version: u32,
+    /// What people call it.
+    pub name: ContainerName,
+    /// What its runtime calls it; its own for all time.
+    pub id: String,
+    /// The image, as the user wrote it.
+    pub image: String,
+    /// Digest of its manifest.
+    pub manifest: Digest,
+    /// What is run.
+    pub command: Vec<String>,
+    /// When it was made, in seconds since 1970.
+    pub created: u64,
+    /// Whether it runs behind the back of whoever started it, and its output is kept.
+    pub detached: bool,
+    /// Whether it has a terminal.
+    pub terminal: bool,
+    /// Whether its standard input is open.
+    pub input: bool,
+    /// Whether it is removed as soon as it ends.
+    pub remove: bool,
+    /// What asks it to stop.
+    pub stop_signal: String,
+    /// The OCI runtime that has it.
+    pub runtime: PathBuf,
+    /// Whether its system calls are filtered.
+    pub filtered: bool,
+    /// Directories of its writable layer that are data and no part of what it made of its image.
+    pub volumes: Vec<String>,
+    /// What became of it.
+    pub state: ContainerState,
+}
+
+/// What became of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "is")]
+pub enum ContainerState {
+    /// It is being started.
+    Created,
+    /// It runs.
+    Running {
+        /// Its first process, as this host numbers it.
+        pid: u32,
+        /// Since when, in seconds since 1970.
+        since: u64,
+    },
+    /// It has ended.
+    Exited {
+        /// Its exit code, if anybody was there to see it.
+        code: Option<u8>,
+        /// When, in seconds since 1970.
+        at: u64,
+    },
+}
+
+impl ContainerRecord {
+    /// # Errors
+    /// In a line: it is of another version, or damaged.
+    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let damaged = |error: serde_json::Error| format!("its record is damaged: {error}");
+        match serde_json::from_slice(text).map_err(damaged)? {
+            Version { version: VERSION } => serde_json::from_slice(text).map_err(damaged),
+            Version { version } => Err(format!("its record is of version {version}, and this tarpon reads {VERSION}")),
+        }
+    }
+}
+
+/// In seconds since 1970.
+pub(super) fn now() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::run) fn record(name: &str) -> ContainerRecord {
+        ContainerRecord {
+            version: VERSION,
+            name: name.parse().unwrap(),
+            id: "0123456789ab".to_owned(),
+            image: "localhost:5000/app:v1".to_owned(),
+            manifest: Digest::of(b"manifest"),
+            command: vec!["serve".to_owned()],
+            created: 1_767_225_600,
+            detached: true,
+            terminal: false,
+            input: false,
+            remove: false,
+            stop_signal: "TERM".to_owned(),
+            runtime: "/nonexistent/runc".into(),
+            filtered: true,
+            volumes: vec!["/data".to_owned()],
+            state: ContainerState::Running { pid: 7, since: 1_767_225_601 },
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was_written() {
+        let text = serde_json::to_string_pretty(&record("web")).unwrap();
+        insta::assert_snapshot!(text);
+        assert_eq!(ContainerRecord::parse(text.as_bytes()), Ok(record("web")));
+    }
+
+    #[test]
+    fn other_versions_and_damaged_records_are_refused() {
+        let text = serde_json::to_string(&record("web")).unwrap();
+        let other = text.replace("\"version\":1", "\"version\":2");
+        assert!(ContainerRecord::parse(other.as_bytes()).unwrap_err().contains("version 2"));
+        for end in 0..text.len() {
+            assert!(ContainerRecord::parse(&text.as_bytes()[..end]).unwrap_err().contains("damaged"));
+        }
+        let odd_name = text.replace("\"web\"", "\"../web\"");
+        assert!(ContainerRecord::parse(odd_name.as_bytes()).unwrap_err().contains("no name of a container"));
+    }
+}

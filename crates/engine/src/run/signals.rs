@@ -1,0 +1,93 @@
+//! [`Signals`]: what this process is told while a container runs in its place.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use rustix::process::Signal;
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+/// Those that are passed on to the container.
+const FORWARDED: [Signal; 7] =
+    [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
+
+/// The signals that are passed on to a container. While this lives none of them does to this process what it usually does.
+#[derive(Debug, Default)]
+pub struct Signals {
+    streams: Vec<(Signal, Stream)>,
+}
+
+impl Signals {
+    /// Begins to listen.
+    pub fn listen() -> io::Result<Self> {
+        let stream = |number: Signal| Ok((number, signal(SignalKind::from_raw(number.as_raw()))?));
+        Ok(Self { streams: FORWARDED.into_iter().map(stream).collect::<io::Result<_>>()? })
+    }
+
+    /// Nobody says anything: for whoever ends containers otherwise.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    pub(super) async fn next(&mut self) -> Signal {
+        poll_fn(|context| {
+            let ready = self.streams.iter_mut().find_map(|(number, stream)| {
+                let is_ready = stream.poll_recv(context).is_ready();
+                is_ready.then_some(*number)
+            });
+            ready.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// Resolves when the user wants it to end, while there is no container that could be told.
+    pub(super) async fn asked_to_stop(&mut self) {
+        while !matches!(self.next().await, Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT) {}
+    }
+}
+
+/// What a runtime takes as a signal: a name, with or without `SIG`, or a number.
+///
+/// # Errors
+/// In a line: it is none.
+pub fn signal_name(text: &str) -> Result<String, String> {
+    /// The first that is for everybody's use, as the C library numbers them, and the last.
+    const REAL_TIME: u32 = 34;
+    const LAST: u32 = 64;
+    let upper = text.to_ascii_uppercase();
+    let short = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let number = match short.strip_prefix("RTMIN+") {
+        Some(offset) => offset.parse().ok().and_then(|offset: u32| REAL_TIME.checked_add(offset)),
+        None => short.parse().ok(),
+    };
+    match number {
+        Some(1..=LAST) => Ok(number.unwrap_or_default().to_string()),
+        None if !short.is_empty() && short.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit()) => {
+            Ok(short.to_owned())
+        }
+        _ => Err(format!("{text:?} is no signal")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        for (said, meant) in [("SIGTERM", "TERM"), ("usr1", "USR1"), ("9", "9"), ("SIGRTMIN+3", "37"), ("kill", "KILL")]
+        {
+            assert_eq!(signal_name(said).as_deref(), Ok(meant));
+        }
+        for odd in ["", "SIG", "0", "65", "RTMIN+40", "RTMIN+x", "TERM;x", "-9"] {
+            assert!(signal_name(odd).is_err(), "{odd}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_signal_is_heard_and_does_not_end_the_process() {
+        let mut signals = Signals::listen().unwrap();
+        rustix::process::kill_process(rustix::process::getpid(), Signal::USR2).unwrap();
+        assert_eq!(signals.next().await, Signal::USR2);
+    }
+}

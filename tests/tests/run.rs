@@ -1,0 +1,405 @@
+//! Containers: real images on the real kernel, in the hands of a real runtime.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tarpon_tests::real::{self, run};
+use tarpon_tests::tarpon::Tarpon;
+
+/// Debian's base, read lazily by its tables of contents.
+const IMAGE: &str = "dev/debian-base:estargz";
+/// How long something may take that happens behind the back of whoever asked for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A store whose containers are removed at the end.
+struct Bed {
+    tarpon: Tarpon,
+    image: String,
+}
+
+impl Bed {
+    fn new() -> Option<Self> {
+        let has_runtime = real::have(&["crun"]) || real::have(&["runc"]);
+        let missing = real::missing().or_else(|| (!has_runtime).then(|| "neither crun nor runc is installed".into()));
+        if let Some(reason) = missing {
+            println!("skipped: {reason}");
+            return None;
+        }
+        let image = format!("{}/{IMAGE}", real::registry()?);
+        Some(Self { tarpon: Tarpon::new().unwrap(), image })
+    }
+
+    /// `tarpon run OPTIONS IMAGE COMMAND`.
+    fn run(&self, options: &[&str], command: &[&str]) -> Output {
+        self.tarpon.output("run", &[options, &[&self.image], command].concat()).unwrap()
+    }
+
+    /// What a shell in a container of the image prints, which must succeed.
+    fn shell(&self, options: &[&str], script: &str) -> String {
+        let output = self.run(&[&["--rm"], options].concat(), &["sh", "-c", script]);
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn listed(&self) -> Value {
+        serde_json::from_str(&self.tarpon.run("ps", &["-a", "--json"]).unwrap()).unwrap()
+    }
+
+    fn status(&self, name: &str) -> String {
+        let listed = self.listed();
+        let one = listed.as_array().unwrap().iter().find(|one| one["name"] == name).unwrap_or(&Value::Null);
+        one["status"].as_str().unwrap_or("none").to_owned()
+    }
+
+    /// A container that waits until it is told to end, and says what it is told.
+    fn waiting(&self, name: &str, options: &[&str]) {
+        let script = "trap 'echo asked; exit 3' TERM; echo ready; echo odd >&2; while :; do sleep 0.1; done";
+        let started = self.run(&[&["-d", "--name", name], options].concat(), &["sh", "-c", script]);
+        assert!(started.status.success(), "{}", said(&started));
+        assert_eq!(started.stdout, format!("{name}\n").as_bytes());
+        until(|| self.tarpon.run("logs", &[name]).unwrap().contains("ready"));
+    }
+
+    /// No container, no directory of one, no mount, no process of a runtime.
+    fn assert_nothing_is_left(&self) {
+        assert_eq!(self.listed(), Value::Array(vec![]));
+        let store = self.tarpon.store().canonicalize().unwrap();
+        let names = std::fs::read_dir(store.join("containers")).map(|entries| {
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names.filter(|name| name != ".lock").collect::<Vec<_>>()
+        });
+        assert_eq!(names.unwrap_or_default(), Vec::<String>::new());
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(store.to_str().unwrap()), "{mounts}");
+        assert_eq!(self.tarpon.status().unwrap(), Value::Array(vec![]));
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let names = self.tarpon.run("ps", &["-a", "--names"]).unwrap_or_default();
+        for name in names.lines() {
+            let _ = self.tarpon.output("rm", &["-f", name]);
+        }
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn until(mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "it never happened");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A command that goes on, once it has printed a line.
+fn printing(mut command: Command, line: &str) -> Child {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut printed = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut printed).unwrap();
+    assert_eq!(printed.trim_end(), line);
+    child
+}
+
+fn signal(process: u32, signal: &str) {
+    run(Command::new("kill").args([format!("-{signal}"), process.to_string()])).unwrap();
+}
+
+/// A file in a place that goes with the bed.
+fn script(bed: &Bed, name: &str, text: &str) -> PathBuf {
+    let path = bed.tarpon.store().with_file_name(name);
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn a_container_ends_as_its_command_does_and_nothing_is_left() {
+    let Some(bed) = Bed::new() else { return };
+    let cases: [(&[&str], i32); 6] = [
+        (&["cat", "/etc/debian_version"], 0),
+        (&["--", "sh", "-c", "exit 7"], 7),
+        (&["sh", "-c", "sh -c 'kill -9 $$'; exit $?"], 137),
+        (&["nope"], 127),
+        (&["/nope"], 127),
+        (&["/etc/passwd"], 126),
+    ];
+    for (command, code) in cases {
+        let output = bed.run(&["--rm"], command);
+        assert_eq!(output.status.code(), Some(code), "{command:?}: {}", said(&output));
+        bed.assert_nothing_is_left();
+    }
+    let version = bed.run(&["--rm"], &["cat", "/etc/debian_version"]);
+    assert!(version.stdout.starts_with(b"12."));
+}
+
+#[test]
+fn a_container_is_what_was_said() {
+    let Some(bed) = Bed::new() else { return };
+    let file = script(&bed, "variables", "# some\nFROM_FILE=yes\nA=file\n");
+    let options = ["-e", "A=1", "--env-file", file.to_str().unwrap(), "-e", "TARPON_STORE", "-w", "/usr/share"];
+    let printed = bed.shell(&options, "echo $A $FROM_FILE $PWD; test \"$TARPON_STORE\" && echo passed on");
+    assert_eq!(printed, "1 yes /usr/share\npassed on\n");
+    assert_eq!(bed.shell(&["-u", "daemon:7"], "id -u; id -g; id -G"), "1\n7\n7\n");
+    assert_eq!(bed.shell(&["--hostname", "box"], "cat /etc/hostname; uname -n"), "box\nbox\n");
+    assert!(bed.shell(&["--hostname", "box"], "getent hosts box").contains("box"));
+    assert_eq!(bed.shell(&["--entrypoint", "[\"/bin/echo\", \"-n\"]"], "x"), "sh -c x");
+    let capabilities = |options: &[&str]| bed.shell(options, "grep CapBnd /proc/self/status").split_off(8);
+    assert_eq!(capabilities(&[]).trim(), "00000000800405fb");
+    assert_eq!(capabilities(&["--cap-drop", "all", "--cap-add", "CAP_CHOWN"]).trim(), "0000000000000001");
+    assert_eq!(bed.shell(&["--security-opt", "no-new-privileges"], "grep NoNew /proc/self/status"), "NoNewPrivs:\t1\n");
+    let filter = "grep Seccomp: /proc/self/status";
+    assert_eq!(bed.shell(&["--security-opt", "seccomp=unconfined"], filter), "Seccomp:\t0\n");
+    bed.shell(&["-d", "--name", "filtered"], "sleep 1000");
+    if bed.listed()[0]["record"]["filtered"] == true {
+        assert_eq!(bed.shell(&[], filter), "Seccomp:\t2\n");
+    }
+    bed.tarpon.run("rm", &["-f", "filtered"]).unwrap();
+    assert_eq!(bed.shell(&["--network", "none"], "ls /sys/class/net"), "lo\n");
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn what_is_mounted_is_seen_and_what_is_read_only_is_not_written() {
+    let Some(bed) = Bed::new() else { return };
+    let host = bed.tarpon.store().with_file_name("host");
+    std::fs::create_dir(&host).unwrap();
+    std::fs::write(host.join("file"), "of the host\n").unwrap();
+    let volume = format!("{}:/data/deep", host.display());
+    let script = "cat /data/deep/file; echo new > /data/deep/made || echo refused";
+    assert_eq!(bed.shell(&["-v", &format!("{volume}:ro")], script), "of the host\nrefused\n");
+    assert_eq!(bed.shell(&["-v", &volume], script), "of the host\n");
+    assert_eq!(std::fs::read_to_string(host.join("made")).unwrap(), "new\n");
+    let script = "touch /x || echo root; touch /tmp/x && touch /srv/x && touch /data/x && cat /opt/motd";
+    let options = ["--read-only", "--tmpfs", "/srv:size=1m", "-v", "/data"];
+    let file = format!("{}:/opt/motd:ro", host.join("file").display());
+    assert_eq!(bed.shell(&[&options[..], &["-v", &file]].concat(), script), "root\nof the host\n");
+    assert!(bed.shell(&["--tmpfs", "/usr/share/base-files"], "ls /usr/share/base-files").contains("motd"));
+    for (volume, code) in [("/nonexistent/x:/x", 125), ("./x:/x", 2), ("/usr:/x:odd", 2)] {
+        let output = bed.run(&["--rm", "-v", volume], &["true"]);
+        assert_eq!(output.status.code(), Some(code), "{}", said(&output));
+    }
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn limits_are_kept_where_cgroups_allow_it() {
+    let Some(bed) = Bed::new() else { return };
+    let output = bed.run(&["--rm", "--pids-limit", "5"], &["sh", "-c", "for i in 1 2 3 4 5 6 7; do sleep 5 & done"]);
+    let said = said(&output);
+    // Either the shell cannot fork, or tarpon says that this machine has no such limits.
+    assert!(!output.status.success() && (said.contains("ork") || said.contains("no limit for pids")), "{said}");
+    let output = bed.run(&["--rm", "-m", "1K"], &["true"]);
+    assert_eq!(output.status.code(), Some(125));
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn a_detached_container_is_listed_read_entered_stopped_and_removed() {
+    let Some(bed) = Bed::new() else { return };
+    bed.waiting("web", &[]);
+    assert_eq!(bed.status("web"), "running");
+    let logs = bed.tarpon.output("logs", &["web"]).unwrap();
+    assert_eq!((&*logs.stdout, &*logs.stderr), (&b"ready\n"[..], &b"odd\n"[..]));
+
+    let script = "cat /proc/1/comm; echo $X; pwd; id -u; exit 4";
+    let inside = bed.tarpon.output("exec", &["-e", "X=1", "-w", "/tmp", "-u", "daemon", "web", "sh", "-c", script]);
+    let inside = inside.unwrap();
+    assert_eq!((&*inside.stdout, inside.status.code()), (&b"sh\n1\n/tmp\n1\n"[..], Some(4)), "{}", said(&inside));
+    assert_eq!(bed.tarpon.output("exec", &["web", "nope"]).unwrap().status.code(), Some(127));
+
+    let refused = bed.tarpon.output("rm", &["web"]).unwrap();
+    assert!(!refused.status.success() && said(&refused).contains("has not ended"));
+    let twice = bed.run(&["-d", "--name", "web"], &["true"]);
+    assert!(twice.status.code() == Some(125) && said(&twice).contains("there is a container web already"));
+
+    let following = printing(
+        {
+            let mut command = bed.tarpon.command("logs");
+            command.args(["-f", "web"]);
+            command
+        },
+        "ready",
+    );
+    bed.tarpon.run("exec", &["web", "sh", "-c", "echo kept > /made"]).unwrap();
+    bed.tarpon.run("stop", &["web"]).unwrap();
+    assert!(following.wait_with_output().unwrap().status.success(), "it ends with the container");
+    assert_eq!(bed.status("web"), "exited");
+    let listed = bed.listed();
+    assert_eq!(listed[0]["record"]["state"]["code"], 3, "{listed}");
+    assert_eq!(bed.tarpon.run("logs", &["web"]).unwrap(), "ready\nasked\n");
+    let store = bed.tarpon.store();
+    assert_eq!(std::fs::read_to_string(store.join("containers/web/upper/made")).unwrap(), "kept\n");
+    assert_eq!(bed.tarpon.status().unwrap(), Value::Array(vec![]), "it is not mounted any more");
+    assert!(bed.tarpon.output("exec", &["web", "true"]).unwrap().status.code() == Some(125));
+
+    bed.tarpon.run("rm", &["web"]).unwrap();
+    bed.assert_nothing_is_left();
+    let gone = bed.tarpon.output("stop", &["web"]).unwrap();
+    assert!(gone.status.code() == Some(3) && said(&gone).contains("there is no container web"));
+}
+
+#[test]
+fn two_containers_of_an_image_do_not_see_each_other_and_fetch_it_once() {
+    let Some(bed) = Bed::new() else { return };
+    // All that is read below is here from now on.
+    bed.shell(&[], "sleep 0; touch /x; test -e /x");
+    bed.waiting("a", &[]);
+    bed.waiting("b", &["--rm"]);
+    bed.tarpon.run("exec", &["a", "touch", "/of-a"]).unwrap();
+    let seen = bed.tarpon.output("exec", &["b", "sh", "-c", "test -e /of-a"]).unwrap();
+    assert_eq!(seen.status.code(), Some(1), "{}", said(&seen));
+    let status = bed.tarpon.status().unwrap();
+    let mounts = status.as_array().unwrap();
+    assert_eq!(mounts.len(), 2);
+    for mount in mounts {
+        assert_eq!(mount["requests"], 0, "what the first one read is here: {status}");
+    }
+    bed.tarpon.run("stop", &["-t", "0", "a"]).unwrap();
+    assert_eq!(bed.listed()[0]["record"]["state"]["code"], 137, "it was killed");
+    bed.tarpon.run("rm", &["-f", "a", "b"]).unwrap();
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn a_volume_of_the_image_can_be_written_and_has_what_the_image_has_there() {
+    let Some(mut bed) = Bed::new() else { return };
+    let layout = bed.tarpon.store().with_file_name("layout");
+    let layout = format!("{}:v1", layout.display());
+    let from = format!("docker://{}", bed.image);
+    run(Command::new("skopeo").args(["copy", "-q", "--src-tls-verify=false", &from, &format!("oci:{layout}")]))
+        .unwrap();
+    let volumes = ["--config.volume", "/usr/share/base-files", "--config.volume", "/data/new"];
+    run(Command::new("umoci").args(["config", "--image", &layout]).args(volumes)).unwrap();
+    bed.image = format!("oci:{layout}");
+    let script = "cat /usr/share/base-files/motd >/dev/null && touch /usr/share/base-files/x /data/new/x && touch /x || echo root";
+    assert_eq!(bed.shell(&["--read-only"], script), "root\n");
+    bed.assert_nothing_is_left();
+    let kept = bed.run(&["--name", "db"], &["sh", "-c", "echo kept > /data/new/x"]);
+    assert!(kept.status.success(), "{}", said(&kept));
+    let folder = bed.tarpon.store().join("containers/db");
+    assert_eq!(std::fs::read_to_string(folder.join("upper/data/new/x")).unwrap(), "kept\n");
+    assert_eq!(bed.listed()[0]["record"]["volumes"], serde_json::json!(["/data/new", "/usr/share/base-files"]));
+    bed.tarpon.run("rm", &["db"]).unwrap();
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn signals_reach_the_container_and_end_it_once() {
+    let Some(bed) = Bed::new() else { return };
+    for (sent, heard) in [("INT", "INT"), ("TERM", "TERM"), ("HUP", "HUP"), ("QUIT", "QUIT"), ("USR1", "USR1")] {
+        let script = format!("trap 'exit 42' {heard}; echo ready; while :; do sleep 0.1; done");
+        let mut command = bed.tarpon.command("run");
+        command.args(["--rm", &bed.image, "sh", "-c", &script]);
+        let running = printing(command, "ready");
+        signal(running.id(), sent);
+        let ended = running.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(42), "{sent}: {}", said(&ended));
+    }
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn input_and_terminals_are_passed_through() {
+    let Some(bed) = Bed::new() else { return };
+    let mut command = bed.tarpon.command("run");
+    command.args(["--rm", "-i", &bed.image, "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut cat = command.spawn().unwrap();
+    std::io::Write::write_all(&mut cat.stdin.take().unwrap(), b"through\n").unwrap();
+    assert_eq!(cat.wait_with_output().unwrap().stdout, b"through\n");
+    assert_eq!(bed.shell(&[], "cat; test -t 0 || echo no terminal"), "no terminal\n", "without -i there is no input");
+    let none = bed.run(&["--rm", "-t"], &["true"]);
+    assert!(none.status.code() == Some(125) && said(&none).contains("-t needs a terminal"));
+
+    // A terminal of its own, which nobody sits at.
+    let shown = bed.run(&["-d", "-t", "--name", "tty"], &["sh", "-c", "tty && echo TERM is $TERM; sleep 1000"]);
+    assert!(shown.status.success(), "{}", said(&shown));
+    until(|| bed.tarpon.run("logs", &["tty"]).unwrap().contains("TERM is xterm"));
+    assert!(bed.tarpon.run("logs", &["tty"]).unwrap().contains("/dev/pts/0"));
+    bed.tarpon.run("rm", &["-f", "tty"]).unwrap();
+
+    if real::have(&["script"]) {
+        let tarpon = tarpon_tests::tarpon::binary();
+        let line = format!("{} run --rm -it {} sh -c 'tty; test -t 1 && exit 9'", tarpon.display(), bed.image);
+        let mut command = Command::new("script");
+        command.args(["-qec", &line, "/dev/null"]).env("TARPON_STORE", bed.tarpon.store()).stdin(Stdio::null());
+        let shown = command.output().unwrap();
+        assert!(String::from_utf8_lossy(&shown.stdout).contains("/dev/pts/"), "{shown:?}");
+        assert_eq!(shown.status.code(), Some(9));
+    }
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn whatever_fails_on_the_way_leaves_nothing() {
+    let Some(bed) = Bed::new() else { return };
+    let broken = script(&bed, "broken-runtime", "#!/bin/sh\nexit 1\n");
+    let cases: [&[&str]; 6] = [
+        &["-u", "nobody-of-this-name"],
+        &["-v", "/nonexistent/x:/x"],
+        &["--cap-add", "FLY"],
+        &["--stop-signal", "SIG?"],
+        &["-v", "/etc/passwd:/x/y/z", "-v", "/etc/group:/x"],
+        &["--runtime", broken.to_str().unwrap()],
+    ];
+    for (number, options) in cases.into_iter().enumerate() {
+        for detach in [&[][..], &["-d"]] {
+            let output = bed.run(&[options, detach].concat(), &["true"]);
+            assert_eq!(output.status.code(), Some(125), "{options:?}: {}", said(&output));
+            let lines = said(&output).lines().filter(|line| line.starts_with("tarpon: cannot run ")).count();
+            assert_eq!(lines, 1, "case {number}: {}", said(&output));
+            bed.assert_nothing_is_left();
+        }
+    }
+}
+
+#[test]
+fn what_a_killed_run_leaves_is_shown_and_can_be_removed() {
+    let Some(bed) = Bed::new() else { return };
+    // Killed just before there is a container.
+    let murderer = script(&bed, "murderer", "#!/bin/sh\ncase \"$*\" in *' run '*) kill -9 $PPID;; esac\nexit 1\n");
+    let killed = bed.run(&["--name", "early", "--runtime", murderer.to_str().unwrap()], &["true"]);
+    assert_eq!(killed.status.code(), None);
+    assert_eq!(bed.status("early"), "lost");
+    bed.tarpon.run("rm", &["-f", "early"]).unwrap();
+    bed.assert_nothing_is_left();
+
+    // Killed while there is one, which goes on.
+    let mut command = bed.tarpon.command("run");
+    command.args(["--name", "late", &bed.image, "sh", "-c", "echo ready; exec sleep 7531"]);
+    let mut running = printing(command, "ready");
+    until(|| bed.status("late") == "running");
+    signal(running.id(), "KILL");
+    running.wait().unwrap();
+    assert_eq!(bed.status("late"), "lost");
+    let is_alive = || {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut lines = processes.flat_map(|process| std::fs::read(process.path().join("cmdline")));
+        lines.any(|line| line == b"sleep\x007531\x00")
+    };
+    assert!(is_alive());
+    bed.tarpon.run("stop", &["-t", "0", "late"]).unwrap();
+    assert_eq!(bed.status("late"), "exited");
+    until(|| !is_alive());
+    bed.tarpon.run("rm", &["late"]).unwrap();
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn a_container_whose_server_died_is_cleared_away() {
+    let Some(bed) = Bed::new() else { return };
+    bed.waiting("web", &[]);
+    let server = bed.tarpon.status().unwrap()[0]["server"].as_u64().unwrap();
+    signal(u32::try_from(server).unwrap(), "KILL");
+    bed.tarpon.run("rm", &["-f", "web"]).unwrap();
+    bed.tarpon.run("recover", &[]).unwrap();
+    bed.assert_nothing_is_left();
+}
