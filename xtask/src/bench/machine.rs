@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
@@ -56,7 +57,10 @@ pub(super) struct Accounting {
 impl Accounting {
     /// What is started from now on belongs to it. `None` where the kernel offers none.
     pub(super) fn begin() -> Option<Self> {
-        let name = format!("tarpon-bench-{}", std::process::id());
+        static GROUPS: AtomicU32 = AtomicU32::new(0);
+        // What outlives its run keeps its group.
+        let number = GROUPS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tarpon-bench-{}-{number}", std::process::id());
         let kinds = [("/sys/fs/cgroup/cpuacct", "cpuacct.usage"), ("/sys/fs/cgroup", "cpu.stat")];
         kinds.into_iter().find_map(|(root, usage)| {
             let group = Path::new(root).join(&name);

@@ -17,7 +17,7 @@ pub(super) const FIRST_EXEC: &str = "tarpon-bench-exec";
 /// How often a port is tried. An attempt on loopback takes a tenth of a millisecond.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How long something may take to stop that was asked to.
+/// How long a command may take to end after its container.
 const STOPPING: Duration = Duration::from_secs(15);
 
 /// When what happened, counted from the start of the command.
@@ -83,15 +83,12 @@ impl Running {
         self.said[self.said.len().saturating_sub(5)..].join(" | ")
     }
 
-    /// Ends it: what is ready has no more to show.
-    pub(super) fn stop(mut self) -> Result<()> {
-        let pid = rustix::process::Pid::from_child(&self.child);
+    /// Waits until the command has noticed that its container is gone.
+    pub(super) fn wait_for_end(mut self) -> Result<()> {
         let until = Instant::now() + STOPPING;
-        // It may be over already.
-        let _gone = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         while self.child.try_wait()?.is_none() {
             if Instant::now() > until {
-                bail!("{pid:?} does not stop");
+                bail!("process {} does not end with its container", self.child.id());
             }
             thread::sleep(LOOK);
         }

@@ -173,13 +173,18 @@ fn one(system: &System, workload: &Workload, registry: &str, tag: &str) -> Resul
     let accounting = Accounting::begin();
     let (received, seconds) = (machine::received(), accounting.as_ref().and_then(Accounting::seconds));
     let mut running = Running::start(command)?;
-    let times = running.wait(workload)?;
+    let waited = running.wait(workload);
+    if waited.is_err() {
+        // A container that is left would answer in the place of the next one.
+        system.end()?;
+    }
+    let times = waited?;
     let bytes = received.and_then(|before| machine::received().map(|now| now - before));
     let cpu = seconds.and_then(|before| accounting.as_ref()?.seconds().map(|now| now - before));
     let memory = system.server().and_then(machine::memory);
     let counters = system.counters();
-    running.stop()?;
     system.end()?;
+    running.wait_for_end()?;
     Ok(json!({
         "ready": times.ready.as_secs_f64(),
         "exec": times.exec.map(|exec| exec.as_secs_f64()),
