@@ -95,7 +95,7 @@ impl Mount {
         let known = prepared.fallbacks.clone();
         let trace = trace.map(|trace| session.engine().leave_trace(&trace)).transpose().doing(doing)?;
         let request = MountRequest {
-            trace,
+            trace: trace.as_ref().map(|left| left.as_ref().to_owned()),
             mode: self.mode,
             writable: self.writable()?,
             suid: self.suid,

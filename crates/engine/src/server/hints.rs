@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tarpon_fetch::trace::{FILE_BYTES, Trace, pieces};
 use tarpon_fetch::{Hint, ImageHandle};
@@ -15,17 +15,17 @@ use crate::{Engine, Error, ErrorKind, Result};
 const PREFIX: &str = "trace-";
 
 impl Engine {
-    /// Leaves a trace where the server finds it: its files need not be visible to the server, whose store is.
+    /// Leaves a trace where the server finds it, until what is returned is dropped: other files need not be visible to the server, whose
+    /// store is.
     ///
     /// # Errors
     /// The store cannot be written to.
-    pub fn leave_trace(&self, trace: &Trace) -> Result<PathBuf> {
+    pub fn leave_trace(&self, trace: &Trace) -> Result<impl AsRef<Path> + use<>> {
         let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "leave the trace for the server", error);
         let mut file =
             tempfile::Builder::new().prefix(PREFIX).tempfile_in(self.store().run_folder()).map_err(failed)?;
         file.write_all(&trace.write()).map_err(failed)?;
-        let (_, path) = file.keep().map_err(|error| failed(error.error))?;
-        Ok(path)
+        Ok(file.into_temp_path())
     }
 }
 
@@ -85,8 +85,9 @@ mod tests {
         };
         let trace = Trace { header, touches: Vec::new() };
         let path = engine.leave_trace(&trace).unwrap();
-        assert_eq!(take(engine.store(), &path), Ok(trace.clone()));
-        assert!(!path.exists() && take(engine.store(), &path).is_err());
+        let path = path.as_ref();
+        assert_eq!(take(engine.store(), path), Ok(trace.clone()));
+        assert!(!path.exists() && take(engine.store(), path).is_err());
         let elsewhere = folder.path().join("trace-mine");
         std::fs::write(&elsewhere, trace.write()).unwrap();
         assert!(take(engine.store(), &elsewhere).is_err() && elsewhere.exists());
