@@ -105,6 +105,7 @@ impl Prepared {
             credentials_lost: false,
             record: false,
             metrics: None,
+            trace: None,
             fallbacks: self.fallbacks.clone(),
         }
     }

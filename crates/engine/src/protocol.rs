@@ -136,6 +136,9 @@ pub struct MountRequest {
     /// Where the server is to tell its metrics from now on, if it does not yet.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
+    /// A file with what is to be brought first ([`crate::Engine::leave_trace`]), which is the server's from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<PathBuf>,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
 }

@@ -18,6 +18,7 @@ mod fetcher;
 mod flight;
 mod gather;
 mod governor;
+mod hints;
 mod host;
 mod image;
 mod inodes;
@@ -44,6 +45,7 @@ pub use content::ObjectBytes;
 pub use early::Early;
 pub use error::{PieceError, ReadError};
 pub use fetcher::{Fetcher, ImageHandle};
+pub use hints::{HINT_BYTES, Hint};
 pub use journal::{
     Account, EVENTS, Event, Journal, Noted, REASON_BYTES, SLOWEST_STALLS, START, Stall, WaitSum, WaitedFor,
 };

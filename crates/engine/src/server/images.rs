@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tarpon_fetch::trace::Trace;
 use tarpon_fetch::{BlobSource, BootIndex, Fetcher, ImageHandle, Stats};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
@@ -14,6 +15,7 @@ use tarpon_registry::Repository;
 use tarpon_store::{ImageRecord, LayerRecord, Store};
 
 use super::early::EarlyPack;
+use super::hints;
 use crate::index::is_refuted;
 use crate::protocol::{Access, MountRequest};
 use crate::{Error, ErrorKind, Result, access};
@@ -44,6 +46,11 @@ impl Image {
     /// Whether a boot pack brings parts of it.
     pub(super) fn has_pack(&self) -> bool {
         self.has_pack
+    }
+
+    /// As [`hints::follow`], unless it has a boot pack.
+    pub(super) fn follow(&self, trace: Option<&Trace>) -> bool {
+        !self.has_pack && hints::follow(&self.handle, &self.record.layers, trace)
     }
 
     /// Where its layers come from.

@@ -108,6 +108,7 @@ mod tests {
             credentials_lost: false,
             record: false,
             metrics: None,
+            trace: None,
             fallbacks: Vec::new(),
         }
     }

@@ -7,6 +7,7 @@
 mod backfill;
 mod client;
 mod early;
+mod hints;
 mod images;
 mod listen;
 mod memo;

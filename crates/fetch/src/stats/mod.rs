@@ -31,7 +31,7 @@ pub struct Stats {
     pub bytes_fetched: u64,
     /// Those of them that came for requests that readers made.
     pub bytes_demand: u64,
-    /// Those of them that a boot pack brought before a reader asked for them (or while one joined).
+    /// Those of them that a boot pack or a hint brought before a reader asked for them (or while one joined).
     pub bytes_trace: u64,
     /// Those of them that were read ahead of a sequential reader.
     pub bytes_ahead: u64,
