@@ -86,8 +86,8 @@ fn last_error(log: &Path) -> Option<String> {
     file.seek(SeekFrom::Start(size.saturating_sub(LOG_BYTES))).ok()?;
     let mut text = Vec::new();
     file.take(LOG_BYTES).read_to_end(&mut text).ok()?;
-    let lines = text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Line>(line).ok());
-    let error = lines.filter(|line| line.level == "error" || line.level == "fatal").last()?.msg;
+    let mut lines = text.rsplit(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Line>(line).ok());
+    let error = lines.find(|line| line.level == "error" || line.level == "fatal")?.msg;
     // runc puts what it was doing in front, which we say too.
     let known = ["runc run failed: ", "exec failed: ", "unable to start container process: "];
     let plain = known.iter().fold(&*error, |text, begin| text.strip_prefix(begin).unwrap_or(text));

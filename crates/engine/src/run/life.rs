@@ -8,6 +8,7 @@ use super::place::{Containers, Lock, Place};
 use super::record::{ContainerState, now};
 use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord};
+use crate::container::Handle;
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// How long a container that was killed may take until everything of it is settled.
@@ -80,10 +81,9 @@ impl Engine {
             return Ok(());
         }
         let handle = handle(&place, &record);
-        let asked = handle.signal(&record.stop_signal);
-        if asked.is_err() || !wait(&place, patience, || handle.is_running()) {
-            // One that cannot be asked is about to end, or was never there.
-            let _ended_just_now = handle.signal("KILL");
+        ask(&place, &handle, &record.stop_signal, patience);
+        if !wait(&place, patience, || handle.is_running()) {
+            ask(&place, &handle, "KILL", KILLED);
         }
         if !wait(&place, KILLED, || handle.is_running()) {
             return Err(still_there("stop the container"));
@@ -124,7 +124,7 @@ impl Engine {
         if let Ok(record) = &status.record
             && !status.has_ended()
         {
-            let _ended_just_now = handle(&place, record).signal("KILL");
+            ask(&place, &handle(&place, record), "KILL", KILLED);
         }
         let Some(lock) = hold(&place)? else {
             // One that is removed when it ends.
@@ -200,6 +200,14 @@ fn hold(place: &Place) -> Result<Option<Lock>> {
 fn still_there(step: &str) -> Error {
     let cause = format!("it was killed, and is not gone after {} s", KILLED.as_secs());
     Error::new(ErrorKind::Other, step, cause).hint("a process that waits for a disk or a network cannot be killed")
+}
+
+/// Sends a container a signal, as soon as it can take one: it may be just starting. One that has ended takes none, and that is that.
+fn ask(place: &Place, container: &Handle, signal: &str, patience: Duration) {
+    let began = Instant::now();
+    while container.signal(signal).is_err() && place.is_held() && began.elapsed() < patience {
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// Waits until nobody keeps the container and nothing of it runs, or for so long. Whoever keeps it lets go when it is settled.
