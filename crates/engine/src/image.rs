@@ -95,6 +95,7 @@ impl Prepared {
             backfill_rate: None,
             credentials_lost: false,
             record: false,
+            trace: None,
             fallbacks: self.fallbacks.clone(),
         }
     }

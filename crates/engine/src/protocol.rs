@@ -114,6 +114,9 @@ pub struct MountRequest {
     /// Every read is noted ([`crate::Engine::record`]). In mode `fuse` only.
     #[serde(default)]
     pub record: bool,
+    /// A file with what is to be brought first ([`crate::Engine::leave_trace`]), which is the server's from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<PathBuf>,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
 }

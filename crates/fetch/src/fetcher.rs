@@ -17,6 +17,7 @@ use crate::content::ObjectBytes;
 use crate::distrust::Distrusted;
 use crate::error::ReadError;
 use crate::governor::Governor;
+use crate::hints::Hint;
 use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::Budget;
@@ -159,7 +160,19 @@ impl ImageHandle {
         true
     }
 
-    /// Whether the boot pack is still being brought.
+    /// Begins to bring what the hints lead to, behind what readers wait for. `false`: there is a boot pack, which knows better, or other hints
+    /// are being followed.
+    pub fn follow(&self, hints: Vec<Hint>) -> bool {
+        let mut replay = self.replay.lock();
+        if self.image.pack.get().is_some() || replay.as_ref().is_some_and(|task| !task.is_finished()) {
+            return false;
+        }
+        let task = self.host.runtime.spawn(self.host.clone().follow(self.image.clone(), hints));
+        *replay = Some(task.abort_handle());
+        true
+    }
+
+    /// Whether the boot pack, or what hints lead to, is still being brought.
     pub fn is_replaying(&self) -> bool {
         self.replay.lock().as_ref().is_some_and(|task| !task.is_finished())
     }

@@ -17,6 +17,7 @@ mod fetcher;
 mod flight;
 mod gather;
 mod governor;
+mod hints;
 mod host;
 mod image;
 mod inodes;
@@ -41,6 +42,7 @@ pub use config::{Config, READ_BYTES};
 pub use content::ObjectBytes;
 pub use error::{PieceError, ReadError};
 pub use fetcher::{Fetcher, ImageHandle};
+pub use hints::{HINT_BYTES, Hint};
 pub use local::LocalObject;
 pub use object_store::{ObjectStore, ObjectWriter, PartialObject, StoreError};
 pub use pack::{

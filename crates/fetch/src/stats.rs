@@ -23,7 +23,7 @@ pub struct Stats {
     pub requests: u64,
     /// Bytes that the source sent.
     pub bytes_fetched: u64,
-    /// Those of them that a boot pack brought before a reader asked for them (or while one joined).
+    /// Those of them that a boot pack or a hint brought before a reader asked for them (or while one joined).
     pub bytes_trace: u64,
     /// Those of them that were read ahead of a sequential reader.
     pub bytes_ahead: u64,

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{RANDOM, comparable, import_blob, import_tar, index_by_toc, read_by_chunks, stream};
+use common::{RANDOM, comparable, import_blob, import_tar, index_by_toc, open_toc, read_by_chunks, stream};
 use proptest::prelude::*;
 use tarpon_layer::plain::Options;
 use tarpon_layer::toc::{Claim, NotLazy, TocError, TocPlace};
@@ -79,6 +79,18 @@ fn estargz_in_all_its_shapes_shows_the_tar() {
             }
         }
     }
+}
+
+#[test]
+fn a_landmark_says_what_is_to_be_prefetched_and_another_that_nothing_is() {
+    let items = sample();
+    let of = |landmark| {
+        let toc = open_toc(&estargz(&items, EstargzOptions { landmark, ..Default::default() })).unwrap();
+        toc.index_and_prefetch().unwrap().1
+    };
+    assert_eq!((of(None), of(Some(".no.prefetch.landmark"))), (None, None));
+    // Before all files: nothing but its own header is there.
+    assert!(of(Some(".prefetch.landmark")).is_some_and(|until| until < 1024));
 }
 
 #[test]

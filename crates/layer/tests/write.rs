@@ -7,7 +7,7 @@ mod common;
 
 use std::io::{Cursor, Read};
 
-use common::{RANDOM, comparable, import_blob, import_tar, index_by_toc, read_by_chunks, toc_json};
+use common::{RANDOM, chunks, comparable, import_blob, import_tar, index_by_toc, open_toc, read_by_chunks, toc_json};
 use proptest::prelude::*;
 use serde_json::Value;
 use tarpon_layer::decode::LayerReader;
@@ -17,7 +17,7 @@ use tarpon_layer::write::{
     EstargzOptions, Unrepresentable, WriteError, Written, ZstdChunkedOptions, estargz, estargz_prioritised,
     zstd_chunked,
 };
-use tarpon_layer::{LayerIndex, LayerPath, Node, Place};
+use tarpon_layer::{Chunk, Entry, LayerIndex, LayerPath, Node, Place};
 use tarpon_oci::{Blob, Digest, MediaType};
 use tarpon_testkit::layers::{Dialect, Item, Layer, RawHeader, Tar, hostile_tars, random, tar};
 
@@ -112,6 +112,13 @@ fn check_shows(layer: &Layer, tar: &[u8]) -> LayerIndex {
 
 fn toc(layer: &Layer) -> Value {
     serde_json::from_slice(&toc_json(layer).unwrap()).unwrap()
+}
+
+fn place(chunk: &Chunk) -> Option<u64> {
+    match chunk.place {
+        Place::Blob { offset, .. } => Some(offset),
+        Place::Zeros => None,
+    }
 }
 
 fn names(toc: &Value) -> Vec<&str> {
@@ -225,6 +232,10 @@ fn prioritised_entries_come_first_with_what_they_need() {
     assert_eq!(written.not_prioritised, [1, 3, 6].map(|number: usize| paths[number].clone()));
     let index = check_shows(&layer, &tar);
     assert!(index.entries.iter().any(|entry| entry.path.as_bytes() == b"last"));
+    let (_, prefetch) = open_toc(&layer).unwrap().index_and_prefetch().unwrap();
+    let before = |entry: &&Entry| chunks(&index, entry).iter().any(|chunk| place(chunk) < prefetch);
+    let before: Vec<&[u8]> = index.entries.iter().filter(before).map(|entry| entry.path.as_bytes()).collect();
+    assert_eq!(before, [&b"usr/bin/a"[..], b"etc/first"]);
     let keep = EstargzOptions { keep_diff_id: true, ..small_chunks() };
     let refused = estargz_prioritised(Cursor::new(&tar), &paths, Vec::new(), &keep);
     assert!(matches!(refused, Err(WriteError::Options(_))));

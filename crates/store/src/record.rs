@@ -76,6 +76,9 @@ pub struct LayerRecord {
     pub format: String,
     /// How far it was checked against the manifest, as `status` shows it.
     pub verification: String,
+    /// What begins before this byte of the blob is to be prefetched, as the layer itself says. A hint; nothing depends on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefetch: Option<u64>,
 }
 
 /// What is known of an image in the store.

@@ -11,7 +11,7 @@ use tarpon_engine::{Backfill, Ended, ModeChoice, MountRequest, MountStatus, Serv
 
 use super::image::ImageArgs;
 use super::session::{Session, runtime};
-use super::{mode, mountpoint};
+use super::{mode, mountpoint, trace};
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -25,6 +25,7 @@ Examples:
   tarpon mount --rw=/srv/changes debian:12 /mnt         writes are kept in /srv/changes
   tarpon mount --mode fuse --platform linux/arm64 registry.example/app@sha256:… ~/app
   tarpon mount oci:/srv/layout:v1 /mnt                  from an OCI layout on disk
+  tarpon mount --trace app.trace localhost:5000/app:v1 /mnt    what `tarpon record -o app.trace` noted is brought first
 
 The command returns when the mount is usable; a server in the background fetches what is read.
 Its log is STORE/run/server.log; $RUST_LOG says how much it writes (RUST_LOG=debug).";
@@ -65,6 +66,12 @@ pub(crate) struct Mount {
     /// Bytes that --backfill may fetch in a second [default: as many as come]
     #[arg(long, value_name = "SIZE", value_parser = rate)]
     backfill_rate: Option<NonZeroU64>,
+    /// Bring what this trace lists first, in its order: a file of `tarpon record -o`
+    ///
+    /// For images without a boot pack. A trace names contents, so one of another build of the image, or of another format of it, is good for what they
+    /// have in common. At most 256 MiB are brought so, behind what is read.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Print the mount as JSON
     #[arg(long)]
     json: bool,
@@ -80,12 +87,15 @@ impl Mount {
         self.settle_store_size(global, &session)?;
         let mountpoint = self.mountpoint()?;
         let doing = || format!("cannot mount {} on {}", self.image.text(), self.dir.display());
+        let trace = self.trace.as_deref().map(trace::read).transpose()?;
         let runtime = runtime()?;
         let progress = output::progress(global.quiet);
         let prepared = runtime.block_on(session.engine().prepare(&self.image.request()?, &*progress)).doing(doing)?;
         drop(progress);
         let known = prepared.fallbacks.clone();
+        let trace = trace.map(|trace| session.engine().leave_trace(&trace)).transpose().doing(doing)?;
         let request = MountRequest {
+            trace: trace.as_ref().map(|left| left.as_ref().to_owned()),
             mode: self.mode,
             writable: self.writable()?,
             suid: self.suid,

@@ -126,7 +126,7 @@ impl Plot {
     }
 }
 
-fn read(file: &Path) -> Result<trace::Trace> {
+pub(super) fn read(file: &Path) -> Result<trace::Trace> {
     let doing = || format!("cannot read the trace {}", file.display());
     let opened = File::open(file).map_err(|error| {
         let exit = if error.kind() == ErrorKind::NotFound { Exit::NotFound } else { Exit::Failure };

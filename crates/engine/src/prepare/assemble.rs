@@ -41,6 +41,7 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
         size: layer.blob.size,
         format: layer.format,
         verification: layer.verification,
+        prefetch: layer.prefetch,
     });
     let mut record = ImageRecord::new(*manifest.digest(), &name, &platform, records.collect());
     compare(store, &mut record, &erofs, &chunks)?;

@@ -22,7 +22,7 @@ use tarpon_store::{IndexKey, Store};
 use super::layers::Layer;
 
 /// Changes with everything that changes the bytes of a kept index. Others are made anew.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// Fast, and half the size: most of what remains are digests.
 const ZSTD_LEVEL: i32 = 1;
@@ -35,6 +35,7 @@ struct Kept {
     format: String,
     verification: String,
     diff_id: Option<Digest>,
+    prefetch: Option<u64>,
     /// [Packed](packed).
     index: Vec<u8>,
 }
@@ -55,9 +56,9 @@ pub(super) fn load(store: &Store, blob: Blob, claim: &Claim) -> Option<Layer> {
     if kept.version != VERSION || kept.blob_size != blob.size {
         return None;
     }
-    let Kept { format, verification, diff_id, index, .. } = kept;
+    let Kept { format, verification, diff_id, prefetch, index, .. } = kept;
     let index = packed::unpack(&index, blob).ok()?;
-    Some(Layer { blob, compression, format, verification, diff_id, index, fallback: None })
+    Some(Layer { blob, compression, format, verification, diff_id, index, prefetch, fallback: None })
 }
 
 /// Keeps the layer's index. If that fails, it is made anew next time.
@@ -69,6 +70,7 @@ pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) {
         format: layer.format.clone(),
         verification: layer.verification.clone(),
         diff_id: layer.diff_id,
+        prefetch: layer.prefetch,
         index: packed::pack(&layer.index),
     };
     write(store, &key(layer.blob, claim), &kept);
@@ -149,6 +151,7 @@ mod tests {
             verification: "as somebody says".into(),
             diff_id,
             index: LayerIndex::default(),
+            prefetch: Some(500),
             fallback: None,
         }
     }
@@ -171,7 +174,7 @@ mod tests {
         let streamed = layer(Some(Digest::of(b"tar")));
         save(&store, &claim(None), &streamed);
         let kept = load(&store, streamed.blob, &claim(None)).unwrap();
-        assert_eq!(kept.diff_id, streamed.diff_id);
+        assert_eq!((kept.diff_id, kept.prefetch), (streamed.diff_id, Some(500)));
         assert!(load(&store, streamed.blob, &claim(Some(b"toc"))).is_none(), "one image has one reading");
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Layer {
     /// What its tar hashed to, if every byte was seen.
     pub(super) diff_id: Option<Digest>,
     pub(crate) index: LayerIndex,
+    /// What begins before this byte of the blob is to be prefetched, says the layer.
+    pub(super) prefetch: Option<u64>,
     /// Why a layer with a table of contents had to be streamed all the same.
     pub(super) fallback: Option<String>,
 }
@@ -49,7 +51,7 @@ impl Layer {
         let Indexed { blob, compression, index } = usable.indexed.clone();
         let format = usable.format.unwrap_or_else(|| crate::inspect::format_name(compression)).to_owned();
         let verification = usable.verification.to_owned();
-        Self { blob, compression, format, verification, diff_id: None, index, fallback: None }
+        Self { blob, compression, format, verification, diff_id: None, index, prefetch: None, fallback: None }
     }
 
     /// Whether only an index says what is in it and where: it has no table of contents that could be read.
@@ -282,7 +284,7 @@ pub(super) async fn through_toc(layer: &Wanted, blobs: &dyn BlobSource, progress
     let Claim::Toc(claim) = &layer.claim else { return Ok(ByToc::MustStream { fallback: None }) };
     let fetched = toc::fetch(claim, layer.blob, blobs, |bytes| progress.received(layer.number, bytes)).await;
     match fetched {
-        Ok(index) => {
+        Ok((index, prefetch)) => {
             progress.layer_done(layer.number);
             let compression = toc::compression(claim.format());
             Ok(ByToc::Indexed(Box::new(Layer {
@@ -292,6 +294,7 @@ pub(super) async fn through_toc(layer: &Wanted, blobs: &dyn BlobSource, progress
                 verification: TOC_VERIFIED.into(),
                 diff_id: None,
                 index,
+                prefetch,
                 fallback: None,
             })))
         }
@@ -349,6 +352,7 @@ pub(super) async fn seen(
         verification: DIFF_ID_VERIFIED.into(),
         diff_id: Some(diff_id),
         index: streamed.index,
+        prefetch: None,
         fallback: None,
     })
 }

@@ -43,13 +43,13 @@ pub(crate) fn compression(format: Format) -> Compression {
     }
 }
 
-/// Fetches, checks and parses the table of contents of `blob`.
+/// Fetches, checks and parses the table of contents of `blob`. With it comes up to where the blob is to be prefetched.
 pub(crate) async fn fetch(
     claim: &TocClaim,
     blob: Blob,
     source: &dyn BlobSource,
     received: impl Fn(u64),
-) -> Result<LayerIndex, TocFailure> {
+) -> Result<(LayerIndex, Option<u64>), TocFailure> {
     let first = read(source, blob, claim.first_range(), &received).await?;
     let place = claim.locate(&first)?;
     let encoded = match (&place, claim.within(&place, &first)) {
@@ -68,7 +68,7 @@ pub(crate) async fn fetch(
     };
     // Hundreds of thousands of entries take a while; the other layers' answers must not wait for it.
     let claim = claim.clone();
-    tokio::task::spawn_blocking(move || claim.open(&place, &encoded)?.index())
+    tokio::task::spawn_blocking(move || claim.open(&place, &encoded)?.index_and_prefetch())
         .await
         .map_err(|error| TocFailure::NotLazy(error.to_string()))?
         .map_err(TocFailure::from)

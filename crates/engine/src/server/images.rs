@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tarpon_fetch::trace::Trace;
 use tarpon_fetch::{BlobSource, BootIndex, Fetcher, ImageHandle, Stats};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
@@ -12,6 +13,7 @@ use tarpon_oci::Digest;
 use tarpon_registry::Repository;
 use tarpon_store::{ImageRecord, LayerRecord, Store};
 
+use super::hints;
 use crate::index::is_refuted;
 use crate::protocol::{Access, MountRequest};
 use crate::{Error, ErrorKind, Result, access};
@@ -36,6 +38,11 @@ impl Image {
     /// Whether a boot pack brings parts of it.
     pub(super) fn has_pack(&self) -> bool {
         self.has_pack
+    }
+
+    /// As [`hints::follow`], unless it has a boot pack.
+    pub(super) fn follow(&self, trace: Option<&Trace>) -> bool {
+        !self.has_pack && hints::follow(&self.handle, &self.record.layers, trace)
     }
 
     /// Where its layers come from.

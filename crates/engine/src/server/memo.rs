@@ -106,6 +106,7 @@ mod tests {
             backfill_rate: None,
             credentials_lost: false,
             record: false,
+            trace: None,
             fallbacks: Vec::new(),
         }
     }

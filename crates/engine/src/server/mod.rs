@@ -6,6 +6,7 @@
 
 mod backfill;
 mod client;
+mod hints;
 mod images;
 mod listen;
 mod memo;

@@ -12,6 +12,7 @@ use tarpon_store::Store;
 use tokio::runtime::Handle;
 
 use super::backfill::Backfills;
+use super::hints;
 use super::images::{Image, Images};
 use super::memo::Memo;
 use super::places::{Client, Leaving, Places};
@@ -79,6 +80,9 @@ impl Mounts {
     /// Mounts. The record is written before the kernel is asked, so that no kill leaves an unrecorded mount.
     pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
         let image = self.images.load(&request)?;
+        if let Some(why) = self.follow_hints(&mut request, &image) {
+            request.fallbacks.push(why);
+        }
         let recording = request.record.then(|| Recording::new(self.images.fetcher().clone()));
         let own_inodes = super::sharing::own_inodes(request.mode, image.contested_inode())?;
         self.look_around()?;
@@ -112,6 +116,25 @@ impl Mounts {
         let status = self.describe(&served);
         self.runtime.spawn(watch(self.clone(), served));
         Ok(status)
+    }
+
+    /// Begins to bring what is likely to be touched first. Why the trace that came with the request is of no use, if it is not; what is recorded is
+    /// what the container asks for, and nothing else.
+    fn follow_hints(&self, request: &mut MountRequest, image: &Image) -> Option<String> {
+        let trace = request.trace.take().map(|path| hints::take(&self.store, &path));
+        if request.record {
+            return None;
+        }
+        match trace {
+            None => {
+                image.follow(None);
+                None
+            }
+            Some(Err(why)) => Some(format!("the trace is not followed: {why}")),
+            Some(Ok(_)) if image.has_pack() => Some("the trace is not followed: the image has a boot pack".to_owned()),
+            Some(Ok(trace)) if image.follow(Some(&trace)) => None,
+            Some(Ok(_)) => Some("the trace is not followed: it is empty, or another one is being followed".to_owned()),
+        }
     }
 
     pub(super) fn unmount(&self, mountpoint: &Path) -> Result<Unmounted> {

@@ -19,8 +19,8 @@ use crate::time;
 /// What JSON writers put in place of bytes that are not UTF-8.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// Parses `json` as the TOC of a blob whose data ends at `data_end`.
-pub(super) fn index(json: &[u8], format: Format, data_end: u64) -> Result<LayerIndex, TocError> {
+/// Parses `json` as the TOC of a blob whose data ends at `data_end`. With it comes up to where the blob is to be prefetched.
+pub(super) fn index(json: &[u8], format: Format, data_end: u64) -> Result<(LayerIndex, Option<u64>), TocError> {
     let mut builder = Builder {
         format,
         data_end,
@@ -30,13 +30,18 @@ pub(super) fn index(json: &[u8], format: Format, data_end: u64) -> Result<LayerI
         starts: Vec::new(),
         ends_with_end: false,
         holes: 0,
+        landmark: None,
+        is_not_prefetched: false,
     };
     let taken = json::parse(json, &mut |entry| {
         let name = entry.name.clone();
         builder.take(entry).map_err(|problem| problem.at(name.as_deref().unwrap_or_default()))
     });
     match taken {
-        Ok(()) => builder.finish(),
+        Ok(()) => {
+            let prefetch = builder.prefetch();
+            Ok((builder.finish()?, prefetch))
+        }
         Err(JsonError::Taker(error)) => Err(error),
         Err(JsonError::Json(message)) => Err(TocError::Json(message)),
     }
@@ -54,6 +59,9 @@ struct Builder<'a> {
     ends_with_end: bool,
     /// Bytes of all holes.
     holes: u64,
+    /// Where the chunks begin that lie behind the landmark.
+    landmark: Option<u64>,
+    is_not_prefetched: bool,
 }
 
 /// What `chunk` entries belong to.
@@ -98,6 +106,7 @@ impl<'a> Builder<'a> {
         let node = match &*kind {
             "reg" if super::is_toc_file(&path) => {
                 self.note_start(&raw)?;
+                self.note_landmark(&path, &raw);
                 self.current = Current::Hidden;
                 return Ok(());
             }
@@ -264,6 +273,23 @@ impl<'a> Builder<'a> {
         self.starts.push(end);
         self.ends_with_end = true;
         Ok(())
+    }
+
+    /// Notes what a landmark of eStargz says. Of several the first one counts, as it promises least.
+    fn note_landmark(&mut self, path: &LayerPath, raw: &RawEntry<'a>) {
+        if self.format != Format::Estargz {
+            return;
+        }
+        self.is_not_prefetched |= path.as_bytes() == super::NO_PREFETCH_LANDMARK.as_bytes();
+        if path.as_bytes() == super::PREFETCH_LANDMARK.as_bytes() && self.landmark.is_none() {
+            // What comes before it in its own member is wanted too.
+            let shares = u64::from(raw.inner_offset.unwrap_or(0) != 0);
+            self.landmark = raw.offset.map(|offset| offset.saturating_add(shares));
+        }
+    }
+
+    fn prefetch(&self) -> Option<u64> {
+        self.landmark.filter(|landmark| *landmark > 0 && !self.is_not_prefetched)
     }
 
     /// Notes where a member or frame starts, and that it is in the data.

@@ -131,6 +131,14 @@ impl Toc {
     /// # Errors
     /// [`TocError::NotLazy`] if the layer must be streamed, any other if it must be refused.
     pub fn index(&self) -> Result<LayerIndex, TocError> {
+        self.index_and_prefetch().map(|(index, _)| index)
+    }
+
+    /// As [`Toc::index`], with the byte of the blob before which whatever begins is to be prefetched, if a landmark says so (eStargz).
+    ///
+    /// # Errors
+    /// As [`Toc::index`].
+    pub fn index_and_prefetch(&self) -> Result<(LayerIndex, Option<u64>), TocError> {
         build::index(&self.json, self.format, self.data_end)
     }
 

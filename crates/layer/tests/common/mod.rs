@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use tarpon_layer::decode::{LayerReader, decode_chunk};
 use tarpon_layer::plain::{Access, ImportError, ObjectSink, Options, import};
 use tarpon_layer::spans::SpanStarts;
-use tarpon_layer::toc::{Claim, TocError, TocPlace};
+use tarpon_layer::toc::{Claim, Toc, TocError, TocPlace};
 use tarpon_layer::{Chunk, Entry, LayerIndex, Node, Place};
 use tarpon_oci::{Digest, MediaType, Verified};
 use tarpon_testkit::layers::{Layer, check_index};
@@ -158,11 +158,15 @@ pub(crate) fn listing(index: &LayerIndex) -> String {
 
 /// The JSON of a layer's TOC, if there is one.
 pub(crate) fn toc_json(layer: &Layer) -> Option<Vec<u8>> {
+    open_toc(layer).map(|toc| toc.json().to_vec())
+}
+
+/// The table of contents of a layer, if it has one of its own.
+pub(crate) fn open_toc(layer: &Layer) -> Option<Toc> {
     let media_type = MediaType::Layer(layer.compression);
     let claim = Claim::of(&media_type, &layer.annotations, layer.blob.len() as u64).ok()?;
     let Claim::Toc(claim) = claim else { return None };
     let place = claim.locate(&layer.blob[claim.first_range().start as usize..]).ok()?;
     let TocPlace::InBlob(range) = &place else { return None };
-    let toc = claim.open(&place, &layer.blob[range.start as usize..range.end as usize]).ok()?;
-    Some(toc.json().to_vec())
+    claim.open(&place, &layer.blob[range.start as usize..range.end as usize]).ok()
 }

@@ -79,6 +79,7 @@ pub(crate) fn install(store: &Store, name: &str, objects: &[Digest]) -> Result<D
         size: 1234,
         format: "gzip".into(),
         verification: "diffID verified".into(),
+        prefetch: None,
     };
     let mut staging = store.stage_image(ImageRecord::new(digest, name, "linux/amd64", vec![layer]))?;
     staging.put(Part::Manifest, manifest.as_bytes())?;

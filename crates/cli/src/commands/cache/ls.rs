@@ -79,6 +79,7 @@ mod tests {
             size: 3 << 20,
             format: "estargz".into(),
             verification: "toc-verified".into(),
+            prefetch: None,
         };
         let mut record = ImageRecord::new(Digest::of(b"m"), "docker://host/app:v1", "linux/amd64", vec![layer]);
         record.last_used = 1_767_225_600;

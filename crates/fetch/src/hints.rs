@@ -1,0 +1,155 @@
+//! Hints: what a start is likely to touch, where nobody has made a boot pack of it.
+//!
+//! A hint says where to look first, by content (a trace) or by place (the landmark of an eStargz layer). What it leads to is fetched by range,
+//! checked and kept as all else; a hint that lies costs bandwidth, up to [`HINT_BYTES`].
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tarpon_layer::{Codec, ObjectId, Place};
+use tarpon_oci::Digest;
+
+use crate::governor::Held;
+use crate::host::Host;
+use crate::image::Image;
+use crate::lanes::Lane;
+use crate::pieces::piece_in_layer;
+use crate::plan::{self, Piece, PieceChunk};
+
+/// Encoded bytes that hints bring of one image. Whoever starts an image waits for what it touches first, and that is less; a landmark at the
+/// end of a large layer must not make a download of a lazy mount.
+pub const HINT_BYTES: u64 = 256 << 20;
+/// What is planned at once: at first little, so that what is touched first does not wait for what is touched later.
+const FIRST_BYTES: u64 = 256 << 10;
+/// As for boot packs: what a reader may have to share the link with.
+const MOST_BYTES: u64 = 2 << 20;
+/// Requests at a time. What a trace lists lies scattered, so most of them are small and cost little but their round trip.
+const REQUESTS: usize = 8;
+
+/// What is likely to be touched soon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hint {
+    /// A part of an object.
+    Object {
+        /// The object.
+        object: ObjectId,
+        /// What of it.
+        range: Range<u64>,
+    },
+    /// What a layer begins with.
+    LayerStart {
+        /// Digest of the layer.
+        layer: Digest,
+        /// Up to this byte of its blob.
+        until: u64,
+    },
+}
+
+impl Image {
+    /// Numbers of the chunks that the hints lead to, each once, in their order, up to [`HINT_BYTES`].
+    fn hinted(&self, hints: &[Hint]) -> Vec<u32> {
+        let (mut seen, mut numbers, mut bytes) = (HashSet::new(), Vec::new(), 0_u64);
+        for hint in hints {
+            for number in self.led_to(hint) {
+                let Some(length) = self.length_by_range(number).filter(|_| seen.insert(number)) else { continue };
+                bytes = bytes.saturating_add(length);
+                if bytes > HINT_BYTES {
+                    return numbers;
+                }
+                numbers.push(number);
+            }
+        }
+        numbers
+    }
+
+    fn led_to<'a>(&'a self, hint: &'a Hint) -> Box<dyn Iterator<Item = u32> + 'a> {
+        let table = &self.table;
+        match hint {
+            Hint::LayerStart { layer, until } => {
+                let is_it = |number: &u16| table.layer(*number).is_some_and(|known| known.blob.digest == *layer);
+                let layer = (0..table.layer_count()).find(is_it);
+                Box::new(layer.into_iter().flat_map(|layer| table.by_place(layer, 0..*until)))
+            }
+            Hint::Object { object, range } => {
+                let first = |entry| Some((table.chunk_at(&entry, range.start)?, entry.chunks.end));
+                let (first, end) = table.find(object).and_then(first).unwrap_or_default();
+                let end_of_range = range.end;
+                let is_in = move |number: &u32| {
+                    table.chunk(*number).is_some_and(|entry| entry.chunk.object_offset < end_of_range)
+                };
+                Box::new((first..end).take_while(is_in))
+            }
+        }
+    }
+
+    /// Encoded bytes of a chunk that can be fetched by range and may be.
+    fn length_by_range(&self, number: u32) -> Option<u64> {
+        let entry = self.table.chunk(number)?;
+        match entry.chunk.place {
+            Place::Blob { codec, length, .. } if codec != Codec::Stream && !self.is_distrusted(entry.layer) => {
+                Some(length)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Host {
+    /// Brings what the hints lead to, in their order, behind what readers wait for.
+    pub(crate) async fn follow(self: Arc<Self>, image: Arc<Image>, hints: Vec<Hint>) {
+        let _held = Held::begin(&image);
+        let of = image.clone();
+        let Ok(numbers) = self.runtime.spawn_blocking(move || Arc::new(of.hinted(&hints))).await else { return };
+        let (mut next, mut most, mut under_way) = (0, FIRST_BYTES, FuturesUnordered::new());
+        // A source that failed once is tried again by whoever comes first, and that may be this.
+        while next < numbers.len() && !self.bypass.is_active() && !(next > 0 && image.breaker.is_resting()) {
+            // Looks at the disk, and may hash what is there.
+            let (host, of, from) = (self.clone(), (image.clone(), numbers.clone()), next);
+            let segment = self.runtime.spawn_blocking(move || host.hinted_runs(&of.0, &of.1, from, most)).await;
+            let Ok((runs, after)) = segment else { return };
+            (next, most) = (after, (most * 2).min(MOST_BYTES));
+            for run in runs {
+                while under_way.len() >= REQUESTS {
+                    let _ended = under_way.next().await;
+                }
+                let planned = self.flights.plan_missing(run, |new| self.plan_requests(new, Lane::Trace));
+                under_way.extend(self.start(planned));
+            }
+        }
+        while under_way.next().await.is_some() {}
+    }
+
+    /// What is missing of the chunks from `next` on, about `most` bytes of it, as requests in the order of the first of their pieces; and
+    /// the chunk after them.
+    fn hinted_runs(
+        self: &Arc<Self>,
+        image: &Arc<Image>,
+        numbers: &[u32],
+        mut next: usize,
+        most: u64,
+    ) -> (Vec<Vec<Piece>>, usize) {
+        let (mut pieces, mut places, mut bytes) = (Vec::new(), HashMap::new(), 0_u64);
+        while let Some(number) = numbers.get(next).filter(|_| bytes < most) {
+            next += 1;
+            let Some(piece) = self.lacking_piece(image, *number) else { continue };
+            let place = places.len();
+            if *places.entry(piece.key).or_insert(place) == place {
+                bytes = bytes.saturating_add(piece.key.length);
+                pieces.push(piece);
+            }
+        }
+        let mut runs = plan::runs(pieces, &self.config);
+        runs.sort_by_key(|run| run.iter().filter_map(|piece| places.get(&piece.key)).min().copied());
+        (runs, next)
+    }
+
+    fn lacking_piece(self: &Arc<Self>, image: &Arc<Image>, number: u32) -> Option<Piece> {
+        let entry = image.table.chunk(number)?;
+        let (id, object) = image.table.object(entry.object)?;
+        let chunk = PieceChunk::new(id, &object, &entry.chunk);
+        self.lacks(image, &chunk).then(|| piece_in_layer(image, number))?
+    }
+}
