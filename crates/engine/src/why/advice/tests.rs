@@ -65,6 +65,7 @@ fn layers(sizes: &[(&str, u64)]) -> Vec<LayerRecord> {
         size: *size,
         format: (*format).into(),
         verification: String::new(),
+        prefetch: None,
     };
     sizes.iter().map(record).collect()
 }
