@@ -128,9 +128,8 @@ impl<'t, 'a> Twins<'t, 'a> {
 
     /// For each name whether it is in the difference: itself, or for the sake of what is in it.
     fn emitted(&self) -> Vec<bool> {
-        let is_changed = |at: DentryId| {
-            !self.is_same(at) || self.opaque[at.index()] || !self.gone[at.index()].is_empty()
-        };
+        let is_changed =
+            |at: DentryId| !self.is_same(at) || self.opaque[at.index()] || !self.gone[at.index()].is_empty();
         let mut emitted: Vec<bool> = self.merged.walk().map(is_changed).collect();
         emitted[0] = true;
         for at in (1..emitted.len()).rev() {

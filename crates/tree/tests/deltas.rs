@@ -77,9 +77,10 @@ fn the_root_is_never_opaque() {
 #[test]
 fn files_and_directories_replace_each_other() {
     let lowest = layer([dir("a"), file("a/f", "1"), symlink("b", "a")]);
-    assert_eq!(topmost(&[lowest, layer([file("a", "2"), dir("b"), file("b/f", "3")])]), [
-        "d /", "f /a", "d /b", "f /b/f"
-    ]);
+    assert_eq!(
+        topmost(&[lowest, layer([file("a", "2"), dir("b"), file("b/f", "3")])]),
+        ["d /", "f /a", "d /b", "f /b/f"]
+    );
 }
 
 #[test]
