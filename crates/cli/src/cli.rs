@@ -6,7 +6,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, record, recover, serve, status,
+    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, podman, pull, record, recover, serve, status,
     trace, umount,
 };
 use crate::exit;
@@ -65,6 +65,7 @@ pub(crate) enum Command {
     Record(Box<record::Record>),
     Inspect(inspect::Inspect),
     Convert(convert::Convert),
+    Podman(podman::Podman),
     Status(status::Status),
     Cache(cache::Cache),
     Trace(trace::Trace),

@@ -95,6 +95,7 @@ impl Prepared {
             backfill_rate: None,
             credentials_lost: false,
             record: false,
+            podman: None,
             fallbacks: self.fallbacks.clone(),
         }
     }

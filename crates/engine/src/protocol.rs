@@ -10,6 +10,7 @@ use tarpon_oci::Digest;
 
 use crate::ErrorKind;
 use crate::namespaces::Namespaces;
+use crate::podman::{PodmanImage, PodmanNames};
 
 /// Longest line of the protocol. A status of a thousand mounts fits.
 pub(crate) const LINE_BYTES: u64 = 4 << 20;
@@ -32,6 +33,15 @@ pub enum Request {
     Unmount {
         /// Absolute and without symbolic links.
         mountpoint: PathBuf,
+    },
+    /// Take an image away from Podman.
+    PodmanRemove {
+        /// Where it is in Podman's store.
+        mountpoint: PathBuf,
+        /// Only this name of it, if it has others.
+        name: Option<String>,
+        /// Also while containers use it.
+        force: bool,
     },
     /// Write down what was touched at a mount that is recorded.
     Trace {
@@ -114,6 +124,9 @@ pub struct MountRequest {
     /// Every read is noted ([`crate::Engine::record`]). In mode `fuse` only.
     #[serde(default)]
     pub record: bool,
+    /// It is not mounted but shown to Podman, under these names; the mount point says where it is in Podman's store.
+    #[serde(default)]
+    pub podman: Option<PodmanNames>,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
 }
@@ -207,6 +220,9 @@ pub struct MountStatus {
     pub mode: String,
     /// The writable layer.
     pub writable: Writable,
+    /// How Podman knows it, if it is shown to Podman.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub podman: Option<PodmanImage>,
     /// How far the image's bytes are verified, one word a layer.
     pub verification: Vec<LayerVerification>,
     /// The completion in the background, if there is one.

@@ -27,9 +27,12 @@ pub(crate) const FILE_MODE: u32 = 0o600;
 /// Permissions of an object: never written again.
 pub(crate) const OBJECT_MODE: u32 = 0o444;
 
+/// Where Podman's view of the store is mounted.
+const PODMAN: &str = "podman";
+
 const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
-const OTHER_NAMES: [&str; 10] =
-    ["version", "state", "clean", "usage", "lock", "publishing", "set-aside", "corrupt", "lost+found", settings::FILE];
+const OTHER_NAMES: [&str; 11] =
+    ["version", "state", "clean", "usage", "lock", "publishing", "set-aside", "corrupt", "lost+found", PODMAN, settings::FILE];
 
 /// Paths inside the folder of a store.
 #[derive(Debug, Clone)]
@@ -104,6 +107,10 @@ impl Layout {
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn podman(&self) -> PathBuf {
+        self.name(PODMAN)
     }
 
     pub(crate) fn root(&self) -> &Path {

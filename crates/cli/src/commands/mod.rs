@@ -13,6 +13,7 @@ pub(crate) mod man;
 mod mode;
 pub(crate) mod mount;
 mod mountpoint;
+pub(crate) mod podman;
 pub(crate) mod pull;
 pub(crate) mod record;
 pub(crate) mod recover;
@@ -34,6 +35,7 @@ pub(crate) fn run(cli: Cli) -> Result {
         Command::Umount(command) => command.run(global),
         Command::Pull(command) => command.run(global),
         Command::Ls(command) => command.run(global),
+        Command::Podman(command) => command.run(global),
         Command::Index(command) => command.run(global),
         Command::Record(command) => command.run(global),
         Command::Inspect(command) => command.run(global),

@@ -177,7 +177,7 @@ impl Mount {
     }
 }
 
-fn backfill() -> impl TypedValueParser<Value = Backfill> {
+pub(super) fn backfill() -> impl TypedValueParser<Value = Backfill> {
     PossibleValuesParser::new(["off", "idle", "now"]).map(|when| match &*when {
         "idle" => Backfill::Idle,
         "now" => Backfill::Now,

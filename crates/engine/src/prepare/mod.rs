@@ -10,6 +10,7 @@ mod assemble;
 mod beginning;
 mod complete;
 mod kept;
+mod known;
 mod layers;
 mod pace;
 pub(crate) mod pipe;
@@ -19,6 +20,7 @@ pub(crate) mod toc;
 
 pub(crate) use assemble::chunks_of;
 pub(crate) use complete::{Completion, Incomplete};
+pub(crate) use known::{Known, known_layers};
 use layers::Indexes;
 pub(crate) use layers::{Extent, Layer};
 pub(crate) use pace::{Pace, STREAMS};

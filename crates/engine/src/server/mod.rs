@@ -14,6 +14,7 @@ mod places;
 mod recording;
 pub(crate) mod recover;
 mod sharing;
+mod shelf;
 mod signals;
 mod wire;
 
@@ -145,6 +146,9 @@ pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
             mounts.mount(*request).map(|status| Response::Mounted(Box::new(status)))
         }
         Request::Unmount { mountpoint } => mounts.unmount(&mountpoint).map(|how| Response::Unmounted { how }),
+        Request::PodmanRemove { mountpoint, name, force } => {
+            mounts.take_from_podman(&mountpoint, name.as_deref(), force).map(|how| Response::Unmounted { how })
+        }
         Request::Trace { mountpoint } => mounts.trace(&mountpoint).map(|file| Response::Trace { file }),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),
     })
@@ -163,8 +167,12 @@ fn failure(response: Response) -> Error {
 async fn maintain(mounts: Arc<Mounts>) {
     loop {
         tokio::time::sleep(MAINTENANCE).await;
-        let store = mounts.store().clone();
-        let done = tokio::task::spawn_blocking(move || store.maintain()).await;
+        let kept = mounts.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            kept.shelf().tidy();
+            kept.store().maintain()
+        })
+        .await;
         if let Ok(Err(error)) = done {
             tracing::warn!(%error, "maintenance of the store");
         }
