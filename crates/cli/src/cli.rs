@@ -6,8 +6,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, podman, pull, record, recover, serve, status,
-    trace, umount,
+    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, podman, pull, record, recover, serve,
+    status, trace, umount,
 };
 use crate::exit;
 

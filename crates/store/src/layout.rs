@@ -31,8 +31,19 @@ pub(crate) const OBJECT_MODE: u32 = 0o444;
 const PODMAN: &str = "podman";
 
 const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
-const OTHER_NAMES: [&str; 11] =
-    ["version", "state", "clean", "usage", "lock", "publishing", "set-aside", "corrupt", "lost+found", PODMAN, settings::FILE];
+const OTHER_NAMES: [&str; 11] = [
+    "version",
+    "state",
+    "clean",
+    "usage",
+    "lock",
+    "publishing",
+    "set-aside",
+    "corrupt",
+    "lost+found",
+    PODMAN,
+    settings::FILE,
+];
 
 /// Paths inside the folder of a store.
 #[derive(Debug, Clone)]

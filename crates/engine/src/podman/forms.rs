@@ -55,8 +55,10 @@ pub(crate) struct Forms {
 pub(crate) struct LayerForm {
     /// Its name in Podman's stores.
     pub(crate) id: Digest,
-    /// Its diffID, if the layer is what that says.
-    pub(crate) diff_id: Option<Digest>,
+    /// Its diffID, or what stands in for it.
+    pub(crate) diff_id: Digest,
+    /// Whether the layer was hashed, so that it may be found by its digests.
+    pub(crate) is_hashed: bool,
     /// Digest of its blob.
     pub(crate) blob: Digest,
     /// Bytes of its blob.
@@ -157,7 +159,8 @@ fn build(manifest: &Manifest, config: &ImageConfig, layers: &[Layer], indexes: &
         let root = merged.inode(merged.root()).attributes();
         forms.layers.push(LayerForm {
             id: ids[number].0,
-            diff_id: ids[number].1,
+            diff_id: ids[number].1.diff_id(),
+            is_hashed: matches!(ids[number].1, Known::Content(_)),
             blob: layer.blob.digest,
             blob_size: layer.blob.size,
             compression: compression(layer.compression),
@@ -176,14 +179,14 @@ fn build(manifest: &Manifest, config: &ImageConfig, layers: &[Layer], indexes: &
     file.finish(forms).map_err(refused)
 }
 
-/// The id of each layer, and its diffID if the layer is that.
+/// The id of each layer, and what it is known by.
 fn layer_ids(
     manifest: &Manifest,
     config: &ImageConfig,
     layers: &[Layer],
     indexes: &[LayerIndex],
-) -> std::result::Result<Vec<(Digest, Option<Digest>)>, String> {
-    let mut ids: Vec<(Digest, Option<Digest>)> = Vec::with_capacity(layers.len());
+) -> std::result::Result<Vec<(Digest, Known)>, String> {
+    let mut ids: Vec<(Digest, Known)> = Vec::with_capacity(layers.len());
     for (number, layer) in layers.iter().enumerate() {
         let descriptor = manifest.layers.get(number).ok_or("the manifest has fewer layers")?;
         let diff_id = config.diff_ids.get(number).copied().ok_or("the config has no diffID for a layer")?;
@@ -195,8 +198,7 @@ fn layer_ids(
             Claim::Plain => Known::Said(Digest::of(&packed::pack(&indexes[number]))),
         };
         let parent = ids.last().map(|(id, _)| *id);
-        let is_content = matches!(known, Known::Content(_));
-        ids.push((ids::layer(parent.as_ref(), known), is_content.then_some(diff_id)));
+        ids.push((ids::layer(parent.as_ref(), &known.diff_id()), known));
     }
     Ok(ids)
 }
@@ -279,9 +281,9 @@ impl File {
 
 #[cfg(test)]
 impl LayerForm {
-    /// A layer of which nothing but the id matters.
-    pub(crate) fn test(id: Digest, diff_id: Option<Digest>) -> Self {
+    /// A layer of which nothing but this matters.
+    pub(crate) fn test(id: Digest, diff_id: Digest, is_hashed: bool) -> Self {
         let blob = Digest::of(b"blob");
-        Self { id, diff_id, blob, blob_size: 7, compression: 2, size: 1024, uid: 0, gid: 0, image: (0, 0) }
+        Self { id, diff_id, is_hashed, blob, blob_size: 7, compression: 2, size: 1024, uid: 0, gid: 0, image: (0, 0) }
     }
 }

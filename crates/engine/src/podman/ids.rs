@@ -1,10 +1,10 @@
 //! The names that containers/storage gives to layers.
 //!
-//! Two layers of one id are one layer to Podman, whatever images they are in: `podman pull` of another image takes what it finds
-//! here instead of fetching it. So the ordinary id, which follows from the diffIDs, is given only to layers of which every byte was
-//! hashed here and whose entries were read off these very bytes. Where a table of contents or an index said what is in a layer, the
-//! id names that instead, and so do the ids of all layers above. With tables of contents that is what containers/storage 1.54 and
-//! newer does itself, for the same reason.
+//! Two layers of one diffID are one layer to Podman, whatever images they are in: `podman pull` of another image takes what it
+//! finds here instead of fetching it. So the diffID that a config names is given only to layers of which every byte was hashed here
+//! and whose entries were read off these very bytes. Where a table of contents or an index said what is in a layer, another digest
+//! stands in for the diffID, of what was said, which no tar has. Ids follow from these by the rule of containers/storage in either
+//! case, so that `podman build` finds the layers of its base.
 
 use tarpon_oci::Digest;
 
@@ -19,16 +19,23 @@ pub(crate) enum Known {
     Said(Digest),
 }
 
-/// The id of a layer on top of the layer `parent`.
-pub(crate) fn layer(parent: Option<&Digest>, known: Known) -> Digest {
-    let component = match (parent, known) {
-        (None, Known::Content(diff_id)) => return diff_id,
-        (_, Known::Content(diff_id)) => diff_id.hex(),
-        (_, Known::Toc(toc)) => format!("@TOC={}", toc.hex()),
-        (_, Known::Said(index)) => format!("@tarpon={}", index.hex()),
-    };
-    let parent = parent.map(Digest::hex).unwrap_or_default();
-    Digest::of(format!("{parent}+{component}").as_bytes())
+impl Known {
+    /// The diffID, or what stands in for it.
+    pub(crate) fn diff_id(self) -> Digest {
+        match self {
+            Self::Content(diff_id) => diff_id,
+            Self::Toc(toc) => Digest::of(format!("tarpon: a layer with the table of contents {toc}").as_bytes()),
+            Self::Said(index) => Digest::of(format!("tarpon: a layer with the index {index}").as_bytes()),
+        }
+    }
+}
+
+/// The id of the layer of this diffID on top of the layer `parent`.
+pub(crate) fn layer(parent: Option<&Digest>, diff_id: &Digest) -> Digest {
+    match parent {
+        None => *diff_id,
+        Some(parent) => Digest::of(format!("{}+{}", parent.hex(), diff_id.hex()).as_bytes()),
+    }
 }
 
 /// The id under which the form *alone* of the layer `id` is to be found by its digests.
@@ -68,23 +75,18 @@ mod tests {
         ];
         let mut parent = None;
         for (id, diff_id) in ids.iter().zip(diff_ids) {
-            let layer = layer(parent.as_ref(), Known::Content(digest(diff_id)));
+            let layer = layer(parent.as_ref(), &digest(diff_id));
             assert_eq!(layer.hex(), *id);
             parent = Some(layer);
         }
     }
 
     #[test]
-    fn what_a_layer_is_known_by_is_part_of_its_id_and_of_those_above() {
-        let (content, other) = (Digest::of(b"content"), Digest::of(b"other"));
-        let known = [Known::Content(content), Known::Toc(content), Known::Said(content), Known::Content(other)];
-        let mut ids: Vec<_> = known.iter().map(|known| layer(None, *known)).collect();
-        let above: Vec<_> = ids.iter().map(|id| layer(Some(id), Known::Content(content))).collect();
-        ids.extend(above);
-        ids.sort();
-        ids.dedup();
-        assert_eq!(ids.len(), 8);
-        assert_eq!(layer(None, Known::Toc(content)), Digest::of(format!("+@TOC={}", content.hex()).as_bytes()));
+    fn what_was_not_hashed_has_no_digest_of_anything() {
+        let digest = Digest::of(b"content");
+        let known = [Known::Content(digest), Known::Toc(digest), Known::Said(digest)].map(Known::diff_id);
+        assert_eq!(known[0], digest);
+        assert!(known[1] != digest && known[2] != digest && known[1] != known[2]);
     }
 
     #[test]

@@ -18,12 +18,12 @@ pub(crate) fn mounted(links: &HashSet<String>) -> Option<String> {
 
 /// A link that an overlay in this table of mounts names.
 fn named(table: &[u8], links: &HashSet<String>) -> Option<String> {
-    let overlays = table.split(|byte| *byte == b'\n').filter(|line| line.windows(11).any(|part| part == b" - overlay "));
+    let overlays =
+        table.split(|byte| *byte == b'\n').filter(|line| line.windows(11).any(|part| part == b" - overlay "));
     let words = overlays.flat_map(|line| line.split(|byte| !byte.is_ascii_uppercase() && !byte.is_ascii_digit()));
     let mut words = words.filter_map(|word| std::str::from_utf8(word).ok());
     words.find(|word| links.contains(*word)).map(str::to_owned)
 }
-
 
 #[cfg(test)]
 mod tests {
@@ -34,7 +34,9 @@ mod tests {
         let link = "JDDMLLXPFNJ5UKQPRVFMYEFE64".to_owned();
         let links = HashSet::from([link.clone()]);
         let line = |kind: &str, dir: &str| {
-            format!("100 99 0:50 / /merged rw - {kind} overlay rw,lowerdir={dir}/overlay/l/{link}:/x/l/OTHER,upperdir=/u\n")
+            format!(
+                "100 99 0:50 / /merged rw - {kind} overlay rw,lowerdir={dir}/overlay/l/{link}:/x/l/OTHER,upperdir=/u\n"
+            )
         };
         for (table, found) in [
             (line("overlay", "/s"), Some(link.clone())),

@@ -21,10 +21,10 @@ mod view;
 use serde::{Deserialize, Serialize};
 use tarpon_oci::{Digest, Reference, Source};
 
-pub use self::guard::guard;
 pub(crate) use self::guard::Guard;
-pub(crate) use self::in_use::mounted as mounted_link;
+pub use self::guard::guard;
 pub(crate) use self::ids::link;
+pub(crate) use self::in_use::mounted as mounted_link;
 pub(crate) use self::listed::Listed;
 pub(crate) use self::place::make as make_place;
 pub use self::setup::Setup;

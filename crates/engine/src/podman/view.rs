@@ -41,15 +41,15 @@ impl<'l> View<'l> {
                 // Of several layers there are two forms, and this is the better one to look things up in.
                 let merged = self.topmost.get(&form.id).map(|image| &image.merged);
                 let is_alone = below.is_empty() || merged.is_none();
-                let diff = merged.filter(|_| !is_alone).unwrap_or(alone);
-                self.add_layer(store, form, &form.id, &below, diff);
-                self.layers.push(Layer::new(form, &form.id, below.last(), created, is_alone));
-                if !is_alone && form.diff_id.is_some() {
-                    // Who looks for the layer by its digests wants it alone: to put it on top of others, perhaps.
+                if !is_alone {
+                    // Who looks for the layer by its digest, to put it on top of others, takes the first and wants it alone.
                     let id = ids::alone(&form.id);
                     self.add_layer(store, form, &id, &below, alone);
-                    self.layers.push(Layer::new(form, &id, below.last(), created, true));
+                    self.layers.push(Layer::new(form, &id, below.last(), created));
                 }
+                let diff = merged.filter(|_| !is_alone).unwrap_or(alone);
+                self.add_layer(store, form, &form.id, &below, diff);
+                self.layers.push(Layer::new(form, &form.id, below.last(), created));
             }
             below.push(form.id);
         }
@@ -58,10 +58,8 @@ impl<'l> View<'l> {
     fn add_layer(&mut self, store: &str, form: &LayerForm, id: &Digest, below: &[Digest], diff: &Arc<DiffFs<Bytes>>) {
         let text = |text: String| Item::File(Bytes::from(text));
         let link = ids::link(store, id);
-        let mut items = BTreeMap::from([
-            ("link".to_owned(), text(link.clone())),
-            ("diff".to_owned(), Item::Layer(diff.clone())),
-        ]);
+        let mut items =
+            BTreeMap::from([("link".to_owned(), text(link.clone())), ("diff".to_owned(), Item::Layer(diff.clone()))]);
         if !below.is_empty() {
             let lower: Vec<_> = below.iter().rev().map(|id| format!("l/{}", ids::link(store, id))).collect();
             items.insert("lower".to_owned(), text(lower.join(":")));
@@ -88,10 +86,7 @@ impl<'l> View<'l> {
         self.overlay.insert("l".to_owned(), directory(self.links));
         self.image_files.insert("images.json".to_owned(), Item::File(documents::text(&self.images)));
         self.image_files.insert("images.lock".to_owned(), lock_of_images);
-        let layers = Directory::of([
-            ("layers.json", Item::File(documents::text(&self.layers))),
-            ("layers.lock", lock),
-        ]);
+        let layers = Directory::of([("layers.json", Item::File(documents::text(&self.layers))), ("layers.lock", lock)]);
         Directory::of([
             ("overlay", directory(self.overlay)),
             ("overlay-images", directory(self.image_files)),

@@ -78,8 +78,7 @@ fn kept_layers(store: &Store, record: &ImageRecord) -> Result<Option<Vec<Layer>>
     let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
     let gone = || failed("it is not in the store, or damaged".into());
     let manifest = store.image_manifest(&record.manifest).map_err(|error| failed(error.to_string()))?;
-    let manifest =
-        Manifest::parse(manifest.ok_or_else(gone)?).map_err(|error| failed(error.to_string()))?;
+    let manifest = Manifest::parse(manifest.ok_or_else(gone)?).map_err(|error| failed(error.to_string()))?;
     let config = store.image_config(&record.manifest).map_err(|error| failed(error.to_string()))?;
     let config = ImageConfig::parse(config.ok_or_else(gone)?).map_err(|error| failed(error.to_string()))?;
     let wanted = layers::wanted(&manifest.layers)?;

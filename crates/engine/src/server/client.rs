@@ -78,8 +78,7 @@ impl Client {
 
     /// Takes an image away from Podman.
     pub(crate) fn podman_remove(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<()> {
-        let request =
-            Request::PodmanRemove { mountpoint: mountpoint.to_owned(), name: name.map(str::to_owned), force };
+        let request = Request::PodmanRemove { mountpoint: mountpoint.to_owned(), name: name.map(str::to_owned), force };
         match self.ask_or_start(&request)? {
             Response::Unmounted { .. } => Ok(()),
             other => Err(unexpected(other)),

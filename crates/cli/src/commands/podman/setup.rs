@@ -60,7 +60,9 @@ impl Setup {
             output::note(&format!("{} is the file as it was before", backup.display()));
         }
         if !self.undo {
-            output::note("commands with --root, --storage-driver or --storage-opt do not read it: see tarpon podman setup --help");
+            output::note(
+                "commands with --root, --storage-driver or --storage-opt do not read it: see tarpon podman setup --help",
+            );
         }
         Ok(())
     }
