@@ -197,7 +197,7 @@ impl Shelf {
             None => Ok(()),
             Some(link) => {
                 let cause = format!("a container uses it: its root is an overlay with the layer {link}");
-                Err(Error::new(ErrorKind::CannotMount, "take the image away from Podman", cause)
+                Err(Error::new(ErrorKind::CannotMount, "unmount its layers", cause)
                     .hint("remove the container first (podman ps --all --storage), or use --force"))
             }
         }
