@@ -7,8 +7,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::container::{exec, keep, kill, logs, ps, rm, stop};
 use crate::commands::{
-    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, pull, record, recover, run, serve,
-    status, trace, umount, why,
+    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, podman, pull, record, recover, run,
+    serve, status, trace, umount, why,
 };
 use crate::exit;
 
@@ -74,6 +74,7 @@ pub(crate) enum Command {
     Record(Box<record::Record>),
     Inspect(inspect::Inspect),
     Convert(convert::Convert),
+    Podman(podman::Podman),
     Status(status::Status),
     Why(why::Why),
     Cache(cache::Cache),

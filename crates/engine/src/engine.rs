@@ -41,6 +41,11 @@ impl Engine {
         &self.store
     }
 
+    /// The command line that runs [`crate::serve`] on this store.
+    pub(crate) fn server_command(&self) -> &[OsString] {
+        &self.server_command
+    }
+
     /// The store's server.
     pub fn client(&self) -> Client {
         Client::new(self.store.clone(), self.server_command.clone())

@@ -106,6 +106,7 @@ impl Prepared {
             record: false,
             metrics: None,
             trace: None,
+            podman: None,
             fallbacks: self.fallbacks.clone(),
         }
     }

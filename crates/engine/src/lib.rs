@@ -33,6 +33,7 @@ mod index;
 mod inspect;
 mod lock_file;
 mod namespaces;
+mod podman;
 mod prepare;
 mod private;
 mod progress;
@@ -56,6 +57,7 @@ pub use index::{BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer};
 pub use inspect::{Inspection, LayerInspection};
 pub use lock_file::LockFile;
 pub use namespaces::Namespaces;
+pub use podman::{PodmanImage, PodmanNames, PodmanWish, Setup, guard};
 pub use prepare::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{

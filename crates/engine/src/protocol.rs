@@ -11,6 +11,7 @@ use tarpon_oci::{Blob, Digest};
 
 use crate::ErrorKind;
 use crate::namespaces::Namespaces;
+use crate::podman::{PodmanImage, PodmanNames};
 
 /// Longest line of the protocol. A status of a thousand mounts fits.
 pub(crate) const LINE_BYTES: u64 = 4 << 20;
@@ -42,6 +43,15 @@ pub enum Request {
     Unmount {
         /// Absolute and without symbolic links.
         mountpoint: PathBuf,
+    },
+    /// Take an image away from Podman.
+    PodmanRemove {
+        /// Where it is in Podman's store.
+        mountpoint: PathBuf,
+        /// Only this name of it, if it has others.
+        name: Option<String>,
+        /// Also while containers use it.
+        force: bool,
     },
     /// Write down what was touched at a mount that is recorded.
     Trace {
@@ -139,6 +149,9 @@ pub struct MountRequest {
     /// A file with what is to be brought first ([`crate::Engine::leave_trace`]), which is the server's from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
+    /// It is not mounted but shown to Podman, under these names; the mount point says where it is in Podman's store.
+    #[serde(default)]
+    pub podman: Option<PodmanNames>,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
 }
@@ -232,6 +245,9 @@ pub struct MountStatus {
     pub mode: String,
     /// The writable layer.
     pub writable: Writable,
+    /// How Podman knows it, if it is shown to Podman.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub podman: Option<PodmanImage>,
     /// How far the image's bytes are verified, one word a layer.
     pub verification: Vec<LayerVerification>,
     /// The completion in the background, if there is one.

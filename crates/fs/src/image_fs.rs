@@ -27,6 +27,16 @@ impl<B: AsRef<[u8]>> ImageFs<B> {
         if node == NodeId::ROOT { self.image.root() } else { Nid(node.0) }
     }
 
+    /// Whether nothing of layers below shows in this directory.
+    pub(crate) fn is_opaque(&self, node: NodeId) -> Result<bool, Errno> {
+        Ok(self.image.is_opaque(self.nid(node))?)
+    }
+
+    /// Bytes of the image.
+    pub(crate) fn size(&self) -> u64 {
+        self.image.as_bytes().len() as u64
+    }
+
     fn attr(&self, inode: &Inode) -> Attr {
         Attr {
             node: self.node(inode.nid),

@@ -1,5 +1,7 @@
 //! [`Operations`]: the few things that the kernel may ask of a file system here.
 
+use bytes::Bytes;
+
 use crate::{Attr, Content, DirEntry, Errno, NodeId};
 
 /// A read-only file system, without its bytes (those are read through [`crate::Reads`]). Every call answers from
@@ -37,6 +39,27 @@ pub trait Operations: Send + Sync + 'static {
 
     /// Whether a name that is not there may come into being while the file system is mounted.
     fn names_may_appear(&self) -> bool;
+
+    /// Whether this inode's attributes and, if it is a directory, what its names lead to stay as they are while the file system is
+    /// mounted.
+    fn lasts(&self, _node: NodeId) -> bool {
+        true
+    }
+
+    /// Whether any directory may list something else while the file system is mounted.
+    fn lists_change(&self) -> bool {
+        false
+    }
+
+    /// The bytes of a file that the file system holds itself; `None` if they are those of an object.
+    fn held(&self, _node: NodeId) -> Option<Bytes> {
+        None
+    }
+
+    /// Whether any inode has access lists, which the kernel then asks for of each.
+    fn has_access_lists(&self) -> bool {
+        self.has_xattrs()
+    }
 
     /// Figures for `statfs`.
     fn totals(&self) -> Totals;

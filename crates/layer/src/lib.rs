@@ -11,7 +11,7 @@ pub mod plain;
 pub mod soci;
 pub mod spans;
 pub mod tar;
-mod time;
+pub mod time;
 pub mod toc;
 pub mod write;
 

@@ -1,9 +1,10 @@
 //! RFC 3339 times, as Go's JSON writes them.
 
 use crate::index::Timestamp;
+pub use crate::write::time::format;
 
 /// `YYYY-MM-DDTHH:MM:SS[.FRACTION](Z|±HH:MM)`. Go's zero time (year 1), which writers use for "unknown", is the epoch.
-pub(crate) fn parse(text: &str) -> Option<Timestamp> {
+pub fn parse(text: &str) -> Option<Timestamp> {
     let (date, rest) = text.split_at_checked(10)?;
     let (clock, rest) = rest.strip_prefix('T')?.split_at_checked(8)?;
     let [year, month, day] = numbers(date, b'-', [4, 2, 2])?;

@@ -1,12 +1,12 @@
 //! [`Host`]: all mounts that one server process serves.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tarpon_fs::Objects;
+use tarpon_fs::{Objects, Operations};
 use tokio::runtime::Handle;
 
 use crate::connection::Connection;
@@ -77,6 +77,15 @@ impl Host {
                 other => other,
             },
         }
+    }
+
+    /// Mounts a file system of the caller's on `mountpoint`, read-only, with the objects of this host. Needs root.
+    pub fn mount_files(&self, files: Arc<dyn Operations>, mountpoint: &Path) -> Result<Mounted, MountError> {
+        let mountpoint = mountpoint::prepare(mountpoint)?;
+        self.look_around()?;
+        let live = Arc::new(self.maker.files(files, mountpoint)?);
+        self.roll.live.lock().push(Arc::downgrade(&live));
+        Ok(Mounted::new(live, Mode::Fuse, None))
     }
 
     /// Waits until the kernel has no more use for any file system that was mounted, also not for those that

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::mount::MountAttrFlags;
-use tarpon_fs::{ImageFs, ObjectFs, Objects, Reads};
+use tarpon_fs::{ImageFs, ObjectFs, Objects, Operations, Reads};
 use tokio::runtime::Handle;
 
 use crate::adapter::{Adapter, OpenPolicy};
@@ -133,6 +133,17 @@ impl Maker {
         };
         let connection = self.enrolled(connection);
         self.attach(&mount, mountpoint, Parts { connection, lazy: None, upper })
+    }
+
+    /// One FUSE file system that shows `files`, which may change what they list.
+    pub(crate) fn files(&self, files: Arc<dyn Operations>, mountpoint: PathBuf) -> Result<Live, MountError> {
+        let (reads, runtime) = (Reads::new(self.objects.clone()), self.runtime.clone());
+        let adapter = Adapter::new(files, reads, runtime, OpenPolicy::PassThrough);
+        let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
+        let made = Connection::open(adapter, attributes);
+        let (connection, mount) = made.map_err(|error| unsupported(Mode::Fuse, error))?;
+        let connection = self.enrolled(connection);
+        self.attach(&mount, mountpoint, Parts { connection, lazy: None, upper: None })
     }
 
     fn fuse_unprivileged(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {

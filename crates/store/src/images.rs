@@ -93,6 +93,36 @@ impl Store {
         Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record }.small(Part::Config)
     }
 
+    /// The manifest of an image; `None` if it is not here or is damaged.
+    pub fn image_manifest(&self, manifest: &Digest) -> Result<Option<Verified<Bytes>>, StoreError> {
+        let Some(record) = self.image(manifest)? else { return Ok(None) };
+        Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record }.small(Part::Manifest)
+    }
+
+    /// What was kept of an image's layers by [`Store::keep_image_forms`]; `None` if nothing was, or it is damaged.
+    pub fn image_forms(&self, manifest: &Digest) -> Result<Option<MappedFile>, StoreError> {
+        let Some(record) = self.image(manifest)? else { return Ok(None) };
+        Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record }.mapped(Part::Forms)
+    }
+
+    /// Keeps what an image's layers are with its record, in place of what was kept before. Lasts as long as the record.
+    pub fn keep_image_forms(&self, manifest: &Digest, forms: &[u8]) -> Result<(), StoreError> {
+        let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
+        let folder = self.shared.layout.image(manifest);
+        let Some(mut record) = self.image(manifest)? else { return Ok(()) };
+        let before = self.shared.folder_size(&folder)?;
+        let part = PartRecord { part: Part::Forms, digest: Digest::of(forms), size: forms.len() as u64 };
+        record.parts.retain(|known| known.part != Part::Forms);
+        record.parts.push(part);
+        let text = sealed::seal(&record).map_err(|error| io_error("describing image", &folder)(error.into()))?;
+        // In this order: until the record says so, the file is none of it.
+        let written = files::replace(self.shared.storage(), &folder, Part::Forms.file_name(), forms)
+            .and_then(|()| files::replace(self.shared.storage(), &folder, RECORD, &text));
+        written.map_err(|error| self.shared.refuse(error))?;
+        self.shared.budget.add(signed(self.shared.folder_size(&folder)?) - signed(before));
+        Ok(())
+    }
+
     /// All images, the least recently used first.
     pub fn images(&self) -> Result<Vec<ImageRecord>, StoreError> {
         let mut records = Vec::new();

@@ -27,8 +27,11 @@ pub(crate) const FILE_MODE: u32 = 0o600;
 /// Permissions of an object: never written again.
 pub(crate) const OBJECT_MODE: u32 = 0o444;
 
+/// Where Podman's view of the store is mounted.
+const PODMAN: &str = "podman";
+
 const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
-const OTHER_NAMES: [&str; 11] = [
+const OTHER_NAMES: [&str; 12] = [
     "version",
     "state",
     "clean",
@@ -39,6 +42,7 @@ const OTHER_NAMES: [&str; 11] = [
     "corrupt",
     "lost+found",
     CONTAINERS,
+    PODMAN,
     settings::FILE,
 ];
 
@@ -118,6 +122,10 @@ impl Layout {
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn podman(&self) -> PathBuf {
+        self.name(PODMAN)
     }
 
     pub(crate) fn root(&self) -> &Path {

@@ -31,15 +31,17 @@ pub enum Part {
     Objects,
     /// The index of its boot pack, if it has one.
     Boot,
+    /// What its layers are as directories of their own, if somebody wanted to know.
+    Forms,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Manifest, Self::Config, Self::Tree, Self::Chunks, Self::Objects, Self::Boot];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Manifest, Self::Config, Self::Tree, Self::Chunks, Self::Objects, Self::Boot, Self::Forms];
 
     /// Whether a record cannot be without it.
     fn is_required(self) -> bool {
-        self != Self::Boot
+        !matches!(self, Self::Boot | Self::Forms)
     }
 
     pub(crate) fn file_name(self) -> &'static str {
@@ -50,6 +52,7 @@ impl Part {
             Self::Chunks => "chunks",
             Self::Objects => "objects",
             Self::Boot => "boot",
+            Self::Forms => "forms",
         }
     }
 }

@@ -91,6 +91,11 @@ impl Store {
         self.shared.layout.root()
     }
 
+    /// Where Podman's view of the store is mounted; nothing else is kept there.
+    pub fn podman_folder(&self) -> PathBuf {
+        self.shared.layout.podman()
+    }
+
     /// The folder of complete objects: a data-only lower layer for overlayfs.
     pub fn objects_folder(&self) -> PathBuf {
         self.shared.layout.name("objects")

@@ -8,8 +8,11 @@
 //! place of each object. [`erofs::write`] gives the image that the kernel mounts and that [`erofs::Image`] reads where
 //! it lies, so that both mount modes show one tree.
 //!
+//! [`delta`] goes the other way: what one layer adds to those below, as an overlayfs wants it.
+//!
 //! Pure: no I/O, no clock, no randomness that shows; the same layers give the same bytes.
 
+mod delta;
 mod dump;
 pub mod erofs;
 mod kind;
@@ -18,6 +21,7 @@ mod objects;
 mod tree;
 mod xattr;
 
+pub use delta::delta;
 pub use dump::Line;
 pub use kind::Kind;
 pub use merge::{MergeError, Problem, merge};

@@ -37,6 +37,8 @@ pub struct Inode<'a> {
     pub(crate) entry: Option<&'a Entry>,
     pub(crate) layer: u32,
     pub(crate) links: u32,
+    /// Nothing of layers below is to show in this directory: see [`crate::delta`].
+    pub(crate) opaque: bool,
 }
 
 /// A directory that no layer lists but that one has entries in: root's, mode 0755, at the epoch, as Podman and umoci
@@ -64,6 +66,11 @@ impl<'a> Inode<'a> {
     /// The xattrs that images may set, sorted by name.
     pub fn xattrs(&self) -> impl Iterator<Item = &'a Xattr> + Clone + use<'a> {
         xattr::kept(&self.attributes().xattrs, self.kind())
+    }
+
+    /// Whether nothing of layers below shows in this directory. Only what [`crate::delta`] gives has such.
+    pub fn is_opaque(&self) -> bool {
+        self.opaque
     }
 
     /// How many names lead here; for directories as file systems count: two and the number of subdirectories.

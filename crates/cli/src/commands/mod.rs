@@ -14,6 +14,7 @@ pub(crate) mod man;
 mod mode;
 pub(crate) mod mount;
 mod mountpoint;
+pub(crate) mod podman;
 pub(crate) mod pull;
 pub(crate) mod record;
 pub(crate) mod recover;
@@ -43,6 +44,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Umount(command) => command.run(global),
         Command::Pull(command) => command.run(global),
         Command::Ls(command) => command.run(global),
+        Command::Podman(command) => command.run(global),
         Command::Index(command) => command.run(global),
         Command::Record(command) => command.run(global),
         Command::Inspect(command) => command.run(global),

@@ -1,17 +1,28 @@
 //! `tarpon serve`: the server of a store. Hidden: other subcommands start it.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::session::{Session, runtime};
 use crate::cli::Global;
-use crate::failure::{Context, Result};
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
 
 /// Serve the mounts of a store until the last one is gone
 #[derive(Debug, Args)]
-pub(crate) struct Serve {}
+pub(crate) struct Serve {
+    /// Serve nothing: wait until the standard input ends, then unmount what a dead server left there
+    #[arg(long, value_name = "DIR")]
+    guard: Option<PathBuf>,
+}
 
 impl Serve {
     pub(crate) fn run(&self, global: &Global) -> Result {
+        if let Some(folder) = &self.guard {
+            return tarpon_engine::guard(std::io::stdin(), folder)
+                .map_err(|error| Failure::new(Exit::Failure, format_args!("cannot unmount: {error}")));
+        }
         let session = Session::open(global)?;
         runtime()?
             .block_on(tarpon_engine::serve(session.engine(), std::io::stdout()))

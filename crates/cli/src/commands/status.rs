@@ -201,6 +201,7 @@ mod tests {
                 state: "toc-verified".into(),
             }],
             backfill: None,
+            podman: None,
             fallbacks: vec!["layer 2 has no table of contents: streamed once".into()],
             alive: true,
             problem: None,

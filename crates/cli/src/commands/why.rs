@@ -194,6 +194,7 @@ mod tests {
                 mode: "fuse".into(),
                 writable: Writable::No,
                 verification: Vec::new(),
+                podman: None,
                 backfill: None,
                 fallbacks: vec!["mode fuse, not native: no root".into()],
                 problem: None,

@@ -17,7 +17,7 @@ use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::Claim;
 use tarpon_layer::{LayerIndex, packed};
 use tarpon_oci::{Blob, Digest, limits};
-use tarpon_store::{IndexKey, Store};
+use tarpon_store::{IndexKey, LayerRecord, Store};
 
 use super::layers::Layer;
 
@@ -107,6 +107,18 @@ pub(super) fn load_said(store: &Store, image: &Digest, blob: Blob) -> Option<Sai
     let kept: KeptSaid = read(store, &said_key(image, blob))?;
     let index = packed::unpack(&kept.index, blob).ok()?;
     (kept.version == VERSION).then_some(Said { by: kept.by, index })
+}
+
+/// The layer of `image` as an index from elsewhere has it, if that was kept. `known` is what the image's record says of it.
+pub(super) fn said_layer(store: &Store, image: &Digest, blob: Blob, known: &LayerRecord) -> Option<Layer> {
+    let Said { index, .. } = load_said(store, image, blob)?;
+    let compression = if known.format == crate::inspect::format_name(Compression::Zstd) {
+        Compression::Zstd
+    } else {
+        Compression::Gzip
+    };
+    let (format, verification) = (known.format.clone(), known.verification.clone());
+    Some(Layer { blob, compression, format, verification, diff_id: None, index, prefetch: None, fallback: None })
 }
 
 fn read<T: DeserializeOwned>(store: &Store, key: &IndexKey) -> Option<T> {

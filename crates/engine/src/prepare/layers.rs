@@ -36,9 +36,9 @@ pub(crate) struct Layer {
     pub(crate) blob: Blob,
     pub(crate) compression: Compression,
     pub(super) format: String,
-    pub(super) verification: String,
+    pub(crate) verification: String,
     /// What its tar hashed to, if every byte was seen.
-    pub(super) diff_id: Option<Digest>,
+    pub(crate) diff_id: Option<Digest>,
     pub(crate) index: LayerIndex,
     /// What begins before this byte of the blob is to be prefetched, says the layer.
     pub(super) prefetch: Option<u64>,

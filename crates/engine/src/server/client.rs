@@ -94,6 +94,15 @@ impl Client {
         }
     }
 
+    /// Takes an image away from Podman.
+    pub(crate) fn podman_remove(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<()> {
+        let request = Request::PodmanRemove { mountpoint: mountpoint.to_owned(), name: name.map(str::to_owned), force };
+        match self.ask_or_start(&request)? {
+            Response::Unmounted { .. } => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
     /// The file with what was touched at a mount that is recorded.
     pub(crate) fn trace(&self, mountpoint: &Path) -> Result<PathBuf> {
         match self.ask_or_start(&Request::Trace { mountpoint: mountpoint.to_owned() })? {

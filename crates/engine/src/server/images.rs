@@ -12,7 +12,7 @@ use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::{Blob, Digest};
 use tarpon_registry::Repository;
-use tarpon_store::{ImageRecord, LayerRecord, Store};
+use tarpon_store::{ImageRecord, LayerRecord, Part, PartRecord, Store};
 
 use super::early::EarlyPack;
 use super::hints;
@@ -151,7 +151,7 @@ impl Images {
     /// Whether the image is what its record says. After an index turned out to lie, the record is made anew.
     fn is_current(&self, image: &Image) -> bool {
         let now = self.store.image(&image.record.manifest).ok().flatten();
-        now.is_none_or(|now| now.parts == image.record.parts)
+        now.is_none_or(|now| mounted_parts(&now).eq(mounted_parts(&image.record)))
     }
 
     /// Takes nothing more out of the layer for this image, whatever source it has.
@@ -234,6 +234,11 @@ impl Images {
             was_mounted: AtomicBool::new(false),
         })
     }
+}
+
+/// What of an image's record is mounted.
+fn mounted_parts(record: &ImageRecord) -> impl Iterator<Item = &PartRecord> {
+    record.parts.iter().filter(|part| part.part != Part::Forms)
 }
 
 /// Begins to bring what the boot pack holds. One that cannot be read is left alone.

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use tarpon_mount::Mode;
+use tarpon_oci::Digest;
 use tarpon_store::{MountRecord, Store, StoreError};
 
+use crate::podman::PodmanImage;
 use crate::protocol::{Access, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
 
@@ -55,6 +57,11 @@ pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
         manifest: record.image,
         mountpoint: record.mountpoint.clone(),
         mode: mode.unwrap_or_else(|| "unknown".to_owned()),
+        podman: request.as_ref().and_then(|request| {
+            let names = request.podman.as_ref()?.names.clone();
+            let id = record.mountpoint.file_name()?.to_str().and_then(|id| Digest::from_hex(id).ok())?;
+            Some(PodmanImage { id, names })
+        }),
         credentials_lost: request.as_ref().is_some_and(|request| request.credentials_lost),
         writable: request.map(|request| request.writable).unwrap_or_default(),
         verification: Vec::new(),
@@ -88,7 +95,6 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use tarpon_mount::{ModeChoice, Writable};
-    use tarpon_oci::Digest;
 
     use super::*;
     use crate::protocol::Backfill;
@@ -109,6 +115,7 @@ mod tests {
             record: false,
             metrics: None,
             trace: None,
+            podman: None,
             fallbacks: Vec::new(),
         }
     }

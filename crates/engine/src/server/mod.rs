@@ -17,6 +17,7 @@ mod places;
 mod recording;
 pub(crate) mod recover;
 mod sharing;
+mod shelf;
 mod signals;
 mod why;
 mod wire;
@@ -157,6 +158,9 @@ pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
         }
         Request::Bring { image, access, pack } => mounts.bring(image, access, pack).map(|()| Response::Coming),
         Request::Unmount { mountpoint } => mounts.unmount(&mountpoint).map(|how| Response::Unmounted { how }),
+        Request::PodmanRemove { mountpoint, name, force } => {
+            mounts.take_from_podman(&mountpoint, name.as_deref(), force).map(|how| Response::Unmounted { how })
+        }
         Request::Trace { mountpoint } => mounts.trace(&mountpoint).map(|file| Response::Trace { file }),
         Request::Why { mountpoint } => mounts.why(&mountpoint).map(|account| Response::Why(Box::new(account))),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),
@@ -176,8 +180,12 @@ fn failure(response: Response) -> Error {
 async fn maintain(mounts: Arc<Mounts>) {
     loop {
         tokio::time::sleep(MAINTENANCE).await;
-        let store = mounts.store().clone();
-        let done = tokio::task::spawn_blocking(move || store.maintain()).await;
+        let kept = mounts.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            kept.shelf().tidy();
+            kept.store().maintain()
+        })
+        .await;
         if let Ok(Err(error)) = done {
             tracing::warn!(%error, "maintenance of the store");
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tarpon_fetch::Fetcher;
 use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch};
-use tarpon_oci::Blob;
+use tarpon_oci::{Blob, Digest};
 use tarpon_store::Store;
 use tokio::runtime::Handle;
 
@@ -19,6 +19,7 @@ use super::memo::Memo;
 use super::metrics::Endpoint;
 use super::places::{Client, Leaving, Places};
 use super::recording::Recording;
+use super::shelf::Shelf;
 use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
 
@@ -29,6 +30,8 @@ pub(crate) struct Mounts {
     pub(super) images: Arc<Images>,
     backfills: Backfills,
     pub(super) endpoint: Endpoint,
+    /// What Podman is shown.
+    shelf: Shelf,
     runtime: Handle,
     pub(super) places: Arc<Places<Served>>,
     /// What a dead server had mounted and this one could not mount again.
@@ -60,7 +63,8 @@ impl Mounts {
         let images = Arc::new(Images::new(store.clone(), fetcher.clone()));
         let backfills = Backfills::new(store.clone(), fetcher, runtime.clone(), images.clone());
         let (places, lost, endpoint) = (Arc::default(), Mutex::default(), Endpoint::default());
-        Ok(Self { store, host, images, backfills, endpoint, runtime, places, lost })
+        let shelf = Shelf::new(engine);
+        Ok(Self { store, host, images, backfills, endpoint, shelf, runtime, places, lost })
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -92,6 +96,9 @@ impl Mounts {
 
     /// Mounts. The record is written before the kernel is asked, so that no kill leaves an unrecorded mount.
     pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
+        if request.podman.is_some() {
+            return self.show_to_podman(request);
+        }
         let image = self.images.load(&request)?;
         if let Some(why) = self.follow_hints(&mut request, &image) {
             request.fallbacks.push(why);
@@ -154,11 +161,49 @@ impl Mounts {
     }
 
     pub(super) fn unmount(&self, mountpoint: &Path) -> Result<Unmounted> {
+        if self.shelf.holds(mountpoint) {
+            return self.take_from_podman(mountpoint, None, false);
+        }
         self.look_around()?;
         let Some(leaving) = self.places.leave(mountpoint)? else { return self.give_up(mountpoint) };
         let how = leaving.mount().mounted.unmount().map_err(cannot_unmount)?;
         self.finish(leaving);
         Ok(how)
+    }
+
+    fn show_to_podman(&self, request: MountRequest) -> Result<MountStatus> {
+        let shown = self.shelf.add(&self.host, &self.images, &request)?;
+        if let Err(error) = self.store.touch_image(&request.manifest) {
+            tracing::debug!(%error, "the image's last use is not noted");
+        }
+        self.lost.lock().remove(&request.mountpoint);
+        self.backfills.begin(&request, &shown);
+        let mine = |status: &MountStatus| status.mountpoint == request.mountpoint;
+        self.status().into_iter().find(mine).ok_or_else(|| {
+            Error::new(ErrorKind::Other, "show the image to Podman", "somebody else has just taken it away again")
+        })
+    }
+
+    /// Takes an image away from Podman, or one of its names.
+    pub(super) fn take_from_podman(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Unmounted> {
+        match self.shelf.remove(mountpoint, name, force)? {
+            None => self.give_up(mountpoint),
+            Some(removed) => {
+                for manifest in removed {
+                    self.backfills.end(&manifest, || self.is_used(&manifest));
+                }
+                Ok(Unmounted::Clean)
+            }
+        }
+    }
+
+    /// What takes care of what Podman is shown from time to time.
+    pub(super) fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    fn is_used(&self, manifest: &Digest) -> bool {
+        self.shelf.shows(manifest) || self.places.mounted().iter().any(|served| served.request.manifest == *manifest)
     }
 
     /// Unmounts what a dead server left and could not be mounted again.
@@ -190,6 +235,7 @@ impl Mounts {
     /// All mounts, and what was lost.
     pub(super) fn status(&self) -> Vec<MountStatus> {
         let mut all: Vec<_> = self.places.mounted().iter().map(|served| self.describe(served)).collect();
+        all.extend(self.shelf.status(&self.backfills));
         all.extend(self.lost.lock().values().cloned());
         all.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
         all
@@ -234,8 +280,7 @@ impl Mounts {
         self.forget(&leaving.mount().request.mountpoint);
         let manifest = leaving.mount().request.manifest;
         leaving.free();
-        let is_mounted = || self.places.mounted().iter().any(|served| served.request.manifest == manifest);
-        self.backfills.end(&manifest, is_mounted);
+        self.backfills.end(&manifest, || self.is_used(&manifest));
     }
 
     pub(super) fn describe(&self, served: &Served) -> MountStatus {
@@ -288,6 +333,7 @@ impl Served {
             writable: request.writable.clone(),
             verification: verification.collect(),
             backfill: None,
+            podman: None,
             fallbacks: request.fallbacks.iter().cloned().chain(mode).chain(ranges).collect(),
             alive: mounted.is_attached(),
             problem: None,
@@ -318,7 +364,7 @@ fn spec(store: &Store, request: &MountRequest, image: &Image, recording: Option<
     }
 }
 
-fn cannot_mount(error: MountError) -> Error {
+pub(super) fn cannot_mount(error: MountError) -> Error {
     Error::new(ErrorKind::CannotMount, "mount", error)
 }
 

@@ -27,6 +27,9 @@ pub(super) async fn recover(mounts: &Arc<Mounts>) {
 /// Mounts it again, or forgets it if it is not there any more.
 async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String> {
     let memo = Memo::read(record);
+    if let Some(memo) = memo.as_ref().filter(|memo| memo.request.podman.is_some()) {
+        return show_again(mounts, memo).await;
+    }
     let was_there = tarpon_mount::clear(&record.mountpoint).map_err(|error| error.to_string())?;
     // What could not be mounted again earlier is gone from its place, and wanted there all the same.
     if !was_there && memo.as_ref().is_none_or(|memo| memo.problem.is_none()) {
@@ -52,6 +55,17 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
             tracing::info!(mountpoint = %record.mountpoint.display(), "mounted again");
             Ok(())
         }
+    }
+}
+
+/// Shows an image to Podman again. Whether its store was mounted does not matter: it was not after the machine was started
+/// anew, and whoever wants an image away says so.
+async fn show_again(mounts: &Arc<Mounts>, memo: &Memo) -> Result<(), String> {
+    // That of the dead server, which the first of the images finds.
+    tarpon_mount::clear_dead(&mounts.store().podman_folder()).map_err(|error| error.to_string())?;
+    match super::answer(mounts, Request::mount(memo.request.clone())).await {
+        Response::Failed { step, cause, .. } => Err(format!("{step}: {cause}")),
+        _ => Ok(()),
     }
 }
 

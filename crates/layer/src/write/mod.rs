@@ -21,7 +21,7 @@ mod prioritised;
 mod record;
 mod source;
 mod tar_split;
-mod time;
+pub(crate) mod time;
 mod zstd_chunked;
 
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@ const FIRST_SECOND: i64 = -62_104_060_800;
 const LAST_SECOND: i64 = 253_402_300_799;
 
 /// `YYYY-MM-DDTHH:MM:SS[.NNNNNNNNN]Z`; `None` for times outside of the years 2 to 9999.
-pub(super) fn format(time: Timestamp) -> Option<String> {
+pub fn format(time: Timestamp) -> Option<String> {
     if !(FIRST_SECOND..=LAST_SECOND).contains(&time.seconds) {
         return None;
     }

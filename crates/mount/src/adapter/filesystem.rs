@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use fuser::{
     BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags,
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen,
@@ -15,7 +16,7 @@ use fuser::{
 use tarpon_fs::{Content, DirEntry, Errno, Take};
 
 use super::convert::{self, node};
-use super::{Adapter, FOR_EVER, GENERATION, cached_open};
+use super::{Adapter, GENERATION, cached_open};
 
 /// Block size of `statfs`.
 const BLOCK: u32 = 4096;
@@ -29,8 +30,8 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let found = |reply: ReplyEntry, attr| match attr {
-            Some(attr) => reply.entry(&FOR_EVER, &convert::attributes(&attr), GENERATION),
-            None => reply.entry(&self.absence_lasts(), &convert::nothing(), GENERATION),
+            Some(attr) => reply.entry(&self.presence_lasts(node(parent)), &convert::attributes(&attr), GENERATION),
+            None => reply.entry(&self.absence_lasts(node(parent)), &convert::nothing(), GENERATION),
         };
         self.answer(
             reply,
@@ -51,7 +52,7 @@ impl Filesystem for Adapter {
         self.answer(
             reply,
             |files| files.attributes(node(inode)),
-            |reply, attr| reply.attr(&FOR_EVER, &convert::attributes(&attr)),
+            |reply, attr| reply.attr(&self.presence_lasts(node(inode)), &convert::attributes(&attr)),
         );
     }
 
@@ -107,6 +108,9 @@ impl Filesystem for Adapter {
         self.answer(
             reply,
             |files| {
+                if let Some(bytes) = files.held(node(inode)) {
+                    return Ok((Content { object: None, size: 0 }, Some(part(&bytes, offset, size))));
+                }
                 let content = files.content(node(inode))?;
                 Ok((content, self.reads.now(content, offset, size)?))
             },
@@ -120,9 +124,18 @@ impl Filesystem for Adapter {
         );
     }
 
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // Sticky, and lets the kernel keep the listing.
-        reply.error(fuser::Errno::ENOSYS);
+    fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        if !self.files.lists_change() {
+            // Sticky, and lets the kernel keep the listing.
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        let kept = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
+        let flags = if self.files.lasts(node(inode)) { kept } else { FopenFlags::empty() };
+        reply.opened(FileHandle(0), flags);
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        reply.ok();
     }
 
     fn readdir(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -135,12 +148,13 @@ impl Filesystem for Adapter {
     }
 
     fn readdirplus(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let lasts = self.presence_lasts(node(inode));
         let listed = self.guarded(|files| {
             let mut failure = None;
             files.read_dir(node(inode), offset, &mut |entry| match files.attributes(entry.node) {
                 Ok(attr) => {
                     let (name, attr) = (OsStr::from_bytes(entry.name), convert::attributes(&attr));
-                    full(reply.add(attr.ino, entry.next, name, &FOR_EVER, &attr, GENERATION))
+                    full(reply.add(attr.ino, entry.next, name, &lasts, &attr, GENERATION))
                 }
                 Err(errno) => {
                     failure = Some(errno);
@@ -287,6 +301,13 @@ impl Adapter {
             drop(request);
         });
     }
+}
+
+/// What of `bytes` a read gets.
+fn part(bytes: &Bytes, offset: u64, size: u32) -> Bytes {
+    let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+    let length = usize::try_from(size).unwrap_or(usize::MAX).min(bytes.len() - start);
+    bytes.slice(start..start + length)
 }
 
 fn full(no_room: bool) -> Take {

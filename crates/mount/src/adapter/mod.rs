@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use fuser::{FopenFlags, Generation, InitFlags, KernelConfig};
-use tarpon_fs::{Errno, Operations, Reads};
+use tarpon_fs::{Errno, NodeId, Operations, Reads};
 use tokio::runtime::Handle;
 
 pub(crate) use self::in_flight::InFlight;
 use self::opens::Opens;
 use self::reply::Refuse;
 
-/// How long the kernel may believe an answer: nothing that is mounted ever changes.
+/// How long the kernel may believe an answer: what lasts ([`Operations::lasts`]) never changes.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Largest request. The kernel allows no more without a sysctl.
 const REQUEST_BYTES: u32 = 1 << 20;
@@ -125,23 +125,30 @@ impl Adapter {
         })
     }
 
-    /// Whether a name that is not there may be remembered as such, and how long.
-    fn absence_lasts(&self) -> Duration {
-        if self.files.names_may_appear() { Duration::ZERO } else { FOR_EVER }
+    /// How long the kernel may believe what it was told of an inode, and of the names in it.
+    fn presence_lasts(&self, node: NodeId) -> Duration {
+        if self.files.lasts(node) { FOR_EVER } else { Duration::ZERO }
+    }
+
+    /// How long a name that is not in `parent` may be remembered as such.
+    fn absence_lasts(&self, parent: NodeId) -> Duration {
+        if self.files.names_may_appear() { Duration::ZERO } else { self.presence_lasts(parent) }
     }
 
     fn wanted_capabilities(&self) -> InitFlags {
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_ALLOW_IDMAP;
+        if !self.files.lists_change() {
+            wanted |= InitFlags::FUSE_NO_OPENDIR_SUPPORT;
+        }
         wanted |= match self.opens {
             None => InitFlags::FUSE_NO_OPEN_SUPPORT,
             Some(_) => InitFlags::FUSE_PASSTHROUGH,
         };
-        if self.files.has_xattrs() {
+        if self.files.has_access_lists() {
             // Access lists are obeyed as they are in mode native; it costs a question per inode.
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }

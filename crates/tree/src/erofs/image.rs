@@ -162,6 +162,16 @@ impl<B: AsRef<[u8]>> Image<B> {
         Ok(None)
     }
 
+    /// Whether nothing of layers below shows in this directory.
+    pub fn is_opaque(&self, nid: Nid) -> Result<bool, ImageError> {
+        for xattr in self.all_xattrs(nid)? {
+            if xattr?.is(prefixes::OPAQUE) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn all_xattrs(&self, nid: Nid) -> Result<Xattrs<'_>, ImageError> {
         let inode = self.inode(nid)?;
         let inline = self.slice(inode.xattr_start, inode.xattr_bytes)?;

@@ -17,6 +17,8 @@ pub(super) const LONG: u8 = 0x80;
 pub(super) const METACOPY: &[u8] = b"trusted.overlay.metacopy";
 /// The xattr that names the file with the data.
 pub(super) const REDIRECT: &[u8] = b"trusted.overlay.redirect";
+/// The xattr by which overlayfs knows a directory in which nothing of the layers below shows.
+pub(super) const OPAQUE: &[u8] = b"trusted.overlay.opaque";
 /// What is not shown to whoever asks for the xattrs of an image.
 pub(super) const HIDDEN: &[u8] = b"trusted.overlay.";
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use tarpon_layer::{ObjectId, Xattr};
 
-use super::prefixes::{self, METACOPY, REDIRECT};
+use super::prefixes::{self, METACOPY, OPAQUE, REDIRECT};
 use crate::tree::{Inode, Tree};
 
 /// Bytes before the ids of the shared xattrs.
@@ -69,6 +69,9 @@ impl<'a> XattrWriter<'a> {
         if let Some(object) = inode.object() {
             out.extend(entry(METACOPY, b""));
             out.extend(entry(REDIRECT, &redirect_to(&object.id)));
+        }
+        if inode.is_opaque() {
+            out.extend(entry(OPAQUE, b"y"));
         }
         for xattr in inode.xattrs() {
             if self.shared.contains_key(&key(xattr)) && left_to_share > 0 {

@@ -35,6 +35,7 @@ pub(super) fn number<'a>(
                 entry: placed.map(|placed| placed.entry),
                 layer: placed.map_or(0, |placed| placed.layer),
                 links: 0,
+                opaque: false,
             });
             u32::try_from(inodes.len() - 1).expect("no more inodes than names, whose number is checked")
         };

@@ -54,7 +54,7 @@ pub fn merge(layers: &[LayerIndex]) -> Result<Tree<'_>, MergeError> {
 }
 
 /// Directories are counted as file systems do: `.`, the name in the parent, and `..` of each subdirectory.
-fn count_subdirectories(dentries: &[tree::Dentry<'_>], inodes: &mut [Inode<'_>]) {
+pub(crate) fn count_subdirectories(dentries: &[tree::Dentry<'_>], inodes: &mut [Inode<'_>]) {
     for dentry in dentries {
         let inode = &mut inodes[dentry.inode as usize];
         if !matches!(inode.node(), Node::Directory) {

@@ -1,0 +1,52 @@
+//! `tarpon podman`: images that Podman sees without having pulled them.
+
+mod add;
+mod ls;
+mod rm;
+mod setup;
+
+use clap::{Args, Subcommand};
+
+use crate::cli::Global;
+use crate::failure::Result;
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon podman setup                                 once: tell Podman where to look
+  tarpon podman add docker.io/library/redis:7         show it an image; nothing is pulled
+  podman run docker.io/library/redis:7                starts at once, and fetches what it reads
+  tarpon podman ls
+  tarpon podman rm docker.io/library/redis:7
+
+After the machine was started anew, or when the server has died: tarpon recover.";
+
+/// Let Podman run images lazily
+///
+/// Images that are added appear in `podman images` under their own names and ids, from an additional image store that tarpon's
+/// server shows Podman. Needs root.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+#[command(disable_help_subcommand = true)]
+pub(crate) struct Podman {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Add(Box<add::Add>),
+    Rm(rm::Rm),
+    Ls(ls::Ls),
+    Setup(setup::Setup),
+}
+
+impl Podman {
+    pub(crate) fn run(self, global: &Global) -> Result {
+        match self.command {
+            Command::Add(command) => command.run(global),
+            Command::Rm(command) => command.run(global),
+            Command::Ls(command) => command.run(global),
+            Command::Setup(command) => command.run(global),
+        }
+    }
+}

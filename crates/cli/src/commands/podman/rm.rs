@@ -1,0 +1,71 @@
+//! `tarpon podman rm`.
+
+use clap::Args;
+use tarpon_engine::MountStatus;
+
+use super::super::session::Session;
+use crate::cli::Global;
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon podman rm docker.io/library/redis:7
+  tarpon podman rm 1f2e3d4c5b6a                an image id, or the beginning of one
+  tarpon podman rm --all";
+
+/// Digits of an id that are enough to mean it.
+const ID_DIGITS: usize = 8;
+
+/// Take images away from Podman
+///
+/// What was fetched of them stays in the store. Refused while a container uses the image, as far as that can be told.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Rm {
+    /// All of them
+    #[arg(short, long, conflicts_with = "images")]
+    all: bool,
+    /// Also those that containers use: what these have not read yet they cannot read any more, once the last image is gone
+    #[arg(short, long)]
+    force: bool,
+    /// Names or ids
+    #[arg(value_name = "IMAGE", required_unless_present = "all")]
+    images: Vec<String>,
+}
+
+impl Rm {
+    pub(super) fn run(self, global: &Global) -> Result {
+        let session = Session::open(global)?;
+        let known = session.engine().podman_images().doing(|| "cannot list the images")?;
+        let doing = |name: &str| format!("cannot take {name} away from Podman");
+        if self.all {
+            for image in &known {
+                let removed = session.engine().podman_remove(image, None, self.force);
+                removed.doing(|| doing(&image.image))?;
+            }
+        }
+        for name in &self.images {
+            let (image, its_name) = find(&known, name)
+                .ok_or_else(|| Failure::new(Exit::NotFound, format_args!("{}: it is not there", doing(name))))?;
+            session.engine().podman_remove(image, its_name, self.force).doing(|| doing(name))?;
+        }
+        Ok(())
+    }
+}
+
+/// The image that is meant, and by which of its names, if by one.
+fn find<'i>(images: &'i [MountStatus], wanted: &str) -> Option<(&'i MountStatus, Option<&'i str>)> {
+    let full = wanted.parse::<tarpon_oci::Reference>().map(|name| name.to_string()).ok();
+    let by_name = |image: &'i MountStatus| {
+        let names = &image.podman.as_ref()?.names;
+        let name = names.iter().find(|name| *name == wanted || Some(*name) == full.as_ref())?;
+        Some((image, Some(name.as_str())))
+    };
+    let wanted_id = wanted.strip_prefix("sha256:").unwrap_or(wanted);
+    let has_id = |image: &&MountStatus| {
+        let id = image.podman.as_ref().map(|podman| podman.id.hex());
+        wanted_id.len() >= ID_DIGITS && id.is_some_and(|id| id.starts_with(wanted_id))
+    };
+    images.iter().find_map(by_name).or_else(|| images.iter().find(has_id).map(|image| (image, None)))
+}

@@ -1,0 +1,289 @@
+//! What the layers of an image are as directories of their own, kept with the image's record.
+//!
+//! They are made once, when the image is added, of the indexes that preparing it left: merging takes as long as preparing did,
+//! and a container looks into every layer at its start. Kept they are as EROFS images, one after the other in one file, which is
+//! mapped and not read.
+//!
+//! A file that a layer above replaced shows in its own layer, and nowhere in the merged tree. Where such bytes are is told by a
+//! chunk table of its own behind the layers.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tarpon_layer::chunks::ChunkTableBuilder;
+use tarpon_layer::toc::Claim;
+use tarpon_layer::{LayerIndex, Node, ObjectId, packed};
+use tarpon_oci::{Compression, Digest, ImageConfig, Manifest};
+use tarpon_store::{ImageRecord, Store};
+use tarpon_tree::{Object, Tree, delta, erofs, merge};
+
+use super::ids::{self, Known};
+use crate::image::ImageRequest;
+use crate::prepare::{self, Layer};
+use crate::progress::Progress;
+use crate::{Engine, Error, ErrorKind, Result};
+
+/// Changes with everything that changes what is kept. Others are made anew.
+const VERSION: u32 = 1;
+/// Begins the file.
+const MAGIC: &[u8; 8] = b"tarpon f";
+/// Bytes of the magic and of the length of the head.
+const PREFIX: usize = 12;
+/// The head is shorter: 128 layers of 200 bytes, and names in their root directories.
+const HEAD_BYTES: usize = 64 << 20;
+/// Images in the file begin at multiples of this.
+const ALIGNMENT: usize = 4096;
+/// Blocks of a tar.
+const TAR_BLOCK: u64 = 512;
+
+/// What is kept of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Forms {
+    version: u32,
+    /// Lowest first.
+    pub(crate) layers: Vec<LayerForm>,
+    /// Names that the layers below the topmost have in their root directories.
+    pub(crate) names_below: Vec<Vec<u8>>,
+    /// The chunk table of what shows in no merged tree; empty if nothing is such.
+    hidden: (u64, u64),
+}
+
+/// One layer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LayerForm {
+    /// Its name in Podman's stores.
+    pub(crate) id: Digest,
+    /// Its diffID, or what stands in for it.
+    pub(crate) diff_id: Digest,
+    /// Whether the layer was hashed, so that it may be found by its digests.
+    pub(crate) is_hashed: bool,
+    /// Digest of its blob.
+    pub(crate) blob: Digest,
+    /// Bytes of its blob.
+    pub(crate) blob_size: u64,
+    /// How the blob is compressed, as containers/storage counts it.
+    pub(crate) compression: u8,
+    /// About as many bytes as its tar has.
+    pub(crate) size: u64,
+    /// Owner of the root directory.
+    pub(crate) uid: u32,
+    /// Its group.
+    pub(crate) gid: u32,
+    /// Its EROFS image.
+    image: (u64, u64),
+}
+
+impl Forms {
+    /// Reads what [`build`] made; `None` if it is of another version, or something else.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let (magic, rest) = bytes.split_first_chunk::<8>()?;
+        let (length, rest) = rest.split_first_chunk::<4>()?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        if magic != MAGIC || length > HEAD_BYTES {
+            return None;
+        }
+        let forms: Self = postcard::from_bytes(rest.get(..length)?).ok()?;
+        let ranges = forms.layers.iter().map(|layer| layer.image).chain([forms.hidden]);
+        let all_inside = ranges.into_iter().all(|at| range(at).is_some_and(|range| bytes.get(range).is_some()));
+        (forms.version == VERSION && !forms.layers.is_empty() && all_inside).then_some(forms)
+    }
+
+    /// The image of the layer with this number in `bytes`, which [`Forms::read`] read.
+    pub(crate) fn image(&self, bytes: &Bytes, number: usize) -> Bytes {
+        self.layers.get(number).and_then(|layer| range(layer.image)).map_or(Bytes::new(), |range| bytes.slice(range))
+    }
+
+    /// The chunk table of what shows in no merged tree.
+    pub(crate) fn hidden(&self, bytes: &Bytes) -> Option<Bytes> {
+        range(self.hidden).filter(|range| !range.is_empty()).map(|range| bytes.slice(range))
+    }
+}
+
+fn range((start, length): (u64, u64)) -> Option<Range<usize>> {
+    let end = usize::try_from(start.checked_add(length)?).ok()?;
+    Some(usize::try_from(start).ok()?..end)
+}
+
+impl Engine {
+    /// Makes sure that what Podman is shown of the image's layers is kept with its record.
+    pub(crate) async fn keep_forms(
+        &self,
+        request: &ImageRequest,
+        record: &ImageRecord,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let known = prepare::known_layers(self, request, record, progress).await?;
+        let (store, manifest) = (self.store().clone(), record.manifest);
+        let failed = |error| Error::new(ErrorKind::Other, "make directories of the layers", error);
+        tokio::task::spawn_blocking(move || keep(&store, &manifest, &known)).await.map_err(failed)?
+    }
+}
+
+fn keep(store: &Store, manifest: &Digest, known: &prepare::Known) -> Result<()> {
+    let failed = |cause: String| Error::new(ErrorKind::Store, "keep the layers' directories", cause);
+    let read = |found: std::result::Result<Option<_>, tarpon_store::StoreError>| {
+        found.map_err(|error| failed(error.to_string()))?.ok_or_else(|| failed("the image's record is damaged".into()))
+    };
+    let parsed = Manifest::parse(read(store.image_manifest(manifest))?).map_err(|error| failed(error.to_string()))?;
+    let config = ImageConfig::parse(read(store.image_config(manifest))?).map_err(|error| failed(error.to_string()))?;
+    let bytes = build(&parsed, &config, &known.layers, &known.indexes)?;
+    store.keep_image_forms(manifest, &bytes).map_err(|error| failed(error.to_string()))
+}
+
+/// The file for an image with these layers.
+fn build(manifest: &Manifest, config: &ImageConfig, layers: &[Layer], indexes: &[LayerIndex]) -> Result<Vec<u8>> {
+    let refused = |cause: String| Error::new(ErrorKind::Refused, "make directories of the layers", cause);
+    if layers.is_empty() {
+        return Err(refused("the image has no layers".into()));
+    }
+    let ids = layer_ids(manifest, config, layers, indexes).map_err(refused)?;
+    let mut file = File::default();
+    let mut forms = Forms { version: VERSION, layers: Vec::new(), names_below: Vec::new(), hidden: (0, 0) };
+    let mut objects: BTreeMap<ObjectId, Object> = BTreeMap::new();
+    let merge_up_to = |count: usize| merge(&indexes[..count]).map_err(|error| refused(error.to_string()));
+    let mut below = merge_up_to(0)?;
+    for (number, layer) in layers.iter().enumerate() {
+        let merged = merge_up_to(number + 1)?;
+        let alone = delta(indexes, &below, &merged);
+        objects.extend(alone.objects().map(|object| (object.id, object)));
+        let image = file.put(&erofs::write(&alone));
+        if number + 1 < layers.len() {
+            forms.names_below.extend(root_names(&merged));
+        } else {
+            for object in merged.objects() {
+                objects.remove(&object.id);
+            }
+        }
+        let root = merged.inode(merged.root()).attributes();
+        forms.layers.push(LayerForm {
+            id: ids[number].0,
+            diff_id: ids[number].1.diff_id(),
+            is_hashed: matches!(ids[number].1, Known::Content(_)),
+            blob: layer.blob.digest,
+            blob_size: layer.blob.size,
+            compression: compression(layer.compression),
+            size: tar_size(&indexes[number]),
+            uid: root.uid,
+            gid: root.gid,
+            image,
+        });
+        below = merged;
+    }
+    forms.names_below.sort_unstable();
+    forms.names_below.dedup();
+    if !objects.is_empty() {
+        forms.hidden = file.put(&hidden_table(&objects, indexes, layers).map_err(refused)?);
+    }
+    file.finish(forms).map_err(refused)
+}
+
+/// The id of each layer, and what it is known by.
+fn layer_ids(
+    manifest: &Manifest,
+    config: &ImageConfig,
+    layers: &[Layer],
+    indexes: &[LayerIndex],
+) -> std::result::Result<Vec<(Digest, Known)>, String> {
+    let mut ids: Vec<(Digest, Known)> = Vec::with_capacity(layers.len());
+    for (number, layer) in layers.iter().enumerate() {
+        let descriptor = manifest.layers.get(number).ok_or("the manifest has fewer layers")?;
+        let diff_id = config.diff_ids.get(number).copied().ok_or("the config has no diffID for a layer")?;
+        let claim = Claim::of(&descriptor.media_type, &descriptor.annotations, descriptor.size)
+            .map_err(|error| error.to_string())?;
+        let known = match claim {
+            _ if layer.needs_index() && layer.was_streamed() => Known::Content(diff_id),
+            Claim::Toc(claim) => Known::Toc(claim.digest()),
+            Claim::Plain => Known::Said(Digest::of(&packed::pack(&indexes[number]))),
+        };
+        let parent = ids.last().map(|(id, _)| *id);
+        ids.push((ids::layer(parent.as_ref(), &known.diff_id()), known));
+    }
+    Ok(ids)
+}
+
+fn root_names(tree: &Tree<'_>) -> Vec<Vec<u8>> {
+    tree.children(tree.root()).map(|at| tree.name(at).to_vec()).collect()
+}
+
+fn hidden_table(
+    objects: &BTreeMap<ObjectId, Object>,
+    indexes: &[LayerIndex],
+    layers: &[Layer],
+) -> std::result::Result<Vec<u8>, String> {
+    let mut builder = ChunkTableBuilder::new();
+    let mut numbers = Vec::with_capacity(layers.len());
+    for (layer, index) in layers.iter().zip(indexes) {
+        let number = builder.add_layer(layer.blob, layer.compression).map_err(|error| error.to_string())?;
+        builder.add_checkpoints(number, &index.checkpoints);
+        numbers.push(number);
+    }
+    for object in objects.values() {
+        let (first, count) = (object.first_chunk as usize, object.chunk_count as usize);
+        let chunks = indexes.get(object.layer).and_then(|index| index.chunks.get(first..)?.get(..count));
+        let chunks = chunks.ok_or("a file has chunks that its layer has not")?;
+        builder.add_object(object.id, object.size, numbers[object.layer], chunks).map_err(|error| error.to_string())?;
+    }
+    builder.finish().map_err(|error| error.to_string())
+}
+
+/// As containers/storage counts them: 1 is bzip2, 3 is xz.
+fn compression(compression: Compression) -> u8 {
+    match compression {
+        Compression::None => 0,
+        Compression::Gzip => 2,
+        Compression::Zstd => 4,
+    }
+}
+
+/// A header for each entry, and the bytes of files: the tar itself may have more.
+fn tar_size(index: &LayerIndex) -> u64 {
+    let size = |node: &Node| match node {
+        Node::File(content) => TAR_BLOCK.saturating_add(content.size.next_multiple_of(TAR_BLOCK)),
+        _ => TAR_BLOCK,
+    };
+    index.entries.iter().fold(2 * TAR_BLOCK, |sum, entry| sum.saturating_add(size(&entry.node)))
+}
+
+/// The file behind its head.
+#[derive(Default)]
+struct File(Vec<u8>);
+
+impl File {
+    /// Where the bytes are, counted from the end of the head.
+    fn put(&mut self, bytes: &[u8]) -> (u64, u64) {
+        let start = self.0.len();
+        self.0.extend_from_slice(bytes);
+        self.0.resize(self.0.len().next_multiple_of(ALIGNMENT), 0);
+        (start as u64, bytes.len() as u64)
+    }
+
+    fn finish(self, forms: Forms) -> std::result::Result<Vec<u8>, String> {
+        let encode = |forms: &Forms| postcard::to_stdvec(forms).map_err(|error| error.to_string());
+        // Larger offsets may make the head longer, by nine bytes each at most.
+        let room = (PREFIX + encode(&forms)?.len() + 10 * (forms.layers.len() + 1)).next_multiple_of(ALIGNMENT);
+        let moved = |(start, length): (u64, u64)| if length == 0 { (0, 0) } else { (start + room as u64, length) };
+        let layers = forms.layers.into_iter().map(|layer| LayerForm { image: moved(layer.image), ..layer });
+        let forms = Forms { layers: layers.collect(), hidden: moved(forms.hidden), ..forms };
+        let head = encode(&forms)?;
+        if head.len() > HEAD_BYTES {
+            return Err("the layers have too many names in their root directories".into());
+        }
+        let mut file = MAGIC.to_vec();
+        file.extend(u32::try_from(head.len()).map_err(|error| error.to_string())?.to_le_bytes());
+        file.extend(head);
+        file.resize(room, 0);
+        file.extend(self.0);
+        Ok(file)
+    }
+}
+
+#[cfg(test)]
+impl LayerForm {
+    /// A layer of which nothing but this matters.
+    pub(crate) fn test(id: Digest, diff_id: Digest, is_hashed: bool) -> Self {
+        let blob = Digest::of(b"blob");
+        Self { id, diff_id, is_hashed, blob, blob_size: 7, compression: 2, size: 1024, uid: 0, gid: 0, image: (0, 0) }
+    }
+}

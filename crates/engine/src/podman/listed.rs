@@ -1,0 +1,67 @@
+//! [`Listed`]: an image that Podman is shown, with all that showing it takes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tarpon_fs::DiffFs;
+use tarpon_oci::{Digest, ImageConfig};
+use tarpon_store::{Store, StoreError};
+
+use super::documents::{self, Originals};
+use super::forms::Forms;
+use crate::{Error, ErrorKind, Result};
+
+/// The parts of an image that come from its record.
+pub(crate) struct Listed {
+    pub(crate) originals: Originals,
+    pub(crate) created: Option<String>,
+    pub(crate) forms: Forms,
+    /// Each layer alone, lowest first.
+    pub(crate) alone: Vec<Arc<DiffFs<Bytes>>>,
+    /// The topmost layer as all of them together.
+    pub(crate) merged: Arc<DiffFs<Bytes>>,
+    /// The chunk table of what no merged tree shows.
+    pub(crate) hidden: Option<Bytes>,
+}
+
+impl Listed {
+    /// Reads the image's record. `tree` is its merged tree.
+    pub(crate) fn load(store: &Store, manifest: &Digest, tree: Bytes) -> Result<Self> {
+        let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
+        let gone = || failed("it is not in the store, or damaged".into());
+        let io = |error: StoreError| failed(error.to_string());
+        let text = store.image_manifest(manifest).map_err(io)?.ok_or_else(gone)?;
+        let config = store.image_config(manifest).map_err(io)?.ok_or_else(gone)?;
+        let originals = Originals {
+            manifest: (*text).clone(),
+            manifest_digest: *text.digest(),
+            config: (*config).clone(),
+            id: *config.digest(),
+        };
+        let config = ImageConfig::parse(config).map_err(|error| failed(error.to_string()))?;
+        let bytes = store.image_forms(manifest).map_err(io)?.map(Bytes::from_owner);
+        let forms = bytes.and_then(|bytes| Some((Forms::read(&bytes)?, bytes)));
+        let (forms, bytes) = forms.ok_or_else(|| {
+            failed("what its layers are is not kept with it".into()).hint("add the image again: tarpon podman add")
+        })?;
+        let damaged = |error: tarpon_tree::erofs::ImageError| failed(error.to_string());
+        let alone = (0..forms.layers.len()).map(|number| DiffFs::alone(forms.image(&bytes, number)).map(Arc::new));
+        let alone: Vec<_> = alone.collect::<std::result::Result<_, _>>().map_err(damaged)?;
+        // One layer alone is all of them together.
+        let merged = match &alone[..] {
+            [only] => only.clone(),
+            _ => {
+                let below = forms.names_below.iter().map(|name| name.clone().into_boxed_slice());
+                Arc::new(DiffFs::merged(tree, below).map_err(damaged)?)
+            }
+        };
+        let created = config.created.as_deref().and_then(documents::created);
+        let hidden = forms.hidden(&bytes);
+        Ok(Self { originals, created, forms, alone, merged, hidden })
+    }
+
+    /// The image's id in Podman.
+    pub(crate) fn id(&self) -> Digest {
+        self.originals.id
+    }
+}

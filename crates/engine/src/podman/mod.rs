@@ -1,0 +1,137 @@
+//! Images in Podman's sight: one file system that Podman reads as an additional store of images, in the format of
+//! containers/storage.
+//!
+//! ```text
+//! add: prepare ─► layers as directories (forms) ─► record ──► server: images.json, layers.json, overlay/ID/diff … ─► StoreFs
+//! ```
+//!
+//! What is served is worked out anew of all added images with each change ([`documents`], [`shelf`]) and shown at once. What
+//! Podman may take for true of other images as well is nothing that was not hashed as a whole ([`ids`]).
+
+mod documents;
+mod forms;
+mod guard;
+mod ids;
+mod in_use;
+mod listed;
+mod place;
+mod setup;
+mod view;
+
+use serde::{Deserialize, Serialize};
+use tarpon_oci::{Digest, Reference, Source};
+
+pub(crate) use self::guard::Guard;
+pub use self::guard::guard;
+pub(crate) use self::ids::link;
+pub(crate) use self::in_use::mounted as mounted_link;
+pub(crate) use self::listed::Listed;
+pub(crate) use self::place::make as make_place;
+pub use self::setup::Setup;
+pub(crate) use self::view::View;
+use crate::image::{ImageRequest, Prepared};
+use crate::progress::Progress;
+use crate::protocol::{Backfill, MountRequest, MountStatus};
+use crate::{Engine, Error, ErrorKind, Result};
+
+/// How Podman is to know an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodmanNames {
+    /// Its names. None: it is known by its id only.
+    pub names: Vec<String>,
+    /// When it was added, in nanoseconds since 1970: of two that want one name, the later one has it.
+    pub added: u64,
+}
+
+/// What is wanted of an image that is to be shown to Podman.
+#[derive(Debug, Clone, Default)]
+pub struct PodmanWish {
+    /// Its name there. None: its own.
+    pub name: Option<String>,
+    /// Whether the rest of it is brought in the background.
+    pub backfill: Backfill,
+}
+
+/// An image as Podman knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodmanImage {
+    /// Its id: the digest of its config.
+    pub id: Digest,
+    /// Its names.
+    pub names: Vec<String>,
+}
+
+impl Engine {
+    /// Shows a prepared image to Podman. Usable when it returns. Starts a server if none runs.
+    pub async fn podman_add(
+        &self,
+        request: &ImageRequest,
+        prepared: &Prepared,
+        wish: &PodmanWish,
+        progress: &dyn Progress,
+    ) -> Result<MountStatus> {
+        let name = full_name(&request.source, wish.name.as_deref())?;
+        let config = self.store().image_config(prepared.manifest());
+        let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
+        let config = config.map_err(|error| failed(error.to_string()))?;
+        let id = *config.ok_or_else(|| failed("it is not in the store, or damaged".into()))?.digest();
+        self.keep_forms(request, &prepared.record, progress).await?;
+        let added = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+        let added = u64::try_from(added).unwrap_or(u64::MAX);
+        let mount = MountRequest {
+            podman: Some(PodmanNames { names: vec![name], added }),
+            backfill: wish.backfill,
+            ..prepared.mount_on(image_place(&self.store().podman_folder(), &id))
+        };
+        self.client().mount(mount)
+    }
+
+    /// The images that Podman is shown, also if the server that showed them is dead.
+    pub fn podman_images(&self) -> Result<Vec<MountStatus>> {
+        Ok(self.mounts()?.into_iter().filter(|mount| mount.podman.is_some()).collect())
+    }
+
+    /// Tells Podman of the store, in the `storage.conf` at `file`, or no more with `undo`. Makes the folder that it then looks into.
+    pub fn podman_setup(&self, file: &std::path::Path, undo: bool) -> Result<Setup> {
+        let folder = self.store().podman_folder();
+        if !undo {
+            let failed = |error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error);
+            // What is mounted is not to be written to, and has all of it.
+            let mounted = tarpon_mount::mount_at(&folder).map_err(failed)?;
+            if !mounted.is_some_and(|mount| mount.is_ours()) {
+                place::make(&folder).map_err(failed)?;
+            }
+        }
+        setup::change(file, &folder, undo)
+    }
+
+    /// Takes an image away from Podman; only this name of it, if it has others.
+    ///
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if a container uses it, unless `force`.
+    pub fn podman_remove(&self, image: &MountStatus, name: Option<&str>, force: bool) -> Result<()> {
+        self.client().podman_remove(&image.mountpoint, name, force)
+    }
+}
+
+/// Where an image is, for whoever lists mounts.
+pub(crate) fn image_place(folder: &std::path::Path, id: &Digest) -> std::path::PathBuf {
+    folder.join("overlay-images").join(id.hex())
+}
+
+/// The name as Podman writes it: with its registry, and with a digest instead of a tag where one was given.
+fn full_name(source: &Source, name: Option<&str>) -> Result<String> {
+    let invalid = |cause: String| Error::new(ErrorKind::NotFound, "name the image", cause);
+    let reference = match (name, source) {
+        (Some(name), _) => name.parse::<Reference>().map_err(|error| invalid(error.to_string()))?,
+        (None, Source::Registry(reference)) => reference.clone(),
+        (None, _) => {
+            let cause = "an image of a layout or archive has no name in Podman".to_owned();
+            return Err(invalid(cause).hint("give it one: --name localhost/NAME:TAG"));
+        }
+    };
+    Ok(match reference.digest() {
+        Some(digest) => reference.pinned(*digest).to_string(),
+        None => reference.to_string(),
+    })
+}

@@ -1,0 +1,51 @@
+//! The directory that the store is mounted on: an empty store of the same format, so that Podman works also when nothing is
+//! mounted there. Without it, every command of Podman fails.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Directories of an empty store.
+const DIRECTORIES: [&str; 4] = ["overlay", "overlay/l", "overlay-images", "overlay-layers"];
+/// Files of an empty store, and what is in them.
+const FILES: [(&str, &str); 4] = [
+    ("overlay-images/images.json", "[]"),
+    ("overlay-images/images.lock", ""),
+    ("overlay-layers/layers.json", "[]"),
+    ("overlay-layers/layers.lock", ""),
+];
+
+/// Makes the empty store, or completes it. Nothing may be mounted on `folder`.
+pub(crate) fn make(folder: &Path) -> io::Result<()> {
+    let builder = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
+    builder(folder)?;
+    DIRECTORIES.iter().try_for_each(|name| builder(&folder.join(name)))?;
+    for (name, text) in FILES {
+        let path = folder.join(name);
+        match fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(path) {
+            Ok(mut file) => file.write_all(text.as_bytes())?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_store_is_made_once_and_completed_where_it_is_not_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("podman");
+        make(&store).unwrap();
+        assert_eq!(fs::read_to_string(store.join("overlay-images/images.json")).unwrap(), "[]");
+        fs::remove_file(store.join("overlay-layers/layers.json")).unwrap();
+        fs::write(store.join("overlay-images/images.lock"), "x").unwrap();
+        make(&store).unwrap();
+        assert_eq!(fs::read_to_string(store.join("overlay-layers/layers.json")).unwrap(), "[]");
+        assert_eq!(fs::read_to_string(store.join("overlay-images/images.lock")).unwrap(), "x", "what is there stays");
+    }
+}

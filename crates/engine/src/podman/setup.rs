@@ -1,0 +1,194 @@
+//! Telling Podman of the store: `additionalimagestores` in its `storage.conf`, of which everything else stays as it is written.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use toml_edit::{Array, DocumentMut, Item, Table, value};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Longest file that is read: Podman's own, with all its comments, has 10 KiB.
+const FILE_BYTES: u64 = 1 << 20;
+/// What a distribution's Podman reads where there is no file of the machine's own: a new one begins with it.
+const SHIPPED: &str = "/usr/share/containers/storage.conf";
+/// Podman 4 wants all three in the file.
+const LEAST: &str = "\
+[storage]
+driver = \"overlay\"
+runroot = \"/run/containers/storage\"
+graphroot = \"/var/lib/containers/storage\"
+";
+/// Ends the name of the copy of the file as it was before it was first changed.
+const BACKUP: &str = "before-tarpon";
+/// Permissions of a new file: everybody's Podman reads it.
+const MODE: u32 = 0o644;
+
+/// What became of a `storage.conf`.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Setup {
+    /// The file.
+    pub file: PathBuf,
+    /// The store that it names, or does not name any more.
+    pub store: PathBuf,
+    /// Whether it was changed; else it was as it should be.
+    pub changed: bool,
+    /// Where the file is as it was before.
+    pub backup: Option<PathBuf>,
+}
+
+/// Puts `store` among the additional stores of `file`, or takes it out.
+pub(crate) fn change(file: &Path, store: &Path, undo: bool) -> Result<Setup> {
+    let failed = |error: io::Error| {
+        Error::new(ErrorKind::Other, format!("change {}", file.display()), error)
+            .hint("--file names another storage.conf, for $CONTAINERS_STORAGE_CONF")
+    };
+    let name = store.to_str().ok_or_else(|| failed(io::Error::other("the path of the store is not UTF-8")))?;
+    let before = read(file).map_err(failed)?;
+    let same = Setup { file: file.to_owned(), store: store.to_owned(), changed: false, backup: None };
+    let text = match (&before, undo) {
+        (Some(text), _) => text.clone(),
+        (None, true) => return Ok(same),
+        (None, false) => read(Path::new(SHIPPED)).ok().flatten().unwrap_or_else(|| LEAST.to_owned()),
+    };
+    let after = edit(&text, name, undo).map_err(|cause| failed(io::Error::other(cause)))?;
+    if before.as_ref() == Some(&after) {
+        return Ok(same);
+    }
+    let backup = before.map(|before| keep(file, &before)).transpose().map_err(failed)?;
+    write(file, &after).map_err(failed)?;
+    Ok(Setup { changed: true, backup, ..same })
+}
+
+fn read(file: &Path) -> io::Result<Option<String>> {
+    let mut text = String::new();
+    match fs::File::open(file) {
+        Ok(opened) => opened.take(FILE_BYTES + 1).read_to_string(&mut text)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if text.len() as u64 > FILE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {FILE_BYTES} bytes")));
+    }
+    Ok(Some(text))
+}
+
+/// The text of a `storage.conf` with the store in it, or without.
+pub(crate) fn edit(text: &str, store: &str, undo: bool) -> std::result::Result<String, String> {
+    let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| error.message().to_owned())?;
+    let lists = |item: &Item| item.as_array().is_some_and(|array| array.iter().any(|at| at.as_str() == Some(store)));
+    let known = document.get("storage").and_then(|item| item.get("options"));
+    let is_there = known.and_then(|item| item.get(KEY)).is_some_and(lists);
+    if is_there != undo {
+        return Ok(text.to_owned());
+    }
+    let options = table(document.as_table_mut(), "storage").and_then(|storage| table(storage, "options"))?;
+    match options.get_mut(KEY) {
+        None => drop(options.insert(KEY, value(Array::from_iter([store])))),
+        Some(item) => {
+            let array = item.as_array_mut().ok_or(format!("{KEY} is not a list"))?;
+            if undo {
+                array.retain(|at| at.as_str() != Some(store));
+            } else {
+                array.push(store);
+            }
+            if array.is_empty() {
+                options.remove(KEY);
+            }
+        }
+    }
+    Ok(document.to_string())
+}
+
+const KEY: &str = "additionalimagestores";
+
+/// The table of this name; a new one if there is none.
+fn table<'t>(parent: &'t mut Table, name: &str) -> std::result::Result<&'t mut Table, String> {
+    let item = parent.entry(name).or_insert_with(|| Item::Table(Table::new()));
+    item.as_table_mut().ok_or(format!("{name} is not a table"))
+}
+
+/// Keeps the file as it was before anything of ours was in it.
+fn keep(file: &Path, text: &str) -> io::Result<PathBuf> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".");
+    name.push(BACKUP);
+    let backup = PathBuf::from(name);
+    match fs::OpenOptions::new().write(true).create_new(true).open(&backup) {
+        Ok(mut new) => new.write_all(text.as_bytes())?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    Ok(backup)
+}
+
+/// Replaces the file at once. Where it is a link, what that leads to is replaced.
+fn write(file: &Path, text: &str) -> io::Result<()> {
+    let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    let folder = target.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder)?;
+    let mut new = tempfile::NamedTempFile::new_in(folder)?;
+    new.write_all(text.as_bytes())?;
+    let before = fs::metadata(&target).ok();
+    let mode = before.as_ref().map_or(MODE, |before| before.permissions().mode());
+    new.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+    if let Some(before) = before {
+        std::os::unix::fs::fchown(new.as_file(), Some(before.uid()), Some(before.gid()))?;
+    }
+    new.persist(&target).map(drop).map_err(|error| error.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORE: &str = "/var/lib/tarpon/podman";
+
+    fn there_and_back(text: &str) -> String {
+        let with = edit(text, STORE, false).unwrap();
+        assert_eq!(edit(&with, STORE, false).unwrap(), with, "once is enough");
+        assert_eq!(edit(&with, STORE, true).unwrap(), text, "nothing else was changed");
+        with
+    }
+
+    #[test]
+    fn the_store_comes_in_and_goes_out_and_all_else_stays_as_it_is_written() {
+        let text = "# mine\n[storage]\ndriver = \"overlay\"   # not vfs\n\n[storage.options]\n# Lists.\nsize = \"\"\n\n\
+            [storage.options.overlay]\nmountopt = \"nodev\"\n";
+        let with = there_and_back(text);
+        let line = format!("additionalimagestores = [\"{STORE}\"]\n");
+        assert_eq!(with, text.replace("size = \"\"\n", &format!("size = \"\"\n{line}")));
+        let others = "[storage.options]\nadditionalimagestores = [ \"/a\" ]\n";
+        assert!(there_and_back(others).contains("\"/a\""));
+    }
+
+    #[test]
+    fn a_file_without_the_tables_gets_them() {
+        let with = edit(LEAST, STORE, false).unwrap();
+        assert_eq!(with, format!("{LEAST}\n[storage.options]\nadditionalimagestores = [\"{STORE}\"]\n"));
+        assert_eq!(edit("", STORE, true).unwrap(), "", "what is not there need not be taken out");
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_not_touched() {
+        for text in ["[storage", "storage = 1\n", "[storage.options]\nadditionalimagestores = \"/a\"\n"] {
+            assert!(edit(text, STORE, false).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_file_is_kept_as_it_was_before_it_was_first_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("storage.conf");
+        fs::write(&file, LEAST).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let done = change(&file, Path::new(STORE), false).unwrap();
+        assert!(done.changed);
+        assert_eq!(fs::read_to_string(done.backup.unwrap()).unwrap(), LEAST);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!change(&file, Path::new(STORE), false).unwrap().changed);
+        let undone = change(&file, Path::new(STORE), true).unwrap();
+        assert_eq!(fs::read_to_string(undone.backup.unwrap()).unwrap(), LEAST, "not what we made of it");
+    }
+}

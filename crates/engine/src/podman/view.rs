@@ -1,0 +1,96 @@
+//! [`View`]: everything that Podman is shown at one moment, as a tree of files.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tarpon_fs::{DiffFs, Directory, Item};
+use tarpon_oci::Digest;
+
+use super::documents::{self, Image, Layer};
+use super::forms::LayerForm;
+use super::ids;
+use super::listed::Listed;
+
+/// What the tree is made of, step by step.
+#[derive(Default)]
+pub(crate) struct View<'l> {
+    layers: Vec<Layer>,
+    listed: HashSet<Digest>,
+    images: Vec<Image>,
+    overlay: BTreeMap<String, Item>,
+    links: BTreeMap<String, Item>,
+    image_files: BTreeMap<String, Item>,
+    /// The images by their topmost layers, which show all layers below as well.
+    topmost: HashMap<Digest, &'l Listed>,
+}
+
+impl<'l> View<'l> {
+    /// A view of `images`.
+    pub(crate) fn new(images: impl IntoIterator<Item = &'l Listed>) -> Self {
+        let topmost = images.into_iter().filter_map(|image| Some((image.forms.layers.last()?.id, image)));
+        Self { topmost: topmost.collect(), ..Self::default() }
+    }
+
+    /// Adds the layers of an image that are not there yet.
+    pub(crate) fn add_layers(&mut self, store: &str, image: &Listed) {
+        let created = image.created.as_deref();
+        let mut below: Vec<Digest> = Vec::new();
+        for (form, alone) in image.forms.layers.iter().zip(&image.alone) {
+            if self.listed.insert(form.id) {
+                // Of several layers there are two forms, and this is the better one to look things up in.
+                let merged = self.topmost.get(&form.id).map(|image| &image.merged);
+                let is_alone = below.is_empty() || merged.is_none();
+                if !is_alone {
+                    // Who looks for the layer by its digest, to put it on top of others, takes the first and wants it alone.
+                    let id = ids::alone(&form.id);
+                    self.add_layer(store, form, &id, &below, alone);
+                    self.layers.push(Layer::new(form, &id, below.last(), created));
+                }
+                let diff = merged.filter(|_| !is_alone).unwrap_or(alone);
+                self.add_layer(store, form, &form.id, &below, diff);
+                self.layers.push(Layer::new(form, &form.id, below.last(), created));
+            }
+            below.push(form.id);
+        }
+    }
+
+    fn add_layer(&mut self, store: &str, form: &LayerForm, id: &Digest, below: &[Digest], diff: &Arc<DiffFs<Bytes>>) {
+        let text = |text: String| Item::File(Bytes::from(text));
+        let link = ids::link(store, id);
+        let mut items =
+            BTreeMap::from([("link".to_owned(), text(link.clone())), ("diff".to_owned(), Item::Layer(diff.clone()))]);
+        if !below.is_empty() {
+            let lower: Vec<_> = below.iter().rev().map(|id| format!("l/{}", ids::link(store, id))).collect();
+            items.insert("lower".to_owned(), text(lower.join(":")));
+        }
+        self.links.insert(link, Item::Link(format!("../{}/diff", id.hex())));
+        let (uid, gid) = (form.uid, form.gid);
+        self.overlay.insert(id.hex(), Item::Directory(Directory { uid, gid, items }));
+    }
+
+    /// Adds an image under these names. Its layers are there.
+    pub(crate) fn add_image(&mut self, image: &Listed, names: &[String]) {
+        let Some(top) = image.forms.layers.last() else { return };
+        self.images.push(Image::new(&image.originals, names, &top.id, image.created.as_deref()));
+        let files = image.originals.files().map(|(name, _, bytes)| (documents::file_name(&name), Item::File(bytes)));
+        let directory = Directory { uid: 0, gid: 0, items: files.into() };
+        self.image_files.insert(image.originals.id.hex(), Item::Directory(directory));
+    }
+
+    /// The tree. `change` is another text for each change.
+    pub(crate) fn finish(mut self, change: &str) -> Directory {
+        let directory = |items| Item::Directory(Directory { uid: 0, gid: 0, items });
+        let lock = Item::File(documents::lock(change));
+        let lock_of_images = Item::File(documents::lock(change));
+        self.overlay.insert("l".to_owned(), directory(self.links));
+        self.image_files.insert("images.json".to_owned(), Item::File(documents::text(&self.images)));
+        self.image_files.insert("images.lock".to_owned(), lock_of_images);
+        let layers = Directory::of([("layers.json", Item::File(documents::text(&self.layers))), ("layers.lock", lock)]);
+        Directory::of([
+            ("overlay", directory(self.overlay)),
+            ("overlay-images", directory(self.image_files)),
+            ("overlay-layers", Item::Directory(layers)),
+        ])
+    }
+}

@@ -1,0 +1,100 @@
+//! The layers of an image that was prepared before, as its record was made of them.
+
+use tarpon_layer::LayerIndex;
+use tarpon_oci::{ImageConfig, Manifest};
+use tarpon_store::{ImageRecord, Part, Store};
+use tarpon_tree::{erofs, merge};
+
+use super::layers::{self, Layer};
+use super::{Extent, kept};
+use crate::image::ImageRequest;
+use crate::index::is_by_index;
+use crate::progress::Progress;
+use crate::{Engine, Error, ErrorKind, Result, access};
+
+/// An image's layers.
+pub(crate) struct Known {
+    /// Lowest first; their indexes are taken out.
+    pub(crate) layers: Vec<Layer>,
+    /// The indexes.
+    pub(crate) indexes: Vec<LayerIndex>,
+}
+
+impl Known {
+    fn of(layers: Vec<Layer>) -> Self {
+        let taken = layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer));
+        let (indexes, layers) = taken.unzip();
+        Self { layers, indexes }
+    }
+}
+
+/// The layers, lowest first: as they are kept, or indexed anew where they are not any more.
+///
+/// # Errors
+/// [`ErrorKind::Refused`] if the layers are not what the record was made of: then they are not what is mounted of the image.
+pub(crate) async fn known_layers(
+    engine: &Engine,
+    request: &ImageRequest,
+    record: &ImageRecord,
+    progress: &dyn Progress,
+) -> Result<Known> {
+    let (store, known) = (engine.store().clone(), record.clone());
+    let kept = blocking(move || {
+        let kept = kept_layers(&store, &known)?.map(Known::of);
+        Ok(kept.filter(|kept| fit(&kept.indexes, &known)))
+    });
+    if let Some(kept) = kept.await? {
+        return Ok(kept);
+    }
+    let repository = access::open(&request.text, &request.access).await?;
+    let image = access::resolve(&repository, &request.platform).await?;
+    if *image.manifest.digest() != record.manifest {
+        let cause = "the name means another image by now, and what is known of this one's layers is not kept any more";
+        return Err(Error::new(ErrorKind::Refused, "read the layers", cause).hint("add it with --pull always"));
+    }
+    // What this brings is needed until it is kept with the image's record, which protects it.
+    let _pin = engine.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
+    let extent = Extent::Index(&request.index, None);
+    let layers = layers::index_all(engine.store(), &repository, &image, extent, progress).await?.layers;
+    let known = record.clone();
+    blocking(move || {
+        let layers = Known::of(layers);
+        if fit(&layers.indexes, &known) {
+            return Ok(layers);
+        }
+        let cause = "the layers are not what its record was made of";
+        Err(Error::new(ErrorKind::Refused, "read the layers", cause)
+            .hint("remove the record with `tarpon cache rm`, then try again"))
+    })
+    .await
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Error::new(ErrorKind::Other, "read the layers", error))?
+}
+
+/// All layers, if all are kept.
+fn kept_layers(store: &Store, record: &ImageRecord) -> Result<Option<Vec<Layer>>> {
+    let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
+    let gone = || failed("it is not in the store, or damaged".into());
+    let manifest = store.image_manifest(&record.manifest).map_err(|error| failed(error.to_string()))?;
+    let manifest = Manifest::parse(manifest.ok_or_else(gone)?).map_err(|error| failed(error.to_string()))?;
+    let config = store.image_config(&record.manifest).map_err(|error| failed(error.to_string()))?;
+    let config = ImageConfig::parse(config.ok_or_else(gone)?).map_err(|error| failed(error.to_string()))?;
+    let wanted = layers::wanted(&manifest.layers)?;
+    let layer = |(number, descriptor): (usize, &tarpon_oci::Descriptor)| {
+        let wanted = wanted.iter().find(|wanted| wanted.blob.digest == descriptor.digest)?;
+        let kept = kept::load(store, wanted.blob, &wanted.claim);
+        kept.filter(|kept| kept.is_what_config_names(&config, number)).or_else(|| {
+            let known = record.layers.get(number).filter(|known| is_by_index(&known.verification))?;
+            kept::said_layer(store, &record.manifest, wanted.blob, known)
+        })
+    };
+    Ok(manifest.layers.iter().enumerate().map(layer).collect())
+}
+
+/// Whether the merge of the layers is the tree of the record.
+fn fit(indexes: &[LayerIndex], record: &ImageRecord) -> bool {
+    let tree = record.part(Part::Tree).map(|part| part.digest);
+    merge(indexes).is_ok_and(|merged| Some(tarpon_oci::Digest::of(&erofs::write(&merged))) == tree)
+}

@@ -1,0 +1,306 @@
+//! [`Shelf`]: the images that Podman is shown, in one mount on the store's `podman` folder.
+//!
+//! It is mounted with the first image and unmounted with the last one. Each image has a record among those of mounts, which keeps
+//! it from eviction and brings it back. Adding shows layers before the image that names them, and removing an image leaves its layers
+//! for a while: Podman reads the two lists one after the other.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tarpon_fetch::ImageHandle;
+use tarpon_fs::{Directory, StoreFs};
+use tarpon_layer::Timestamp;
+use tarpon_layer::chunks::ChunkTable;
+use tarpon_mount::{Host, Mounted};
+use tarpon_oci::Digest;
+use tarpon_store::Store;
+
+use super::backfill::Backfills;
+use super::images::{Image, Images};
+use super::memo::Memo;
+use super::mounts::cannot_mount;
+use crate::podman::{self, Guard, Listed, PodmanImage, View};
+use crate::protocol::{LayerVerification, MountRequest, MountStatus};
+use crate::{Engine, Error, ErrorKind, Result};
+
+/// How long the layers of a removed image stay: longer than a command of Podman takes from one list to the other.
+const RETIREMENT: Duration = Duration::from_secs(20);
+
+/// What is shown.
+pub(super) struct Shelf {
+    store: Store,
+    folder: PathBuf,
+    server_command: Vec<OsString>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By their ids.
+    images: BTreeMap<Digest, Entry>,
+    /// Removed ones, whose layers are still listed.
+    retired: Vec<(Instant, Entry)>,
+    shown: Option<Shown>,
+    /// By manifest: what no merged tree shows can be fetched as long as the server lives, as all else can.
+    hidden: HashMap<Digest, ImageHandle>,
+    changes: u64,
+}
+
+struct Entry {
+    request: MountRequest,
+    image: Arc<Image>,
+    listed: Listed,
+}
+
+struct Shown {
+    files: Arc<StoreFs>,
+    mounted: Mounted,
+    _guard: Option<Guard>,
+}
+
+impl Entry {
+    fn names(&self) -> &[String] {
+        self.request.podman.as_ref().map_or(&[], |podman| &podman.names)
+    }
+
+    fn added(&self) -> u64 {
+        self.request.podman.as_ref().map_or(0, |podman| podman.added)
+    }
+
+    fn links(&self, store: &str) -> impl Iterator<Item = String> {
+        self.listed.forms.layers.iter().map(move |layer| podman::link(store, &layer.id))
+    }
+}
+
+impl Shelf {
+    pub(super) fn new(engine: &Engine) -> Self {
+        let store = engine.store().clone();
+        let folder = store.podman_folder();
+        Self { store, folder, server_command: engine.server_command().to_vec(), state: Mutex::default() }
+    }
+
+    /// Whether an image is at this place, shown or not.
+    pub(super) fn holds(&self, mountpoint: &Path) -> bool {
+        mountpoint.starts_with(&self.folder)
+    }
+
+    /// Whether the image with this manifest is shown.
+    pub(super) fn shows(&self, manifest: &Digest) -> bool {
+        self.state.lock().images.values().any(|entry| entry.request.manifest == *manifest)
+    }
+
+    /// Shows an image, and mounts if nothing is shown yet.
+    pub(super) fn add(&self, host: &Host, images: &Images, request: &MountRequest) -> Result<Arc<Image>> {
+        let image = images.load(request)?;
+        let listed = Listed::load(&self.store, &request.manifest, image.tree.bytes.clone())?;
+        let id = listed.id();
+        let mut state = self.state.lock();
+        if !state.hidden.contains_key(&request.manifest)
+            && let Some(table) = listed.hidden.clone()
+        {
+            let failed = |error| Error::new(ErrorKind::Store, "load the image's record", error);
+            let table = ChunkTable::open(table).map_err(failed)?;
+            let handle = images.fetcher().add_image(table, image.source(), request.image.as_str());
+            state.hidden.insert(request.manifest, handle);
+        }
+        let mut request = request.clone();
+        request.mountpoint = podman::image_place(&self.folder, &id);
+        self.settle_names(&mut state, id, &mut request);
+        let memo = Memo::new(&request).write(&self.store);
+        memo.map_err(|error| Error::new(ErrorKind::Store, "record the image", error))?;
+        let before = state.images.insert(id, Entry { request: request.clone(), image: image.clone(), listed });
+        // Layers first. One that is replaced has the same id and other layers.
+        let retired = before.map(|before| (Instant::now(), before));
+        state.retired.extend(retired);
+        if let Err(error) = self.show(&mut state, host, Some(id)) {
+            state.images.remove(&id);
+            self.forget(&request.mountpoint);
+            return Err(error);
+        }
+        Ok(image)
+    }
+
+    /// A name is one image's. The later one has it, and another goes on without, as in Podman.
+    fn settle_names(&self, state: &mut State, id: Digest, request: &mut MountRequest) {
+        let Some(podman) = &mut request.podman else { return };
+        if let Some(same) = state.images.get(&id) {
+            let more: Vec<_> = same.names().iter().filter(|name| !podman.names.contains(name)).cloned().collect();
+            podman.names.extend(more);
+        }
+        for (_, other) in state.images.iter_mut().filter(|(other, _)| **other != id) {
+            if other.added() > podman.added {
+                podman.names.retain(|name| !other.names().contains(name));
+            } else if other.names().iter().any(|name| podman.names.contains(name)) {
+                if let Some(others) = &mut other.request.podman {
+                    others.names.retain(|name| !podman.names.contains(name));
+                }
+                self.note(&other.request);
+            }
+        }
+    }
+
+    fn note(&self, request: &MountRequest) {
+        if let Err(error) = Memo::new(request).write(&self.store) {
+            tracing::warn!(%error, "the names of an image are not noted");
+        }
+    }
+
+    fn forget(&self, mountpoint: &Path) {
+        if let Err(error) = self.store.forget_mount(mountpoint) {
+            tracing::warn!(%error, "the record of an image stays behind");
+        }
+    }
+
+    /// Takes an image away, or only the name, if it has others. `None` if it is not shown; else the manifests that are not
+    /// any more.
+    pub(super) fn remove(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Option<Vec<Digest>>> {
+        let mut state = self.state.lock();
+        let id = mountpoint.file_name().and_then(|id| Digest::from_hex(id.to_str()?).ok());
+        let Some(entry) = id.and_then(|id| state.images.get_mut(&id)) else { return Ok(None) };
+        if let Some(podman) = entry.request.podman.as_mut().filter(|podman| podman.names.len() > 1)
+            && let Some(name) = name
+        {
+            podman.names.retain(|other| other != name);
+            let request = entry.request.clone();
+            self.note(&request);
+            self.publish(&mut state, None);
+            return Ok(Some(Vec::new()));
+        }
+        let id = entry.listed.id();
+        if !force {
+            self.refuse_if_used(&state, &id)?;
+        }
+        let Some(entry) = state.images.remove(&id) else { return Ok(None) };
+        let manifest = entry.request.manifest;
+        self.forget(&entry.request.mountpoint);
+        state.retired.push((Instant::now(), entry));
+        self.publish(&mut state, None);
+        if state.images.is_empty() {
+            state.retired.clear();
+            // Dropped, it is unmounted; lazily if a container uses it.
+            state.shown = None;
+        }
+        Ok(Some(vec![manifest]))
+    }
+
+    fn refuse_if_used(&self, state: &State, id: &Digest) -> Result<()> {
+        let store = self.folder.to_string_lossy();
+        let others = state.images.iter().filter(|(other, _)| *other != id);
+        let others: HashSet<String> = others.flat_map(|(_, entry)| entry.links(&store)).collect();
+        let links = state.images.get(id).into_iter().flat_map(|entry| entry.links(&store));
+        let links: HashSet<String> = links.filter(|link| !others.contains(link)).collect();
+        match podman::mounted_link(&links) {
+            None => Ok(()),
+            Some(link) => {
+                let cause = format!("a container uses it: its root is an overlay with the layer {link}");
+                Err(Error::new(ErrorKind::CannotMount, "unmount its layers", cause)
+                    .hint("remove the container first (podman ps --all --storage), or use --force"))
+            }
+        }
+    }
+
+    /// Drops the layers of images that were removed some time ago.
+    pub(super) fn tidy(&self) {
+        let mut state = self.state.lock();
+        let before = state.retired.len();
+        state.retired.retain(|(since, _)| since.elapsed() < RETIREMENT);
+        if state.retired.len() < before {
+            self.publish(&mut state, None);
+        }
+    }
+
+    /// All images.
+    pub(super) fn status(&self, backfills: &Backfills) -> Vec<MountStatus> {
+        let state = self.state.lock();
+        let alive = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
+        state.images.values().map(|entry| describe(entry, alive, backfills)).collect()
+    }
+
+    /// Shows what is there, mounting it if need be. `new`: an image whose layers are shown before itself.
+    fn show(&self, state: &mut State, host: &Host, new: Option<Digest>) -> Result<()> {
+        if state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached()) {
+            self.publish(state, new);
+            return Ok(());
+        }
+        state.shown = None;
+        tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
+        podman::make_place(&self.folder)
+            .map_err(|error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error))?;
+        let root = self.view(state, |_| true);
+        let files = Arc::new(StoreFs::new(root, now()));
+        let mounted = host.mount_files(files.clone(), &self.folder).map_err(|error| {
+            cannot_mount(error).hint("images are shown to Podman by root, with /dev/fuse; `tarpon doctor` says more")
+        })?;
+        let guard = Guard::start(&self.server_command, &self.folder);
+        if let Err(error) = &guard {
+            tracing::warn!(%error, "nobody will unmount Podman's store if this server is killed");
+        }
+        state.shown = Some(Shown { files, mounted, _guard: guard.ok().flatten() });
+        Ok(())
+    }
+
+    /// Shows what is there, if anything is mounted.
+    fn publish(&self, state: &mut State, new: Option<Digest>) {
+        let Some(files) = state.shown.as_ref().map(|shown| shown.files.clone()) else { return };
+        if let Some(new) = new {
+            files.set(self.view(state, |id| *id != new), now());
+        }
+        files.set(self.view(state, |_| true), now());
+    }
+
+    fn view(&self, state: &mut State, is_listed: impl Fn(&Digest) -> bool) -> Directory {
+        state.changes += 1;
+        let change = format!("{} {:?} {}", std::process::id(), now(), state.changes);
+        let store = self.folder.to_string_lossy();
+        let mut images: Vec<&Entry> = state.images.values().collect();
+        images.sort_by_key(|entry| entry.added());
+        let mut view = View::new(images.iter().map(|entry| &entry.listed));
+        let retired = state.retired.iter().map(|(_, entry)| entry);
+        images.iter().copied().chain(retired).for_each(|entry| view.add_layers(&store, &entry.listed));
+        for entry in images.iter().filter(|entry| is_listed(&entry.listed.id())) {
+            view.add_image(&entry.listed, entry.names());
+        }
+        view.finish(&change)
+    }
+}
+
+fn describe(entry: &Entry, alive: bool, backfills: &Backfills) -> MountStatus {
+    let Entry { request, image, listed } = entry;
+    let (transfers, counters) = (image.transfers(), image.counters());
+    let verification = image.layers().into_iter().map(|layer| LayerVerification {
+        digest: layer.digest,
+        format: layer.format,
+        state: layer.verification,
+    });
+    MountStatus {
+        image: request.image.clone(),
+        manifest: request.manifest,
+        mountpoint: request.mountpoint.clone(),
+        mode: "podman".to_owned(),
+        writable: request.writable.clone(),
+        podman: Some(PodmanImage { id: listed.id(), names: entry.names().to_vec() }),
+        verification: verification.collect(),
+        backfill: backfills.status(&request.manifest),
+        metrics: None,
+        fallbacks: request.fallbacks.clone(),
+        alive,
+        problem: None,
+        credentials_lost: request.credentials_lost,
+        server: std::process::id(),
+        image_bytes: image.record.compressed_size(),
+        fetched_bytes: transfers.bytes,
+        requests: transfers.requests,
+        failed_reads: counters.failed_reads,
+        last_error: counters.last_error.clone().filter(|_| counters.failed_reads > 0),
+        counters: serde_json::to_value(counters).unwrap_or_default(),
+    }
+}
+
+fn now() -> Timestamp {
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Timestamp { seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX), nanoseconds: now.subsec_nanos() }
+}

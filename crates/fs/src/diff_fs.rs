@@ -1,0 +1,201 @@
+//! [`DiffFs`]: what overlayfs is shown of one layer of an image.
+//!
+//! There are two forms, and in a stack of all layers of an image they are worth the same:
+//!
+//! - *alone*: what the layer adds to those below it (`tarpon_tree::delta`).
+//! - *merged*: the merged tree of the layer and all below it. Each directory in its root is opaque, so overlayfs looks below for
+//!   nothing but names in the root. A name that layers below have in their roots and the tree has not is a whiteout. Whoever looks
+//!   a path up in a deep stack finds all of it in this one layer.
+//!
+//! Why they are equal: what is below an opaque directory hides nothing and shows nothing, a file hides what is below it, and the
+//! root, which overlayfs merges whatever is written on it, shows exactly the names of the tree.
+
+use std::collections::HashSet;
+
+use tarpon_layer::Timestamp;
+use tarpon_tree::erofs::ImageError;
+
+use crate::{Attr, Content, DirEntry, Errno, ImageFs, Kind, NodeId, Operations, Take, Totals};
+
+/// The xattr by which overlayfs knows an opaque directory.
+const OPAQUE: &[u8] = b"trusted.overlay.opaque";
+
+/// Node ids of whiteouts that are not in the image begin here. Node ids of inodes are below: they count 32 bytes of the image.
+const WHITEOUTS: u64 = 1 << 33;
+/// Bits of the largest node id.
+pub(crate) const NODE_BITS: u32 = 34;
+/// Positions in the root's listing of whiteouts that are not in the image begin here, far behind those of the image.
+const WHITEOUT_POSITIONS: u64 = 1 << 62;
+
+/// One layer. `B` is where the bytes of its tree are.
+pub struct DiffFs<B> {
+    files: ImageFs<B>,
+    /// None of the form *alone*, whose image says which directories are opaque.
+    merged: Option<Merged>,
+}
+
+struct Merged {
+    opaque: HashSet<NodeId>,
+    /// Sorted.
+    whiteouts: Vec<Box<[u8]>>,
+}
+
+impl<B: AsRef<[u8]> + Send + Sync + 'static> DiffFs<B> {
+    /// The layer as the difference in `image`.
+    pub fn alone(image: B) -> Result<Self, ImageError> {
+        let files = ImageFs::new(image)?;
+        if files.size() / 32 >= WHITEOUTS {
+            return Err(ImageError::Corrupt("it is too large"));
+        }
+        Ok(Self { files, merged: None })
+    }
+
+    /// The layer as the merged tree in `image`, where layers below have the names `below` in their roots.
+    pub fn merged(image: B, below: impl IntoIterator<Item = Box<[u8]>>) -> Result<Self, ImageError> {
+        let alone = Self::alone(image)?;
+        let mut opaque = HashSet::new();
+        let mut present = HashSet::new();
+        let corrupt = |_: Errno| ImageError::Corrupt("root directory");
+        alone
+            .files
+            .read_dir(NodeId::ROOT, 0, &mut |entry| {
+                if entry.name != b"." && entry.name != b".." {
+                    present.insert(Box::<[u8]>::from(entry.name));
+                    opaque.extend((entry.kind == Kind::Directory).then_some(entry.node));
+                }
+                Take::More
+            })
+            .map_err(corrupt)?;
+        let mut whiteouts: Vec<_> = below.into_iter().filter(|name| !present.contains(name)).collect();
+        whiteouts.sort_unstable();
+        whiteouts.dedup();
+        Ok(Self { merged: Some(Merged { opaque, whiteouts }), ..alone })
+    }
+
+    fn whiteouts(&self) -> &[Box<[u8]>] {
+        self.merged.as_ref().map_or(&[], |merged| &merged.whiteouts)
+    }
+
+    fn is_opaque(&self, node: NodeId) -> Result<bool, Errno> {
+        match &self.merged {
+            Some(merged) => Ok(merged.opaque.contains(&node)),
+            None => self.files.is_opaque(node),
+        }
+    }
+}
+
+fn whiteout(index: u64) -> Attr {
+    Attr {
+        node: NodeId(WHITEOUTS + index),
+        kind: Kind::CharDevice,
+        mode: 0,
+        links: 1,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        mtime: Timestamp::default(),
+        device: (0, 0),
+    }
+}
+
+/// Which whiteout a node id is, if it is none of the image.
+fn added(node: NodeId) -> Option<u64> {
+    node.0.checked_sub(WHITEOUTS)
+}
+
+impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for DiffFs<B> {
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr, Errno> {
+        if added(parent).is_some() {
+            return Err(Errno::NotADirectory);
+        }
+        match self.files.lookup(parent, name) {
+            Err(Errno::NotFound) if parent == NodeId::ROOT => {
+                let index = self.whiteouts().binary_search_by(|whiteout| (**whiteout).cmp(name));
+                index.map(|index| whiteout(index as u64)).map_err(|_| Errno::NotFound)
+            }
+            found => found,
+        }
+    }
+
+    fn attributes(&self, node: NodeId) -> Result<Attr, Errno> {
+        match added(node) {
+            Some(index) if index < self.whiteouts().len() as u64 => Ok(whiteout(index)),
+            Some(_) => Err(Errno::Stale),
+            None => self.files.attributes(node),
+        }
+    }
+
+    fn read_link(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        if added(node).is_some() { Err(Errno::Invalid) } else { self.files.read_link(node) }
+    }
+
+    fn read_dir(&self, node: NodeId, position: u64, take: &mut dyn FnMut(DirEntry<'_>) -> Take) -> Result<(), Errno> {
+        if added(node).is_some() {
+            return Err(Errno::NotADirectory);
+        }
+        let mut is_full = false;
+        if position < WHITEOUT_POSITIONS {
+            self.files.read_dir(node, position, &mut |entry| {
+                let taken = take(entry);
+                is_full = taken == Take::Enough;
+                taken
+            })?;
+        }
+        if is_full || node != NodeId::ROOT {
+            return Ok(());
+        }
+        let first = position.saturating_sub(WHITEOUT_POSITIONS);
+        for (index, name) in (0_u64..).zip(self.whiteouts()).skip_while(|(index, _)| *index < first) {
+            let (node, kind) = (NodeId(WHITEOUTS + index), Kind::CharDevice);
+            if take(DirEntry { name, node, kind, next: WHITEOUT_POSITIONS + index + 1 }) == Take::Enough {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if added(node).is_some() {
+            return Err(Errno::NoAttribute);
+        }
+        if name == OPAQUE {
+            return if self.is_opaque(node)? { Ok(b"y".to_vec()) } else { Err(Errno::NoAttribute) };
+        }
+        self.files.xattr(node, name)
+    }
+
+    fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        if added(node).is_some() {
+            return Ok(Vec::new());
+        }
+        let mut names = self.files.xattr_names(node)?;
+        if self.is_opaque(node)? {
+            names.extend(OPAQUE);
+            names.push(0);
+        }
+        Ok(names)
+    }
+
+    fn has_xattrs(&self) -> bool {
+        true
+    }
+
+    fn content(&self, node: NodeId) -> Result<Content, Errno> {
+        if added(node).is_some() { Err(Errno::Invalid) } else { self.files.content(node) }
+    }
+
+    fn forget(&self, _: NodeId, _: u64) {}
+
+    fn names_may_appear(&self) -> bool {
+        false
+    }
+
+    fn has_access_lists(&self) -> bool {
+        // No layer format can say them.
+        false
+    }
+
+    fn totals(&self) -> Totals {
+        self.files.totals()
+    }
+}

@@ -1,0 +1,219 @@
+//! What a layer adds to the layers below it, as a directory that overlayfs puts on top of theirs.
+//!
+//! It is made of two merged trees, without the layer and with it, and not of the layer's entries: attributes of directories
+//! that the layer implies come from below, and a removal of what is not there leaves nothing. So by construction it is what
+//! makes the one tree of the other. What the layer lists is in it, also where it lists what was there before.
+//!
+//! A name that is gone is a whiteout, the character device 0:0. A whiteout is made only where the layers below show the name:
+//! overlayfs hides whiteouts in directories that several layers have, and lists them in others. For the same reason a
+//! directory of which nothing is left is opaque, and there are no whiteouts in it.
+
+use std::sync::LazyLock;
+
+use tarpon_layer::{Attributes, Device, Entry, LayerIndex, LayerPath, Node};
+
+use crate::merge::count_subdirectories;
+use crate::tree::{Dentry, DentryId, Inode, Tree};
+use crate::{Kind, objects};
+
+static WHITEOUT: LazyLock<Entry> = LazyLock::new(|| Entry {
+    path: LayerPath::root(),
+    node: Node::CharDevice(Device { major: 0, minor: 0 }),
+    attributes: Attributes::default(),
+});
+
+/// The difference between `below`, which is the merge of some of the lowest `layers`, and `merged`, which is the merge of one
+/// more of them. The root is always there, with the attributes that it has in `merged`.
+pub fn delta<'a>(layers: &'a [LayerIndex], below: &Tree<'a>, merged: &Tree<'a>) -> Tree<'a> {
+    let twins = Twins::new(below, merged);
+    let emitted = twins.emitted();
+    let mut builder =
+        Builder { twins, emitted, dentries: Vec::new(), inodes: Vec::new(), numbers: Vec::new(), whiteout: None };
+    builder.numbers = vec![None; merged.inodes.len()];
+    builder.walk();
+    let Builder { dentries, mut inodes, .. } = builder;
+    count_subdirectories(&dentries, &mut inodes);
+    let objects = objects::representatives(layers, &inodes);
+    let objects = objects.unwrap_or_else(|_| unreachable!("all of them are in one merged tree, which was checked"));
+    Tree { dentries, inodes, objects, dropped_xattrs: 0 }
+}
+
+/// Where the names of the merged tree are in the one below.
+struct Twins<'t, 'a> {
+    below: &'t Tree<'a>,
+    merged: &'t Tree<'a>,
+    /// By name of the merged tree: the same path below, unless an opaque directory is between.
+    twin: Vec<Option<DentryId>>,
+    opaque: Vec<bool>,
+    /// Names of each directory that are not there any more.
+    gone: Vec<Vec<&'a [u8]>>,
+}
+
+impl<'t, 'a> Twins<'t, 'a> {
+    fn new(below: &'t Tree<'a>, merged: &'t Tree<'a>) -> Self {
+        let count = merged.dentries.len();
+        let mut twins =
+            Self { below, merged, twin: vec![None; count], opaque: vec![false; count], gone: vec![Vec::new(); count] };
+        twins.twin[0] = Some(below.root());
+        // In pre-order: a directory's twin is known before those of its names are looked for.
+        merged.walk().for_each(|directory| twins.pair(directory, &mut |_, _| {}));
+        let shares = twins.shares();
+        for directory in merged.walk() {
+            // Overlayfs takes no root for opaque.
+            let is_opaque = directory != merged.root()
+                && twins.has_names_below(directory)
+                && !merged.children(directory).any(|at| shares[at.index()]);
+            if is_opaque {
+                twins.hide_below(directory);
+            } else {
+                let mut gone = Vec::new();
+                twins.pair(directory, &mut |_, name| gone.push(name));
+                twins.gone[directory.index()] = gone;
+            }
+        }
+        twins
+    }
+
+    /// The directory below that `directory` is merged with.
+    fn merges_with(&self, directory: DentryId) -> Option<DentryId> {
+        let is_directory = |tree: &Tree<'a>, at| tree.inode(at).kind() == Kind::Directory;
+        let twin = self.twin[directory.index()].filter(|twin| is_directory(self.below, *twin));
+        twin.filter(|_| is_directory(self.merged, directory))
+    }
+
+    fn has_names_below(&self, directory: DentryId) -> bool {
+        self.merges_with(directory).is_some_and(|twin| self.below.children(twin).next().is_some())
+    }
+
+    /// Finds the twins of what is in `directory`, and tells which names below have none. Both lists ascend.
+    fn pair(&mut self, directory: DentryId, gone: &mut dyn FnMut(DentryId, &'a [u8])) {
+        let Some(twin) = self.merges_with(directory) else { return };
+        let (below, merged) = (self.below, self.merged);
+        let mut here = merged.children(directory).peekable();
+        for there in below.children(twin) {
+            let name = below.name(there);
+            while here.next_if(|at| merged.name(*at) < name).is_some() {}
+            match here.next_if(|at| merged.name(*at) == name) {
+                Some(at) => self.twin[at.index()] = Some(there),
+                None => gone(there, name),
+            }
+        }
+    }
+
+    /// Whether the name stands for what it stood for below. Entries are compared by where they lie: both trees borrow them.
+    fn is_same(&self, at: DentryId) -> bool {
+        let entry = self.merged.inode(at).entry;
+        self.twin[at.index()].is_some_and(|twin| match (self.below.inode(twin).entry, entry) {
+            (None, None) => true,
+            (Some(was), Some(is)) => std::ptr::eq(was, is),
+            _ => false,
+        })
+    }
+
+    /// For each name whether anything of the layers below shows at it or below it.
+    fn shares(&self) -> Vec<bool> {
+        let mut shares: Vec<bool> = self.merged.walk().map(|at| self.is_same(at)).collect();
+        for at in (1..shares.len()).rev() {
+            shares[self.merged.dentries[at].parent as usize] |= shares[at];
+        }
+        shares
+    }
+
+    /// Makes a directory opaque. What is in it has no twins any more.
+    fn hide_below(&mut self, directory: DentryId) {
+        self.opaque[directory.index()] = true;
+        let end = self.merged.dentries[directory.index()].end as usize;
+        self.twin[directory.index() + 1..end].fill(None);
+    }
+
+    /// For each name whether it is in the difference: itself, or for the sake of what is in it.
+    fn emitted(&self) -> Vec<bool> {
+        let is_changed =
+            |at: DentryId| !self.is_same(at) || self.opaque[at.index()] || !self.gone[at.index()].is_empty();
+        let mut emitted: Vec<bool> = self.merged.walk().map(is_changed).collect();
+        emitted[0] = true;
+        for at in (1..emitted.len()).rev() {
+            emitted[self.merged.dentries[at].parent as usize] |= emitted[at];
+        }
+        emitted
+    }
+}
+
+/// A name in a directory of the difference.
+#[derive(Clone, Copy)]
+enum Child<'a> {
+    Kept(DentryId),
+    Gone(&'a [u8]),
+}
+
+struct Builder<'t, 'a> {
+    twins: Twins<'t, 'a>,
+    emitted: Vec<bool>,
+    dentries: Vec<Dentry<'a>>,
+    inodes: Vec<Inode<'a>>,
+    /// By number of the merged tree.
+    numbers: Vec<Option<u32>>,
+    /// All whiteouts are one inode.
+    whiteout: Option<u32>,
+}
+
+impl<'a> Builder<'_, 'a> {
+    fn walk(&mut self) {
+        let root = self.twins.merged.root();
+        self.add(b"", 0, Child::Kept(root));
+        // Directories that the walk is in; no more than paths are deep.
+        let mut open = vec![(0, self.children(root).into_iter())];
+        while let Some((parent, children)) = open.last_mut() {
+            let parent = *parent;
+            let Some(child) = children.next() else {
+                self.dentries[parent as usize].end = number(self.dentries.len());
+                open.pop();
+                continue;
+            };
+            match child {
+                Child::Gone(name) => drop(self.add(name, parent, child)),
+                Child::Kept(at) => {
+                    let number = self.add(self.twins.merged.name(at), parent, child);
+                    open.push((number, self.children(at).into_iter()));
+                }
+            }
+        }
+    }
+
+    fn children(&self, directory: DentryId) -> Vec<Child<'a>> {
+        let merged = self.twins.merged;
+        let kept = merged.children(directory).filter(|at| self.emitted[at.index()]).map(Child::Kept);
+        let gone = self.twins.gone[directory.index()].iter().map(|name| Child::Gone(name));
+        let mut children: Vec<Child<'a>> = kept.chain(gone).collect();
+        children.sort_by_key(|child| match child {
+            Child::Kept(at) => merged.name(*at),
+            Child::Gone(name) => name,
+        });
+        children
+    }
+
+    /// Adds a name, with its inode if that is new. Returns the number of the name.
+    fn add(&mut self, name: &'a [u8], parent: u32, child: Child<'a>) -> u32 {
+        let known = match child {
+            Child::Kept(at) => &mut self.numbers[self.twins.merged.inode_number(at)],
+            Child::Gone(_) => &mut self.whiteout,
+        };
+        let inode = *known.get_or_insert_with(|| {
+            self.inodes.push(match child {
+                Child::Kept(at) => {
+                    Inode { links: 0, opaque: self.twins.opaque[at.index()], ..*self.twins.merged.inode(at) }
+                }
+                Child::Gone(_) => Inode { entry: Some(&WHITEOUT), layer: 0, links: 0, opaque: false },
+            });
+            number(self.inodes.len() - 1)
+        });
+        self.inodes[inode as usize].links += 1;
+        let at = number(self.dentries.len());
+        self.dentries.push(Dentry { name, parent, end: at + 1, inode });
+        at
+    }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).expect("no more names than in two trees, whose numbers are checked")
+}

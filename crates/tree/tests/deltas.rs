@@ -1,0 +1,94 @@
+//! What a layer adds to those below it.
+
+use tarpon_layer::LayerIndex;
+use tarpon_testkit::entries::{dir, file, layer, link, opaque, symlink, whiteout};
+use tarpon_tree::{Kind, Tree, delta, erofs, merge};
+
+/// The difference that the topmost layer makes: for each name its kind, `W` for a whiteout, `D` for an opaque directory.
+fn topmost(layers: &[LayerIndex]) -> Vec<String> {
+    let below = merge(&layers[..layers.len() - 1]).unwrap();
+    let merged = merge(layers).unwrap();
+    let delta = delta(layers, &below, &merged);
+    let image = erofs::Image::open(erofs::write(&delta)).unwrap();
+    image.check().unwrap();
+    lines(&delta, &image)
+}
+
+fn lines(delta: &Tree<'_>, image: &erofs::Image<Vec<u8>>) -> Vec<String> {
+    let line = |at| {
+        let (path, inode) = (delta.path(at), delta.inode(at));
+        let nid = image.resolve(&path).unwrap().expect("what the tree has, the image has");
+        assert_eq!(image.is_opaque(nid).unwrap(), inode.is_opaque());
+        let letter = match (inode.kind(), inode.device()) {
+            (Kind::CharDevice, Some(device)) if (device.major, device.minor) == (0, 0) => 'W',
+            (Kind::Directory, _) if inode.is_opaque() => 'D',
+            (kind, _) => kind.letter(),
+        };
+        format!("{letter} /{}", String::from_utf8(path).unwrap())
+    };
+    delta.walk().map(line).collect()
+}
+
+#[test]
+fn the_lowest_layer_adds_itself() {
+    assert_eq!(topmost(&[layer([dir("a"), file("a/f", "1")])]), ["d /", "d /a", "f /a/f"]);
+}
+
+#[test]
+fn what_is_as_before_is_left_out_and_what_is_listed_again_is_in() {
+    let lowest = layer([dir("a"), file("a/f", "1"), file("a/g", "2"), dir("b"), file("b/f", "3")]);
+    assert_eq!(topmost(&[lowest, layer([file("a/f", "1")])]), ["d /", "d /a", "f /a/f"]);
+}
+
+#[test]
+fn a_directory_that_the_layer_does_not_list_is_as_below() {
+    let layers = [layer([dir("a").mode(0o700).owner(7, 8)]), layer([file("a/b/f", "1")])];
+    let (below, merged) = (merge(&layers[..1]).unwrap(), merge(&layers).unwrap());
+    let delta = delta(&layers, &below, &merged);
+    let attributes = |path: &[u8]| delta.inode(delta.lookup(path).unwrap()).attributes();
+    assert_eq!((attributes(b"a").mode, attributes(b"a").uid), (0o700, 7));
+    assert_eq!((attributes(b"a/b").mode, attributes(b"a/b").uid), (0o755, 0));
+}
+
+#[test]
+fn whiteouts_are_of_what_is_there() {
+    let lowest = layer([dir("a"), file("a/f", "1"), file("a/g", "2"), file("h", "3")]);
+    let removing = layer([whiteout("a/f"), whiteout("a/none"), whiteout("none/x"), whiteout("h")]);
+    assert_eq!(topmost(&[lowest, removing]), ["d /", "d /a", "W /a/f", "W /h"]);
+}
+
+#[test]
+fn a_directory_of_which_nothing_is_left_is_opaque_with_all_that_is_new_in_it() {
+    let lowest = layer([dir("a"), dir("a/d"), file("a/d/f", "1"), file("a/g", "2")]);
+    for marker in [opaque("a"), whiteout("a")] {
+        let layers = [lowest.clone(), layer([marker, dir("a"), dir("a/d"), file("a/d/new", "3")])];
+        assert_eq!(topmost(&layers), ["d /", "D /a", "d /a/d", "f /a/d/new"]);
+    }
+    let emptied = [lowest, layer([whiteout("a/d"), whiteout("a/g")])];
+    assert_eq!(topmost(&emptied), ["d /", "D /a"]);
+}
+
+#[test]
+fn the_root_is_never_opaque() {
+    let lowest = layer([dir("a"), file("a/f", "1"), file("g", "2")]);
+    assert_eq!(topmost(&[lowest, layer([opaque(""), dir("a"), file("new", "3")])]), ["d /", "D /a", "W /g", "f /new"]);
+}
+
+#[test]
+fn files_and_directories_replace_each_other() {
+    let lowest = layer([dir("a"), file("a/f", "1"), symlink("b", "a")]);
+    assert_eq!(
+        topmost(&[lowest, layer([file("a", "2"), dir("b"), file("b/f", "3")])]),
+        ["d /", "f /a", "d /b", "f /b/f"]
+    );
+}
+
+#[test]
+fn links_of_one_layer_stay_links_and_one_to_below_is_a_file_of_its_own() {
+    let layers = [layer([file("f", "1")]), layer([link("g", "f"), file("h", "2"), link("i", "h")])];
+    let (below, merged) = (merge(&layers[..1]).unwrap(), merge(&layers).unwrap());
+    let delta = delta(&layers, &below, &merged);
+    let names: Vec<_> = delta.walk().map(|at| (delta.path(at), delta.inode(at).links())).collect();
+    assert_eq!(names, [(b"".to_vec(), 2), (b"g".to_vec(), 1), (b"h".to_vec(), 2), (b"i".to_vec(), 2)]);
+    assert_eq!(delta.objects().len(), 2);
+}
