@@ -280,6 +280,53 @@ impl File {
 }
 
 #[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(images: &[&[u8]]) -> Vec<u8> {
+        let mut file = File::default();
+        let layers = images.iter().map(|image| {
+            let id = Digest::of(image);
+            LayerForm { image: file.put(image), ..LayerForm::test(id, id, true) }
+        });
+        let layers = layers.collect();
+        let hidden = file.put(b"table");
+        file.finish(Forms { version: VERSION, layers, names_below: vec![b"old".to_vec()], hidden }).unwrap()
+    }
+
+    #[test]
+    fn what_was_put_in_comes_out() {
+        let images: [&[u8]; 3] = [b"lowest", &[7; 5000], b"top"];
+        let bytes = Bytes::from(file(&images));
+        let forms = Forms::read(&bytes).unwrap();
+        for (number, image) in images.iter().enumerate() {
+            assert_eq!(forms.image(&bytes, number), *image);
+        }
+        assert_eq!(forms.hidden(&bytes).unwrap(), "table");
+        assert_eq!(forms.names_below, [b"old"]);
+        assert!(forms.image(&bytes, 3).is_empty());
+    }
+
+    #[test]
+    fn what_is_cut_off_or_something_else_is_refused_and_damage_leads_nowhere_else() {
+        let whole = file(&[b"lowest", b"top"]);
+        assert!(Forms::read(&[]).is_none());
+        assert!(Forms::read(&file(&[])).is_none(), "an image has layers");
+        for length in 0..whole.len() - ALIGNMENT {
+            assert!(Forms::read(&whole[..length]).is_none(), "{length}");
+        }
+        for at in 0..600 {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0xff;
+            let damaged = Bytes::from(damaged);
+            if let Some(forms) = Forms::read(&damaged) {
+                (0..forms.layers.len()).for_each(|number| drop(forms.image(&damaged, number)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
 impl LayerForm {
     /// A layer of which nothing but this matters.
     pub(crate) fn test(id: Digest, diff_id: Digest, is_hashed: bool) -> Self {
