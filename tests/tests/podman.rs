@@ -74,6 +74,186 @@ impl Bed {
     }
 
     fn images(&self) -> Vec<Value> {
+        let listed: Value = serde_json::from_str(&self.podman(&["images", "--format", "json"])).unwrap();
+        listed.as_array().unwrap().clone()
+    }
+
+    /// Layers in Podman's own store.
+    fn own_layers(&self) -> usize {
+        let text = std::fs::read_to_string(self.podman.path().join("root/overlay-layers/layers.json"));
+        let layers: Value = serde_json::from_str(&text.unwrap_or_else(|_| "[]".to_owned())).unwrap();
+        layers.as_array().unwrap().len()
+    }
+
+    fn place(&self) -> PathBuf {
+        self.tarpon.store().join("podman").canonicalize().unwrap()
+    }
+
+    fn is_mounted(&self) -> bool {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        mounts.contains(&format!(" {} ", self.place().display()))
+    }
+
+    fn kill_server(&self) {
+        let pid = self.tarpon.status().unwrap()[0]["server"].as_i64().expect("a server");
+        kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
+    }
+
+    /// Images as `images.json` has them.
+    fn listed(&self) -> Vec<Value> {
+        let text = std::fs::read(self.place().join("overlay-images/images.json")).unwrap();
+        serde_json::from_slice::<Value>(&text).unwrap().as_array().unwrap().clone()
+    }
+
+    fn layers(&self) -> Vec<Value> {
+        let text = std::fs::read(self.place().join("overlay-layers/layers.json")).unwrap();
+        serde_json::from_slice::<Value>(&text).unwrap().as_array().unwrap().clone()
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = self.command(&["podman", "--cgroup-manager", "cgroupfs", "rm", "--all", "--force", "-t", "0"]).output();
+        let _ = self.tarpon.output("podman", &["rm", "--all", "--force"]);
+        let _ = rustix::mount::unmount(self.tarpon.store().join("podman"), UnmountFlags::DETACH);
+        let _ = rustix::mount::unmount(self.podman.path().join("root/overlay"), UnmountFlags::DETACH);
+    }
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn failed(output: &Output) -> String {
+    assert!(!output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn images_are_listed_as_they_are_and_run_without_being_pulled() {
+    let Some(bed) = Bed::new() else { return };
+    for name in ["debian-base:gzip", "redis:zstdchunked", "python:estargz"] {
+        bed.add(name);
+        let image = bed.image(name);
+        let raw = run(Command::new("skopeo").args(["inspect", "--tls-verify=false", &format!("docker://{image}")]));
+        let expected: Value = serde_json::from_str(&raw.unwrap()).unwrap();
+        let shown: Value = serde_json::from_str(&bed.podman(&["inspect", &image])).unwrap();
+        assert_eq!(shown[0]["Digest"], expected["Digest"], "{name}");
+        assert_eq!(shown[0]["RepoTags"], serde_json::json!([image]));
+        assert_eq!(shown[0]["Created"], expected["Created"]);
+        assert_eq!(shown[0]["Config"]["Env"], expected["Env"]);
+        let id = shown[0]["Id"].as_str().unwrap();
+        let file = bed.place().join("overlay-images").join(id).join("manifest");
+        let manifest: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        assert_eq!(manifest["config"]["digest"], format!("sha256:{id}"));
+    }
+    assert_eq!(bed.images().len(), 3);
+    let answer = bed.container(&[], &bed.image("python:estargz"), &["python3", "-c", "print(6 * 7)"]);
+    assert_eq!(answer, "42\n");
+    let version = bed.container(&[], &bed.image("redis:zstdchunked"), &["redis-server", "--version"]);
+    assert!(version.starts_with("Redis server"), "{version}");
+    bed.container(&[], &bed.image("debian-base:gzip"), &["cat", "/etc/debian_version"]);
+    assert_eq!(bed.own_layers(), 0, "nothing was pulled");
+    let status = bed.tarpon.status().unwrap();
+    let python = status.as_array().unwrap().iter().find(|at| at["image"] == bed.image("python:estargz").as_str());
+    let (fetched, all) = (&python.unwrap()["fetched_bytes"], &python.unwrap()["image_bytes"]);
+    assert!(fetched.as_u64() < all.as_u64().map(|all| all / 3), "{fetched} of {all}");
+}
+
+#[test]
+fn what_is_built_on_an_image_holds_what_is_new_and_pulls_find_the_layers_here() {
+    let Some(bed) = Bed::new() else { return };
+    for name in ["redis:gzip", "python:estargz"] {
+        bed.add(name);
+        let folder = bed.podman.path().join("build");
+        std::fs::create_dir_all(&folder).unwrap();
+        let text = format!("FROM {}\nRUN echo built > /etc/built && rm /etc/passwd-\n", bed.image(name));
+        std::fs::write(folder.join("Containerfile"), text).unwrap();
+        let before = bed.own_layers();
+        let folder = folder.to_str().unwrap();
+        run(&mut bed.command(&[
+            "buildah",
+            "bud",
+            "--pull-never",
+            "--isolation",
+            "chroot",
+            "-t",
+            "localhost/built",
+            folder,
+        ]))
+        .unwrap();
+        assert_eq!(bed.own_layers() - before, 1, "the layers of {name} are those that are here");
+        let seen = bed.container(&[], "localhost/built", &["sh", "-c", "cat /etc/built; ls /etc/passwd"]);
+        assert_eq!(seen, "built\n/etc/passwd\n");
+        bed.podman(&["rmi", "localhost/built"]);
+    }
+    assert_eq!(bed.own_layers(), 0);
+    bed.podman(&["pull", "--quiet", "--tls-verify=false", &bed.image("redis:gzip")]);
+    assert_eq!(bed.own_layers(), 0, "all layers of a pulled image are here");
+    bed.container(&[], &bed.image("redis:gzip"), &["redis-server", "--version"]);
+    // The base image's layers alone are shared.
+    bed.podman(&["pull", "--quiet", "--tls-verify=false", &bed.image("nginx:gzip")]);
+    let layers = bed.own_layers();
+    assert!(layers > 0);
+    bed.container(&[], &bed.image("nginx:gzip"), &["nginx", "-t"]);
+    let config: Value = serde_json::from_str(&bed.podman(&["inspect", &bed.image("nginx:gzip")])).unwrap();
+    assert!(layers < config[0]["RootFS"]["Layers"].as_array().unwrap().len());
+}
+
+#[test]
+fn user_namespaces_see_their_own_owners() {
+    let Some(bed) = Bed::new() else { return };
+    bed.add("redis:gzip");
+    let seen = bed.container(
+        &["--uidmap", "0:100000:1000", "--gidmap", "0:100000:1000"],
+        &bed.image("redis:gzip"),
+        &["sh", "-c", "cat /proc/self/uid_map; stat -c %u /etc/passwd; test \"$(stat -c %u /data)\" != 0 && echo own"],
+    );
+    let words: Vec<&str> = seen.split_whitespace().collect();
+    assert_eq!(words, ["0", "100000", "1000", "0", "own"]);
+}
+
+/// What overlayfs shows of the layer `top` and those below it.
+fn stack(bed: &Bed, top: &str) -> Dump {
+    let overlay = bed.place().join("overlay");
+    let read = |name: &str| std::fs::read_to_string(overlay.join(top).join(name)).unwrap_or_default();
+    let links = [format!("l/{}", read("link")), read("lower")].join(":");
+    let links = links.trim_end_matches(':').split(':');
+    let lower: Vec<_> = links.map(|link| overlay.join(link).display().to_string()).collect();
+    if let [only] = &lower[..] {
+        // One layer alone is no overlay.
+        return dump(Path::new(only)).unwrap();
+    }
+    let target = bed.podman.path().join("stack");
+    std::fs::create_dir_all(&target).unwrap();
+    let options = std::ffi::CString::new(format!("lowerdir={}", lower.join(":"))).unwrap();
+    rustix::mount::mount("overlay", &target, "overlay", MountFlags::RDONLY, options.as_c_str()).unwrap();
+    let seen = dump(&target);
+    rustix::mount::unmount(&target, UnmountFlags::empty()).unwrap();
+    seen.unwrap()
+}
+
+/// `is_merged`: the topmost layer shows all of them, so that links are counted over all.
+fn assert_shows(expected: &Expected, seen: &Dump, is_merged: bool, what: &str) {
+    let mut wrong = expected.differences("gzip", seen);
+    // Overlayfs gives the counts of the layer that a file is in, where a name may have been removed by a layer above.
+    wrong.retain(|found| is_merged || found.field != "nlink");
+    let shown: Vec<String> = wrong.iter().take(20).map(ToString::to_string).collect();
+    assert!(wrong.is_empty(), "{what}: {} differences:\n{}", wrong.len(), shown.join("\n"));
+}
+
+#[test]
+fn the_layers_make_the_image_in_both_forms() {
+    let Some(bed) = Bed::new() else { return };
+    for name in ["debian-base", "redis", "manylayers", "quirks"] {
+        let image = format!("dev/{name}:gzip");
+        bed.add(&format!("{name}:gzip"));
+        let expected = Expected::of(&bed.registry, &image).unwrap();
+        let layers = bed.layers();
         let listed = bed.listed();
         let full = bed.image(&format!("{name}:gzip"));
         let mut images = listed.iter();

@@ -280,6 +280,15 @@ impl File {
 }
 
 #[cfg(test)]
+impl LayerForm {
+    /// A layer of which nothing but this matters.
+    pub(crate) fn test(id: Digest, diff_id: Digest, is_hashed: bool) -> Self {
+        let blob = Digest::of(b"blob");
+        Self { id, diff_id, is_hashed, blob, blob_size: 7, compression: 2, size: 1024, uid: 0, gid: 0, image: (0, 0) }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -323,14 +332,5 @@ mod tests {
                 (0..forms.layers.len()).for_each(|number| drop(forms.image(&damaged, number)));
             }
         }
-    }
-}
-
-#[cfg(test)]
-impl LayerForm {
-    /// A layer of which nothing but this matters.
-    pub(crate) fn test(id: Digest, diff_id: Digest, is_hashed: bool) -> Self {
-        let blob = Digest::of(b"blob");
-        Self { id, diff_id, is_hashed, blob, blob_size: 7, compression: 2, size: 1024, uid: 0, gid: 0, image: (0, 0) }
     }
 }
