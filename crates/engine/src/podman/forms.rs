@@ -280,6 +280,19 @@ impl File {
 }
 
 #[cfg(test)]
+impl Forms {
+    /// Layers of these diffIDs, one on top of the other.
+    pub(crate) fn test(diff_ids: &[Digest]) -> Self {
+        let mut layers: Vec<LayerForm> = Vec::new();
+        for diff_id in diff_ids {
+            let id = ids::layer(layers.last().map(|layer| &layer.id), diff_id);
+            layers.push(LayerForm::test(id, *diff_id, true));
+        }
+        Self { version: VERSION, layers, names_below: Vec::new(), hidden: (0, 0) }
+    }
+}
+
+#[cfg(test)]
 impl LayerForm {
     /// A layer of which nothing but this matters.
     pub(crate) fn test(id: Digest, diff_id: Digest, is_hashed: bool) -> Self {
