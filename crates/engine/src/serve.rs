@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit};
+
 use crate::server::{READY, Server, connect};
 use crate::{Engine, Error, Result};
 
@@ -18,6 +20,7 @@ const LOOK: Duration = Duration::from_millis(5);
 pub async fn serve(engine: &Engine, mut said: impl Write) -> Result<()> {
     // The terminal of whoever started us is not ours: its hang-up must not end the mounts.
     let _is_leader_already = rustix::process::setsid();
+    allow_open_files();
     match start(engine).await {
         Ok(Some(server)) => {
             say(&mut said, READY);
@@ -33,6 +36,15 @@ pub async fn serve(engine: &Engine, mut said: impl Write) -> Result<()> {
             say(&mut said, &error.to_string());
             Err(error)
         }
+    }
+}
+
+/// As many open files as this process may have: each image that is shown to Podman takes four.
+fn allow_open_files() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "no more open files than before");
     }
 }
 

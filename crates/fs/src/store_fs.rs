@@ -200,7 +200,7 @@ impl Change<'_> {
         let before = self.before;
         let known = known.and_then(|id| Some((id, before.get(&id)?)));
         match item {
-            Item::Layer(layer) => return self.layer(layer),
+            Item::Layer(layer) => self.layer(layer),
             Item::Directory(directory) => {
                 let same = known.filter(|(_, node)| matches!(node.what, What::Directory { .. }));
                 let id = same.map_or_else(|| self.next(), |(id, _)| id);

@@ -1,5 +1,7 @@
 //! What a layer adds to those below it.
 
+#![allow(clippy::unwrap_used)]
+
 use tarpon_layer::LayerIndex;
 use tarpon_testkit::entries::{dir, file, layer, link, opaque, symlink, whiteout};
 use tarpon_tree::{Kind, Tree, delta, erofs, merge};

@@ -35,6 +35,7 @@ fn help_of_every_subcommand() {
         "inspect",
         "convert",
         "index",
+        "podman",
         "status",
         "why",
         "trace",
@@ -54,6 +55,13 @@ fn help_of_every_subcommand() {
 fn help_of_every_cache_subcommand() {
     for subcommand in ["ls", "usage", "gc", "verify", "rm", "clear"] {
         insta::assert_snapshot!(format!("help_of_cache_{subcommand}"), help(&["cache", subcommand, "--help"]));
+    }
+}
+
+#[test]
+fn help_of_every_podman_subcommand() {
+    for subcommand in ["add", "rm", "ls", "setup"] {
+        insta::assert_snapshot!(format!("help_of_podman_{subcommand}"), help(&["podman", subcommand, "--help"]));
     }
 }
 

@@ -280,10 +280,70 @@ impl File {
 }
 
 #[cfg(test)]
+impl Forms {
+    /// Layers of these diffIDs, one on top of the other.
+    pub(crate) fn test(diff_ids: &[Digest]) -> Self {
+        let mut layers: Vec<LayerForm> = Vec::new();
+        for diff_id in diff_ids {
+            let id = ids::layer(layers.last().map(|layer| &layer.id), diff_id);
+            layers.push(LayerForm::test(id, *diff_id, true));
+        }
+        Self { version: VERSION, layers, names_below: Vec::new(), hidden: (0, 0) }
+    }
+}
+
+#[cfg(test)]
 impl LayerForm {
     /// A layer of which nothing but this matters.
     pub(crate) fn test(id: Digest, diff_id: Digest, is_hashed: bool) -> Self {
         let blob = Digest::of(b"blob");
         Self { id, diff_id, is_hashed, blob, blob_size: 7, compression: 2, size: 1024, uid: 0, gid: 0, image: (0, 0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(images: &[&[u8]]) -> Vec<u8> {
+        let mut file = File::default();
+        let layers = images.iter().map(|image| {
+            let id = Digest::of(image);
+            LayerForm { image: file.put(image), ..LayerForm::test(id, id, true) }
+        });
+        let layers = layers.collect();
+        let hidden = file.put(b"table");
+        file.finish(Forms { version: VERSION, layers, names_below: vec![b"old".to_vec()], hidden }).unwrap()
+    }
+
+    #[test]
+    fn what_was_put_in_comes_out() {
+        let images: [&[u8]; 3] = [b"lowest", &[7; 5000], b"top"];
+        let bytes = Bytes::from(file(&images));
+        let forms = Forms::read(&bytes).unwrap();
+        for (number, image) in images.iter().enumerate() {
+            assert_eq!(forms.image(&bytes, number), *image);
+        }
+        assert_eq!(forms.hidden(&bytes).unwrap(), "table");
+        assert_eq!(forms.names_below, [b"old"]);
+        assert!(forms.image(&bytes, 3).is_empty());
+    }
+
+    #[test]
+    fn what_is_cut_off_or_something_else_is_refused_and_damage_leads_nowhere_else() {
+        let whole = file(&[b"lowest", b"top"]);
+        assert!(Forms::read(&[]).is_none());
+        assert!(Forms::read(&file(&[])).is_none(), "an image has layers");
+        for length in 0..whole.len() - ALIGNMENT {
+            assert!(Forms::read(&whole[..length]).is_none(), "{length}");
+        }
+        for at in 0..600 {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0xff;
+            let damaged = Bytes::from(damaged);
+            if let Some(forms) = Forms::read(&damaged) {
+                (0..forms.layers.len()).for_each(|number| drop(forms.image(&damaged, number)));
+            }
+        }
     }
 }

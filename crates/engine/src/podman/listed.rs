@@ -65,3 +65,23 @@ impl Listed {
         self.originals.id
     }
 }
+
+#[cfg(test)]
+impl Listed {
+    /// An image named `name` whose layers have these contents: layers of the same beginning are the same.
+    pub(crate) fn test(name: &str, layers: &[&str]) -> Self {
+        use tarpon_testkit::entries::{file, layer};
+        let tree = |content: &str| {
+            let layers = [layer([file("f", content)])];
+            Bytes::from(tarpon_tree::erofs::write(&tarpon_tree::merge(&layers).unwrap()))
+        };
+        let alone = layers.iter().map(|content| Arc::new(DiffFs::alone(tree(content)).unwrap())).collect();
+        let below = [Box::<[u8]>::from(&b"old"[..])];
+        let config = Bytes::copy_from_slice(name.as_bytes());
+        let id = Digest::of(&config);
+        let originals = Originals { manifest: config.clone(), manifest_digest: id, config, id };
+        let diff_ids: Vec<_> = layers.iter().map(|content| Digest::of(content.as_bytes())).collect();
+        let merged = Arc::new(DiffFs::merged(tree("merged"), below).unwrap());
+        Self { originals, created: None, forms: Forms::test(&diff_ids), alone, merged, hidden: None }
+    }
+}

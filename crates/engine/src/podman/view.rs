@@ -94,3 +94,84 @@ impl<'l> View<'l> {
         ])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use tarpon_fs::{Kind, NodeId, Operations, StoreFs};
+    use tarpon_layer::Timestamp;
+
+    use super::*;
+
+    fn shown(images: &[&Listed]) -> StoreFs {
+        let mut view = View::new(images.iter().copied());
+        images.iter().for_each(|image| view.add_layers("/store", image));
+        images.iter().for_each(|image| view.add_image(image, &["localhost/a:1".to_owned()]));
+        StoreFs::new(view.finish("1"), Timestamp::default())
+    }
+
+    fn find(files: &StoreFs, path: &str) -> Option<NodeId> {
+        let names = path.split('/');
+        names.into_iter().try_fold(NodeId::ROOT, |at, name| Some(files.lookup(at, name.as_bytes()).ok()?.node))
+    }
+
+    fn text(files: &StoreFs, path: &str) -> String {
+        let node = find(files, path).unwrap_or_else(|| panic!("{path}"));
+        String::from_utf8(files.held(node).unwrap().to_vec()).unwrap()
+    }
+
+    fn layers(files: &StoreFs) -> Vec<Value> {
+        serde_json::from_str(&text(files, "overlay-layers/layers.json")).unwrap()
+    }
+
+    #[test]
+    fn every_layer_is_there_with_its_links_and_after_those_that_it_lies_on() {
+        let (one, two) = (Listed::test("one", &["a", "b", "c"]), Listed::test("two", &["a", "b"]));
+        let files = shown(&[&one, &two]);
+        let mut seen = vec![Value::Null];
+        for layer in layers(&files) {
+            assert!(seen.contains(layer.get("parent").unwrap_or(&Value::Null)), "{layer}");
+            let id = layer["id"].as_str().unwrap();
+            let link = text(&files, &format!("overlay/{id}/link"));
+            let target = files.read_link(find(&files, &format!("overlay/l/{link}")).unwrap()).unwrap();
+            assert_eq!(target, format!("../{id}/diff").into_bytes());
+            assert_eq!(
+                files.attributes(find(&files, &format!("overlay/{id}/diff")).unwrap()).unwrap().kind,
+                Kind::Directory
+            );
+            let lower =
+                find(&files, &format!("overlay/{id}/lower")).map(|_| text(&files, &format!("overlay/{id}/lower")));
+            let lower: Vec<String> = lower.iter().flat_map(|lower| lower.split(':')).map(str::to_owned).collect();
+            assert!(lower.iter().all(|link| find(&files, &format!("overlay/{link}")).is_some()));
+            seen.push(layer["id"].clone());
+        }
+        let images: Vec<Value> = serde_json::from_str(&text(&files, "overlay-images/images.json")).unwrap();
+        assert!(images.iter().all(|image| seen.contains(&image["layer"])));
+        for image in &images {
+            for name in image["big-data-names"].as_array().unwrap() {
+                let (id, name) = (image["id"].as_str().unwrap(), documents::file_name(name.as_str().unwrap()));
+                assert!(find(&files, &format!("overlay-images/{id}/{name}")).is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn the_topmost_layers_of_images_are_merged_and_come_alone_before() {
+        let (one, two) = (Listed::test("one", &["a", "b", "c"]), Listed::test("two", &["a", "b"]));
+        let whiteout = |files: &StoreFs, id: &str| find(files, &format!("overlay/{id}/diff/old")).is_some();
+        let files = shown(&[&one, &two]);
+        let of = |content: &str| {
+            let wanted = Digest::of(content.as_bytes()).to_string();
+            let same: Vec<_> = layers(&files).into_iter().filter(|layer| layer["diff-digest"] == wanted).collect();
+            same.iter().map(|layer| whiteout(&files, layer["id"].as_str().unwrap())).collect::<Vec<_>>()
+        };
+        assert_eq!((of("a"), of("b"), of("c")), (vec![false], vec![false, true], vec![false, true]));
+    }
+
+    #[test]
+    fn an_image_of_one_layer_is_that_layer() {
+        let files = shown(&[&Listed::test("one", &["a"]), &Listed::test("two", &["a", "b"])]);
+        assert_eq!(layers(&files).len(), 3);
+        assert!(find(&files, &format!("overlay/{}/diff/old", Digest::of(b"a").hex())).is_none());
+    }
+}

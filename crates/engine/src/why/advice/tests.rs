@@ -25,6 +25,7 @@ fn account() -> MountAccount {
         mode: "fuse".into(),
         writable: Writable::No,
         verification: vec![layer("estargz", "toc-verified")],
+        podman: None,
         backfill: None,
         fallbacks: Vec::new(),
         problem: None,
