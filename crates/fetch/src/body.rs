@@ -31,6 +31,8 @@ pub(crate) struct Body {
     /// How long the head of the answer took, until its first byte is here too.
     head: Option<Duration>,
     lane: Lane,
+    /// Whether it says something about the link: a boot pack may have come already.
+    measures: bool,
     _gauge: InFlight,
 }
 
@@ -52,8 +54,8 @@ impl Body {
         let answer = answer.map_err(|_elapsed| PieceError::Stalled(stall_limit));
         let stream = answer.and_then(|answer| Ok(answer?)).inspect_err(|error| failed(&mut attempt, error))?;
         let (image, head) = (image.clone(), Some(began.elapsed()));
-        let (pending, last) = (Bytes::new(), None);
-        Ok(Self { stream, image, at, pending, last, stall_limit, attempt, head, lane, _gauge: gauge })
+        let (pending, last, measures) = (Bytes::new(), None, attempt.is_some());
+        Ok(Self { stream, image, at, pending, last, stall_limit, attempt, head, lane, measures, _gauge: gauge })
     }
 
     /// The bytes of a range that starts where the last one ended, or [`SHARED_BYTES`] before that, or behind it; what lies between is
@@ -103,17 +105,29 @@ impl Body {
     }
 
     async fn next_part(&mut self) -> Result<Bytes, PieceError> {
-        let link = &self.image.governor.link;
-        let (began, receiving) = (Instant::now(), self.head.is_none().then(|| link.receiving()));
+        let began = Instant::now();
         let next = tokio::time::timeout(self.stall_limit, self.stream.next()).await;
-        drop(receiving);
         let part = next.map_err(|_elapsed| PieceError::Stalled(self.stall_limit))?;
         let part = part.unwrap_or_else(|| Err(SourceError::new(Fault::BadData, "the answer ended early")))?;
-        match self.head.take() {
-            Some(head) => link.answered(head + began.elapsed()),
-            None => link.received(part.len()),
+        if self.measures {
+            let link = &self.image.governor.link;
+            match self.head.take() {
+                Some(head) => {
+                    link.answered(head + began.elapsed());
+                    link.begin();
+                }
+                None => link.received(part.len()),
+            }
         }
         Ok(part)
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        if self.measures && self.head.is_none() {
+            self.image.governor.link.end();
+        }
     }
 }
 

@@ -176,7 +176,9 @@ impl Host {
                 }
             };
             drop(turn);
-            flight.piece.image.governor.brought(request.lane, bytes.len());
+            if !flight.piece.is_of_a_pack() {
+                flight.piece.image.governor.brought(request.lane, bytes.len());
+            }
             let last_chance = suspects.contains(&flight.piece.key);
             decoding.push(self.clone().settle(flight.clone(), bytes, last_chance));
             while decoding.len() >= DECODING {

@@ -4,12 +4,15 @@
 mod common;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use common::{Random, World, noise};
-use tarpon_fetch::{Config, Fault};
+use tarpon_fetch::{BootPiece, BootWriter, Config, Fault, Fetcher};
 use tarpon_oci::Digest;
-use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Reply, Then};
+use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Reply, Then, table_of};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 const KIB: usize = 1 << 10;
@@ -217,4 +220,35 @@ async fn what_is_here_is_not_asked_for_again_and_the_download_brings_all_the_res
     assert_eq!(world.source.requests().len(), before, "all of it is here");
     let ranges: HashSet<_> = world.source.requests().into_iter().map(|(_, range)| range.start).collect();
     assert_eq!(ranges.len(), before, "and nothing was asked for twice");
+}
+
+/// What a boot pack brings has perhaps come before it is asked for: it says nothing about the link.
+#[tokio::test(start_paused = true)]
+async fn a_pack_that_is_here_at_once_does_not_make_a_slow_link_look_fast() {
+    let tree = Tree::new(Form::Gzip, FILES, 4 * KIB);
+    let (packed, others) = tree.files.split_at(400);
+    let mut writer = BootWriter::new(Vec::new()).unwrap();
+    for (object, content) in packed {
+        writer.add(BootPiece { object: *object, offset: 0, length: 4096 }, content).unwrap();
+    }
+    let (index, pack) = writer.finish("default".into()).unwrap();
+    let source = Arc::new(MemorySource::new([tree.layer.bytes.clone(), Bytes::from(pack)]));
+    let at_once = Reply { latency: Duration::ZERO, pace: Duration::ZERO, part: 16 * KIB, then: Then::Bytes };
+    source.always(at_once.clone());
+    let store = MemoryStore::default();
+    let fetcher = Fetcher::new(Arc::new(store.clone()), Handle::current(), Config::default());
+    let image = fetcher.add_image(table_of(&[&tree.layer]), source.clone(), "test:latest");
+    let world = World { fetcher, store, source, image };
+    assert!(world.image.replay(&index));
+    world.quiet().await;
+    until_lazy(&world).await;
+    // 320 KB/s, by which the rest takes 20 s.
+    world.source.always(Reply { latency: Duration::from_millis(60), pace: Duration::from_millis(50), ..at_once });
+    for file in &others[..60] {
+        read(&world, file).await;
+    }
+    until_lazy(&world).await;
+    let stats = world.image.stats();
+    assert_eq!(stats.whole_downloads, 0, "{stats:?}");
+    assert!(stats.bytes_trace > 1 << 20 && stats.stall_millis > 2_000, "{stats:?}");
 }

@@ -215,9 +215,14 @@ impl Shelf {
 
     /// All images.
     pub(super) fn status(&self, backfills: &Backfills) -> Vec<MountStatus> {
-        let state = self.state.lock();
-        let alive = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
-        state.images.values().map(|entry| describe(entry, alive, backfills)).collect()
+        let mut described = {
+            let state = self.state.lock();
+            let alive = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
+            state.images.values().map(|entry| describe(entry, alive)).collect::<Vec<_>>()
+        };
+        // Not under the lock: who ends a completion asks, under theirs, whether its image is shown here.
+        described.iter_mut().for_each(|status| status.backfill = backfills.status(&status.manifest));
+        described
     }
 
     /// Shows what is there, mounting it if need be. `new`: an image whose layers are shown before itself.
@@ -268,7 +273,7 @@ impl Shelf {
     }
 }
 
-fn describe(entry: &Entry, alive: bool, backfills: &Backfills) -> MountStatus {
+fn describe(entry: &Entry, alive: bool) -> MountStatus {
     let Entry { request, image, listed } = entry;
     let (transfers, counters) = (image.transfers(), image.counters());
     let verification = image.layers().into_iter().map(|layer| LayerVerification {
@@ -284,7 +289,7 @@ fn describe(entry: &Entry, alive: bool, backfills: &Backfills) -> MountStatus {
         writable: request.writable.clone(),
         podman: Some(PodmanImage { id: listed.id(), names: entry.names().to_vec() }),
         verification: verification.collect(),
-        backfill: backfills.status(&request.manifest),
+        backfill: None,
         metrics: None,
         fallbacks: request.fallbacks.clone(),
         alive,

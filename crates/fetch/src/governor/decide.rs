@@ -55,9 +55,9 @@ pub(crate) fn decide(measured: &Measurements) -> Decision {
         return Decision::Lazy;
     }
     match (measured.missing, measured.bandwidth) {
-        (Some(0), _) => Decision::Lazy,
         (_, None) => Decision::Measure,
-        (None, _) => Decision::Count,
+        // Nothing is missing by an estimate, and yet somebody waits for it.
+        (None | Some(0), _) => Decision::Count,
         (Some(missing), Some(bandwidth)) if measured.rent(bandwidth) >= measured.price(missing, bandwidth) => {
             Decision::Whole
         }
@@ -143,12 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_found_out_first_and_nothing_is_brought_when_nothing_is_missing() {
+    fn what_is_not_known_is_found_out_first() {
         let known = at_100_mbit(Duration::from_secs(20), 900, MIB, 100 * MIB);
         assert_eq!(decide(&known), Decision::Whole);
         assert_eq!(decide(&Measurements { missing: None, ..known }), Decision::Count);
         assert_eq!(decide(&Measurements { missing: None, bandwidth: None, ..known }), Decision::Measure);
-        assert_eq!(decide(&Measurements { missing: Some(0), bandwidth: None, ..known }), Decision::Lazy);
+        assert_eq!(decide(&Measurements { missing: Some(0), ..known }), Decision::Count, "an estimate that is wrong");
     }
 }
 

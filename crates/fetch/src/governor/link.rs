@@ -14,8 +14,8 @@ const SMOOTHING: u32 = 8;
 
 /// The link to one source, as its requests saw it.
 ///
-/// The first part of an answer comes with its head and says nothing about the speed; only what a request had to wait for
-/// behind it is counted. Of requests that wait side by side the time counts once, for they share the link.
+/// The first part of an answer comes with its head and says nothing about the speed; only what follows is counted, and the time that
+/// it takes. Of requests side by side the time counts once, for they share the link.
 #[derive(Default)]
 pub(crate) struct Link(Mutex<Measured>);
 
@@ -24,7 +24,7 @@ struct Measured {
     round_trip: Option<Duration>,
     bytes: u64,
     busy: Duration,
-    /// Requests that wait for bytes just now, and since when there are any.
+    /// Answers that are coming just now, and since when there are any.
     waiting: usize,
     since: Option<Instant>,
 }
@@ -46,12 +46,18 @@ impl Link {
         measured.round_trip = Some((before * (SMOOTHING - 1) + after) / SMOOTHING);
     }
 
-    /// A request waits for further bytes until the guard is dropped.
-    pub(crate) fn receiving(&self) -> Receiving<'_> {
+    /// The answer to a request goes on coming, …
+    pub(crate) fn begin(&self) {
         let mut measured = self.0.lock();
         measured.advance(Instant::now());
         measured.waiting += 1;
-        Receiving(self)
+    }
+
+    /// … until here. What it was not read for in between counts too: bytes come all the same, and are had at once afterwards.
+    pub(crate) fn end(&self) {
+        let mut measured = self.0.lock();
+        measured.advance(Instant::now());
+        measured.waiting -= 1;
     }
 
     /// They came.
@@ -80,25 +86,14 @@ impl Link {
     }
 }
 
-/// A request that waits for bytes.
-pub(crate) struct Receiving<'a>(&'a Link);
-
-impl Drop for Receiving<'_> {
-    fn drop(&mut self) {
-        let mut measured = self.0.0.lock();
-        measured.advance(Instant::now());
-        measured.waiting -= 1;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     async fn receive(link: &Link, millis: u64, bytes: usize) {
-        let receiving = link.receiving();
+        link.begin();
         tokio::time::sleep(Duration::from_millis(millis)).await;
-        drop(receiving);
+        link.end();
         link.received(bytes);
     }
 

@@ -25,6 +25,10 @@ impl Host {
         if let Ok(missing) = counting.await {
             let mut state = image.governor.state.lock();
             (state.missing, state.next) = (Some(missing), Place::default());
+            if missing == 0 {
+                // Not before they have waited as long again.
+                state.burst.forget();
+            }
         }
     }
 

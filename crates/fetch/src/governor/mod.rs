@@ -144,7 +144,12 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.governor.state.lock().held -= 1;
+        let mut state = self.0.governor.state.lock();
+        state.held -= 1;
+        if state.held == 0 {
+            // Who waited for what was on its way paid no round trips.
+            state.burst.forget();
+        }
     }
 }
 
