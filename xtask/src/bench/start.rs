@@ -183,8 +183,12 @@ fn one(system: &System, workload: &Workload, registry: &str, tag: &str) -> Resul
     let cpu = seconds.and_then(|before| accounting.as_ref()?.seconds().map(|now| now - before));
     let memory = system.server().and_then(machine::memory);
     let counters = system.counters();
+    let from_pack = counters.as_ref().and_then(|counters| counters.get("bytes_trace")?.as_u64());
     system.end()?;
     running.wait_for_end()?;
+    if system.needs_pack() && from_pack == Some(0) {
+        bail!("no boot pack was used: remove target/bench/traces, so that they are recorded and published anew");
+    }
     Ok(json!({
         "ready": times.ready.as_secs_f64(),
         "exec": times.exec.map(|exec| exec.as_secs_f64()),

@@ -64,7 +64,15 @@ pub(super) fn find(wanted: &[String], tarpon: &Path) -> Result<Vec<System>> {
     if let Some(unknown) = wanted.iter().find(|name| !names().any(|known| known == name.as_str())) {
         bail!("no system {unknown}: there are {}", names().collect::<Vec<_>>().join(", "));
     }
-    let chosen = ALL.iter().filter(|(name, _)| wanted.iter().any(|wanted| wanted == name));
+    let is_wanted = |name: &str| wanted.iter().any(|wanted| wanted == name);
+    let chosen = ALL.iter().filter(|(name, _)| is_wanted(name));
+    let warm = chosen.clone().filter_map(|(name, how)| match how {
+        How::Tarpon { warm_of: Some(of), .. } if !is_wanted(of) => Some((name, of)),
+        _ => None,
+    });
+    if let Some((name, of)) = warm.into_iter().next() {
+        bail!("{name} starts with what {of} leaves: measure both");
+    }
     chosen
         .map(|(name, how)| {
             let program = match how {
@@ -85,6 +93,11 @@ impl System {
     /// Whether it starts with what another system left.
     pub(super) fn is_warm(&self) -> bool {
         matches!(self.how, How::Tarpon { warm_of: Some(_), .. })
+    }
+
+    /// Whether a run of it is one only if a boot pack was used.
+    pub(super) fn needs_pack(&self) -> bool {
+        matches!(self.how, How::Tarpon { pack: true, warm_of: None, .. })
     }
 
     fn store(&self) -> PathBuf {
@@ -180,11 +193,12 @@ impl System {
             let _none = quiet(self.podman(&format!("rm --force --time 0 {CONTAINER}")));
             return Ok(());
         }
+        let server = self.server();
         let mut remove = self.tarpon();
         remove.args(["rm", "--force", CONTAINER]);
         let _none = quiet(remove);
         let until = Instant::now() + ENDING;
-        while self.store().join("run/server.sock").exists() && self.server().is_some() {
+        while server.is_some_and(|pid| Path::new("/proc").join(pid.to_string()).exists()) {
             if Instant::now() > until {
                 bail!("the server of {} does not end", self.name);
             }

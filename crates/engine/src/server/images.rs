@@ -137,6 +137,7 @@ impl Images {
         if let Some(image) = loaded.get(&key)
             && self.is_current(image)
         {
+            self.stop_early(request);
             return Ok(image.clone());
         }
         let image = Arc::new(self.load_new(request)?);
@@ -165,7 +166,7 @@ impl Images {
     }
 
     /// Begins to bring the pack of an image that will be mounted in a moment: what is returned does, and holds `user` until it is.
-    /// `None` if that many are on their way already.
+    /// `None` if it is on its way already, or that many are.
     pub(super) fn bring<T>(
         &self,
         image: String,
@@ -176,7 +177,8 @@ impl Images {
         let repository = access::open_later(&image, &access)?;
         let mut early = self.early.lock();
         early.retain(|early| early.pack.strong_count() > 0);
-        if early.len() >= EARLY_PACKS {
+        let is_known = |early: &Early| early.image == image && early.access == access;
+        if early.len() >= EARLY_PACKS || early.iter().any(is_known) {
             return Ok(None);
         }
         let (pack, source, fetcher) = (Arc::new(EarlyPack::new(pack)), repository.blobs(), self.fetcher.clone());
@@ -190,24 +192,25 @@ impl Images {
         }))
     }
 
-    /// The way to the image's blobs, and what is on it already.
-    fn open(&self, request: &MountRequest) -> Result<(Repository, Arc<dyn BlobSource>)> {
+    /// Takes the pack of the image that is on its way, if one is, and lets no more of it be asked for.
+    fn stop_early(&self, request: &MountRequest) -> Option<(Repository, Option<Arc<EarlyPack>>)> {
         let mut early = self.early.lock();
         let is_it = |early: &Early| early.image == request.image && early.access == request.access;
-        let found = early.iter().position(is_it).map(|place| early.swap_remove(place));
-        drop(early);
-        let Some(Early { repository, pack, .. }) = found else {
+        let place = early.iter().position(is_it)?;
+        let Early { repository, pack, .. } = early.swap_remove(place);
+        let pack = pack.upgrade().inspect(|pack| pack.stop());
+        Some((repository, pack))
+    }
+
+    /// The way to the image's blobs, and what is on it already.
+    fn open(&self, request: &MountRequest) -> Result<(Repository, Arc<dyn BlobSource>)> {
+        let Some((repository, pack)) = self.stop_early(request) else {
             let repository = access::open_later(&request.image, &request.access)?;
             let source = repository.blobs();
             return Ok((repository, source));
         };
-        let source = match pack.upgrade() {
-            Some(pack) => {
-                pack.stop();
-                pack.before(repository.blobs())
-            }
-            None => repository.blobs(),
-        };
+        let blobs = repository.blobs();
+        let source = pack.map_or_else(|| blobs.clone(), |pack| pack.before(blobs.clone()));
         Ok((repository, source))
     }
 

@@ -18,8 +18,10 @@ use tokio::time::Instant;
 const LEAST_BYTES: u64 = 256 << 10;
 /// As long as a fast link is asked for: round trips no longer count.
 const MOST_BYTES: u64 = 8 << 20;
-/// How long a turn is to take.
+/// How long the bytes of a turn are to come, …
 const TURN: Duration = Duration::from_millis(25);
+/// … or so many times as long as the first of them takes to come, whichever is longer: four fifths of the link are used then.
+const ROUND_TRIPS: u32 = 4;
 
 /// A pause before each turn, and whether turns are of use at all.
 pub(super) trait Turn: Send + Sync + 'static {
@@ -57,7 +59,28 @@ struct Reading<T> {
 struct Current {
     pieces: BlobStream,
     width: u64,
-    began: Instant,
+    asked: Instant,
+    /// From the request to the first bytes.
+    round_trip: Option<Duration>,
+    /// How long the others were waited for, not counting what was done with them.
+    received_in: Duration,
+}
+
+impl Current {
+    async fn next(&mut self) -> Option<Result<Bytes, SourceError>> {
+        let began = Instant::now();
+        let piece = self.pieces.next().await?;
+        match self.round_trip {
+            None => self.round_trip = Some(self.asked.elapsed()),
+            Some(_) => self.received_in += began.elapsed(),
+        }
+        Some(piece)
+    }
+
+    /// How much to ask for next.
+    fn next_width(&self) -> u64 {
+        width(self.width, self.received_in, self.round_trip.unwrap_or_default())
+    }
 }
 
 impl<T: Turn> BlobSource for Turns<T> {
@@ -84,10 +107,10 @@ impl<T: Turn> Reading<T> {
     async fn next(&mut self) -> Result<Option<Bytes>, SourceError> {
         loop {
             if let Some(current) = &mut self.current {
-                if let Some(piece) = current.pieces.next().await {
+                if let Some(piece) = current.next().await {
                     return piece.map(Some);
                 }
-                self.width = width(current.width, current.began.elapsed());
+                self.width = current.next_width();
             }
             if self.left.is_empty() {
                 return Ok(None);
@@ -99,18 +122,19 @@ impl<T: Turn> Reading<T> {
     async fn ask(&mut self) -> Result<Current, SourceError> {
         self.current = None;
         self.turn.begin().await;
-        let (began, left) = (Instant::now(), self.left.end - self.left.start);
+        let (asked, left) = (Instant::now(), self.left.end - self.left.start);
         let width = if self.turn.is_whole() { left } else { self.width.min(left) };
         let range = self.left.start..self.left.start + width;
         let pieces = self.source.read(self.blob, range).await?;
         self.left.start += width;
-        Ok(Current { pieces, width, began })
+        Ok(Current { pieces, width, asked, round_trip: None, received_in: Duration::ZERO })
     }
 }
 
-/// How much comes in a turn, if as much came in that time.
-fn width(bytes: u64, took: Duration) -> u64 {
-    let wanted = u128::from(bytes) * TURN.as_micros() / took.as_micros().max(1);
+/// How much comes in a turn, if `bytes` came in that time.
+fn width(bytes: u64, received_in: Duration, round_trip: Duration) -> u64 {
+    let turn = TURN.max(round_trip * ROUND_TRIPS);
+    let wanted = u128::from(bytes) * turn.as_micros() / received_in.as_micros().max(1);
     // Twice as much at most: one turn says little.
     u64::try_from(wanted).unwrap_or(u64::MAX).min(bytes.saturating_mul(2)).clamp(LEAST_BYTES, MOST_BYTES)
 }
@@ -201,12 +225,53 @@ mod tests {
         assert!(pieces.next().await.is_none());
     }
 
+    /// 100 ms to the first byte, 10 MB/s from there: a turn that counted round trips would stay as it began.
+    #[tokio::test(start_paused = true)]
+    async fn a_far_source_is_asked_for_more_at_a_time() {
+        let source = Arc::new(Far::default());
+        let turns = Turns::new(source.clone(), Permits(Semaphore::new(100), false));
+        let blob = Blob { size: 64 << 20, ..blob() };
+        let pieces = turns.read(blob, 0..blob.size).await.unwrap();
+        assert_eq!(
+            pieces.map(|piece| piece.unwrap().len() as u64).collect::<Vec<_>>().await.iter().sum::<u64>(),
+            blob.size
+        );
+        assert!(source.0.load(std::sync::atomic::Ordering::Relaxed) < 24);
+    }
+
+    /// Counts its requests.
+    #[derive(Default)]
+    struct Far(std::sync::atomic::AtomicU32);
+
+    impl BlobSource for Far {
+        fn read(&self, _: Blob, range: Range<u64>) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
+            const PART: u64 = 64 << 10;
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let parts = stream::unfold(range, |left| async move {
+                let length = PART.min(left.end - left.start);
+                tokio::time::sleep(Duration::from_micros(length / 10)).await;
+                let bytes = Bytes::from(vec![0; usize::try_from(length).unwrap()]);
+                (length > 0).then_some((Ok(bytes), left.start + length..left.end))
+            });
+            async move {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                Ok(parts.boxed())
+            }
+            .boxed()
+        }
+
+        fn name(&self) -> String {
+            "far".to_owned()
+        }
+    }
+
     #[test]
     fn a_turn_becomes_as_wide_as_the_link_allows() {
-        let second = Duration::from_secs(1);
-        assert_eq!(width(LEAST_BYTES, second), LEAST_BYTES, "never narrower");
-        assert_eq!(width(LEAST_BYTES, Duration::ZERO), 2 * LEAST_BYTES, "slowly wider");
-        assert_eq!(width(1 << 20, TURN), 1 << 20);
-        assert_eq!(width(MOST_BYTES, TURN / 10), MOST_BYTES);
+        let (second, near) = (Duration::from_secs(1), Duration::from_millis(1));
+        assert_eq!(width(LEAST_BYTES, second, near), LEAST_BYTES, "never narrower");
+        assert_eq!(width(LEAST_BYTES, Duration::ZERO, near), 2 * LEAST_BYTES, "slowly wider");
+        assert_eq!(width(1 << 20, TURN, near), 1 << 20);
+        assert_eq!(width(MOST_BYTES, TURN / 10, near), MOST_BYTES);
+        assert_eq!(width(1 << 20, TURN * 2, Duration::from_millis(25)), 2 << 20, "round trips are worth more");
     }
 }
