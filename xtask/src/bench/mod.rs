@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+mod chart;
 mod machine;
 mod packs;
 mod ready;

@@ -49,19 +49,46 @@ pub(super) fn parse(text: &str) -> Result<Vec<Line>> {
     text.lines().map(line).collect()
 }
 
+/// All runs, by link, workload and system.
+pub(super) struct Cells<'a>(BTreeMap<(&'a str, &'a str, &'a str), Vec<&'a Run>>);
+
+impl<'a> Cells<'a> {
+    pub(super) fn of(lines: &'a [Line]) -> Self {
+        let mut cells: BTreeMap<(&str, &str, &str), Vec<&Run>> = BTreeMap::new();
+        for line in lines {
+            if let Line::Run(run) = line {
+                cells.entry((&run.link, &run.workload, &run.system)).or_default().push(run);
+            }
+        }
+        Self(cells)
+    }
+
+    /// The workloads that were measured on a link.
+    pub(super) fn workloads(&self, link: &str) -> Vec<&'a str> {
+        let mut found: Vec<_> =
+            self.0.keys().filter(|(at, ..)| *at == link).map(|(_, workload, _)| *workload).collect();
+        found.dedup();
+        found
+    }
+
+    /// The median time until a workload was ready, in seconds.
+    pub(super) fn ready(&self, link: &str, workload: &str, system: &str) -> Option<f64> {
+        self.median(link, workload, system, |run| run.ready)
+    }
+
+    fn median(&self, link: &str, workload: &str, system: &str, value: fn(&Run) -> Option<f64>) -> Option<f64> {
+        median(self.0.get(&(link, workload, system))?.iter().filter_map(|run| value(run)).collect())
+    }
+}
+
 /// The medians of all runs, as a table.
 pub(super) fn table(lines: &[Line]) -> String {
-    let mut cells: BTreeMap<(&str, &str, &str), Vec<&Run>> = BTreeMap::new();
-    for line in lines {
-        if let Line::Run(run) = line {
-            cells.entry((&run.link, &run.workload, &run.system)).or_default().push(run);
-        }
-    }
+    let cells = Cells::of(lines);
     let mut text = String::from(
         "| link | workload | system | ready s | min to max | MB | CPU s | server MB | runs | of the wire's limit |\n|---|---|---|--:|--:|--:|--:|--:|--:|--:|\n",
     );
-    for ((link, workload, system), runs) in &cells {
-        let median = |value: fn(&Run) -> Option<f64>| median(runs.iter().filter_map(|run| value(run)).collect());
+    for ((link, workload, system), runs) in &cells.0 {
+        let median = |value: fn(&Run) -> Option<f64>| cells.median(link, workload, system, value);
         let ready: Vec<f64> = runs.iter().filter_map(|run| run.ready).collect();
         let limit = limit(lines, &cells, link, workload).filter(|_| *system == PACK);
         let share = limit.zip(median(|run| run.ready)).map(|(limit, ready)| ready / limit);
@@ -86,16 +113,13 @@ pub(super) fn table(lines: &[Line]) -> String {
 }
 
 /// How long a start with a pack must take: as with a warm store, and what has to cross the wire.
-fn limit(lines: &[Line], cells: &BTreeMap<(&str, &str, &str), Vec<&Run>>, link: &str, workload: &str) -> Option<f64> {
+fn limit(lines: &[Line], cells: &Cells<'_>, link: &str, workload: &str) -> Option<f64> {
     let measured = lines.iter().find_map(|line| match line {
         Line::Link(measured) if measured.link == link => Some(measured),
         _ => None,
     })?;
-    let of = |system: &str, value: fn(&Run) -> Option<f64>| {
-        median(cells.get(&(link, workload, system))?.iter().filter_map(|run| value(run)).collect())
-    };
-    let wire = of(PACK, |run| run.bytes)? * 8.0 / measured.bits_per_second?;
-    Some(of(WARM, |run| run.ready)? + ROUND_TRIPS * measured.round_trip? + wire)
+    let wire = cells.median(link, workload, PACK, |run| run.bytes)? * 8.0 / measured.bits_per_second?;
+    Some(cells.ready(link, workload, WARM)? + ROUND_TRIPS * measured.round_trip? + wire)
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {

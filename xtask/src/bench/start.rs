@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 
 use super::machine::{self, Accounting};
 use super::ready::Running;
+use super::report::Cells;
 use super::systems::{self, System};
 use super::workloads::{self, Workload};
-use super::{packs, report};
+use super::{chart, packs, report};
 use crate::packages::{self, tool};
 use crate::{paths, process};
 
@@ -33,7 +34,7 @@ pub(crate) struct Args {
         default_value = "python-numpy,python-pandas,python-flask,node-express,redis,nginx"
     )]
     workload: Vec<String>,
-    /// The systems, of those that `--help` of `bench` names
+    /// The systems: podman, tarpon-streamed (without an index), tarpon-index, tarpon-pack, tarpon-warm, tarpon-pack-fuse
     #[arg(
         long,
         value_name = "NAME",
@@ -96,9 +97,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         process::check(&mut command)?;
     }
-    let text = fs::read_to_string(&file)?;
-    println!("{}", report::table(&report::parse(&text)?));
+    let lines = report::parse(&fs::read_to_string(&file)?)?;
+    println!("{}", report::table(&lines));
     println!("every run: {}", file.display());
+    let cells = Cells::of(&lines);
+    for link in links(args) {
+        if let Some(picture) = chart::chart(&cells, &link) {
+            let name =
+                format!("{}-{}.svg", file.file_stem().unwrap_or_default().to_string_lossy(), link.replace(',', "-"));
+            let drawn = file.with_file_name(name);
+            fs::write(&drawn, picture).with_context(|| format!("cannot write {}", drawn.display()))?;
+            println!("a picture: {}", drawn.display());
+        }
+    }
     Ok(())
 }
 
@@ -183,7 +194,8 @@ fn one(system: &System, workload: &Workload, registry: &str, tag: &str) -> Resul
     let cpu = seconds.and_then(|before| accounting.as_ref()?.seconds().map(|now| now - before));
     let memory = system.server().and_then(machine::memory);
     let counters = system.counters();
-    let from_pack = counters.as_ref().and_then(|counters| counters.get("bytes_trace")?.as_u64());
+    let counted = |name: &str| counters.as_ref().and_then(|counters| counters.get(name)?.as_u64());
+    let from_pack = counted("bytes_trace");
     system.end()?;
     running.wait_for_end()?;
     if system.needs_pack() && from_pack == Some(0) {
@@ -196,6 +208,8 @@ fn one(system: &System, workload: &Workload, registry: &str, tag: &str) -> Resul
         "cpu": cpu,
         "server_peak": memory.map(|(peak, _)| peak),
         "server_anonymous": memory.map(|(_, anonymous)| anonymous),
-        "counters": counters,
+        "from_pack": from_pack,
+        "stalls": counted("stalls"),
+        "stall_millis": counted("stall_millis"),
     }))
 }
