@@ -4,7 +4,7 @@
 //! it from eviction and brings it back. Adding shows layers before the image that names them, and removing an image leaves its layers
 //! for a while: Podman reads the two lists one after the other.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,9 +71,6 @@ impl Entry {
         self.request.podman.as_ref().map_or(0, |podman| podman.added)
     }
 
-    fn links(&self, store: &str) -> impl Iterator<Item = String> {
-        self.listed.forms.layers.iter().map(move |layer| podman::link(store, &layer.id))
-    }
 }
 
 impl Shelf {
@@ -189,11 +186,9 @@ impl Shelf {
 
     fn refuse_if_used(&self, state: &State, id: &Digest) -> Result<()> {
         let store = self.folder.to_string_lossy();
-        let others = state.images.iter().filter(|(other, _)| *other != id);
-        let others: HashSet<String> = others.flat_map(|(_, entry)| entry.links(&store)).collect();
-        let links = state.images.get(id).into_iter().flat_map(|entry| entry.links(&store));
-        let links: HashSet<String> = links.filter(|link| !others.contains(link)).collect();
-        match podman::mounted_link(&links) {
+        let Some(entry) = state.images.get(id) else { return Ok(()) };
+        let others = state.images.iter().filter(|(other, _)| *other != id).map(|(_, other)| &other.listed);
+        match podman::mounted_link(&podman::own_links(&store, &entry.listed, others)) {
             None => Ok(()),
             Some(link) => {
                 let cause = format!("a container uses it: its root is an overlay with the layer {link}");
