@@ -5,9 +5,10 @@
 //! file through us counts as read, and in mode `native`, where it does not ask us at all, what became of complete objects is not known.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tarpon_layer::ObjectId;
 use tarpon_layer::chunks::ObjectEntry;
@@ -31,7 +32,7 @@ pub struct Early {
     pub used: u64,
     /// Bytes of those that nobody has read so far.
     pub unused: u64,
-    /// Bytes of complete objects that the kernel may have read without asking us (mode `native`), and that nobody read through us.
+    /// Bytes of complete objects that the kernel may read without asking us (mode `native`), and that nobody had read through us before.
     pub unknown: u64,
 }
 
@@ -40,22 +41,15 @@ pub struct Early {
 pub(crate) struct EarlyCounters {
     brought: Counter,
     used: Counter,
-    /// On the ledger, and in objects that are complete.
-    complete: AtomicI64,
+    unknown: Counter,
 }
 
 impl EarlyCounters {
-    pub(crate) fn snapshot(&self, kernel_reads: bool) -> Early {
+    pub(crate) fn snapshot(&self) -> Early {
         // In this order: what is counted in between does not make less brought than used.
-        let used = self.used.get();
-        let brought = self.brought.get().max(used);
-        let complete = u64::try_from(self.complete.load(Relaxed)).unwrap_or(0);
-        let unknown = if kernel_reads { complete.min(brought - used) } else { 0 };
+        let (used, unknown) = (self.used.get(), self.unknown.get());
+        let brought = self.brought.get().max(used.saturating_add(unknown));
         Early { brought, used, unused: brought - used - unknown, unknown }
-    }
-
-    fn complete(&self, bytes: i64) {
-        self.complete.fetch_add(bytes, Relaxed);
     }
 }
 
@@ -84,13 +78,15 @@ pub(crate) struct Ledger {
     /// Chunks of this image and of the host.
     open: AtomicU64,
     open_in_all: Arc<AtomicU64>,
+    /// The kernel reads complete objects by itself: those are not kept on the ledger, where every read would be looked up for ever.
+    kernel_reads: Mutex<bool>,
 }
 
 impl Ledger {
     /// For a table of so many chunks.
     pub(crate) fn new(chunks: u32, open_in_all: Arc<AtomicU64>) -> Self {
         let pages = (0..chunks.div_ceil(PAGE_CHUNKS)).map(|_| OnceLock::new()).collect();
-        Self { pages, open: AtomicU64::new(0), open_in_all }
+        Self { pages, open: AtomicU64::new(0), open_in_all, kernel_reads: Mutex::new(false) }
     }
 
     fn is_empty(&self) -> bool {
@@ -124,10 +120,18 @@ impl Ledger {
         before
     }
 
-    /// The object of the chunk is complete. `None`: it was known, or the chunk is not on the ledger.
-    fn complete(&self, chunk: u32) -> Option<u8> {
-        let complete = |state| (state != OFF && state & COMPLETE == 0).then_some(state | COMPLETE);
-        self.find(chunk)?.fetch_update(Relaxed, Relaxed, complete).ok()
+    /// The object of the chunk is complete.
+    fn complete(&self, chunk: u32) {
+        let complete = |state| (state != OFF).then_some(state | COMPLETE);
+        let _off = self.find(chunk).map(|state| state.fetch_update(Relaxed, Relaxed, complete));
+    }
+
+    /// The chunks on the ledger whose objects are complete.
+    fn all_complete(&self) -> impl Iterator<Item = u32> {
+        let pages = (0..).step_by(PAGE_CHUNKS as usize).zip(&self.pages);
+        let pages = pages.filter_map(|(first, page)| Some((first, page.get()?)));
+        let chunks = pages.flat_map(|(first, page)| (first..).zip(page.iter()));
+        chunks.filter(|(_, state)| state.load(Relaxed) & COMPLETE != 0).map(|(chunk, _)| chunk)
     }
 }
 
@@ -145,31 +149,34 @@ impl Image {
             return;
         }
         let Some(number) = self.number_of(chunk) else { return };
-        let (before, size) = match state {
+        match state {
             Some(state) => {
                 self.tally.add(|counters| &counters.early(lane).brought, chunk.size);
-                (self.early.enter(number, state), chunk.size)
+                self.early.enter(number, state);
             }
             // It was brought early, was lost before anybody read it, and has come once more.
-            None => (self.early.strike(number), chunk.size),
-        };
-        self.leaves(before, size);
+            None => drop(self.early.strike(number)),
+        }
     }
 
     fn number_of(&self, chunk: &PieceChunk) -> Option<u32> {
         self.table.chunk_at(&self.table.find(&chunk.object)?, chunk.object_offset)
     }
 
-    /// A chunk of this state is not on the ledger any more.
-    fn leaves(&self, state: u8, size: u64) {
-        if let Some(lane) = lane_of(state).filter(|_| state & COMPLETE != 0) {
-            self.count_complete(lane, -signed(size));
+    /// From now on, what becomes of complete objects is not known.
+    pub(crate) fn kernel_reads(&self) {
+        let mut kernel_reads = self.early.kernel_reads.lock();
+        if !std::mem::replace(&mut *kernel_reads, true) {
+            self.early.all_complete().for_each(|number| {
+                self.becomes_unknown(number, self.table.chunk(number).map_or(0, |entry| entry.chunk.size));
+            });
         }
     }
 
-    fn count_complete(&self, lane: Lane, bytes: i64) {
-        self.tally.image.early(lane).complete(bytes);
-        self.tally.host.early(lane).complete(bytes);
+    fn becomes_unknown(&self, number: u32, size: u64) {
+        if let Some(lane) = lane_of(self.early.strike(number)) {
+            self.tally.add(|counters| &counters.early(lane).unknown, size);
+        }
     }
 
     /// The numbers of the chunks that hold any of these bytes, and their sizes.
@@ -183,25 +190,22 @@ impl Image {
 
     fn was_read(&self, object: &ObjectEntry, range: &Range<u64>) {
         for (number, size) in self.chunks_in(object, range) {
-            let state = self.early.strike(number);
-            if let Some(lane) = lane_of(state) {
+            if let Some(lane) = lane_of(self.early.strike(number)) {
                 self.tally.add(|counters| &counters.early(lane).used, size);
-                self.leaves(state, size);
             }
         }
     }
 
     fn is_complete(&self, object: &ObjectEntry) {
+        let kernel_reads = self.early.kernel_reads.lock();
         for (number, size) in self.chunks_in(object, &(0..u64::MAX)) {
-            if let Some(lane) = self.early.complete(number).and_then(lane_of) {
-                self.count_complete(lane, signed(size));
+            if *kernel_reads {
+                self.becomes_unknown(number, size);
+            } else {
+                self.early.complete(number);
             }
         }
     }
-}
-
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 impl Images {
@@ -245,7 +249,9 @@ mod tests {
         assert_eq!(ledger.pages.iter().filter(|page| page.get().is_some()).count(), 1);
         assert_eq!(ledger.enter(3 * PAGE_CHUNKS, 1), OFF);
         assert_eq!(all.load(Relaxed), 2);
-        assert_eq!((ledger.complete(3 * PAGE_CHUNKS), ledger.complete(3 * PAGE_CHUNKS)), (Some(1), None));
+        ledger.complete(3 * PAGE_CHUNKS);
+        ledger.complete(7);
+        assert_eq!(ledger.all_complete().collect::<Vec<_>>(), [3 * PAGE_CHUNKS]);
         assert_eq!((ledger.strike(3 * PAGE_CHUNKS), ledger.strike(3 * PAGE_CHUNKS)), (1 | COMPLETE, OFF));
         drop(ledger);
         assert_eq!(all.load(Relaxed), 0, "nothing of an image that is gone is waited for");

@@ -1,7 +1,6 @@
 //! [`Fetcher`]: the one door to the contents of all images of this host.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -166,8 +165,7 @@ impl ImageHandle {
     /// The kernel reads complete objects of this image without asking (mode `native`): what of those was brought early and seems not to
     /// have been read counts as unknown from now on.
     pub fn kernel_reads(&self) {
-        self.image.tally.image.kernel_reads.store(true, Relaxed);
-        self.image.tally.host.kernel_reads.store(true, Relaxed);
+        self.image.kernel_reads();
     }
 
     /// The completion of this image in the background brought so many bytes of a layer.
@@ -202,6 +200,16 @@ impl ImageHandle {
         let task = self.host.runtime.spawn(self.host.clone().follow(self.image.clone(), hints));
         *replay = Some(task.abort_handle());
         true
+    }
+
+    /// Brings nothing more of what hints lead to. What is on the wire comes. A boot pack is not concerned.
+    pub fn stop_following(&self) {
+        let mut replay = self.replay.lock();
+        if self.image.pack.get().is_none()
+            && let Some(task) = replay.take()
+        {
+            task.abort();
+        }
     }
 
     /// Whether the boot pack, or what hints lead to, is still being brought.

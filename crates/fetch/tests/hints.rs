@@ -121,3 +121,18 @@ async fn hints_give_way_to_readers_and_end_with_their_source() {
     followed(&world).await;
     assert!(world.fetcher.open_local(&files.small[5].0).is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn hints_are_not_followed_any_further_once_nobody_wants_the_image() {
+    let files = files(Form::Raw);
+    let world = World::new(&[&files.layer]);
+    world.source.always(Reply { latency: Duration::from_secs(1), ..Then::Bytes.into() });
+    assert!(world.image.follow((0..40).map(|number| files.whole(number)).collect()));
+    world.image.stop_following();
+    followed(&world).await;
+    assert!(world.source.requests().len() < 40, "{}", world.source.requests().len());
+    world.source.calm();
+    assert!(world.image.follow(vec![files.whole(5)]), "others may be followed after");
+    followed(&world).await;
+    assert!(world.fetcher.open_local(&files.small[5].0).is_some());
+}

@@ -20,6 +20,18 @@ const SMALL: u64 = 40 * KIB;
 const CHUNK: u64 = 64 * KIB;
 const LARGE: u64 = 1024 * KIB;
 
+/// How long a test waits for other threads before it fails: far longer than they ever take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for what happens on other threads, of which the paused clock knows nothing.
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain: {what}");
+        tokio::task::yield_now().await;
+    }
+}
+
 fn size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap()
 }
@@ -141,9 +153,7 @@ async fn a_reader_who_joins_what_is_on_its_way_has_used_it() {
     let world = files.world(&pack);
     world.source.always(Reply { latency: Duration::from_millis(30), ..Then::Bytes.into() });
     assert!(world.image.replay(&index));
-    while world.fetcher.pieces_in_flight() == 0 {
-        tokio::task::yield_now().await;
-    }
+    until("a piece is on its way", || world.fetcher.pieces_in_flight() > 0).await;
     world.read(&files.small[1].0, 0, SMALL).await.unwrap();
     all_of_the_pack(&world, &world.image).await;
     let told = stats(&world);
@@ -183,18 +193,18 @@ async fn read_ahead_is_used_as_far_as_the_reader_goes() {
 async fn where_the_kernel_reads_by_itself_complete_objects_are_unknown_and_parts_are_not() {
     let files = Files::new();
     let world = files.replayed().await;
-    world.image.kernel_reads();
-    assert_eq!(stats(&world).early_trace, early(PACKED, 0, 2 * CHUNK, 4 * SMALL));
     world.read(&files.small[2].0, 0, 1).await.unwrap();
-    assert_eq!(stats(&world).early_trace, early(PACKED, SMALL, 2 * CHUNK, 3 * SMALL), "this one was read through us");
+    world.image.kernel_reads();
+    assert_eq!(stats(&world).early_trace, early(PACKED, SMALL, 2 * CHUNK, 3 * SMALL), "one was read through us");
+    world.image.kernel_reads();
+    world.read(&files.small[0].0, 0, SMALL).await.unwrap();
+    assert_eq!(stats(&world).early_trace, early(PACKED, SMALL, 2 * CHUNK, 3 * SMALL), "it is not looked for any more");
     // With the rest of it the large file is complete as well.
     world.read(&files.large.0, 0, 8 * CHUNK).await.unwrap();
     world.read(&files.large.0, 10 * CHUNK, 6 * CHUNK).await.unwrap();
     world.until_complete(&files.large.0).await;
     world.quiet().await;
-    while stats(&world).early_trace.unused > 0 {
-        tokio::task::yield_now().await;
-    }
+    until("nothing is unused", || stats(&world).early_trace.unused == 0).await;
     assert_eq!(stats(&world).early_trace, early(PACKED, SMALL, 0, 3 * SMALL + 2 * CHUNK));
 }
 
@@ -205,6 +215,18 @@ async fn an_object_that_is_opened_as_a_plain_file_counts_as_read() {
     assert!(world.fetcher.open_local(&files.small[3].0).is_some());
     assert!(world.fetcher.open_local(&files.large.0).is_none(), "it is not complete");
     assert_eq!(stats(&world).early_trace, early(PACKED, SMALL, PACKED - SMALL, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_the_kernel_reads_one_image_by_itself_says_nothing_of_another() {
+    let files = Files::new();
+    let world = files.replayed().await;
+    let other = world.fetcher.add_image(table_of(&[&files.layer]), world.source.clone(), "test:native");
+    other.kernel_reads();
+    assert_eq!(stats(&world).early_trace, early(PACKED, 0, PACKED, 0));
+    assert_eq!(world.fetcher.stats().early_trace, early(PACKED, 0, PACKED, 0));
+    world.image.kernel_reads();
+    assert_eq!(world.fetcher.stats().early_trace, early(PACKED, 0, 2 * CHUNK, 4 * SMALL));
 }
 
 #[tokio::test(start_paused = true)]

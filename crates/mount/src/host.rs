@@ -99,6 +99,11 @@ impl Host {
         self.roll.tidy();
     }
 
+    /// Whether nobody uses any mount.
+    pub fn is_drained(&self) -> bool {
+        self.roll.connections().is_empty()
+    }
+
     /// Unmounts everything and waits, for at most `patience`, until running requests are answered. For SIGTERM.
     pub async fn shut_down(&self, patience: Duration) {
         let until = Instant::now() + patience;

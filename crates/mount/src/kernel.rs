@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::CWD;
@@ -116,6 +116,14 @@ pub(crate) fn attach(mount: BorrowedFd<'_>, mountpoint: &Path) -> Result<(), Ste
 /// Removes the topmost mount at `mountpoint` from the tree of mounts, also while it is in use.
 pub(crate) fn detach(mountpoint: &Path) -> Result<(), StepError> {
     unmount(mountpoint, rustix::mount::UnmountFlags::DETACH)
+}
+
+/// Removes the mount that `mount` is open on, whatever has been mounted at its place since; users keep what they have open.
+pub(crate) fn detach_open(mount: BorrowedFd<'_>) -> Result<(), StepError> {
+    // The link must be followed here: it leads to the mount itself and to no path.
+    let path = format!("/proc/self/fd/{}", mount.as_raw_fd());
+    rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH)
+        .map_err(|errno| StepError::new("unmount what is open".to_owned(), errno))
 }
 
 /// Removes the topmost mount at `mountpoint`; refused with `EBUSY` while it is in use.

@@ -1,7 +1,9 @@
 //! Is this directory fit to be mounted on? And clearing what a dead server left there.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::MountError;
@@ -26,10 +28,25 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
 pub fn clear_dead(path: &Path) -> Result<bool, MountError> {
     let absolute = absolute(path)?;
     let top = table::mount_at(&absolute).map_err(MountError::io("read the table of mounts"))?;
-    match top.filter(|mount| mount.is_ours() && is_dead(&absolute)) {
-        Some(mount) => clear_mount(&mount).map(|()| true),
-        None => Ok(false),
+    let Some(mount) = top.filter(TableEntry::is_ours) else { return Ok(false) };
+    // From here on it is this mount and no other: whoever else clears the place may mount there at once.
+    let open = match rustix::fs::open(&absolute, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, FileMode::empty()) {
+        Ok(open) => open,
+        Err(Errno::NOENT) => return Ok(false),
+        Err(errno) => return Err(MountError::io("look at the mount")(errno.into())),
+    };
+    if !is_dead(open.as_fd()) || table::mount_id(open.as_fd()).ok() != Some(mount.id) {
+        return Ok(false);
     }
+    refuse_covered(&mount)?;
+    match kernel::detach_open(open.as_fd()) {
+        Err(error) if error.errno() == Errno::PERM => fusermount::unmount(&absolute, true)?,
+        // Somebody else has just removed it.
+        Err(error) if error.errno() == Errno::INVAL => return Ok(false),
+        other => other?,
+    }
+    tracing::info!(path = %absolute.display(), "removed a mount whose server is gone");
+    Ok(true)
 }
 
 /// Removes the mount of ours at `path`, dead or alive, for whoever knows that its server is gone; says whether there
@@ -46,11 +63,13 @@ pub fn clear(path: &Path) -> Result<bool, MountError> {
     }
 }
 
-fn clear_mount(mount: &TableEntry) -> Result<(), MountError> {
+fn refuse_covered(mount: &TableEntry) -> Result<(), MountError> {
     let table = table::mounts().map_err(MountError::io("read the table of mounts"))?;
-    if let Some(above) = table::above(&table, mount) {
-        return Err(MountError::covered(mount, above));
-    }
+    table::above(&table, mount).map_or(Ok(()), |above| Err(MountError::covered(mount, above)))
+}
+
+fn clear_mount(mount: &TableEntry) -> Result<(), MountError> {
+    refuse_covered(mount)?;
     remove(&mount.mountpoint, true)?;
     tracing::info!(path = %mount.mountpoint.display(), "removed a mount whose server is gone");
     Ok(())
@@ -62,8 +81,8 @@ fn absolute(path: &Path) -> Result<PathBuf, MountError> {
 }
 
 /// Whether FUSE says that nobody serves it. `statfs` is never answered from a cache.
-fn is_dead(path: &Path) -> bool {
-    rustix::fs::statfs(path).is_err_and(|errno| errno == Errno::NOTCONN)
+fn is_dead(mount: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(mount).is_err_and(|errno| errno == Errno::NOTCONN)
 }
 
 /// Unmounts `path` with whatever right this process has: the system call, or `fusermount3` for those who may not.

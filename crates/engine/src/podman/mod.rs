@@ -23,12 +23,11 @@ use tarpon_oci::{Digest, Reference, Source};
 
 pub(crate) use self::guard::Guard;
 pub use self::guard::guard;
-pub(crate) use self::ids::link;
 pub(crate) use self::in_use::mounted as mounted_link;
 pub(crate) use self::listed::Listed;
 pub(crate) use self::place::make as make_place;
 pub use self::setup::Setup;
-pub(crate) use self::view::View;
+pub(crate) use self::view::{View, own_links};
 use crate::image::{ImageRequest, Prepared};
 use crate::progress::Progress;
 use crate::protocol::{Backfill, MountRequest, MountStatus};

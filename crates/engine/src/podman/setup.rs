@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, DocumentMut, Item, Table, value};
@@ -24,6 +24,8 @@ graphroot = \"/var/lib/containers/storage\"
 const BACKUP: &str = "before-tarpon";
 /// Permissions of a new file: everybody's Podman reads it.
 const MODE: u32 = 0o644;
+/// Permissions of a copy until it has those of the file.
+const PRIVATE: u32 = 0o600;
 
 /// What became of a `storage.conf`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -34,7 +36,7 @@ pub struct Setup {
     pub store: PathBuf,
     /// Whether it was changed; else it was as it should be.
     pub changed: bool,
-    /// Where the file is as it was before.
+    /// Where the file is as it was before it was first changed.
     pub backup: Option<PathBuf>,
 }
 
@@ -50,15 +52,39 @@ pub(crate) fn change(file: &Path, store: &Path, undo: bool) -> Result<Setup> {
     let text = match (&before, undo) {
         (Some(text), _) => text.clone(),
         (None, true) => return Ok(same),
-        (None, false) => read(Path::new(SHIPPED)).ok().flatten().unwrap_or_else(|| LEAST.to_owned()),
+        (None, false) => new_text(),
     };
     let after = edit(&text, name, undo).map_err(|cause| failed(io::Error::other(cause)))?;
     if before.as_ref() == Some(&after) {
         return Ok(same);
     }
+    if undo && !backup_of(file).exists() && is_ours(&after) {
+        // It would hide what the distribution's file says from now on.
+        fs::remove_file(file).map_err(failed)?;
+        return Ok(Setup { changed: true, ..same });
+    }
     let backup = before.map(|before| keep(file, &before)).transpose().map_err(failed)?;
     write(file, &after).map_err(failed)?;
     Ok(Setup { changed: true, backup, ..same })
+}
+
+/// A new file, before anything of ours is in it.
+fn new_text() -> String {
+    read(Path::new(SHIPPED)).ok().flatten().unwrap_or_else(|| LEAST.to_owned())
+}
+
+/// Whether a file that was not there before has nothing of anybody else's in it. Tables that were made for the store may be left.
+fn is_ours(text: &str) -> bool {
+    let parse = |text: &str| -> Option<DocumentMut> {
+        let mut document: DocumentMut = text.parse().ok()?;
+        let storage = document.get_mut("storage").and_then(Item::as_table_mut)?;
+        if storage.get("options").and_then(Item::as_table).is_some_and(Table::is_empty) {
+            storage.remove("options");
+        }
+        Some(document)
+    };
+    let same = |other: &str| matches!((parse(text), parse(other)), (Some(one), Some(other)) if one.to_string() == other.to_string());
+    same(&new_text()) || same(LEAST)
 }
 
 fn read(file: &Path) -> io::Result<Option<String>> {
@@ -109,14 +135,22 @@ fn table<'t>(parent: &'t mut Table, name: &str) -> std::result::Result<&'t mut T
     item.as_table_mut().ok_or(format!("{name} is not a table"))
 }
 
-/// Keeps the file as it was before anything of ours was in it.
-fn keep(file: &Path, text: &str) -> io::Result<PathBuf> {
+fn backup_of(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".");
     name.push(BACKUP);
-    let backup = PathBuf::from(name);
-    match fs::OpenOptions::new().write(true).create_new(true).open(&backup) {
-        Ok(mut new) => new.write_all(text.as_bytes())?,
+    name.into()
+}
+
+/// Keeps the file as it was before anything of ours was in it.
+fn keep(file: &Path, text: &str) -> io::Result<PathBuf> {
+    let backup = backup_of(file);
+    match fs::OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&backup) {
+        Ok(mut new) => {
+            new.set_permissions(fs::metadata(file)?.permissions())?;
+            new.write_all(text.as_bytes())?;
+            new.sync_all()?;
+        }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error),
     }
@@ -136,6 +170,7 @@ fn write(file: &Path, text: &str) -> io::Result<()> {
     if let Some(before) = before {
         std::os::unix::fs::fchown(new.as_file(), Some(before.uid()), Some(before.gid()))?;
     }
+    new.as_file().sync_all()?;
     new.persist(&target).map(drop).map_err(|error| error.error)
 }
 
@@ -185,10 +220,28 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         let done = change(&file, Path::new(STORE), false).unwrap();
         assert!(done.changed);
-        assert_eq!(fs::read_to_string(done.backup.unwrap()).unwrap(), LEAST);
-        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        let backup = done.backup.unwrap();
+        assert_eq!(fs::read_to_string(&backup).unwrap(), LEAST);
+        for kept in [&file, &backup] {
+            assert_eq!(fs::metadata(kept).unwrap().permissions().mode() & 0o777, 0o600);
+        }
         assert!(!change(&file, Path::new(STORE), false).unwrap().changed);
         let undone = change(&file, Path::new(STORE), true).unwrap();
         assert_eq!(fs::read_to_string(undone.backup.unwrap()).unwrap(), LEAST, "not what we made of it");
+    }
+
+    #[test]
+    fn a_file_that_was_not_there_before_is_gone_after_unless_somebody_wrote_into_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("storage.conf");
+        assert!(change(&file, Path::new(STORE), false).unwrap().changed);
+        assert!(change(&file, Path::new(STORE), true).unwrap().changed);
+        assert!(!file.exists());
+        assert!(!change(&file, Path::new(STORE), true).unwrap().changed);
+        change(&file, Path::new(STORE), false).unwrap();
+        let mine = "\n# Mine.\n";
+        fs::write(&file, fs::read_to_string(&file).unwrap() + mine).unwrap();
+        assert!(change(&file, Path::new(STORE), true).unwrap().changed);
+        assert!(fs::read_to_string(&file).unwrap().ends_with(mine));
     }
 }

@@ -95,6 +95,19 @@ impl<'l> View<'l> {
     }
 }
 
+/// The short names of layers that `image` alone is the reason to show, in either form.
+pub(crate) fn own_links<'l>(
+    store: &str,
+    image: &Listed,
+    others: impl Iterator<Item = &'l Listed> + Clone,
+) -> HashSet<String> {
+    let mut shown = View::new(others.clone());
+    others.for_each(|other| shown.add_layers(store, other));
+    // A form that is not shown any more may be in use all the same.
+    let ids = image.forms.layers.iter().flat_map(|layer| [layer.id, ids::alone(&layer.id)]);
+    ids.map(|id| ids::link(store, &id)).filter(|link| !shown.links.contains_key(link)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
@@ -166,6 +179,20 @@ mod tests {
             same.iter().map(|layer| whiteout(&files, layer["id"].as_str().unwrap())).collect::<Vec<_>>()
         };
         assert_eq!((of("a"), of("b"), of("c")), (vec![false], vec![false, true], vec![false, true]));
+    }
+
+    #[test]
+    fn of_an_image_that_goes_those_layers_go_that_no_other_image_shows() {
+        let (one, two) = (Listed::test("one", &["a", "b"]), Listed::test("two", &["a", "b", "c"]));
+        let id = |image: &Listed, layer: usize| image.forms.layers[layer].id;
+        let links = |ids: &[Digest]| ids.iter().map(|id| ids::link("/s", id)).collect::<HashSet<_>>();
+        let alone = |id: Digest| ids::alone(&id);
+        let (a, b, c) = (id(&two, 0), id(&two, 1), id(&two, 2));
+        assert_eq!(own_links("/s", &one, [&two].into_iter()), links(&[alone(a), alone(b)]), "what builds lie on");
+        assert_eq!(own_links("/s", &two, [&one].into_iter()), links(&[alone(a), c, alone(c)]));
+        let same = Listed::test("same", &["a", "b"]);
+        assert_eq!(own_links("/s", &one, [&same].into_iter()), links(&[alone(a)]));
+        assert_eq!(own_links("/s", &one, std::iter::empty()).len(), 4);
     }
 
     #[test]

@@ -249,7 +249,7 @@ impl Mounts {
             self.places.idle().await;
             tokio::select! {
                 () = self.host.drained() => {
-                    if self.places.close_if_idle() {
+                    if self.places.close_if_idle(|| !self.host.is_drained()) {
                         return;
                     }
                 }

@@ -146,10 +146,11 @@ impl<T> Places<T> {
         Some(Client(self.clone()))
     }
 
-    /// Takes no more clients and mounts, if there is neither now; says whether it does so.
-    pub(super) fn close_if_idle(&self) -> bool {
+    /// Takes no more clients and mounts, if there is neither now and nothing `else_needed` either, which nobody but clients can
+    /// begin to need; says whether it does so.
+    pub(super) fn close_if_idle(&self, else_needed: impl FnOnce() -> bool) -> bool {
         let mut state = self.state.lock();
-        state.closed |= state.is_idle();
+        state.closed = state.closed || state.is_idle() && !else_needed();
         state.closed
     }
 
@@ -349,12 +350,13 @@ mod tests {
     fn it_closes_only_while_nobody_needs_it_and_then_for_good() {
         let places = places();
         let client = places.enter().unwrap();
-        assert!(!places.close_if_idle());
+        assert!(!places.close_if_idle(|| false));
         drop(client);
         let place = places.reserve(Path::new(PATH)).unwrap();
-        assert!(!places.close_if_idle());
+        assert!(!places.close_if_idle(|| false));
         drop(place);
-        assert!(places.close_if_idle());
+        assert!(!places.close_if_idle(|| true), "what a client made just now and has no place here");
+        assert!(places.close_if_idle(|| false));
         assert!(places.enter().is_none());
         assert_eq!(places.reserve(Path::new(PATH)).err().unwrap().kind, ErrorKind::Store);
     }

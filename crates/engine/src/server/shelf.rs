@@ -4,7 +4,7 @@
 //! it from eviction and brings it back. Adding shows layers before the image that names them, and removing an image leaves its layers
 //! for a while: Podman reads the two lists one after the other.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,10 +70,6 @@ impl Entry {
     fn added(&self) -> u64 {
         self.request.podman.as_ref().map_or(0, |podman| podman.added)
     }
-
-    fn links(&self, store: &str) -> impl Iterator<Item = String> {
-        self.listed.forms.layers.iter().map(move |layer| podman::link(store, &layer.id))
-    }
 }
 
 impl Shelf {
@@ -107,40 +103,25 @@ impl Shelf {
             let handle = images.fetcher().add_image(table, image.source(), request.image.as_str());
             state.hidden.insert(request.manifest, handle);
         }
+        // Nothing is taken from others and nothing replaced before it is certain that this one can be shown.
+        self.mount(&mut state, host)?;
         let mut request = request.clone();
         request.mountpoint = podman::image_place(&self.folder, &id);
-        self.settle_names(&mut state, id, &mut request);
-        let memo = Memo::new(&request).write(&self.store);
-        memo.map_err(|error| Error::new(ErrorKind::Store, "record the image", error))?;
-        let before = state.images.insert(id, Entry { request: request.clone(), image: image.clone(), listed });
+        let poorer = settle_names(&mut state, id, &mut request);
+        if let Err(error) = Memo::new(&request).write(&self.store) {
+            give_back(&mut state, poorer);
+            self.unmount_if_empty(&mut state);
+            return Err(Error::new(ErrorKind::Store, "record the image", error));
+        }
+        poorer.keys().filter_map(|other| state.images.get(other)).for_each(|other| self.note(&other.request));
+        let before = state.images.insert(id, Entry { request, image: image.clone(), listed });
         // Layers first. One that is replaced has the same id and other layers.
         let retired = before.map(|before| (Instant::now(), before));
         state.retired.extend(retired);
-        if let Err(error) = self.show(&mut state, host, Some(id)) {
-            state.images.remove(&id);
-            self.forget(&request.mountpoint);
-            return Err(error);
-        }
+        self.publish(&mut state, Some(id));
+        drop(state);
+        image.follow(None);
         Ok(image)
-    }
-
-    /// A name is one image's. The later one has it, and another goes on without, as in Podman.
-    fn settle_names(&self, state: &mut State, id: Digest, request: &mut MountRequest) {
-        let Some(podman) = &mut request.podman else { return };
-        if let Some(same) = state.images.get(&id) {
-            let more: Vec<_> = same.names().iter().filter(|name| !podman.names.contains(name)).cloned().collect();
-            podman.names.extend(more);
-        }
-        for (_, other) in state.images.iter_mut().filter(|(other, _)| **other != id) {
-            if other.added() > podman.added {
-                podman.names.retain(|name| !other.names().contains(name));
-            } else if other.names().iter().any(|name| podman.names.contains(name)) {
-                if let Some(others) = &mut other.request.podman {
-                    others.names.retain(|name| !podman.names.contains(name));
-                }
-                self.note(&other.request);
-            }
-        }
     }
 
     fn note(&self, request: &MountRequest) {
@@ -179,21 +160,23 @@ impl Shelf {
         self.forget(&entry.request.mountpoint);
         state.retired.push((Instant::now(), entry));
         self.publish(&mut state, None);
+        self.unmount_if_empty(&mut state);
+        Ok(Some(vec![manifest]))
+    }
+
+    fn unmount_if_empty(&self, state: &mut State) {
         if state.images.is_empty() {
             state.retired.clear();
             // Dropped, it is unmounted; lazily if a container uses it.
             state.shown = None;
         }
-        Ok(Some(vec![manifest]))
     }
 
     fn refuse_if_used(&self, state: &State, id: &Digest) -> Result<()> {
         let store = self.folder.to_string_lossy();
-        let others = state.images.iter().filter(|(other, _)| *other != id);
-        let others: HashSet<String> = others.flat_map(|(_, entry)| entry.links(&store)).collect();
-        let links = state.images.get(id).into_iter().flat_map(|entry| entry.links(&store));
-        let links: HashSet<String> = links.filter(|link| !others.contains(link)).collect();
-        match podman::mounted_link(&links) {
+        let Some(entry) = state.images.get(id) else { return Ok(()) };
+        let others = state.images.iter().filter(|(other, _)| *other != id).map(|(_, other)| &other.listed);
+        match podman::mounted_link(&podman::own_links(&store, &entry.listed, others)) {
             None => Ok(()),
             Some(link) => {
                 let cause = format!("a container uses it: its root is an overlay with the layer {link}");
@@ -225,10 +208,9 @@ impl Shelf {
         described
     }
 
-    /// Shows what is there, mounting it if need be. `new`: an image whose layers are shown before itself.
-    fn show(&self, state: &mut State, host: &Host, new: Option<Digest>) -> Result<()> {
+    /// Mounts what is there, unless it is mounted.
+    fn mount(&self, state: &mut State, host: &Host) -> Result<()> {
         if state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached()) {
-            self.publish(state, new);
             return Ok(());
         }
         state.shown = None;
@@ -248,7 +230,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Shows what is there, if anything is mounted.
+    /// Shows what is there, if anything is mounted. `new`: an image whose layers are shown before itself.
     fn publish(&self, state: &mut State, new: Option<Digest>) {
         let Some(files) = state.shown.as_ref().map(|shown| shown.files.clone()) else { return };
         if let Some(new) = new {
@@ -270,6 +252,40 @@ impl Shelf {
             view.add_image(&entry.listed, entry.names());
         }
         view.finish(&change)
+    }
+}
+
+/// Names of images, by the images' ids.
+type Names = BTreeMap<Digest, Vec<String>>;
+
+/// A name is one image's. The later one has it, and another goes on without, as in Podman. Returns what the others had that have
+/// less now.
+fn settle_names(state: &mut State, id: Digest, request: &mut MountRequest) -> Names {
+    let mut poorer = Names::new();
+    let Some(podman) = &mut request.podman else { return poorer };
+    if let Some(same) = state.images.get(&id) {
+        let more: Vec<_> = same.names().iter().filter(|name| !podman.names.contains(name)).cloned().collect();
+        podman.names.extend(more);
+    }
+    for (other_id, other) in state.images.iter_mut().filter(|(other, _)| **other != id) {
+        if other.added() > podman.added {
+            podman.names.retain(|name| !other.names().contains(name));
+        } else if let Some(others) = &mut other.request.podman
+            && others.names.iter().any(|name| podman.names.contains(name))
+        {
+            poorer.insert(*other_id, others.names.clone());
+            others.names.retain(|name| !podman.names.contains(name));
+        }
+    }
+    poorer
+}
+
+/// Undoes [`settle_names`].
+fn give_back(state: &mut State, names: Names) {
+    for (id, names) in names {
+        if let Some(podman) = state.images.get_mut(&id).and_then(|entry| entry.request.podman.as_mut()) {
+            podman.names = names;
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 mod histogram;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -86,8 +86,6 @@ pub(crate) struct Counters {
     pub(crate) bytes_backfill: Counter,
     early_trace: EarlyCounters,
     early_ahead: EarlyCounters,
-    /// The kernel reads complete objects without asking.
-    pub(crate) kernel_reads: AtomicBool,
     pub(crate) stalls: Counter,
     waits: Waits,
     pub(crate) failed_reads: Counter,
@@ -138,7 +136,6 @@ impl Counters {
     }
 
     pub(crate) fn snapshot(&self) -> Stats {
-        let kernel_reads = self.kernel_reads.load(Relaxed);
         Stats {
             reads: self.reads.get(),
             hits: self.hits.get(),
@@ -151,8 +148,8 @@ impl Counters {
             bytes_whole: self.bytes_whole.get(),
             whole_downloads: self.whole_downloads.get(),
             bytes_backfill: self.bytes_backfill.get(),
-            early_trace: self.early_trace.snapshot(kernel_reads),
-            early_ahead: self.early_ahead.snapshot(kernel_reads),
+            early_trace: self.early_trace.snapshot(),
+            early_ahead: self.early_ahead.snapshot(),
             stalls: self.stalls.get(),
             stall_millis: self.waits.millis(),
             slowest_stall_millis: self.waits.slowest_millis(),

@@ -51,6 +51,8 @@ struct State {
     /// Grows when the number was halved: who was sent before that says nothing new.
     epoch: u64,
     closed_until: Option<Instant>,
+    /// When it last refused.
+    refused: Option<Instant>,
 }
 
 /// A place among the requests under way, until the head of the answer is here.
@@ -80,15 +82,26 @@ impl Hosts {
             return pace.clone();
         }
         if hosts.len() >= HOSTS {
-            hosts.retain(|_, pace| Arc::strong_count(pace) > 1 || pace.is_telling());
+            make_room(&mut hosts);
         }
         hosts.entry(host.to_owned()).or_default().clone()
     }
 }
 
+/// Forgets hosts that say nothing new; and if all do, the one whose refusal is the oldest. Those that somebody asks stay.
+fn make_room(hosts: &mut HashMap<String, Arc<Pace>>) {
+    hosts.retain(|_, pace| Arc::strong_count(pace) > 1 || pace.is_telling());
+    if hosts.len() < HOSTS {
+        return;
+    }
+    let idle = hosts.iter().filter(|(_, pace)| Arc::strong_count(pace) == 1);
+    let oldest = idle.min_by_key(|(_, pace)| pace.state.lock().refused).map(|(host, _)| host.clone());
+    oldest.map(|host| hosts.remove(&host));
+}
+
 impl Default for Pace {
     fn default() -> Self {
-        let state = State { most: FIRST, under_way: 0, good: 0, epoch: 0, closed_until: None };
+        let state = State { most: FIRST, under_way: 0, good: 0, epoch: 0, closed_until: None, refused: None };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 }
@@ -133,10 +146,9 @@ impl Pace {
         Ok(state.epoch)
     }
 
-    /// Whether anything would be lost if it was forgotten.
+    /// Whether anything would be lost if it was forgotten: it refused not long ago. Pauses are no longer than that.
     fn is_telling(&self) -> bool {
-        let state = self.state.lock();
-        state.most < FIRST || state.closed_until.is_some_and(|until| Instant::now() < until)
+        self.state.lock().refused.is_some_and(|refused| refused.elapsed() < timing::HOST_PAUSE_LONGEST)
     }
 }
 
@@ -153,6 +165,7 @@ impl State {
     }
 
     fn refused(&mut self, epoch: u64, pause: Option<Duration>) {
+        self.refused = Some(Instant::now());
         if epoch == self.epoch {
             (self.most, self.good, self.epoch) = ((self.most / 2).max(1), 0, self.epoch + 1);
         }
@@ -291,5 +304,21 @@ mod tests {
         }
         assert!(host.0.0.lock().len() <= HOSTS + 1);
         assert_eq!(host.all().len(), 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hosts_that_refuse_are_forgotten_after_a_while_and_the_oldest_when_there_are_too_many() {
+        let hosts: Arc<Hosts> = Arc::default();
+        let of = |number: usize| Host(hosts.clone(), format!("https://host{number}.test/").parse().unwrap());
+        for number in 0..3 * HOSTS {
+            of(number).enter().unwrap().answered(&answer(503, None));
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(hosts.0.lock().len(), HOSTS);
+        assert_eq!(of(3 * HOSTS - 1).all().len(), 8, "the latest is remembered");
+        assert_eq!(of(0).all().len(), 16);
+        tokio::time::advance(timing::HOST_PAUSE_LONGEST).await;
+        drop(of(3 * HOSTS).enter());
+        assert_eq!(hosts.0.lock().len(), 1);
     }
 }

@@ -57,7 +57,7 @@ impl Setup {
             (false, true) => format!("{file} does not name {store}"),
         });
         if let Some(backup) = &done.backup {
-            output::note(&format!("{} is the file as it was before", backup.display()));
+            output::note(&format!("{} is the file as it was before tarpon first changed it", backup.display()));
         }
         if !self.undo {
             output::note(
