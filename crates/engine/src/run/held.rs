@@ -156,8 +156,12 @@ impl Drop for Held {
     }
 }
 
-/// Removes a container that is held, running or not.
+/// Removes a container that is held, running or not. Whoever shared the lock may have done so already.
 fn clear_away(engine: &Engine, place: &Place, record: &ContainerRecord, lock: &Lock) -> Result<()> {
+    let cannot = |error| Error::new(ErrorKind::Store, "remove the container's directory", error);
+    if !lock.is_of(place).map_err(cannot)? {
+        return Ok(());
+    }
     handle(place, record).forget();
     unmount(engine, place)?;
     Containers::of(engine.store()).remove(place, lock)

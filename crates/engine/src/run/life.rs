@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::held::{handle, unmount};
 use super::log::{self, Output};
-use super::place::{Containers, Lock, Place};
+use super::place::{Containers, Holding, Place};
 use super::record::{ContainerState, now};
 use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord};
@@ -58,6 +58,11 @@ impl ContainerStatus {
         Self { name, record, standing }
     }
 
+    /// Whether it is this container still that is at its place.
+    fn is_at(&self, place: &Place) -> bool {
+        self.record.as_ref().map_or_else(|_| place.exists(), |record| place.is_of(&record.id))
+    }
+
     /// Whether it is over and done with.
     pub fn has_ended(&self) -> bool {
         matches!(self.standing, Standing::Exited(_))
@@ -74,21 +79,22 @@ impl Engine {
     }
 
     /// Asks a container to stop, and kills it if it has not after `patience`. Returns when everything is settled; one that has ended
-    /// already is no error.
+    /// already is no error, and another one that has got its name meanwhile is left alone.
     pub fn stop_container(&self, name: &ContainerName, patience: Duration) -> Result<()> {
         let (place, record) = self.known(name)?;
         if ContainerStatus::of(name.clone(), &place).has_ended() {
             return Ok(());
         }
         let handle = handle(&place, &record);
-        ask(&place, &handle, &record.stop_signal, patience);
-        if !wait(&place, patience, || handle.is_running()) {
-            ask(&place, &handle, "KILL", KILLED);
+        let is_there = || place.is_held() && place.is_of(&record.id);
+        ask(&handle, &record.stop_signal, patience, is_there);
+        if !wait(&place, &record, patience) {
+            ask(&handle, "KILL", KILLED, is_there);
         }
-        if !wait(&place, KILLED, || handle.is_running()) {
+        if !wait(&place, &record, KILLED) {
             return Err(still_there("stop the container"));
         }
-        self.settle_lost(name, &place)
+        self.settle_lost(&place, &record)
     }
 
     /// Sends a container a signal.
@@ -124,12 +130,18 @@ impl Engine {
         if let Ok(record) = &status.record
             && !status.has_ended()
         {
-            ask(&place, &handle(&place, record), "KILL", KILLED);
+            let is_there = || place.is_held() && place.is_of(&record.id);
+            ask(&handle(&place, record), "KILL", KILLED, is_there);
         }
-        let Some(lock) = hold(&place)? else {
+        let lock = match hold(&place)? {
+            Holding::Ours(lock) => lock,
+            Holding::Theirs if status.is_at(&place) => return Err(still_there(step)),
             // One that is removed when it ends.
-            return if place.exists() { Err(still_there(step)) } else { Ok(()) };
+            Holding::Theirs | Holding::Gone => return Ok(()),
         };
+        if !status.is_at(&place) {
+            return Ok(());
+        }
         if let Ok(record) = &status.record {
             handle(&place, record).forget();
         }
@@ -156,12 +168,15 @@ impl Engine {
     }
 
     /// What became of a container whose keeper died is not known; that it has ended now is.
-    fn settle_lost(&self, name: &ContainerName, place: &Place) -> Result<()> {
-        if !place.exists() || ContainerStatus::of(name.clone(), place).has_ended() {
+    fn settle_lost(&self, place: &Place, known: &ContainerRecord) -> Result<()> {
+        if !place.is_of(&known.id) {
             return Ok(());
         }
-        let Some(lock) = hold(place)? else { return Ok(()) };
+        let Holding::Ours(lock) = hold(place)? else { return Ok(()) };
         let Ok(mut record) = place.record() else { return Ok(()) };
+        if record.id != known.id || matches!(record.state, ContainerState::Exited { .. }) {
+            return Ok(());
+        }
         handle(place, &record).forget();
         unmount(self, place)?;
         if record.remove {
@@ -192,7 +207,7 @@ impl Engine {
     }
 }
 
-fn hold(place: &Place) -> Result<Option<Lock>> {
+fn hold(place: &Place) -> Result<Holding> {
     let held = place.hold(KILLED);
     held.map_err(|error| Error::new(ErrorKind::Store, "take the container from its keeper", error))
 }
@@ -203,18 +218,19 @@ fn still_there(step: &str) -> Error {
 }
 
 /// Sends a container a signal, as soon as it can take one: it may be just starting. One that has ended takes none, and that is that.
-fn ask(place: &Place, container: &Handle, signal: &str, patience: Duration) {
+fn ask(container: &Handle, signal: &str, patience: Duration, is_there: impl Fn() -> bool) {
     let began = Instant::now();
-    while container.signal(signal).is_err() && place.is_held() && began.elapsed() < patience {
+    while container.signal(signal).is_err() && is_there() && began.elapsed() < patience {
         std::thread::sleep(LOOK);
     }
 }
 
-/// Waits until nobody keeps the container and nothing of it runs, or for so long. Whoever keeps it lets go when it is settled.
-fn wait(place: &Place, patience: Duration, is_running: impl Fn() -> bool) -> bool {
+/// Waits until nobody keeps the container and nothing of it runs, or for so long. Whoever keeps it lets go when it is settled; a container
+/// that is another one is none that would have to be waited for.
+fn wait(place: &Place, record: &ContainerRecord, patience: Duration) -> bool {
     let began = Instant::now();
     loop {
-        if !place.is_held() && (!place.exists() || !is_running()) {
+        if !place.is_of(&record.id) || !place.is_held() && !handle(place, record).is_running() {
             return true;
         }
         if began.elapsed() >= patience {
@@ -256,6 +272,18 @@ mod tests {
         engine.remove_container(&name, false).unwrap();
         assert!(engine.containers().unwrap().is_empty());
         assert_eq!(engine.remove_container(&name, true).unwrap_err().kind, ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn waiting_for_a_container_ends_when_another_one_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(folder.path());
+        let next = ContainerRecord { id: "ba9876543210".to_owned(), ..record("web") };
+        let (place, _keeper) = Containers::of(engine.store()).create(&next).unwrap();
+        assert!(!wait(&place, &next, Duration::ZERO), "it is kept");
+        assert!(wait(&place, &record("web"), Duration::ZERO));
+        engine.settle_lost(&place, &record("web")).unwrap();
+        assert_eq!(standing(&engine), Standing::Running, "the other one is left alone");
     }
 
     #[test]
