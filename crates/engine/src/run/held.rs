@@ -124,7 +124,7 @@ impl Held {
     /// It has run and ended: the runtime forgets it, the image is unmounted, and the rest stays or goes as was asked.
     pub(super) fn settle(mut self, code: Option<u8>) -> Result<()> {
         self.is_settled = true;
-        self.handle().forget();
+        self.handle().forget()?;
         unmount(&self.engine, &self.place)?;
         if self.record.remove {
             return Containers::of(self.engine.store()).remove(&self.place, &self.lock);
@@ -162,7 +162,7 @@ fn clear_away(engine: &Engine, place: &Place, record: &ContainerRecord, lock: &L
     if !lock.is_of(place).map_err(cannot)? {
         return Ok(());
     }
-    handle(place, record).forget();
+    handle(place, record).forget()?;
     unmount(engine, place)?;
     Containers::of(engine.store()).remove(place, lock)
 }

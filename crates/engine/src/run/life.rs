@@ -8,7 +8,7 @@ use super::place::{Containers, Holding, Place};
 use super::record::{ContainerState, now};
 use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord};
-use crate::container::Handle;
+use crate::container::{Handle, forget_all};
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// How long a container that was killed may take until everything of it is settled.
@@ -88,10 +88,10 @@ impl Engine {
         let handle = handle(&place, &record);
         let is_there = || place.is_held() && place.is_of(&record.id);
         ask(&handle, &record.stop_signal, patience, is_there);
-        if !wait(&place, &record, patience) {
+        if !wait(&place, &record, patience)? {
             ask(&handle, "KILL", KILLED, is_there);
         }
-        if !wait(&place, &record, KILLED) {
+        if !wait(&place, &record, KILLED)? {
             return Err(still_there("stop the container"));
         }
         self.settle_lost(&place, &record)
@@ -142,8 +142,9 @@ impl Engine {
         if !status.is_at(&place) {
             return Ok(());
         }
-        if let Ok(record) = &status.record {
-            handle(&place, record).forget();
+        match &status.record {
+            Ok(record) => handle(&place, record).forget()?,
+            Err(_) => forget_all(&place.runtime())?,
         }
         unmount(self, &place)?;
         Containers::of(self.store()).remove(&place, &lock)
@@ -177,7 +178,7 @@ impl Engine {
         if record.id != known.id || matches!(record.state, ContainerState::Exited { .. }) {
             return Ok(());
         }
-        handle(place, &record).forget();
+        handle(place, &record).forget()?;
         unmount(self, place)?;
         if record.remove {
             return Containers::of(self.store()).remove(place, &lock);
@@ -227,14 +228,14 @@ fn ask(container: &Handle, signal: &str, patience: Duration, is_there: impl Fn()
 
 /// Waits until nobody keeps the container and nothing of it runs, or for so long. Whoever keeps it lets go when it is settled; a container
 /// that is another one is none that would have to be waited for.
-fn wait(place: &Place, record: &ContainerRecord, patience: Duration) -> bool {
+fn wait(place: &Place, record: &ContainerRecord, patience: Duration) -> Result<bool> {
     let began = Instant::now();
     loop {
-        if !place.is_of(&record.id) || !place.is_held() && !handle(place, record).is_running() {
-            return true;
+        if !place.is_of(&record.id) || !place.is_held() && !handle(place, record).is_running()? {
+            return Ok(true);
         }
         if began.elapsed() >= patience {
-            return false;
+            return Ok(false);
         }
         std::thread::sleep(LOOK);
     }
@@ -280,8 +281,8 @@ mod tests {
         let engine = engine(folder.path());
         let next = ContainerRecord { id: "ba9876543210".to_owned(), ..record("web") };
         let (place, _keeper) = Containers::of(engine.store()).create(&next).unwrap();
-        assert!(!wait(&place, &next, Duration::ZERO), "it is kept");
-        assert!(wait(&place, &record("web"), Duration::ZERO));
+        assert!(!wait(&place, &next, Duration::ZERO).unwrap(), "it is kept");
+        assert!(wait(&place, &record("web"), Duration::ZERO).unwrap());
         engine.settle_lost(&place, &record("web")).unwrap();
         assert_eq!(standing(&engine), Standing::Running, "the other one is left alone");
     }
@@ -298,6 +299,21 @@ mod tests {
         assert!(engine.remove_container(&name, false).unwrap_err().cause.contains("version 9"));
         engine.remove_container(&name, true).unwrap();
         assert!(engine.containers().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_may_still_run_is_not_removed_below_its_feet() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(folder.path());
+        let name = "web".parse().unwrap();
+        let (place, _) = Containers::of(engine.store()).create(&record("web")).unwrap();
+        let remembered = place.runtime().join("tarpon-0123456789ab");
+        std::fs::create_dir(&remembered).unwrap();
+        let error = engine.remove_container(&name, true).unwrap_err();
+        assert!(error.cause.contains("/nonexistent/runc") && place.upper().exists(), "{error}");
+        assert!(engine.stop_container(&name, Duration::ZERO).is_err());
+        std::fs::remove_dir(remembered).unwrap();
+        engine.remove_container(&name, true).unwrap();
     }
 
     #[test]
