@@ -121,16 +121,17 @@ impl Held {
         }
     }
 
-    /// It has run and ended: the runtime forgets it, the image is unmounted, and the rest stays or goes as was asked.
+    /// It has run and ended: the runtime forgets it, the image is unmounted, and the rest stays or goes as was asked. How it ended is
+    /// written down first: what cannot be cleared up takes that along with nothing.
     pub(super) fn settle(mut self, code: Option<u8>) -> Result<()> {
         self.is_settled = true;
+        self.record.state = ContainerState::Exited { code, at: now() };
+        let written = self.place.write(&self.record);
         self.handle().forget()?;
         unmount(&self.engine, &self.place)?;
         if self.record.remove {
             return Containers::of(self.engine.store()).remove(&self.place, &self.lock);
         }
-        self.record.state = ContainerState::Exited { code, at: now() };
-        let written = self.place.write(&self.record);
         written.map_err(|error| Error::new(ErrorKind::Store, "write down how the container ended", error))
     }
 

@@ -33,7 +33,7 @@ pub struct ContainerStatus {
 pub enum Standing {
     /// It is being started.
     Starting,
-    /// It runs.
+    /// It runs, or has ended just now and is being settled.
     Running,
     /// It has ended, with this exit code if anybody saw it.
     Exited(Option<u8>),
@@ -50,9 +50,10 @@ impl ContainerStatus {
         let record = place.record();
         let standing = match record.as_ref().map(|record| &record.state) {
             Err(_) => Standing::Unreadable,
-            Ok(ContainerState::Exited { code, .. }) => Standing::Exited(*code),
+            Ok(ContainerState::Exited { code, .. }) if !is_held => Standing::Exited(*code),
             Ok(ContainerState::Created) if is_held => Standing::Starting,
-            Ok(ContainerState::Running { .. }) if is_held => Standing::Running,
+            // Also one that has ended, as long as its keeper is busy with what is left of it.
+            Ok(_) if is_held => Standing::Running,
             Ok(_) => Standing::Lost,
         };
         Self { name, record, standing }
@@ -285,6 +286,17 @@ mod tests {
         assert!(wait(&place, &record("web"), Duration::ZERO).unwrap());
         engine.settle_lost(&place, &record("web")).unwrap();
         assert_eq!(standing(&engine), Standing::Running, "the other one is left alone");
+    }
+
+    #[test]
+    fn a_container_has_ended_when_its_keeper_is_done_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(folder.path());
+        let ended = ContainerRecord { state: ContainerState::Exited { code: Some(3), at: 7 }, ..record("web") };
+        let (_, keeper) = Containers::of(engine.store()).create(&ended).unwrap();
+        assert_eq!(standing(&engine), Standing::Running);
+        drop(keeper);
+        assert_eq!(standing(&engine), Standing::Exited(Some(3)));
     }
 
     #[test]
