@@ -1,5 +1,6 @@
 //! [`Bundle`]: the directory that an OCI runtime takes, made of an image config and what the user says otherwise.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use oci_spec::OciSpecError;
@@ -11,6 +12,9 @@ use tarpon_oci::RunConfig;
 
 use super::{ContainerOptions, Network, mounts, process, seccomp};
 use crate::{Error, ErrorKind, Result};
+
+/// Longest description that is read. The longest part is the command with its environment, which the kernel holds below 2 MiB.
+const CONFIG_BYTES: u64 = 8 << 20;
 
 /// What a container calls itself that nobody gave a name.
 const HOSTNAME: &str = "tarpon";
@@ -43,6 +47,17 @@ impl Bundle {
         let text = serde_json::to_vec(&spec).map_err(|error| failed(error.to_string()))?;
         crate::private::write(&file, &text).map_err(|error| failed(error.to_string()))?;
         Ok(Self { folder: folder.to_owned() })
+    }
+
+    /// The process of the container whose bundle is in `folder`.
+    pub(crate) fn process(folder: &Path) -> Result<Process> {
+        let failed = |cause: String| Error::new(ErrorKind::Store, "read the container's description", cause);
+        let mut text = Vec::new();
+        let read = std::fs::File::open(folder.join("config.json"))
+            .and_then(|file| file.take(CONFIG_BYTES).read_to_end(&mut text));
+        read.map_err(|error| failed(error.to_string()))?;
+        let spec: Spec = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
+        spec.process().clone().ok_or_else(|| failed("it says nothing of a process".to_owned()))
     }
 
     /// What is run in a container of this image.

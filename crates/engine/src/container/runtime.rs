@@ -67,10 +67,22 @@ impl Runtime {
     }
 
     /// Whether it was built to filter system calls: both say so with their version.
-    pub(crate) fn has_seccomp(&self) -> bool {
+    ///
+    /// # Errors
+    /// It cannot be asked.
+    pub(crate) fn has_seccomp(&self) -> Result<bool> {
         let output = Command::new(&self.program).arg("--version").stdin(std::process::Stdio::null()).output();
-        let said = output.map(|output| String::from_utf8_lossy(&output.stdout).to_ascii_lowercase());
-        said.is_ok_and(|said| said.contains("libseccomp:") || said.contains("+seccomp"))
+        let step = "ask the runtime whether it filters system calls";
+        let cannot = |cause: String| {
+            let error = Error::new(ErrorKind::Other, step, format!("{} --version: {cause}", self.program.display()));
+            error.hint("--security-opt seccomp=unconfined runs the container without that")
+        };
+        let output = output.map_err(|error| cannot(error.to_string()))?;
+        if !output.status.success() {
+            return Err(cannot(output.status.to_string()));
+        }
+        let said = String::from_utf8_lossy(&output.stdout).to_ascii_lowercase();
+        Ok(said.contains("libseccomp:") || said.contains("+seccomp"))
     }
 
     /// The one that a container was started with.
@@ -100,10 +112,12 @@ impl Handle {
         command
     }
 
-    /// The command that runs another process in the container. Its options and what to run are to be added.
-    pub(crate) fn exec(&self, log: &Path, options: &[String], words: &[String]) -> Command {
+    /// The command that runs another process in the container: the one that the file `process` describes, which, other than a command
+    /// line, not everybody reads.
+    pub(crate) fn exec(&self, process: &Path, pid: &Path, log: &Path) -> Command {
         let mut command = self.command();
-        command.arg("--log").arg(log).args(["--log-format", "json", "exec"]).args(options).arg(&self.id).args(words);
+        command.arg("--log").arg(log).args(["--log-format", "json", "exec", "--process"]).arg(process);
+        command.arg("--pid-file").arg(pid).arg(&self.id);
         command
     }
 
@@ -326,6 +340,17 @@ mod tests {
         // Nothing is left that could run.
         std::fs::remove_dir(state.join("box")).unwrap();
         assert!(missing.forget().is_ok() && !missing.is_running().unwrap());
+    }
+
+    #[test]
+    fn a_runtime_says_whether_it_filters_or_nobody_knows() {
+        let folder = tempfile::tempdir().unwrap();
+        for (script, answer) in [("echo libseccomp: 2.5.4", Some(true)), ("echo +CAP", Some(false)), ("exit 1", None)] {
+            let runtime = container(folder.path(), script).runtime;
+            assert_eq!(runtime.has_seccomp().ok(), answer, "{script}");
+        }
+        let error = Runtime::of("/nonexistent/runc".into()).has_seccomp().unwrap_err();
+        assert!(error.cause.contains("/nonexistent/runc") && error.hint.unwrap().contains("unconfined"));
     }
 
     #[test]

@@ -209,10 +209,20 @@ fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime
         remove: request.remove,
         stop_signal: signal_name(stop_signal).map_err(refused)?,
         runtime: runtime.program().to_owned(),
-        filtered: request.options.filtered && runtime.has_seccomp(),
+        filtered: request.options.filtered && filters(runtime)?,
         volumes: config.volumes.iter().cloned().chain(volumes).collect(),
         state: ContainerState::Created,
     })
+}
+
+/// Whether the runtime filters system calls; one that does not is no reason to run nothing, but to be said.
+fn filters(runtime: &Runtime) -> Result<bool> {
+    let filters = runtime.has_seccomp()?;
+    if !filters {
+        let program = runtime.program().display();
+        tracing::warn!("the container's system calls are not filtered: {program} was built without seccomp");
+    }
+    Ok(filters)
 }
 
 /// A directory for the container, under another name if the one that nobody chose is taken.
