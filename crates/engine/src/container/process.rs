@@ -175,13 +175,16 @@ mod tests {
         let same = AnotherProcess { args: &args, ..AnotherProcess::default() };
         let same = same.beside(made(&options), root.path()).unwrap();
         assert_eq!(same.args().as_deref().unwrap(), ["ls"]);
-        let (first, other) = (made(&options), AnotherProcess {
-            args: &args,
-            env: &["A=2".to_owned()],
-            directory: Some("/tmp"),
-            user: Some("web"),
-            terminal: true,
-        });
+        let (first, other) = (
+            made(&options),
+            AnotherProcess {
+                args: &args,
+                env: &["A=2".to_owned()],
+                directory: Some("/tmp"),
+                user: Some("web"),
+                terminal: true,
+            },
+        );
         assert_eq!((same.env(), same.cwd(), same.user()), (first.env(), first.cwd(), first.user()));
         assert_eq!(same.capabilities(), first.capabilities());
         let other = other.beside(first, root.path()).unwrap();

@@ -278,7 +278,7 @@ impl Drop for Running {
     }
 }
 
-fn has_cgroup2() -> bool {
+pub(super) fn has_cgroup2() -> bool {
     rustix::fs::statfs("/sys/fs/cgroup").is_ok_and(|fs| fs.f_type == CGROUP2)
 }
 
