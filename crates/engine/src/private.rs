@@ -10,6 +10,8 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // A temporary file is its owner's alone.
     let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
     file.write_all(bytes)?;
+    // Else a crash of the machine may leave the name with nothing behind it.
+    file.as_file().sync_all()?;
     file.persist(path).map(drop).map_err(|error| error.error)
 }
 

@@ -25,7 +25,7 @@ Examples:
   tarpon run --rm docker.io/library/alpine:3.20 cat /etc/os-release
   tarpon run --rm -it debian:12                           a shell
   tarpon run -d --name web -v /srv/www:/www:ro nginx      in the background
-  tarpon logs -f web && tarpon exec web nginx -s reload
+  tarpon logs web && tarpon exec web nginx -s reload
   tarpon stop web && tarpon rm web
   tarpon run --rm --read-only --network none --cap-drop ALL -m 256M app:v1 -- check
 

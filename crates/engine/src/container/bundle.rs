@@ -1,5 +1,6 @@
 //! [`Bundle`]: the directory that an OCI runtime takes, made of an image config and what the user says otherwise.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use oci_spec::OciSpecError;
@@ -9,8 +10,14 @@ use oci_spec::runtime::{
 };
 use tarpon_oci::RunConfig;
 
-use super::{ContainerOptions, Network, mounts, process, seccomp};
+use super::{ContainerOptions, Network, mounts, process, runtime, seccomp};
 use crate::{Error, ErrorKind, Result};
+
+/// What Podman hides of the kernel beside what all do.
+const MASKED: [&str; 3] = ["/sys/fs/selinux", "/sys/dev/block", "/sys/devices/virtual/powercap"];
+
+/// Longest description that is read. The longest part is the command with its environment, which the kernel holds below 2 MiB.
+const CONFIG_BYTES: u64 = 8 << 20;
 
 /// What a container calls itself that nobody gave a name.
 const HOSTNAME: &str = "tarpon";
@@ -45,6 +52,17 @@ impl Bundle {
         Ok(Self { folder: folder.to_owned() })
     }
 
+    /// The process of the container whose bundle is in `folder`.
+    pub(crate) fn process(folder: &Path) -> Result<Process> {
+        let failed = |cause: String| Error::new(ErrorKind::Store, "read the container's description", cause);
+        let mut text = Vec::new();
+        let read = std::fs::File::open(folder.join("config.json"))
+            .and_then(|file| file.take(CONFIG_BYTES).read_to_end(&mut text));
+        read.map_err(|error| failed(error.to_string()))?;
+        let spec: Spec = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
+        spec.process().clone().ok_or_else(|| failed("it says nothing of a process".to_owned()))
+    }
+
     /// What is run in a container of this image.
     pub(crate) fn arguments(config: &RunConfig, options: &ContainerOptions) -> Vec<String> {
         process::arguments(config, options)
@@ -64,8 +82,8 @@ fn spec(
 ) -> std::result::Result<Spec, OciSpecError> {
     let granted = process.capabilities().as_ref().and_then(|sets| sets.bounding().clone()).unwrap_or_default();
     let mut linux = LinuxBuilder::default()
-        .namespaces(namespaces(options.network)?)
-        .masked_paths(get_default_maskedpaths())
+        .namespaces(namespaces(options.network, runtime::has_cgroup2())?)
+        .masked_paths(masked_paths())
         .readonly_paths(get_default_readonly_paths())
         .build()?;
     // Without limits, cgroups are nobody's business.
@@ -80,10 +98,17 @@ fn spec(
         .build()
 }
 
-fn namespaces(network: Network) -> std::result::Result<Vec<LinuxNamespace>, OciSpecError> {
+/// What a container does not see of the kernel: the usual, and what Podman hides beside it.
+fn masked_paths() -> Vec<String> {
+    [get_default_maskedpaths(), MASKED.map(str::to_owned).to_vec()].concat()
+}
+
+/// `cgroup2`: whether the host has cgroups that a container may be shown its own part of.
+fn namespaces(network: Network, cgroup2: bool) -> std::result::Result<Vec<LinuxNamespace>, OciSpecError> {
     let own = [LinuxNamespaceType::Pid, LinuxNamespaceType::Ipc, LinuxNamespaceType::Uts, LinuxNamespaceType::Mount];
     let network = (network == Network::None).then_some(LinuxNamespaceType::Network);
-    own.into_iter().chain(network).map(|typ| LinuxNamespaceBuilder::default().typ(typ).build()).collect()
+    let cgroup = cgroup2.then_some(LinuxNamespaceType::Cgroup);
+    own.into_iter().chain(network).chain(cgroup).map(|typ| LinuxNamespaceBuilder::default().typ(typ).build()).collect()
 }
 
 #[cfg(test)]
@@ -101,7 +126,19 @@ mod tests {
         let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600, "it may hold secrets of the environment");
         Spec::load(&file).unwrap();
-        serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+        let mut spec: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        // Hosts differ in this.
+        spec["linux"]["namespaces"].as_array_mut().unwrap().retain(|one| one["type"] != "cgroup");
+        spec
+    }
+
+    #[test]
+    fn cgroups_are_seen_from_inside_where_the_kernel_can() {
+        let has = |cgroup2| {
+            let all = namespaces(Network::Host, cgroup2).unwrap();
+            all.iter().any(|one| one.typ() == LinuxNamespaceType::Cgroup)
+        };
+        assert!(has(true) && !has(false));
     }
 
     #[test]

@@ -85,14 +85,16 @@ impl CapabilityChanges {
         let (granted, added) = self.granted(bounding())?;
         // A process that is not root keeps only what is ambient. What is usual goes with root, what was asked for stays.
         let kept = if uid == 0 { HashSet::new() } else { added };
-        LinuxCapabilitiesBuilder::default()
-            .bounding(granted.clone())
-            .effective(granted.clone())
-            .permitted(granted)
-            .inheritable(kept.clone())
-            .ambient(kept)
-            .build()
-            .map_err(|error| error.to_string())
+        sets(granted, kept)
+    }
+
+    /// What a process of this user gets in a container whose own process has these.
+    pub(super) fn of_another(container: &LinuxCapabilities, uid: u32) -> Result<LinuxCapabilities, String> {
+        let granted = container.bounding().clone().unwrap_or_default();
+        let kept = |one: &Capability| uid != 0 && !USUAL.contains(one);
+        let ambient = container.ambient().iter().flatten().filter(|_| uid != 0).copied();
+        let kept: HashSet<Capability> = granted.iter().copied().filter(kept).chain(ambient).collect();
+        sets(granted, kept)
     }
 
     /// All that is granted, and what of it was asked for. `ours`: those that this process may give away, as a mask.
@@ -108,6 +110,17 @@ impl CapabilityChanges {
         let granted = usual.filter(|one| !drop.contains(one)).chain(added.iter().copied()).collect();
         Ok((granted, added))
     }
+}
+
+fn sets(granted: HashSet<Capability>, kept: HashSet<Capability>) -> Result<LinuxCapabilities, String> {
+    LinuxCapabilitiesBuilder::default()
+        .bounding(granted.clone())
+        .effective(granted.clone())
+        .permitted(granted)
+        .inheritable(kept.clone())
+        .ambient(kept)
+        .build()
+        .map_err(|error| error.to_string())
 }
 
 /// Whether `ALL` is among the names, and the others.

@@ -16,5 +16,5 @@ pub use limits::Limits;
 pub use mounts::{Tmpfs, Volume};
 pub(crate) use mounts::{bind, host_files, image_volumes};
 pub use options::{ContainerOptions, Network};
-pub(crate) use runtime::{Handle, Running, Runtime, Stdio};
-pub(crate) use user::find as find_user;
+pub(crate) use process::AnotherProcess;
+pub(crate) use runtime::{Handle, Running, Runtime, Stdio, forget_all};

@@ -17,6 +17,9 @@ const SCRATCH: [&str; 3] = ["/tmp", "/run", "/var/tmp"];
 /// What may be said of a directory of the host.
 const VOLUME_OPTIONS: [&str; 8] = ["ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec"];
 
+/// Where the kernel's own file systems are, with what a runtime hides in them.
+const KERNEL: [&str; 2] = ["/proc", "/sys"];
+
 /// Permissions of a volume that the image has nothing at.
 const VOLUME_MODE: u32 = 0o755;
 
@@ -171,10 +174,11 @@ pub(crate) fn host_files() -> Result<Vec<Mount>, String> {
 
 /// Volumes that an image declares, or the user with a destination alone: each is a directory of the container's own writable layer,
 /// mounted on itself. So it has what the image has there, without a copy; it can be written where the rest cannot; and it stays
-/// until the container is removed.
+/// until the container is removed. What an image declares in the place of what every container has is left out: images for systemd
+/// declare `/sys/fs/cgroup`.
 ///
 /// # Errors
-/// In a line: the image has no directory there, and none can be made.
+/// In a line: the image has no directory there, and none can be made; or the user names such a place.
 pub(crate) fn image_volumes(
     root: &Path,
     declared: &[String],
@@ -184,12 +188,25 @@ pub(crate) fn image_volumes(
     let mut wanted: Vec<PathBuf> = Vec::new();
     for text in declared {
         let place = destination(text).map_err(|error| format!("the image declares a volume: {error}"))?;
-        if !is_asked(&place) {
+        if is_taken(&place) {
+            tracing::warn!("the image's volume {} is left out: every container has something there", place.display());
+        } else if !is_asked(&place) {
             wanted.push(place);
         }
     }
-    wanted.extend(options.volumes.iter().filter(|volume| volume.source.is_none()).map(|v| v.destination.clone()));
+    for place in options.volumes.iter().filter(|volume| volume.source.is_none()).map(|volume| &volume.destination) {
+        if is_taken(place) {
+            return Err(format!("no volume can be at {}: every container has something there", place.display()));
+        }
+        wanted.push(place.clone());
+    }
     wanted.iter().map(|place| bind(&directory_in(root, place)?, place, &[])).collect()
+}
+
+/// Whether a volume there would take away what every container has, or show what is hidden of it.
+fn is_taken(place: &Path) -> bool {
+    let usual = get_default_mounts();
+    KERNEL.iter().any(|kernel| place.starts_with(kernel)) || usual.iter().any(|mount| mount.destination() == place)
 }
 
 /// The path on the host of a directory in an image, which is made if it is not there. Links lead nowhere outside of the image.
@@ -314,5 +331,17 @@ mod tests {
         assert_eq!(sources, expected);
         assert!(expected.iter().all(|path| path.is_dir()));
         assert!(image_volumes(&root, &["../x".to_owned()], &options).is_err());
+    }
+
+    #[test]
+    fn no_volume_takes_the_place_of_what_every_container_has() {
+        let root = tempfile::tempdir().unwrap();
+        let declared =
+            ["/proc", "/proc/sys", "/sys/fs/cgroup", "/sys/x", "/dev", "/dev/shm", "/data"].map(str::to_owned);
+        let found = image_volumes(root.path(), &declared, &ContainerOptions::default()).unwrap();
+        let places: Vec<_> = found.iter().map(|mount| mount.destination().as_path()).collect();
+        assert_eq!(places, [Path::new("/data")]);
+        let error = image_volumes(root.path(), &[], &volumes(&["/proc/sys"])).unwrap_err();
+        assert!(error.contains("no volume can be at /proc/sys"), "{error}");
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use oci_spec::runtime::{Process, ProcessBuilder, UserBuilder};
 use tarpon_oci::RunConfig;
 
-use super::{ContainerOptions, user};
+use super::{CapabilityChanges, ContainerOptions, user};
 
 /// What `PATH` is where neither the image nor the user says: as with other tools.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -40,6 +40,45 @@ pub(super) fn process(root: &Path, config: &RunConfig, options: &ContainerOption
     // The limits of whoever starts it.
     process.set_rlimits(None);
     Ok(process)
+}
+
+/// What another process in a container is to be otherwise than the container's own.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AnotherProcess<'a> {
+    pub(crate) args: &'a [String],
+    pub(crate) env: &'a [String],
+    pub(crate) directory: Option<&'a str>,
+    pub(crate) user: Option<&'a str>,
+    pub(crate) terminal: bool,
+}
+
+impl AnotherProcess<'_> {
+    /// The whole of it, in a container whose own process is `first` and whose root is `root`: what nobody says otherwise is as there.
+    ///
+    /// # Errors
+    /// In a line: a user that the image does not know.
+    pub(crate) fn beside(&self, mut first: Process, root: &Path) -> Result<Process, String> {
+        let mut env = first.env().clone().unwrap_or_default();
+        let has_term = env.iter().any(|variable| variable.starts_with("TERM="));
+        env.extend((self.terminal && !has_term).then(|| TERM.to_owned()));
+        if let Some(user) = self.user {
+            let user = user::find(root, user)?;
+            env.push(format!("HOME={}", user.home.as_deref().filter(|home| !home.is_empty()).unwrap_or("/")));
+            if let Some(capabilities) = first.capabilities() {
+                let capabilities = CapabilityChanges::of_another(capabilities, user.uid)?;
+                first.set_capabilities(Some(capabilities));
+            }
+            let user = UserBuilder::default().uid(user.uid).gid(user.gid).additional_gids(user.groups).build();
+            first.set_user(user.map_err(|error| error.to_string())?);
+        }
+        if let Some(directory) = self.directory {
+            first.set_cwd(Path::new("/").join(directory));
+        }
+        first.set_args(Some(self.args.to_vec()));
+        first.set_env(Some(environment([&env, self.env].concat())));
+        first.set_terminal(Some(self.terminal));
+        Ok(first)
+    }
 }
 
 /// What is run. The image's command belongs to the image's entrypoint: with another one it means nothing.
@@ -119,6 +158,46 @@ mod tests {
         assert_eq!(entrypoint(&["/bin/sh", "-c"], &[]), ["/bin/sh", "-c"]);
         assert_eq!(entrypoint(&[], &["ls"]), ["ls"]);
         assert!(entrypoint(&[], &[]).is_empty());
+    }
+
+    #[test]
+    fn another_process_is_as_the_first_but_for_what_is_said() {
+        let options = ContainerOptions {
+            no_new_privileges: true,
+            capabilities: CapabilityChanges { add: vec!["SYS_TIME".into()], drop: vec!["CHOWN".into()] },
+            ..ContainerOptions::default()
+        };
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        std::fs::write(root.path().join("etc/passwd"), "web:x:7:8::/srv:/bin/sh\n").unwrap();
+        std::fs::write(root.path().join("etc/group"), "logs:x:9:web\n").unwrap();
+        let args = ["ls".to_owned()];
+        let same = AnotherProcess { args: &args, ..AnotherProcess::default() };
+        let same = same.beside(made(&options), root.path()).unwrap();
+        assert_eq!(same.args().as_deref().unwrap(), ["ls"]);
+        let (first, other) = (
+            made(&options),
+            AnotherProcess {
+                args: &args,
+                env: &["A=2".to_owned()],
+                directory: Some("/tmp"),
+                user: Some("web"),
+                terminal: true,
+            },
+        );
+        assert_eq!((same.env(), same.cwd(), same.user()), (first.env(), first.cwd(), first.user()));
+        assert_eq!(same.capabilities(), first.capabilities());
+        let other = other.beside(first, root.path()).unwrap();
+        assert_eq!(other.no_new_privileges(), Some(true));
+        assert_eq!(other.env().as_deref().unwrap(), ["PATH=/bin", "HOME=/srv", "A=2", "TERM=xterm"]);
+        assert_eq!((other.cwd().as_path(), other.terminal()), (Path::new("/tmp"), Some(true)));
+        assert_eq!((other.user().uid(), other.user().gid()), (7, 8));
+        assert_eq!(other.user().additional_gids().as_deref(), Some(&[9][..]));
+        // As if the container had been started as this user.
+        let started = made(&ContainerOptions { user: Some("7:8".into()), ..options });
+        assert_eq!(other.capabilities(), started.capabilities());
+        let unknown = AnotherProcess { user: Some("nobody"), ..AnotherProcess::default() };
+        assert!(unknown.beside(started, root.path()).unwrap_err().contains("nobody"));
     }
 
     #[test]

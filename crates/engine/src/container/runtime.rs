@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Output};
 use std::time::{Duration, Instant};
 
 use super::Bundle;
@@ -67,10 +67,22 @@ impl Runtime {
     }
 
     /// Whether it was built to filter system calls: both say so with their version.
-    pub(crate) fn has_seccomp(&self) -> bool {
+    ///
+    /// # Errors
+    /// It cannot be asked.
+    pub(crate) fn has_seccomp(&self) -> Result<bool> {
         let output = Command::new(&self.program).arg("--version").stdin(std::process::Stdio::null()).output();
-        let said = output.map(|output| String::from_utf8_lossy(&output.stdout).to_ascii_lowercase());
-        said.is_ok_and(|said| said.contains("libseccomp:") || said.contains("+seccomp"))
+        let step = "ask the runtime whether it filters system calls";
+        let cannot = |cause: String| {
+            let error = Error::new(ErrorKind::Other, step, format!("{} --version: {cause}", self.program.display()));
+            error.hint("--security-opt seccomp=unconfined runs the container without that")
+        };
+        let output = output.map_err(|error| cannot(error.to_string()))?;
+        if !output.status.success() {
+            return Err(cannot(output.status.to_string()));
+        }
+        let said = String::from_utf8_lossy(&output.stdout).to_ascii_lowercase();
+        Ok(said.contains("libseccomp:") || said.contains("+seccomp"))
     }
 
     /// The one that a container was started with.
@@ -100,10 +112,12 @@ impl Handle {
         command
     }
 
-    /// The command that runs another process in the container. Its options and what to run are to be added.
-    pub(crate) fn exec(&self, log: &Path, options: &[String], words: &[String]) -> Command {
+    /// The command that runs another process in the container: the one that the file `process` describes, which, other than a command
+    /// line, not everybody reads.
+    pub(crate) fn exec(&self, process: &Path, pid: &Path, log: &Path) -> Command {
         let mut command = self.command();
-        command.arg("--log").arg(log).args(["--log-format", "json", "exec"]).args(options).arg(&self.id).args(words);
+        command.arg("--log").arg(log).args(["--log-format", "json", "exec", "--process"]).arg(process);
+        command.arg("--pid-file").arg(pid).arg(&self.id);
         command
     }
 
@@ -142,22 +156,83 @@ impl Handle {
         Err(said(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
     }
 
-    /// Whether it runs, as far as the runtime knows.
-    pub(crate) fn is_running(&self) -> bool {
+    /// Whether the runtime remembers anything of it. Both have a directory of its name for as long as there is something to it.
+    fn is_remembered(&self) -> bool {
+        self.state.join(&self.id).symlink_metadata().is_ok()
+    }
+
+    /// Whether it runs.
+    ///
+    /// # Errors
+    /// The runtime has something of it, and cannot be asked: then it may well run.
+    pub(crate) fn is_running(&self) -> Result<bool> {
         #[derive(serde::Deserialize)]
         struct State {
             status: String,
         }
-        let output = self.command().args(["state", &self.id]).output();
-        let state = output.ok().and_then(|output| serde_json::from_slice::<State>(&output.stdout).ok());
-        state.is_some_and(|state| state.status != "stopped")
+        if !self.is_remembered() {
+            return Ok(false);
+        }
+        let output = self.ask("ask the runtime for the container", &["state", &self.id])?;
+        match serde_json::from_slice::<State>(&output.stdout) {
+            Ok(state) => Ok(state.status != "stopped"),
+            Err(_) if !self.is_remembered() => Ok(false),
+            Err(_) => Err(said_no("ask the runtime for the container", &output)),
+        }
     }
 
     /// Makes the runtime forget it, and kills what is left of it.
-    pub(crate) fn forget(&self) {
+    ///
+    /// # Errors
+    /// The runtime cannot be started, or still has something of it: then it may well run.
+    pub(crate) fn forget(&self) -> Result<()> {
+        const STEP: &str = "have the runtime end the container";
         // What has ended by itself the runtime has forgotten by itself.
-        let _forgotten = self.command().args(["delete", "--force", &self.id]).output();
+        if !self.is_remembered() {
+            return Ok(());
+        }
+        let output = self.ask(STEP, &["delete", "--force", &self.id])?;
+        if output.status.success() || !self.is_remembered() { Ok(()) } else { Err(said_no(STEP, &output)) }
     }
+
+    fn ask(&self, step: &str, words: &[&str]) -> Result<Output> {
+        let output = self.command().args(words).stdin(std::process::Stdio::null()).output();
+        output.map_err(|error| {
+            let cause = format!("{}: {error}", self.runtime.program.display());
+            Error::new(ErrorKind::Other, step, cause).hint("the container may still run: bring its runtime back first")
+        })
+    }
+}
+
+/// What a runtime says when it fails.
+fn said_no(step: &str, output: &Output) -> Error {
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let cause = if said.is_empty() { format!("the runtime failed without a word ({})", output.status) } else { said };
+    Error::new(ErrorKind::Other, step, cause)
+}
+
+/// Makes runtimes forget every container that the directory `state` has something of, and kills what is left: for a container of which
+/// nothing else is known.
+///
+/// # Errors
+/// The runtime that it belongs to cannot be started, or does not do it.
+pub(crate) fn forget_all(state: &Path) -> Result<()> {
+    let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "look for what the runtime has", error);
+    let entries = match std::fs::read_dir(state) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let has = |name: &str| entry.path().join(name).exists();
+        // Each knows only its own: the other one would take them for nothing, and forget them as they run.
+        let owner = [("state.json", "runc"), ("status", "crun")].into_iter().find(|(file, _)| has(file));
+        if let Some((_, runtime)) = owner {
+            let runtime = Runtime::find(Some(Path::new(runtime)))?;
+            runtime.container(&entry.file_name().to_string_lossy(), state).forget()?;
+        }
+    }
+    Ok(())
 }
 
 impl Running {
@@ -197,21 +272,25 @@ impl Drop for Running {
             self.signal_or_log("KILL");
             let _status = self.child.wait();
         }
-        self.handle.forget();
+        if let Err(error) = self.handle.forget() {
+            tracing::warn!(%error, "something of a container stays behind");
+        }
     }
 }
 
-fn has_cgroup2() -> bool {
+pub(super) fn has_cgroup2() -> bool {
     rustix::fs::statfs("/sys/fs/cgroup").is_ok_and(|fs| fs.f_type == CGROUP2)
 }
 
 fn on_path(program: &OsStr) -> Option<PathBuf> {
-    let direct = PathBuf::from(program);
-    if direct.components().count() > 1 {
-        return direct.exists().then_some(direct);
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+    let found = if Path::new(program).components().count() > 1 {
+        Some(PathBuf::from(program)).filter(|direct| direct.exists())
+    } else {
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+    };
+    // Others use it later, from another directory.
+    std::path::absolute(found?).ok()
 }
 
 fn failed(cause: String) -> Error {
@@ -221,4 +300,65 @@ fn failed(cause: String) -> Error {
 fn missing(cause: String) -> Error {
     Error::new(ErrorKind::NotFound, "find an OCI runtime", cause)
         .hint("install crun or runc, or name one with --runtime")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A runtime that does what a script says, and a container that it has something of.
+    fn container(folder: &Path, script: &str) -> Handle {
+        let (program, state) = (folder.join("runtime"), folder.join("state"));
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::create_dir_all(state.join("box")).unwrap();
+        Runtime::of(program).container("box", &state)
+    }
+
+    #[test]
+    fn a_runtime_is_found_for_whoever_is_in_another_directory() {
+        let named = Path::new("src/../Cargo.toml");
+        let found = Runtime::find(Some(named)).unwrap();
+        assert!(found.program().is_absolute() && found.program().exists(), "{found:?}");
+        let missing = Runtime::find(Some(Path::new("./nonexistent"))).unwrap_err();
+        assert!(missing.cause.contains("./nonexistent") && missing.hint.is_some());
+    }
+
+    #[test]
+    fn a_container_whose_runtime_cannot_be_asked_may_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let failing = container(folder.path(), "echo broken >&2; exit 1");
+        assert_eq!(failing.is_running().unwrap_err().cause, "broken");
+        assert_eq!(failing.forget().unwrap_err().cause, "broken");
+        let state = folder.path().join("state");
+        let missing = Runtime::of("/nonexistent/runc".into()).container("box", &state);
+        let error = missing.forget().unwrap_err();
+        assert!(error.cause.contains("/nonexistent/runc") && error.hint.unwrap().contains("may still run"));
+        assert!(missing.is_running().is_err());
+        // Nothing is left that could run.
+        std::fs::remove_dir(state.join("box")).unwrap();
+        assert!(missing.forget().is_ok() && !missing.is_running().unwrap());
+    }
+
+    #[test]
+    fn a_runtime_says_whether_it_filters_or_nobody_knows() {
+        let folder = tempfile::tempdir().unwrap();
+        for (script, answer) in [("echo libseccomp: 2.5.4", Some(true)), ("echo +CAP", Some(false)), ("exit 1", None)] {
+            let runtime = container(folder.path(), script).runtime;
+            assert_eq!(runtime.has_seccomp().ok(), answer, "{script}");
+        }
+        let error = Runtime::of("/nonexistent/runc".into()).has_seccomp().unwrap_err();
+        assert!(error.cause.contains("/nonexistent/runc") && error.hint.unwrap().contains("unconfined"));
+    }
+
+    #[test]
+    fn a_runtime_says_whether_a_container_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        for (status, is_running) in [("running", true), ("stopped", false)] {
+            let known = container(folder.path(), &format!("echo '{{\"status\":\"{status}\"}}'"));
+            assert_eq!(known.is_running().unwrap(), is_running);
+        }
+    }
 }

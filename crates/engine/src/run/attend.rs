@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 use tokio::process::Child;
 
 use super::held::Held;
-use super::signals::Signals;
+use super::signals::{Signals, asks_to_stop};
 use super::{RunError, RunOutcome};
 
 /// How often it is looked whether the runtime has started what it should.
@@ -25,9 +25,11 @@ pub(super) async fn attended(mut held: Held, signals: &mut Signals) -> Result<Ru
     let (pid, log) = (held.place().pid_file(), held.place().runtime_log());
     let ended = follow(child, &pid, signals, |pid| held.note_start(pid)).await?;
     let code = exit_code(ended, "run the container", &log);
-    if ended.ran {
-        let kept = *code.as_ref().unwrap_or(&u8::MAX);
-        held.settle(code.is_ok().then_some(kept))?;
+    if ended.ran
+        && let Err(error) = held.settle(code.as_ref().ok().copied())
+    {
+        // It has run, and its exit code is what people wait for.
+        tracing::warn!(%error, "something of the container stays behind: tarpon rm removes it");
     }
     code.map(RunOutcome::Exited)
 }
@@ -50,6 +52,9 @@ pub(super) struct RuntimeEnded {
 
 /// Waits for the end of a runtime, and passes signals on to it, which passes them on to its container. `started`: is told the process
 /// that runs in the container, once there is one.
+///
+/// # Errors
+/// Interrupted before there was one: then the runtime is dead.
 pub(super) async fn follow(
     mut child: Child,
     pid_file: &Path,
@@ -62,9 +67,18 @@ pub(super) async fn follow(
         tokio::select! {
             status = child.wait() => break status.map_err(|error| RunError::failed("wait for the runtime", error))?,
             signal = signals.next() => {
-                // Not waited for yet, so the number is still its own.
-                if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
-                    let _gone_just_now = kill_process(pid, signal);
+                if !ran && let Some(pid) = pid(pid_file) {
+                    ran = true;
+                    started(pid);
+                }
+                // A runtime that is still busy passes nothing on: a signal would only end it, and leave what it has begun.
+                match process_of(&child) {
+                    Some(process) if ran => drop(kill_process(process, signal)),
+                    _ if !ran && asks_to_stop(signal) => {
+                        end(&mut child).await;
+                        return Err(RunError::interrupted());
+                    }
+                    _ => {}
                 }
             }
             _ = look.tick(), if !ran => {
@@ -80,6 +94,21 @@ pub(super) async fn follow(
         started(pid);
     }
     Ok(RuntimeEnded { status, ran })
+}
+
+/// The number of a process that was not waited for yet, so that it is still its own.
+pub(super) fn process_of(child: &Child) -> Option<Pid> {
+    child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
+}
+
+/// Kills a runtime with all that it has started beside the container, and waits for it.
+async fn end(child: &mut Child) {
+    if let Some(process) = process_of(child) {
+        let leads = getpgid(Some(process)) == Ok(process);
+        let _gone_just_now =
+            if leads { kill_process_group(process, Signal::KILL) } else { kill_process(process, Signal::KILL) };
+    }
+    let _status = child.wait().await;
 }
 
 /// The exit code of what ran, which for one that a signal ended is 128 and the number of the signal.
@@ -118,5 +147,23 @@ mod tests {
         assert_eq!((exit_code(ran, "run", &log).unwrap(), said), (3, vec![17]));
         let (killed, _) = ended("echo 17 > $1; kill -KILL $$", &file).await;
         assert!(exit_code(killed, "run", &log).unwrap_err().error.cause.contains("signal: 9"));
+    }
+
+    #[tokio::test]
+    async fn whoever_interrupts_a_runtime_that_is_still_busy_ends_it_and_all_that_it_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut signals = Signals::listen().unwrap();
+        let (reads, writes) = std::io::pipe().unwrap();
+        // Deaf, and with a child that holds the pipe, too.
+        let script = "trap '' HUP; sleep 1000 & kill -HUP $PPID; wait";
+        let mut command = tokio::process::Command::new("sh");
+        command.args(["-c", script]).stdout(writes);
+        aside(&mut command, false);
+        let child = command.spawn().unwrap();
+        drop(command);
+        let ended = follow(child, &folder.path().join("pid"), &mut signals, |_| panic!("nothing ran")).await;
+        assert_eq!(ended.unwrap_err().exit, 130);
+        let rest = tokio::task::spawn_blocking(move || std::io::read_to_string(reads)).await.unwrap();
+        assert_eq!(rest.unwrap(), "", "nobody holds the other end");
     }
 }

@@ -5,8 +5,8 @@ use super::held::handle;
 use super::life::{ContainerStatus, Standing};
 use super::signals::Signals;
 use super::{ContainerName, RunError};
-use crate::container::find_user;
-use crate::{Engine, Error, ErrorKind};
+use crate::container::{AnotherProcess, Bundle};
+use crate::{Engine, Error, ErrorKind, private};
 
 const STEP: &str = "run a process in the container";
 
@@ -42,10 +42,12 @@ impl Engine {
         // Two at a time must not read each other's.
         let folder = tempfile::Builder::new().prefix("exec-").tempdir_in(place.folder());
         let folder = folder.map_err(|error| Error::new(ErrorKind::Store, STEP, error))?;
-        let (log, pid) = (folder.path().join("log"), folder.path().join("pid"));
-        let mut options = vec![format!("--pid-file={}", pid.display())];
-        options.extend(request.options(&place.rootfs())?);
-        let command = handle(&place, &record).exec(&log, &options, &request.command);
+        let [log, pid, file] = ["log", "pid", "process.json"].map(|name| folder.path().join(name));
+        let process = request.process().beside(Bundle::process(place.folder())?, &place.rootfs());
+        let process = process.map_err(|cause| Error::new(ErrorKind::Refused, STEP, cause))?;
+        let written = serde_json::to_vec(&process).map_err(Into::into).and_then(|text| private::write(&file, &text));
+        written.map_err(|error| Error::new(ErrorKind::Store, STEP, error))?;
+        let command = handle(&place, &record).exec(&file, &pid, &log);
         let mut command = tokio::process::Command::from(command);
         command.stdin(if request.input { std::process::Stdio::inherit() } else { std::process::Stdio::null() });
         aside(&mut command, request.terminal);
@@ -56,39 +58,13 @@ impl Engine {
 }
 
 impl ExecRequest {
-    /// As both runtimes take them.
-    fn options(&self, root: &std::path::Path) -> Result<Vec<String>, RunError> {
-        let mut options = Vec::new();
-        if self.terminal {
-            options.extend(["--tty".to_owned(), "--env=TERM=xterm".to_owned()]);
+    fn process(&self) -> AnotherProcess<'_> {
+        AnotherProcess {
+            args: &self.command,
+            env: &self.env,
+            directory: self.directory.as_deref(),
+            user: self.user.as_deref(),
+            terminal: self.terminal,
         }
-        options.extend(self.env.iter().map(|variable| format!("--env={variable}")));
-        options.extend(self.directory.iter().map(|directory| format!("--cwd={directory}")));
-        if let Some(user) = &self.user {
-            let user = find_user(root, user).map_err(|cause| Error::new(ErrorKind::Refused, STEP, cause))?;
-            options.push(format!("--user={}:{}", user.uid, user.gid));
-        }
-        Ok(options)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_said_of_a_process_is_said_to_the_runtime() {
-        let root = tempfile::tempdir().unwrap();
-        let request = ExecRequest {
-            env: vec!["A=1".into()],
-            directory: Some("/tmp".into()),
-            user: Some("7:8".into()),
-            terminal: true,
-            ..ExecRequest::default()
-        };
-        let expected = ["--tty", "--env=TERM=xterm", "--env=A=1", "--cwd=/tmp", "--user=7:8"];
-        assert_eq!(request.options(root.path()).unwrap(), expected);
-        let unknown = ExecRequest { user: Some("nobody".into()), ..ExecRequest::default() };
-        assert!(unknown.options(root.path()).unwrap_err().error.cause.contains("nobody"));
     }
 }

@@ -121,16 +121,17 @@ impl Held {
         }
     }
 
-    /// It has run and ended: the runtime forgets it, the image is unmounted, and the rest stays or goes as was asked.
+    /// It has run and ended: the runtime forgets it, the image is unmounted, and the rest stays or goes as was asked. How it ended is
+    /// written down first: what cannot be cleared up takes that along with nothing.
     pub(super) fn settle(mut self, code: Option<u8>) -> Result<()> {
         self.is_settled = true;
-        self.handle().forget();
+        self.record.state = ContainerState::Exited { code, at: now() };
+        let written = self.place.write(&self.record);
+        self.handle().forget()?;
         unmount(&self.engine, &self.place)?;
         if self.record.remove {
             return Containers::of(self.engine.store()).remove(&self.place, &self.lock);
         }
-        self.record.state = ContainerState::Exited { code, at: now() };
-        let written = self.place.write(&self.record);
         written.map_err(|error| Error::new(ErrorKind::Store, "write down how the container ended", error))
     }
 
@@ -156,9 +157,13 @@ impl Drop for Held {
     }
 }
 
-/// Removes a container that is held, running or not.
+/// Removes a container that is held, running or not. Whoever shared the lock may have done so already.
 fn clear_away(engine: &Engine, place: &Place, record: &ContainerRecord, lock: &Lock) -> Result<()> {
-    handle(place, record).forget();
+    let cannot = |error| Error::new(ErrorKind::Store, "remove the container's directory", error);
+    if !lock.is_of(place).map_err(cannot)? {
+        return Ok(());
+    }
+    handle(place, record).forget()?;
     unmount(engine, place)?;
     Containers::of(engine.store()).remove(place, lock)
 }
@@ -204,10 +209,20 @@ fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime
         remove: request.remove,
         stop_signal: signal_name(stop_signal).map_err(refused)?,
         runtime: runtime.program().to_owned(),
-        filtered: request.options.filtered && runtime.has_seccomp(),
+        filtered: request.options.filtered && filters(runtime)?,
         volumes: config.volumes.iter().cloned().chain(volumes).collect(),
         state: ContainerState::Created,
     })
+}
+
+/// Whether the runtime filters system calls; one that does not is no reason to run nothing, but to be said.
+fn filters(runtime: &Runtime) -> Result<bool> {
+    let filters = runtime.has_seccomp()?;
+    if !filters {
+        let program = runtime.program().display();
+        tracing::warn!("the container's system calls are not filtered: {program} was built without seccomp");
+    }
+    Ok(filters)
 }
 
 /// A directory for the container, under another name if the one that nobody chose is taken.

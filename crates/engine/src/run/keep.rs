@@ -12,11 +12,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::process::{Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt};
 
-use super::attend::{aside, exit_code, follow};
+use super::attend::{aside, exit_code, follow, process_of};
 use super::failure::Told;
 use super::held::Held;
 use super::log::{self, LOG_BYTES, LogWriter, Output};
@@ -26,6 +27,9 @@ use crate::Engine;
 
 /// How long a container may take until it runs: its first program may have to be fetched.
 const STARTING: Duration = Duration::from_secs(300);
+
+/// How long a keeper that was asked to end may take to clear up. What it leaves, whoever asked it clears up.
+const ENDING: Duration = Duration::from_secs(10);
 
 /// Longest line in which a keeper says what came of it.
 const SAID_BYTES: u64 = 64 << 10;
@@ -76,12 +80,21 @@ pub(super) async fn hand_over(held: Held, request: &RunRequest, signals: &mut Si
             Ok(RunOutcome::Detached(name))
         }
         Err(error) => {
-            // Whatever it does, it is not to keep what is removed now.
-            let _ended_already = keeper.start_kill();
-            let _status = keeper.wait().await;
+            end(&mut keeper).await;
             held.remove()?;
             Err(error)
         }
+    }
+}
+
+/// Ends a keeper, which is not to keep what is removed now. Asked first: it ends the runtime that it has started, and waits for it.
+async fn end(keeper: &mut tokio::process::Child) {
+    if let Some(process) = process_of(keeper) {
+        let _gone_just_now = kill_process(process, Signal::TERM);
+    }
+    if tokio::time::timeout(ENDING, keeper.wait()).await.is_err() {
+        let _ended_already = keeper.start_kill();
+        let _status = keeper.wait().await;
     }
 }
 

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use super::held::{handle, unmount};
 use super::log::{self, Output};
-use super::place::{Containers, Lock, Place};
+use super::place::{Containers, Holding, Place};
 use super::record::{ContainerState, now};
 use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord};
-use crate::container::Handle;
+use crate::container::{Handle, forget_all};
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// How long a container that was killed may take until everything of it is settled.
@@ -33,7 +33,7 @@ pub struct ContainerStatus {
 pub enum Standing {
     /// It is being started.
     Starting,
-    /// It runs.
+    /// It runs, or has ended just now and is being settled.
     Running,
     /// It has ended, with this exit code if anybody saw it.
     Exited(Option<u8>),
@@ -50,12 +50,18 @@ impl ContainerStatus {
         let record = place.record();
         let standing = match record.as_ref().map(|record| &record.state) {
             Err(_) => Standing::Unreadable,
-            Ok(ContainerState::Exited { code, .. }) => Standing::Exited(*code),
+            Ok(ContainerState::Exited { code, .. }) if !is_held => Standing::Exited(*code),
             Ok(ContainerState::Created) if is_held => Standing::Starting,
-            Ok(ContainerState::Running { .. }) if is_held => Standing::Running,
+            // Also one that has ended, as long as its keeper is busy with what is left of it.
+            Ok(_) if is_held => Standing::Running,
             Ok(_) => Standing::Lost,
         };
         Self { name, record, standing }
+    }
+
+    /// Whether it is this container still that is at its place.
+    fn is_at(&self, place: &Place) -> bool {
+        self.record.as_ref().map_or_else(|_| place.exists(), |record| place.is_of(&record.id))
     }
 
     /// Whether it is over and done with.
@@ -74,21 +80,22 @@ impl Engine {
     }
 
     /// Asks a container to stop, and kills it if it has not after `patience`. Returns when everything is settled; one that has ended
-    /// already is no error.
+    /// already is no error, and another one that has got its name meanwhile is left alone.
     pub fn stop_container(&self, name: &ContainerName, patience: Duration) -> Result<()> {
         let (place, record) = self.known(name)?;
         if ContainerStatus::of(name.clone(), &place).has_ended() {
             return Ok(());
         }
         let handle = handle(&place, &record);
-        ask(&place, &handle, &record.stop_signal, patience);
-        if !wait(&place, patience, || handle.is_running()) {
-            ask(&place, &handle, "KILL", KILLED);
+        let is_there = || place.is_held() && place.is_of(&record.id);
+        ask(&handle, &record.stop_signal, patience, is_there);
+        if !wait(&place, &record, patience)? {
+            ask(&handle, "KILL", KILLED, is_there);
         }
-        if !wait(&place, KILLED, || handle.is_running()) {
+        if !wait(&place, &record, KILLED)? {
             return Err(still_there("stop the container"));
         }
-        self.settle_lost(name, &place)
+        self.settle_lost(&place, &record)
     }
 
     /// Sends a container a signal.
@@ -124,14 +131,21 @@ impl Engine {
         if let Ok(record) = &status.record
             && !status.has_ended()
         {
-            ask(&place, &handle(&place, record), "KILL", KILLED);
+            let is_there = || place.is_held() && place.is_of(&record.id);
+            ask(&handle(&place, record), "KILL", KILLED, is_there);
         }
-        let Some(lock) = hold(&place)? else {
+        let lock = match hold(&place)? {
+            Holding::Ours(lock) => lock,
+            Holding::Theirs if status.is_at(&place) => return Err(still_there(step)),
             // One that is removed when it ends.
-            return if place.exists() { Err(still_there(step)) } else { Ok(()) };
+            Holding::Theirs | Holding::Gone => return Ok(()),
         };
-        if let Ok(record) = &status.record {
-            handle(&place, record).forget();
+        if !status.is_at(&place) {
+            return Ok(());
+        }
+        match &status.record {
+            Ok(record) => handle(&place, record).forget()?,
+            Err(_) => forget_all(&place.runtime())?,
         }
         unmount(self, &place)?;
         Containers::of(self.store()).remove(&place, &lock)
@@ -156,13 +170,16 @@ impl Engine {
     }
 
     /// What became of a container whose keeper died is not known; that it has ended now is.
-    fn settle_lost(&self, name: &ContainerName, place: &Place) -> Result<()> {
-        if !place.exists() || ContainerStatus::of(name.clone(), place).has_ended() {
+    fn settle_lost(&self, place: &Place, known: &ContainerRecord) -> Result<()> {
+        if !place.is_of(&known.id) {
             return Ok(());
         }
-        let Some(lock) = hold(place)? else { return Ok(()) };
+        let Holding::Ours(lock) = hold(place)? else { return Ok(()) };
         let Ok(mut record) = place.record() else { return Ok(()) };
-        handle(place, &record).forget();
+        if record.id != known.id || matches!(record.state, ContainerState::Exited { .. }) {
+            return Ok(());
+        }
+        handle(place, &record).forget()?;
         unmount(self, place)?;
         if record.remove {
             return Containers::of(self.store()).remove(place, &lock);
@@ -192,7 +209,7 @@ impl Engine {
     }
 }
 
-fn hold(place: &Place) -> Result<Option<Lock>> {
+fn hold(place: &Place) -> Result<Holding> {
     let held = place.hold(KILLED);
     held.map_err(|error| Error::new(ErrorKind::Store, "take the container from its keeper", error))
 }
@@ -203,22 +220,23 @@ fn still_there(step: &str) -> Error {
 }
 
 /// Sends a container a signal, as soon as it can take one: it may be just starting. One that has ended takes none, and that is that.
-fn ask(place: &Place, container: &Handle, signal: &str, patience: Duration) {
+fn ask(container: &Handle, signal: &str, patience: Duration, is_there: impl Fn() -> bool) {
     let began = Instant::now();
-    while container.signal(signal).is_err() && place.is_held() && began.elapsed() < patience {
+    while container.signal(signal).is_err() && is_there() && began.elapsed() < patience {
         std::thread::sleep(LOOK);
     }
 }
 
-/// Waits until nobody keeps the container and nothing of it runs, or for so long. Whoever keeps it lets go when it is settled.
-fn wait(place: &Place, patience: Duration, is_running: impl Fn() -> bool) -> bool {
+/// Waits until nobody keeps the container and nothing of it runs, or for so long. Whoever keeps it lets go when it is settled; a container
+/// that is another one is none that would have to be waited for.
+fn wait(place: &Place, record: &ContainerRecord, patience: Duration) -> Result<bool> {
     let began = Instant::now();
     loop {
-        if !place.is_held() && (!place.exists() || !is_running()) {
-            return true;
+        if !place.is_of(&record.id) || !place.is_held() && !handle(place, record).is_running()? {
+            return Ok(true);
         }
         if began.elapsed() >= patience {
-            return false;
+            return Ok(false);
         }
         std::thread::sleep(LOOK);
     }
@@ -259,6 +277,29 @@ mod tests {
     }
 
     #[test]
+    fn waiting_for_a_container_ends_when_another_one_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(folder.path());
+        let next = ContainerRecord { id: "ba9876543210".to_owned(), ..record("web") };
+        let (place, _keeper) = Containers::of(engine.store()).create(&next).unwrap();
+        assert!(!wait(&place, &next, Duration::ZERO).unwrap(), "it is kept");
+        assert!(wait(&place, &record("web"), Duration::ZERO).unwrap());
+        engine.settle_lost(&place, &record("web")).unwrap();
+        assert_eq!(standing(&engine), Standing::Running, "the other one is left alone");
+    }
+
+    #[test]
+    fn a_container_has_ended_when_its_keeper_is_done_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(folder.path());
+        let ended = ContainerRecord { state: ContainerState::Exited { code: Some(3), at: 7 }, ..record("web") };
+        let (_, keeper) = Containers::of(engine.store()).create(&ended).unwrap();
+        assert_eq!(standing(&engine), Standing::Running);
+        drop(keeper);
+        assert_eq!(standing(&engine), Standing::Exited(Some(3)));
+    }
+
+    #[test]
     fn a_record_of_another_version_is_shown_and_removed_only_by_force() {
         let folder = tempfile::tempdir().unwrap();
         let engine = engine(folder.path());
@@ -270,6 +311,21 @@ mod tests {
         assert!(engine.remove_container(&name, false).unwrap_err().cause.contains("version 9"));
         engine.remove_container(&name, true).unwrap();
         assert!(engine.containers().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_may_still_run_is_not_removed_below_its_feet() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(folder.path());
+        let name = "web".parse().unwrap();
+        let (place, _) = Containers::of(engine.store()).create(&record("web")).unwrap();
+        let remembered = place.runtime().join("tarpon-0123456789ab");
+        std::fs::create_dir(&remembered).unwrap();
+        let error = engine.remove_container(&name, true).unwrap_err();
+        assert!(error.cause.contains("/nonexistent/runc") && place.upper().exists(), "{error}");
+        assert!(engine.stop_container(&name, Duration::ZERO).is_err());
+        std::fs::remove_dir(remembered).unwrap();
+        engine.remove_container(&name, true).unwrap();
     }
 
     #[test]

@@ -100,6 +100,12 @@ impl Engine {
         let (engine, wanted) = (self.clone(), request.clone());
         let made = tokio::task::spawn_blocking(move || Held::make(engine, &wanted, &prepared, &runtime));
         let held = made.await.map_err(|error| RunError::failed("make the container", error))??;
+        if signals.were_asked_to_stop() {
+            return Err(tokio::task::spawn_blocking(|| held.remove()).await.map_or_else(
+                |error| RunError::failed("remove the container", error),
+                |removed| removed.map_or_else(RunError::from, |()| RunError::interrupted()),
+            ));
+        }
         if request.detach {
             keep::hand_over(held, request, signals).await
         } else {

@@ -52,6 +52,17 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Lock(OwnedFd);
 
+/// What came of the wish to hold a container.
+#[derive(Debug)]
+pub(super) enum Holding {
+    /// This process holds it.
+    Ours(Lock),
+    /// Another process does, for longer than one wanted to wait.
+    Theirs,
+    /// It is gone. There may be another one under its name.
+    Gone,
+}
+
 impl Containers {
     pub(super) fn of(store: &Store) -> Self {
         Self { folder: store.containers_folder() }
@@ -109,19 +120,23 @@ impl Containers {
         Ok(all)
     }
 
-    /// Removes the directory of a container that `_held` is the lock of. Its name is free at once.
+    /// Removes the directory of a container that `held` is the lock of. Its name is free at once. If it is gone already, whatever has its
+    /// name now stays.
     ///
     /// # Errors
     /// Something is mounted in it: then nothing is removed.
-    pub(super) fn remove(&self, place: &Place, _held: &Lock) -> Result<()> {
+    pub(super) fn remove(&self, place: &Place, held: &Lock) -> Result<()> {
         let failed = |error: io::Error| Error::new(ErrorKind::Store, "remove the container's directory", error);
-        if place.is_mounted() {
+        if held.is_of(place).map_err(failed)? && place.is_mounted() {
             let cause = format!("the image is still mounted on {}", place.rootfs().display());
             return Err(Error::new(ErrorKind::CannotMount, "remove the container's directory", cause));
         }
         let gone = self.folder.join(format!("{HIDDEN}gone-{}", name::random_id()));
         {
             let _whole = self.lock().map_err(failed)?;
+            if !held.is_of(place).map_err(failed)? {
+                return Ok(());
+            }
             match std::fs::rename(&place.folder, &gone) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 other => other.map_err(failed)?,
@@ -233,21 +248,30 @@ impl Place {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
     }
 
-    /// Holds it, once nobody else does. None: somebody does for longer than `patience`, or it is gone.
-    pub(super) fn hold(&self, patience: Duration) -> io::Result<Option<Lock>> {
-        match File::open(self.folder.join(LOCK)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            file => Lock::within(file?.into(), patience),
+    /// Whether the container of this `id` is here still, and no other one under its name. One that cannot be read is taken for it.
+    pub(super) fn is_of(&self, id: &str) -> bool {
+        self.record().map_or_else(|_| self.exists(), |record| record.id == id)
+    }
+
+    /// Holds it, once nobody else does.
+    pub(super) fn hold(&self, patience: Duration) -> io::Result<Holding> {
+        let file = match File::open(self.folder.join(LOCK)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Holding::Gone),
+            file => file?,
+        };
+        match Lock::within(file.into(), patience)? {
+            // Whoever had it may have removed it: a lock is found by name, and kept by file.
+            Some(lock) if lock.is_of(self)? => Ok(Holding::Ours(lock)),
+            Some(_) => Ok(Holding::Gone),
+            None => Ok(Holding::Theirs),
         }
     }
 
     /// The lock that this process inherited, if it is that of this container.
     pub(super) fn inherit(&self, lock: OwnedFd) -> io::Result<Lock> {
-        let (ours, theirs) = (rustix::fs::fstat(&lock)?, rustix::fs::stat(self.folder.join(LOCK))?);
-        if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino) {
-            return Err(io::Error::other("this is not the lock of the container"));
-        }
-        Lock::within(lock, Duration::ZERO)?.ok_or_else(|| io::Error::other("another process keeps the container"))
+        let lock = Lock::within(lock, Duration::ZERO)?;
+        let lock = lock.ok_or_else(|| io::Error::other("another process keeps the container"))?;
+        if lock.is_of(self)? { Ok(lock) } else { Err(io::Error::other("this is not the lock of the container")) }
     }
 
     /// Whether something is mounted where its image should be. Whoever cannot tell says yes.
@@ -271,6 +295,16 @@ impl Lock {
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+
+    /// Whether it is the lock of what is at this place now. While it is held, nobody else puts something else there.
+    pub(super) fn is_of(&self, place: &Place) -> io::Result<bool> {
+        let ours = rustix::fs::fstat(&self.0)?;
+        match rustix::fs::stat(place.folder.join(LOCK)) {
+            Ok(theirs) => Ok((ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -320,14 +354,51 @@ mod tests {
     fn one_process_keeps_a_container_and_the_others_can_tell() {
         let folder = tempfile::tempdir().unwrap();
         let (place, lock) = containers(folder.path()).create(&record("web")).unwrap();
-        assert!(place.is_held() && place.hold(Duration::ZERO).unwrap().is_none());
+        assert!(place.is_held() && matches!(place.hold(Duration::ZERO).unwrap(), Holding::Theirs));
         let inherited = place.inherit(lock.share().unwrap()).unwrap();
         drop(lock);
         assert!(place.is_held(), "whoever inherits it holds it");
         drop(inherited);
-        assert!(!place.is_held() && place.hold(Duration::ZERO).unwrap().is_some());
+        assert!(!place.is_held() && matches!(place.hold(Duration::ZERO).unwrap(), Holding::Ours(_)));
         let other = File::open(folder.path()).unwrap();
         assert!(place.inherit(other.into()).is_err());
+    }
+
+    #[test]
+    fn whoever_waited_for_a_container_that_was_removed_does_not_get_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = containers(folder.path());
+        let (place, keeper) = all.create(&record("web")).unwrap();
+        let waiting = {
+            let place = place.clone();
+            std::thread::spawn(move || place.hold(PATIENCE).unwrap())
+        };
+        all.remove(&place, &keeper).unwrap();
+        let next = ContainerRecord { id: "ba9876543210".to_owned(), ..record("web") };
+        let (_, next_lock) = all.create(&next).unwrap();
+        drop(next_lock);
+        all.remove(&place, &keeper).unwrap();
+        assert!(place.is_of(&next.id) && !place.is_of(&record("web").id), "the old lock removes nothing new");
+        drop(keeper);
+        // It looked before all this, or comes after it: what it holds is the lock of what is there.
+        match waiting.join().unwrap() {
+            Holding::Ours(lock) => assert!(lock.is_of(&place).unwrap()),
+            Holding::Theirs => panic!("nobody holds it"),
+            Holding::Gone => {}
+        }
+    }
+
+    #[test]
+    fn a_lock_that_was_opened_before_the_container_went_is_of_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = containers(folder.path());
+        let (place, keeper) = all.create(&record("web")).unwrap();
+        all.remove(&place, &keeper).unwrap();
+        assert!(!keeper.is_of(&place).unwrap());
+        assert!(matches!(place.hold(Duration::ZERO).unwrap(), Holding::Gone));
+        let (_, _next) = all.create(&record("web")).unwrap();
+        assert!(!keeper.is_of(&place).unwrap());
+        assert!(place.inherit(keeper.share().unwrap()).is_err());
     }
 
     #[test]
