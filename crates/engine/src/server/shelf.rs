@@ -70,7 +70,6 @@ impl Entry {
     fn added(&self) -> u64 {
         self.request.podman.as_ref().map_or(0, |podman| podman.added)
     }
-
 }
 
 impl Shelf {
@@ -88,6 +87,11 @@ impl Shelf {
     /// Whether the image with this manifest is shown.
     pub(super) fn shows(&self, manifest: &Digest) -> bool {
         self.state.lock().images.values().any(|entry| entry.request.manifest == *manifest)
+    }
+
+    /// How many images are shown.
+    pub(super) fn count(&self) -> u64 {
+        self.state.lock().images.len() as u64
     }
 
     /// Shows an image, and mounts if nothing is shown yet.
