@@ -61,6 +61,17 @@ pub struct PodmanImage {
 }
 
 impl Engine {
+    /// Whether this user may show images to Podman, before anything is fetched for it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if not.
+    pub fn may_show_to_podman(&self) -> Result<()> {
+        if rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::CannotMount, "show images to Podman", "only root may"))
+    }
+
     /// Shows a prepared image to Podman. Usable when it returns. Starts a server if none runs.
     pub async fn podman_add(
         &self,

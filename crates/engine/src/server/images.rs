@@ -165,6 +165,15 @@ impl Images {
         used.filter(|image| image.record.manifest == *manifest).for_each(|image| image.handle.distrust(layer, reason));
     }
 
+    /// Brings nothing more of what hints lead to, whatever source the image has.
+    pub(super) fn stop_following(&self, manifest: &Digest) {
+        let loaded = self.loaded.lock();
+        let images: Vec<_> =
+            loaded.iter().filter(|(key, _)| key.manifest == *manifest).map(|(_, image)| image.clone()).collect();
+        drop(loaded);
+        images.iter().for_each(|image| image.handle.stop_following());
+    }
+
     /// Begins to bring the pack of an image that will be mounted in a moment: what is returned does, and holds `user` until it is.
     /// `None` if it is on its way already, or that many are.
     pub(super) fn bring<T>(

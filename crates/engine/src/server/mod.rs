@@ -153,8 +153,12 @@ pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
     let done = tokio::task::spawn_blocking(move || match request {
         Request::Mount { request, namespaces } => {
             namespaces.check()?;
-            metrics::tell(&mounts, &request)?;
-            mounts.mount(*request).map(|status| Response::Mounted(Box::new(status)))
+            let is_new = metrics::tell(&mounts, &request)?;
+            let mounted = mounts.mount(*request);
+            if is_new && mounted.is_err() && !mounts.is_told_elsewhere() {
+                mounts.endpoint.close();
+            }
+            mounted.map(|status| Response::Mounted(Box::new(status)))
         }
         Request::Bring { image, access, pack } => mounts.bring(image, access, pack).map(|()| Response::Coming),
         Request::Unmount { mountpoint } => mounts.unmount(&mountpoint).map(|how| Response::Unmounted { how }),

@@ -100,9 +100,7 @@ impl Mounts {
             return self.show_to_podman(request);
         }
         let image = self.images.load(&request)?;
-        if let Some(why) = self.follow_hints(&mut request, &image) {
-            request.fallbacks.push(why);
-        }
+        let trace = request.trace.take();
         let recording = request.record.then(|| Recording::new(self.images.fetcher().clone()));
         let own_inodes = super::sharing::own_inodes(request.mode, image.contested_inode())?;
         self.look_around()?;
@@ -132,6 +130,9 @@ impl Mounts {
         if let Err(error) = self.store.touch_image(&request.manifest) {
             tracing::debug!(%error, "the image's last use is not noted");
         }
+        if let Some(why) = self.follow_hints(&request, trace.as_deref(), &image) {
+            request.fallbacks.push(why);
+        }
         self.lost.lock().remove(&request.mountpoint);
         let served = Arc::new(Served { request, image, mounted, before, recording });
         place.settle(served.clone());
@@ -143,8 +144,8 @@ impl Mounts {
 
     /// Begins to bring what is likely to be touched first. Why the trace that came with the request is of no use, if it is not; what is recorded is
     /// what the container asks for, and nothing else.
-    fn follow_hints(&self, request: &mut MountRequest, image: &Image) -> Option<String> {
-        let trace = request.trace.take().map(|path| hints::take(&self.store, &path));
+    fn follow_hints(&self, request: &MountRequest, trace: Option<&Path>, image: &Image) -> Option<String> {
+        let trace = trace.map(|path| hints::take(&self.store, path));
         if request.record {
             return None;
         }
@@ -189,9 +190,7 @@ impl Mounts {
         match self.shelf.remove(mountpoint, name, force)? {
             None => self.give_up(mountpoint),
             Some(removed) => {
-                for manifest in removed {
-                    self.backfills.end(&manifest, || self.is_used(&manifest));
-                }
+                removed.iter().for_each(|manifest| self.no_longer_used(manifest));
                 Ok(Unmounted::Clean)
             }
         }
@@ -280,7 +279,20 @@ impl Mounts {
         self.forget(&leaving.mount().request.mountpoint);
         let manifest = leaving.mount().request.manifest;
         leaving.free();
-        self.backfills.end(&manifest, || self.is_used(&manifest));
+        self.no_longer_used(&manifest);
+    }
+
+    /// Ends what is done for an image in the background if nothing shows it any more.
+    fn no_longer_used(&self, manifest: &Digest) {
+        if !self.is_used(manifest) {
+            self.images.stop_following(manifest);
+        }
+        self.backfills.end(manifest, || self.is_used(manifest));
+    }
+
+    /// Whether a mount that is there asked for the metrics as well.
+    pub(super) fn is_told_elsewhere(&self) -> bool {
+        self.places.mounted().iter().any(|served| served.request.metrics.is_some())
     }
 
     pub(super) fn describe(&self, served: &Served) -> MountStatus {

@@ -89,6 +89,11 @@ impl Shelf {
         self.state.lock().images.values().any(|entry| entry.request.manifest == *manifest)
     }
 
+    /// How many images are shown.
+    pub(super) fn count(&self) -> u64 {
+        self.state.lock().images.len() as u64
+    }
+
     /// Shows an image, and mounts if nothing is shown yet.
     pub(super) fn add(&self, host: &Host, images: &Images, request: &MountRequest) -> Result<Arc<Image>> {
         let image = images.load(request)?;

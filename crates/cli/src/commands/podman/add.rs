@@ -7,7 +7,8 @@ use super::super::image::{ImageName, ImageOptions, image_name};
 use super::super::mount;
 use super::super::session::{Session, runtime};
 use crate::cli::Global;
-use crate::failure::{Context, Result};
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
 use crate::output::{self, escape};
 
 const EXAMPLES: &str = "\
@@ -41,7 +42,13 @@ pub(super) struct Add {
 
 impl Add {
     pub(super) fn run(self, global: &Global) -> Result {
+        if self.name.is_some() && self.images.len() > 1 {
+            let cause =
+                "cannot give one name to several images: an image of that name would take it from the one before";
+            return Err(Failure::new(Exit::Usage, cause).hint("add them one by one"));
+        }
         let session = Session::open(global)?;
+        session.engine().may_show_to_podman().doing(|| "cannot show images to Podman")?;
         let runtime = runtime()?;
         let wish = PodmanWish { name: self.name, backfill: self.backfill };
         for image in self.images {

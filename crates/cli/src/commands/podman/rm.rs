@@ -7,6 +7,7 @@ use super::super::session::Session;
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,10 +41,9 @@ impl Rm {
         let known = session.engine().podman_images().doing(|| "cannot list the images")?;
         let doing = |name: &str| format!("cannot take {name} away from Podman");
         if self.all {
-            for image in &known {
-                let removed = session.engine().podman_remove(image, None, self.force);
-                removed.doing(|| doing(&image.image))?;
-            }
+            return remove_all(&known, |image| {
+                session.engine().podman_remove(image, None, self.force).doing(|| doing(&image.image))
+            });
         }
         for name in &self.images {
             let (image, its_name) = find(&known, name)
@@ -52,6 +52,19 @@ impl Rm {
         }
         Ok(())
     }
+}
+
+/// Removes as many as can be. Fails with the last failure, after all others were told.
+fn remove_all<T>(images: &[T], remove: impl Fn(&T) -> Result) -> Result {
+    let mut last = Ok(());
+    for image in images {
+        if let Err(failure) = remove(image)
+            && let Err(before) = std::mem::replace(&mut last, Err(failure))
+        {
+            output::error(&before);
+        }
+    }
+    last
 }
 
 /// The image that is meant, and by which of its names, if by one.
@@ -68,4 +81,23 @@ fn find<'i>(images: &'i [MountStatus], wanted: &str) -> Option<(&'i MountStatus,
         wanted_id.len() >= ID_DIGITS && id.is_some_and(|id| id.starts_with(wanted_id))
     };
     images.iter().find_map(by_name).or_else(|| images.iter().find(has_id).map(|image| (image, None)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn one_that_stays_keeps_no_other_from_going_and_is_told() {
+        let all = [1, 2, 3];
+        let tried = RefCell::new(Vec::new());
+        let removed = remove_all(&all, |image| {
+            tried.borrow_mut().push(*image);
+            if *image == 2 { Err(Failure::new(Exit::CannotMount, "it is in use")) } else { Ok(()) }
+        });
+        assert_eq!(*tried.borrow(), all);
+        assert_eq!(removed.unwrap_err().exit, Exit::CannotMount);
+    }
 }

@@ -52,12 +52,17 @@ impl Endpoint {
     }
 
     /// Begins to answer at `address`, unless it does.
-    fn open(&self, address: SocketAddr, handler: impl FnOnce() -> Arc<dyn Handler>) -> std::result::Result<(), String> {
+    /// `true`: it did not before.
+    fn open(
+        &self,
+        address: SocketAddr,
+        handler: impl FnOnce() -> Arc<dyn Handler>,
+    ) -> std::result::Result<bool, String> {
         let mut running = self.running.lock();
         if let Some(known) = &*running {
             let at = known.server.address();
             if known.asked == address || at == address {
-                return Ok(());
+                return Ok(false);
             }
             return Err(format!("the server of this store tells them at {at} already"));
         }
@@ -68,7 +73,7 @@ impl Endpoint {
         let server = started.map_err(|error| format!("cannot listen at {address}: {error}"))?;
         tracing::info!("metrics at http://{}/metrics", server.address());
         *running = Some(Running { asked: address, server });
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -78,9 +83,10 @@ fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
     tokio::net::TcpListener::from_std(listener)
 }
 
-/// Begins to tell the metrics where the mount asks for it. Must be called in a runtime.
-pub(super) fn tell(mounts: &Arc<Mounts>, request: &MountRequest) -> Result<()> {
-    let Some(address) = request.metrics else { return Ok(()) };
+/// Begins to tell the metrics where the mount asks for it. Must be called in a runtime. `true`: they were not told before, and need not be
+/// if it is not mounted after all.
+pub(super) fn tell(mounts: &Arc<Mounts>, request: &MountRequest) -> Result<bool> {
+    let Some(address) = request.metrics else { return Ok(false) };
     let handler = || -> Arc<dyn Handler> { Arc::new(Told(Arc::downgrade(mounts))) };
     mounts.endpoint.open(address, handler).map_err(|cause| {
         Error::new(ErrorKind::Other, "tell metrics", cause)
@@ -106,7 +112,11 @@ impl Handler for Told {
             let mounts = self.0.upgrade().ok_or(io::ErrorKind::BrokenPipe)?;
             let scrape = (request.uri().path() == "/metrics").then(|| request.method() == http::Method::GET);
             let answer = match scrape {
-                Some(true) => plain(200).header(http::header::CONTENT_TYPE, text::CONTENT_TYPE).body(told(&mounts)),
+                Some(true) => {
+                    // Waits for whoever is just loading an image from the disk.
+                    let told = tokio::task::spawn_blocking(move || told(&mounts)).await.map_err(io::Error::other)?;
+                    plain(200).header(http::header::CONTENT_TYPE, text::CONTENT_TYPE).body(told)
+                }
                 Some(false) => plain(405).header(http::header::ALLOW, "GET").body("only GET\n".to_owned()),
                 None => plain(404).body("the metrics are at /metrics\n".to_owned()),
             };
@@ -128,6 +138,10 @@ fn told(mounts: &Mounts) -> String {
     let mut modes: BTreeMap<&str, u64> = BTreeMap::new();
     for served in mounts.places.mounted() {
         *modes.entry(served.mounted.mode().name()).or_default() += 1;
+    }
+    let on_shelf = mounts.shelf().count();
+    if on_shelf > 0 {
+        modes.insert("podman", on_shelf);
     }
     // The same image from two sources, or of a record that was made anew, is one to whoever looks at a graph.
     let mut images: BTreeMap<Label, Vec<tarpon_fetch::Stats>> = BTreeMap::new();
