@@ -217,6 +217,9 @@ fn a_detached_container_is_listed_read_entered_stopped_and_removed() {
     let inside = bed.tarpon.output("exec", &["-e", "X=1", "-w", "/tmp", "-u", "daemon", "web", "sh", "-c", script]);
     let inside = inside.unwrap();
     assert_eq!((&*inside.stdout, inside.status.code()), (&b"sh\n1\n/tmp\n1\n"[..], Some(4)), "{}", said(&inside));
+    let shown = "echo $HOME $SECRET";
+    let shown = bed.tarpon.run("exec", &["-u", "daemon", "-e", "SECRET=hush", "web", "sh", "-c", shown]).unwrap();
+    assert!(shown.starts_with("/usr/sbin hush\n"), "{shown}");
     assert_eq!(bed.tarpon.output("exec", &["web", "nope"]).unwrap().status.code(), Some(127));
 
     let refused = bed.tarpon.output("rm", &["web"]).unwrap();
@@ -344,7 +347,7 @@ fn input_and_terminals_are_passed_through() {
 #[test]
 fn whatever_fails_on_the_way_leaves_nothing() {
     let Some(bed) = Bed::new() else { return };
-    let broken = script(&bed, "broken-runtime", "#!/bin/sh\nexit 1\n");
+    let broken = script(&bed, "broken-runtime", "#!/bin/sh\ntest \"$1\" = --version\n");
     let cases: [&[&str]; 6] = [
         &["-u", "nobody-of-this-name"],
         &["-v", "/nonexistent/x:/x"],
@@ -365,10 +368,34 @@ fn whatever_fails_on_the_way_leaves_nothing() {
 }
 
 #[test]
+fn whoever_interrupts_a_start_ends_the_runtime_and_leaves_nothing() {
+    let Some(bed) = Bed::new() else { return };
+    let begun = bed.tarpon.store().with_file_name("begun");
+    let text = "#!/bin/sh\ncase \"$*\" in *' run '*) ;; *) exit;; esac\n";
+    let slow = script(&bed, "slow-runtime", &format!("{text}echo $$ > {}\nsleep 1000\n", begun.display()));
+    for detach in [&[][..], &["-d"]] {
+        let mut command = bed.tarpon.command("run");
+        command.args(["--runtime", slow.to_str().unwrap()]).args(detach).args([&bed.image, "true"]);
+        let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        until(|| std::fs::read_to_string(&begun).is_ok_and(|text| text.ends_with('\n')));
+        let runtime: u32 = std::fs::read_to_string(&begun).unwrap().trim().parse().unwrap();
+        signal(running.id(), "TERM");
+        assert_eq!(running.wait().unwrap().code(), Some(130), "{detach:?}");
+        assert!(!std::path::Path::new(&format!("/proc/{runtime}")).exists(), "{detach:?}: the runtime has ended");
+        bed.assert_nothing_is_left();
+        std::fs::remove_file(&begun).unwrap();
+    }
+}
+
+#[test]
 fn what_a_killed_run_leaves_is_shown_and_can_be_removed() {
     let Some(bed) = Bed::new() else { return };
     // Killed just before there is a container.
-    let murderer = script(&bed, "murderer", "#!/bin/sh\ncase \"$*\" in *' run '*) kill -9 $PPID;; esac\nexit 1\n");
+    let murderer = script(
+        &bed,
+        "murderer",
+        "#!/bin/sh\ncase \"$*\" in --version) exit;; *' run '*) kill -9 $PPID;; esac\nexit 1\n",
+    );
     let killed = bed.run(&["--name", "early", "--runtime", murderer.to_str().unwrap()], &["true"]);
     assert_eq!(killed.status.code(), None);
     assert_eq!(bed.status("early"), "lost");
