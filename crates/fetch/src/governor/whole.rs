@@ -94,7 +94,8 @@ impl Host {
                 }
                 looks += 1;
                 let here = Place { layer, offset };
-                if looks > LOOKS {
+                // However many chunks lie at one place: the next request must begin behind it.
+                if looks > LOOKS && here > from {
                     return Some((pieces, here));
                 }
                 if !self.lacks(image, &chunk) {

@@ -20,7 +20,7 @@ const ID_DIGITS: usize = 8;
 
 /// Take images away from Podman
 ///
-/// What was fetched of them stays in the store. Refused while a container uses the image, as far as that can be told.
+/// What was fetched of them stays in the store. Refused while a running container uses the image, as far as that can be told.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Rm {
