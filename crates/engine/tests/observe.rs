@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tarpon_engine::oci::media_type;
@@ -15,6 +15,7 @@ use tarpon_engine::{
     Server, Silent, Topic,
 };
 use tarpon_registry::serve::Contents;
+use tarpon_testkit::kernel::can_mount;
 use tarpon_testkit::layers::{EstargzOptions, Image, ImageBuilder, Item, estargz};
 use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
@@ -25,15 +26,6 @@ const BYTES: usize = 300_000;
 fn image() -> Image {
     let items = [Item::directory("etc"), Item::file("etc/large", vec![7; BYTES]), Item::file("etc/small", "small\n")];
     ImageBuilder::new().layer(estargz(&items, EstargzOptions::default())).build()
-}
-
-#[expect(clippy::print_stdout, reason = "the test runner counts such lines")]
-fn can_mount() -> bool {
-    let can = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
-    if !can {
-        println!("skipped: needs root and /dev/fuse");
-    }
-    can
 }
 
 /// A registry with one image, and a store of its own.

@@ -7,8 +7,6 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use tarpon_layer::{Codec, ObjectId, Place};
 use tarpon_oci::Digest;
 
@@ -16,16 +14,14 @@ use crate::governor::Held;
 use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::Lane;
+use crate::pack::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES};
 use crate::pieces::piece_in_layer;
 use crate::plan::{self, Piece, PieceChunk};
+use crate::under_way::UnderWay;
 
 /// Encoded bytes that hints bring of one image. Whoever starts an image waits for what it touches first, and that is less; a landmark at the
 /// end of a large layer must not make a download of a lazy mount.
 pub const HINT_BYTES: u64 = 256 << 20;
-/// What is planned at once: at first little, so that what is touched first does not wait for what is touched later.
-const FIRST_BYTES: u64 = 256 << 10;
-/// As for boot packs: what a reader may have to share the link with.
-const MOST_BYTES: u64 = 2 << 20;
 /// Requests at a time. What a trace lists lies scattered, so most of them are small and cost little but their round trip.
 const REQUESTS: usize = 8;
 
@@ -103,23 +99,20 @@ impl Host {
         let _held = Held::begin(&image);
         let of = image.clone();
         let Ok(numbers) = self.runtime.spawn_blocking(move || Arc::new(of.hinted(&hints))).await else { return };
-        let (mut next, mut most, mut under_way) = (0, FIRST_BYTES, FuturesUnordered::new());
+        let (mut next, mut most, mut under_way) = (0, REPLAY_FIRST_BYTES, UnderWay::default());
         // A source that failed once is tried again by whoever comes first, and that may be this.
         while next < numbers.len() && !self.bypass.is_active() && !(next > 0 && image.breaker.is_resting()) {
             // Looks at the disk, and may hash what is there.
             let (host, of, from) = (self.clone(), (image.clone(), numbers.clone()), next);
             let segment = self.runtime.spawn_blocking(move || host.hinted_runs(&of.0, &of.1, from, most)).await;
             let Ok((runs, after)) = segment else { return };
-            (next, most) = (after, (most * 2).min(MOST_BYTES));
+            (next, most) = (after, (most * 2).min(REPLAY_MOST_BYTES));
             for run in runs {
-                while under_way.len() >= REQUESTS {
-                    let _ended = under_way.next().await;
-                }
-                let planned = self.flights.plan_missing(run, |new| self.plan_requests(new, Lane::Trace));
-                under_way.extend(self.start(planned));
+                under_way.fewer_than(REQUESTS).await;
+                self.bring(run, Lane::Trace, &mut under_way);
             }
         }
-        while under_way.next().await.is_some() {}
+        under_way.end().await;
     }
 
     /// What is missing of the chunks from `next` on, about `most` bytes of it, as requests in the order of the first of their pieces; and

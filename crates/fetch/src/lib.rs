@@ -39,6 +39,7 @@ mod source;
 mod stats;
 mod stream;
 pub mod trace;
+mod under_way;
 
 pub use config::{Config, READ_BYTES};
 pub use content::ObjectBytes;
@@ -52,7 +53,8 @@ pub use journal::{
 pub use local::LocalObject;
 pub use object_store::{ObjectStore, ObjectWriter, PartialObject, StoreError};
 pub use pack::{
-    BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES, InvalidBootIndex, PROFILE_BYTES,
+    BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES, InvalidBootIndex,
+    PROFILE_BYTES, REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS,
 };
 pub use source::{BlobSource, BlobStream, Fault, SourceError};
 pub use stats::{Bucket, Histogram, STALL_MILLIS, Stats};

@@ -3,6 +3,7 @@
 pub mod crowd;
 pub mod entries;
 pub mod fuzz;
+pub mod kernel;
 pub mod layers;
 pub mod registry;
 pub mod server;

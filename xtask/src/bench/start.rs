@@ -192,13 +192,12 @@ fn one(system: &System, workload: &Workload, registry: &str, tag: &str) -> Resul
     let times = waited?;
     let bytes = received.and_then(|before| machine::received().map(|now| now - before));
     let cpu = seconds.and_then(|before| accounting.as_ref()?.seconds().map(|now| now - before));
-    let memory = system.server().and_then(machine::memory);
-    let counters = system.counters();
-    let counted = |name: &str| counters.as_ref().and_then(|counters| counters.get(name)?.as_u64());
-    let from_pack = counted("bytes_trace");
+    let mount = system.mount();
+    let memory = mount.as_ref().and_then(|mount| machine::memory(mount.server));
+    let counters = mount.map(|mount| mount.counters);
     system.end()?;
     running.wait_for_end()?;
-    if system.needs_pack() && from_pack == Some(0) {
+    if system.needs_pack() && counters.as_ref().is_some_and(|counters| counters.bytes_trace == 0) {
         bail!("no boot pack was used: remove target/bench/traces, so that they are recorded and published anew");
     }
     Ok(json!({
@@ -208,8 +207,8 @@ fn one(system: &System, workload: &Workload, registry: &str, tag: &str) -> Resul
         "cpu": cpu,
         "server_peak": memory.map(|(peak, _)| peak),
         "server_anonymous": memory.map(|(_, anonymous)| anonymous),
-        "from_pack": from_pack,
-        "stalls": counted("stalls"),
-        "stall_millis": counted("stall_millis"),
+        "from_pack": counters.as_ref().map(|counters| counters.bytes_trace),
+        "stalls": counters.as_ref().map(|counters| counters.stalls),
+        "stall_millis": counters.as_ref().map(|counters| counters.stall_millis),
     }))
 }

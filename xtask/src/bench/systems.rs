@@ -26,6 +26,24 @@ pub(super) struct System {
     program: PathBuf,
 }
 
+/// What is of interest of a mount.
+#[derive(serde::Deserialize)]
+pub(super) struct Mount {
+    /// Process that serves it.
+    pub(super) server: u32,
+    pub(super) counters: Counters,
+}
+
+/// What the server counted for the image.
+#[derive(serde::Deserialize)]
+pub(super) struct Counters {
+    /// Bytes that a boot pack brought.
+    pub(super) bytes_trace: u64,
+    /// Reads that waited for a source, and how long together.
+    pub(super) stalls: u64,
+    pub(super) stall_millis: u64,
+}
+
 #[derive(Clone, Copy)]
 enum How {
     /// `podman pull` and `podman run`.
@@ -164,22 +182,14 @@ impl System {
         command
     }
 
-    /// The server's process, while it runs.
-    pub(super) fn server(&self) -> Option<u32> {
-        self.status()?.get(0)?.get("server")?.as_u64()?.try_into().ok()
-    }
-
-    /// What the server counted for the image.
-    pub(super) fn counters(&self) -> Option<serde_json::Value> {
-        self.status()?.get(0)?.get("counters").cloned()
-    }
-
-    fn status(&self) -> Option<serde_json::Value> {
+    /// What the server says of the container's mount, while it runs.
+    pub(super) fn mount(&self) -> Option<Mount> {
         if matches!(self.how, How::Podman) {
             return None;
         }
         let output = self.tarpon().args(["status", "--json"]).stderr(Stdio::null()).output().ok()?;
-        serde_json::from_slice(&output.stdout).ok()
+        let mounts: Vec<Mount> = serde_json::from_slice(&output.stdout).ok()?;
+        mounts.into_iter().next()
     }
 
     /// Ends what a run left behind: the container, and the server with it.
@@ -193,7 +203,7 @@ impl System {
             let _none = quiet(self.podman(&format!("rm --force --time 0 {CONTAINER}")));
             return Ok(());
         }
-        let server = self.server();
+        let server = self.mount().map(|mount| mount.server);
         let mut remove = self.tarpon();
         remove.args(["rm", "--force", CONTAINER]);
         let _none = quiet(remove);

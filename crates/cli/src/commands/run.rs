@@ -63,13 +63,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "NAME")]
     name: Option<ContainerName>,
     #[command(flatten)]
-    env: EnvArgs,
-    /// Run as this user of the image: USER[:GROUP], names or numbers
-    #[arg(short, long, value_name = "USER")]
-    user: Option<String>,
-    /// Start in this directory
-    #[arg(short, long, value_name = "DIR")]
-    workdir: Option<String>,
+    process: ProcessArgs,
     /// Run this instead of the image's entrypoint, without the image's command; a JSON array is several words, "" none
     #[arg(long, value_name = "PROGRAM", value_parser = entrypoint)]
     entrypoint: Option<Words>,
@@ -144,15 +138,21 @@ pub(crate) fn subject(words: &[String]) -> Result<(String, Vec<String>)> {
     Ok((first.clone(), command.to_vec()))
 }
 
-/// Variables, as `run` and `exec` take them.
+/// What a process finds, as `run` and `exec` take it.
 #[derive(Debug, Args)]
-pub(crate) struct EnvArgs {
+pub(crate) struct ProcessArgs {
     /// Set a variable; NAME alone takes it from the environment
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
     /// Set the variables of a file: NAME=VALUE or NAME a line, # begins a comment
     #[arg(long, value_name = "FILE")]
     env_file: Vec<PathBuf>,
+    /// Run as this user of the image: USER[:GROUP], names or numbers
+    #[arg(short, long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Start in this directory
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
 }
 
 /// Words of a command.
@@ -202,9 +202,9 @@ impl Run {
         let options = ContainerOptions {
             entrypoint: self.entrypoint.clone().map(|words| words.0),
             command,
-            env: self.env.variables()?,
-            user: self.user.clone(),
-            directory: self.workdir.clone(),
+            env: self.process.variables()?,
+            user: self.process.user.clone(),
+            directory: self.process.workdir.clone(),
             hostname: self.hostname.clone(),
             network: self.network,
             terminal: self.tty,
@@ -232,7 +232,7 @@ impl Run {
     }
 }
 
-impl EnvArgs {
+impl ProcessArgs {
     /// What the files and then the options say, as `NAME=VALUE`.
     pub(crate) fn variables(&self) -> Result<Vec<String>> {
         let mut said = Vec::new();

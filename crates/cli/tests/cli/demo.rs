@@ -1,18 +1,11 @@
 //! `tarpon demo`, for real, where this machine can mount: it needs root and /dev/fuse, and is passed over without.
 
-use std::path::Path;
+use tarpon_testkit::kernel::can_mount;
 
 use crate::world::World;
 
-/// Whether there is anything to mount with.
-fn can_mount() -> bool {
-    Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root()
-}
-
-#[expect(clippy::print_stdout, reason = "the test runner counts such lines")]
 fn demo(mode: &str) {
     if !can_mount() {
-        println!("skipped: needs root and /dev/fuse");
         return;
     }
     let world = World::new();

@@ -2,12 +2,13 @@
 //! without.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use tarpon_registry::serve::Contents;
+use tarpon_testkit::kernel::can_mount;
 use tarpon_testkit::layers::{EstargzOptions, Image, ImageBuilder, Item, estargz};
 use tarpon_testkit::registry::{Auth, PASSWORD, USER};
 
@@ -31,15 +32,6 @@ impl Drop for Bed {
             let _gone = rustix::mount::unmount(&mount, UnmountFlags::DETACH);
         }
     }
-}
-
-#[expect(clippy::print_stdout, reason = "the test runner counts such lines")]
-fn can_mount() -> bool {
-    let can = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
-    if !can {
-        println!("skipped: needs root and /dev/fuse");
-    }
-    can
 }
 
 impl Bed {

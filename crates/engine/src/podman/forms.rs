@@ -12,7 +12,6 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tarpon_layer::chunks::ChunkTableBuilder;
 use tarpon_layer::toc::Claim;
 use tarpon_layer::{LayerIndex, Node, ObjectId, packed};
 use tarpon_oci::{Compression, Digest, ImageConfig, Manifest};
@@ -174,7 +173,7 @@ fn build(manifest: &Manifest, config: &ImageConfig, layers: &[Layer], indexes: &
     forms.names_below.sort_unstable();
     forms.names_below.dedup();
     if !objects.is_empty() {
-        forms.hidden = file.put(&hidden_table(&objects, indexes, layers).map_err(refused)?);
+        forms.hidden = file.put(&prepare::chunk_table(objects.into_values(), indexes, layers).map_err(refused)?);
     }
     file.finish(forms).map_err(refused)
 }
@@ -205,27 +204,6 @@ fn layer_ids(
 
 fn root_names(tree: &Tree<'_>) -> Vec<Vec<u8>> {
     tree.children(tree.root()).map(|at| tree.name(at).to_vec()).collect()
-}
-
-fn hidden_table(
-    objects: &BTreeMap<ObjectId, Object>,
-    indexes: &[LayerIndex],
-    layers: &[Layer],
-) -> std::result::Result<Vec<u8>, String> {
-    let mut builder = ChunkTableBuilder::new();
-    let mut numbers = Vec::with_capacity(layers.len());
-    for (layer, index) in layers.iter().zip(indexes) {
-        let number = builder.add_layer(layer.blob, layer.compression).map_err(|error| error.to_string())?;
-        builder.add_checkpoints(number, &index.checkpoints);
-        numbers.push(number);
-    }
-    for object in objects.values() {
-        let (first, count) = (object.first_chunk as usize, object.chunk_count as usize);
-        let chunks = indexes.get(object.layer).and_then(|index| index.chunks.get(first..)?.get(..count));
-        let chunks = chunks.ok_or("a file has chunks that its layer has not")?;
-        builder.add_object(object.id, object.size, numbers[object.layer], chunks).map_err(|error| error.to_string())?;
-    }
-    builder.finish().map_err(|error| error.to_string())
 }
 
 /// As containers/storage counts them: 1 is bzip2, 3 is xz.

@@ -8,7 +8,7 @@ use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::{LayerIndex, ObjectId};
 use tarpon_oci::{Digest, ImageConfig, Manifest, Verified};
 use tarpon_store::{ImageRecord, LayerRecord, LoadedImage, Part, Store, StoreError};
-use tarpon_tree::{Line, Tree, erofs, merge};
+use tarpon_tree::{Line, Object, erofs, merge};
 
 use super::layers::Layer;
 use crate::index::{Piece, is_by_index, is_list, piece};
@@ -33,7 +33,7 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
         layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer)).unzip();
     let tree = merge(&indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
     let erofs = erofs::write(&tree);
-    let chunks = chunk_table(&tree, &indexes, &layers)
+    let chunks = chunk_table(tree.objects(), &indexes, &layers)
         .map_err(|error| Error::new(ErrorKind::Refused, "list the chunks", error))?;
     let objects = tree.objects().map(|object| object.id).collect();
     let records = layers.into_iter().map(|layer| LayerRecord {
@@ -63,11 +63,16 @@ pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
 /// The chunk table of an image whose layers have these indexes.
 pub(crate) fn chunks_of(indexes: &[LayerIndex], layers: &[Layer]) -> Result<Vec<u8>> {
     let tree = merge(indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
-    chunk_table(&tree, indexes, layers).map_err(|error| Error::new(ErrorKind::Refused, "list the chunks", error))
+    chunk_table(tree.objects(), indexes, layers)
+        .map_err(|error| Error::new(ErrorKind::Refused, "list the chunks", error))
 }
 
-/// Where the bytes of every object of the tree are: objects that no path leads to any more are left out.
-fn chunk_table(tree: &Tree<'_>, indexes: &[LayerIndex], layers: &[Layer]) -> std::result::Result<Vec<u8>, String> {
+/// Where the bytes of these objects are. Those of a merged tree are the ones that a path still leads to.
+pub(crate) fn chunk_table(
+    objects: impl Iterator<Item = Object>,
+    indexes: &[LayerIndex],
+    layers: &[Layer],
+) -> std::result::Result<Vec<u8>, String> {
     let mut builder = ChunkTableBuilder::new();
     let mut numbers = Vec::with_capacity(layers.len());
     for (layer, index) in layers.iter().zip(indexes) {
@@ -75,7 +80,7 @@ fn chunk_table(tree: &Tree<'_>, indexes: &[LayerIndex], layers: &[Layer]) -> std
         builder.add_checkpoints(number, &index.checkpoints);
         numbers.push(number);
     }
-    for object in tree.objects() {
+    for object in objects {
         let first = usize::try_from(object.first_chunk).map_err(|error| error.to_string())?;
         let count = usize::try_from(object.chunk_count).map_err(|error| error.to_string())?;
         let chunks = indexes

@@ -12,18 +12,14 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
-use tarpon_fetch::{BlobSource, BlobStream, SourceError};
+use tarpon_fetch::{BlobSource, BlobStream, REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS, SourceError};
 use tarpon_oci::Blob;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Most that is brought before the image is there: what comes in three seconds at 100 Mbit/s, and an index takes less.
 const MOST_BYTES: u64 = 32 << 20;
-/// The first request, and the largest: as in the replay that follows.
-const FIRST_BYTES: u64 = 256 << 10;
-const LARGEST_BYTES: u64 = 2 << 20;
-/// Requests at a time: while one ends, the next one's round trip is under way.
-const REQUESTS: usize = 2;
 /// Its bytes are given back after this: a client that has not mounted the image by then will not, and a replay has read them long ago.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -54,14 +50,14 @@ impl EarlyPack {
         Self { blob, segments: Mutex::default(), is_enough: watch::Sender::default() }
     }
 
-    /// Brings the beginning until [`EarlyPack::stop`]; before each request `give_way` says when there is nothing better to do.
+    /// Brings the beginning, as the replay that follows would, until [`EarlyPack::stop`]; before each request `give_way` says when there is nothing better to do.
     pub(super) async fn bring<Quiet: Future<Output = ()>>(
         &self,
         source: Arc<dyn BlobSource>,
         give_way: impl Fn() -> Quiet,
     ) {
         let until = self.blob.size.min(MOST_BYTES);
-        let (mut next, mut width) = (0, FIRST_BYTES);
+        let (mut next, mut width) = (0, REPLAY_FIRST_BYTES);
         let mut under_way = JoinSet::new();
         while next < until && !*self.is_enough.borrow() {
             tokio::select! {
@@ -70,8 +66,8 @@ impl EarlyPack {
             }
             let end = (next + width).min(until);
             under_way.spawn(self.begin(next..end).bring(self.blob, source.clone()));
-            (next, width) = (end, (width * 2).min(LARGEST_BYTES));
-            while under_way.len() >= REQUESTS {
+            (next, width) = (end, (width * 2).min(REPLAY_MOST_BYTES));
+            while under_way.len() >= REPLAY_REQUESTS {
                 let _ended = under_way.join_next().await;
             }
         }
@@ -97,16 +93,10 @@ impl EarlyPack {
 
     /// Gives the bytes back after a while. `user` is held until somebody reads them, or until then.
     pub(super) async fn forget_later<T>(&self, user: T) {
-        let forget = tokio::time::sleep(KEPT);
-        tokio::pin!(forget);
-        tokio::select! {
-            () = self.stopped() => {}
-            () = forget.as_mut() => {}
-        }
+        let until = Instant::now() + KEPT;
+        let _in_time = tokio::time::timeout_at(until, self.stopped()).await;
         drop(user);
-        if !forget.is_elapsed() {
-            forget.await;
-        }
+        tokio::time::sleep_until(until).await;
         self.stop();
         self.segments.lock().clear();
     }

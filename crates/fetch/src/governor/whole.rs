@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use tarpon_layer::{Codec, Place as ChunkPlace};
 
 use super::missing::Place;
@@ -12,6 +10,7 @@ use crate::image::Image;
 use crate::lanes::Lane;
 use crate::pieces::piece_in_layer;
 use crate::plan::{self, Piece, PieceChunk};
+use crate::under_way::UnderWay;
 
 /// Requests at a time: while one ends, the round trips of the others are under way.
 const REQUESTS: usize = 4;
@@ -27,8 +26,9 @@ impl Host {
     pub(super) async fn bring_one(self: &Arc<Self>, image: &Arc<Image>) {
         if let Some((pieces, next)) = self.next_segment(image).await {
             image.governor.state.lock().next = next;
-            let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Whole));
-            futures::future::join_all(self.start(planned)).await;
+            let mut under_way = UnderWay::default();
+            self.bring(pieces, Lane::Whole, &mut under_way);
+            under_way.end().await;
         } else {
             image.governor.is_all_here();
         }
@@ -37,7 +37,7 @@ impl Host {
     /// Brings what is missing until it is here, or readers have been quiet, or the store or the source takes a rest. Whoever waits
     /// again then finds the account as it was, and it goes on from where it stopped.
     pub(super) async fn bring_rest(self: &Arc<Self>, image: &Arc<Image>) {
-        let mut under_way = FuturesUnordered::new();
+        let mut under_way = UnderWay::default();
         let why = loop {
             if let Some(why) = self.why_stop(image) {
                 break why;
@@ -47,13 +47,10 @@ impl Host {
                 break "it is here";
             };
             image.governor.state.lock().next = next;
-            let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Whole));
-            under_way.extend(self.start(planned));
-            while under_way.len() >= REQUESTS {
-                let _ended = under_way.next().await;
-            }
+            self.bring(pieces, Lane::Whole, &mut under_way);
+            under_way.fewer_than(REQUESTS).await;
         };
-        while under_way.next().await.is_some() {}
+        under_way.end().await;
         tracing::info!(image = %image.name, "no more of the image is brought: {why}");
     }
 

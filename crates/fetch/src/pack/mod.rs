@@ -10,4 +10,5 @@ mod write;
 
 pub use index::{BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, InvalidBootIndex, PROFILE_BYTES};
 pub(crate) use places::Pack;
+pub use replay::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS};
 pub use write::{BootWriter, FRAME_BYTES};

@@ -5,9 +5,6 @@
 
 use std::sync::Arc;
 
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
-
 use super::places::Pack;
 use crate::governor::Held;
 use crate::host::Host;
@@ -15,34 +12,32 @@ use crate::image::Image;
 use crate::journal::Event;
 use crate::lanes::Lane;
 use crate::plan::{Piece, PieceChunk};
+use crate::under_way::UnderWay;
 
 /// The first request: soon here, so that what a start touches first does not wait for what it touches later.
-const FIRST_BYTES: u64 = 256 << 10;
+pub const REPLAY_FIRST_BYTES: u64 = 256 << 10;
 /// The largest: what a reader who asks for a later frame may have to share the link with.
-const MOST_BYTES: u64 = 2 << 20;
+pub const REPLAY_MOST_BYTES: u64 = 2 << 20;
 /// Requests at a time: while one ends, the next one's round trip is under way.
-const REQUESTS: usize = 2;
+pub const REPLAY_REQUESTS: usize = 2;
 
 impl Host {
     /// Brings all frames of the pack that hold anything that is not here.
     pub(crate) async fn replay(self: Arc<Self>, image: Arc<Image>, pack: Arc<Pack>) {
         let _held = Held::begin(&image);
         image.journal.note(Event::PackBegan { bytes: pack.bytes() });
-        let mut under_way = FuturesUnordered::new();
-        let (mut next, mut most) = (0, FIRST_BYTES);
+        let mut under_way = UnderWay::default();
+        let (mut next, mut most) = (0, REPLAY_FIRST_BYTES);
         while next < pack.frames() && !self.bypass.is_active() {
             // Looks at the disk, and may hash what is there.
             let (host, of, from) = (self.clone(), (image.clone(), pack.clone()), next);
             let segment = self.runtime.spawn_blocking(move || host.segment(&of.0, &of.1, from, most)).await;
             let Ok((pieces, after)) = segment else { return };
-            (next, most) = (after, (most * 2).min(MOST_BYTES));
-            let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Trace));
-            under_way.extend(self.start(planned));
-            while under_way.len() >= REQUESTS {
-                let _ended = under_way.next().await;
-            }
+            (next, most) = (after, (most * 2).min(REPLAY_MOST_BYTES));
+            self.bring(pieces, Lane::Trace, &mut under_way);
+            under_way.fewer_than(REPLAY_REQUESTS).await;
         }
-        while under_way.next().await.is_some() {}
+        under_way.end().await;
         if !pack.is_given_up() {
             image.journal.note(Event::PackEnded);
         }

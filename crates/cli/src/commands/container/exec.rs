@@ -6,7 +6,7 @@ use clap::Args;
 use tarpon_engine::{ContainerName, ExecRequest, Signals};
 
 use crate::cli::Global;
-use crate::commands::run::{EnvArgs, check_terminal, failure, not_run, subject};
+use crate::commands::run::{ProcessArgs, check_terminal, failure, not_run, subject};
 use crate::commands::session::{Session, runtime};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -29,13 +29,7 @@ pub(crate) struct Exec {
     #[arg(short, long)]
     tty: bool,
     #[command(flatten)]
-    env: EnvArgs,
-    /// Run as this user of the image: USER[:GROUP], names or numbers
-    #[arg(short, long, value_name = "USER")]
-    user: Option<String>,
-    /// Start in this directory
-    #[arg(short, long, value_name = "DIR")]
-    workdir: Option<String>,
+    process: ProcessArgs,
     /// The container, and what to run
     #[arg(value_names = ["NAME", "COMMAND"], required = true, num_args = 2..)]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -55,9 +49,9 @@ impl Exec {
         check_terminal(self.tty, doing)?;
         let request = ExecRequest {
             command,
-            env: self.env.variables()?,
-            directory: self.workdir.clone(),
-            user: self.user.clone(),
+            env: self.process.variables()?,
+            directory: self.process.workdir.clone(),
+            user: self.process.user.clone(),
             terminal: self.tty,
             input: self.interactive,
         };

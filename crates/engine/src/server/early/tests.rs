@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-const SIZE: u64 = FIRST_BYTES + 100;
+const SIZE: u64 = REPLAY_FIRST_BYTES + 100;
 
 fn blob() -> Blob {
     Blob { digest: Digest::of(b"pack"), size: SIZE }
@@ -74,13 +74,13 @@ async fn at_once() {}
 #[tokio::test]
 async fn what_has_come_early_is_not_asked_for_again() {
     let (pack, source) = (Arc::new(EarlyPack::new(blob())), Arc::new(Scripted::default()));
-    source.answers(0..FIRST_BYTES);
-    source.answers(FIRST_BYTES..SIZE);
+    source.answers(0..REPLAY_FIRST_BYTES);
+    source.answers(REPLAY_FIRST_BYTES..SIZE);
     pack.bring(source.clone(), at_once).await;
-    assert_eq!(source.asked(), [0..FIRST_BYTES, FIRST_BYTES..SIZE]);
+    assert_eq!(source.asked(), [0..REPLAY_FIRST_BYTES, REPLAY_FIRST_BYTES..SIZE]);
     let through = pack.before(source.clone());
     assert_eq!(read(&*through, 0..SIZE).await.unwrap(), content(0..SIZE));
-    assert_eq!(read(&*through, 7..FIRST_BYTES + 9).await.unwrap(), content(7..FIRST_BYTES + 9));
+    assert_eq!(read(&*through, 7..REPLAY_FIRST_BYTES + 9).await.unwrap(), content(7..REPLAY_FIRST_BYTES + 9));
     assert_eq!(source.asked().len(), 2);
 }
 
@@ -100,7 +100,7 @@ async fn other_blobs_and_what_was_never_begun_are_asked_for() {
 async fn a_reader_takes_what_is_on_its_way_as_it_comes() {
     let (pack, source) = (Arc::new(EarlyPack::new(blob())), Arc::new(Scripted::default()));
     let coming = source.answer();
-    let bringing = pack.begin(0..FIRST_BYTES).bring(blob(), source.clone());
+    let bringing = pack.begin(0..REPLAY_FIRST_BYTES).bring(blob(), source.clone());
     tokio::pin!(bringing);
     assert!(bringing.as_mut().now_or_never().is_none());
     let through = pack.clone().before(source.clone());
@@ -109,7 +109,7 @@ async fn a_reader_takes_what_is_on_its_way_as_it_comes() {
     coming.send(Ok(content(0..150).into())).unwrap();
     assert!(bringing.as_mut().now_or_never().is_none());
     assert_eq!(pieces.next().now_or_never().unwrap().unwrap().unwrap(), content(0..150));
-    coming.send(Ok(content(150..FIRST_BYTES).into())).unwrap();
+    coming.send(Ok(content(150..REPLAY_FIRST_BYTES).into())).unwrap();
     drop(coming);
     bringing.await;
     assert_eq!(pieces.next().await.unwrap().unwrap(), content(150..200));
@@ -124,11 +124,11 @@ async fn what_broke_off_is_asked_for_from_there() {
     broken.send(Err(SourceError::new(Fault::Unavailable, "reset"))).unwrap();
     drop(broken);
     pack.stop();
-    pack.begin(0..FIRST_BYTES).bring(blob(), source.clone()).await;
+    pack.begin(0..REPLAY_FIRST_BYTES).bring(blob(), source.clone()).await;
     source.answers(40..100);
     let through = pack.before(source.clone());
     assert_eq!(read(&*through, 0..100).await.unwrap(), content(0..100));
-    assert_eq!(source.asked(), [0..FIRST_BYTES, 40..100]);
+    assert_eq!(source.asked(), [0..REPLAY_FIRST_BYTES, 40..100]);
     assert!(read(&*through, 0..100).await.unwrap_err().contains("nobody is there"), "errors are handed on");
 }
 
@@ -145,8 +145,8 @@ async fn nothing_is_begun_while_there_is_something_better_to_do_or_after_the_end
 #[tokio::test(start_paused = true)]
 async fn bytes_that_nobody_came_for_are_given_back() {
     let (pack, source) = (Arc::new(EarlyPack::new(blob())), Arc::new(Scripted::default()));
-    source.answers(0..FIRST_BYTES);
-    source.answers(FIRST_BYTES..SIZE);
+    source.answers(0..REPLAY_FIRST_BYTES);
+    source.answers(REPLAY_FIRST_BYTES..SIZE);
     pack.bring(source.clone(), at_once).await;
     let user = Arc::new(());
     pack.forget_later(user.clone()).await;

@@ -1,0 +1,13 @@
+//! What tests need of the machine that they run on.
+
+use std::path::Path;
+
+/// Whether FUSE file systems can be mounted here. If not, it says so in the words that the test runner counts.
+#[expect(clippy::print_stdout, reason = "the test runner counts such lines")]
+pub fn can_mount() -> bool {
+    let can = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
+    if !can {
+        println!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
