@@ -60,6 +60,8 @@ pub enum Request {
     },
     /// Describe all mounts.
     Status,
+    /// Do not end for want of mounts as long as this connection is there: more will come.
+    Hold,
     /// Say what one of them waited for.
     Why {
         /// Absolute and without symbolic links.
@@ -82,6 +84,8 @@ pub enum Response {
     Mounted(Box<MountStatus>),
     /// It begins to come.
     Coming,
+    /// The server does not end before the connection does.
+    Held,
     /// It is unmounted.
     Unmounted {
         /// Whether somebody still used it.

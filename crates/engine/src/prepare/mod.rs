@@ -13,6 +13,7 @@ mod early;
 mod kept;
 mod known;
 mod layers;
+mod once;
 mod pace;
 pub(crate) mod pipe;
 mod platform;
@@ -25,6 +26,7 @@ pub(crate) use early::EarlyServer;
 pub(crate) use known::{Known, known_layers};
 use layers::Indexes;
 pub(crate) use layers::{Extent, Layer};
+pub(crate) use once::Flights;
 pub(crate) use pace::{Pace, STREAMS};
 use tarpon_oci::{Digest, Source};
 use tarpon_registry::{Repository, ResolvedImage};
@@ -85,7 +87,7 @@ impl Engine {
             Pull::Missing if is_there(&request.source) => self.prepare_remote(request, server, progress).await,
             Pull::Missing => match self.local(request)? {
                 Some(record) => Ok(prepared(request, record, Vec::new())),
-                None => self.prepare_remote(request, server, progress).await,
+                None => self.flights().join(request, self.prepare_missing(request, server, progress)).await,
             },
             Pull::Never => match self.local(request)? {
                 Some(record) => Ok(prepared(request, record, Vec::new())),
@@ -101,6 +103,20 @@ impl Engine {
                 }
                 (result, _) => result,
             },
+        }
+    }
+
+    /// Asks the registry, unless another process has just done so.
+    async fn prepare_missing(
+        &self,
+        request: &ImageRequest,
+        server: Option<&EarlyServer>,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
+        let _alone = self.alone(&once::key_of_name(request), progress).await?;
+        match self.local(request)? {
+            Some(record) => Ok(prepared(request, record, Vec::new())),
+            None => self.prepare_remote(request, server, progress).await,
         }
     }
 
@@ -147,20 +163,34 @@ impl Engine {
     ) -> Result<Prepared> {
         let repository = access::open(&request.text, &request.access).await?;
         let resolved = access::resolve(&repository, &request.platform).await?;
-        let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
-        let known = self.believed(resolved.manifest.digest()).map_err(failed)?;
-        let (record, fallbacks) = match known {
-            Some(record) => {
-                platform::check_record(self.store(), request, &record)?;
-                (record, Vec::new())
-            }
+        let manifest = *resolved.manifest.digest();
+        let (record, fallbacks) = match self.already_here(request, &manifest)? {
+            Some(record) => (record, Vec::new()),
             None => {
-                let pack = request.profile.as_deref().map(|profile| PackWanted { profile, server });
-                self.index(request, &repository, resolved, Extent::Index(&request.index, pack), progress).await?
+                // Under another name, or asked for anew, it may be on its way to the store.
+                let _alone = self.alone(&manifest, progress).await?;
+                match self.already_here(request, &manifest)? {
+                    Some(record) => (record, Vec::new()),
+                    None => {
+                        let pack = request.profile.as_deref().map(|profile| PackWanted { profile, server });
+                        let extent = Extent::Index(&request.index, pack);
+                        self.index(request, &repository, resolved, extent, progress).await?
+                    }
+                }
             }
         };
         self.note_name(request, &record)?;
         Ok(prepared(request, record, fallbacks))
+    }
+
+    /// The record of an image that the registry names, if it is here already and for the platform that was asked for.
+    fn already_here(&self, request: &ImageRequest, manifest: &Digest) -> Result<Option<ImageRecord>> {
+        let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
+        let known = self.believed(manifest).map_err(failed)?;
+        if let Some(record) = &known {
+            platform::check_record(self.store(), request, record)?;
+        }
+        Ok(known)
     }
 
     /// Indexes all layers and installs the record.

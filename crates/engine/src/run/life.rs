@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::held::{handle, unmount};
+use super::held::handle;
 use super::log::{self, Output};
 use super::place::{Containers, Holding, Place};
 use super::record::{ContainerState, now};
 use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord};
 use crate::container::{Handle, forget_all};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::{Engine, Error, ErrorKind, Result, rootfs};
 
 /// How long a container that was killed may take until everything of it is settled.
 const KILLED: Duration = Duration::from_secs(30);
@@ -147,7 +147,7 @@ impl Engine {
             Ok(record) => handle(&place, record).forget()?,
             Err(_) => forget_all(&place.runtime())?,
         }
-        unmount(self, &place)?;
+        rootfs::unmount(&self.client(), &place.rootfs())?;
         Containers::of(self.store()).remove(&place, &lock)
     }
 
@@ -180,7 +180,7 @@ impl Engine {
             return Ok(());
         }
         handle(place, &record).forget()?;
-        unmount(self, place)?;
+        rootfs::unmount(&self.client(), &place.rootfs())?;
         if record.remove {
             return Containers::of(self.store()).remove(place, &lock);
         }

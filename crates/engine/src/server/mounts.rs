@@ -161,7 +161,7 @@ impl Mounts {
         }
     }
 
-    pub(super) fn unmount(&self, mountpoint: &Path) -> Result<Unmounted> {
+    pub(crate) fn unmount(&self, mountpoint: &Path) -> Result<Unmounted> {
         if self.shelf.holds(mountpoint) {
             return self.take_from_podman(mountpoint, None, false);
         }
