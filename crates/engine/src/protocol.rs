@@ -252,6 +252,9 @@ pub struct MountStatus {
     /// How Podman knows it, if it is shown to Podman.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub podman: Option<PodmanImage>,
+    /// The container that it is the root of, if it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// How far the image's bytes are verified, one word a layer.
     pub verification: Vec<LayerVerification>,
     /// The completion in the background, if there is one.

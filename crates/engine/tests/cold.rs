@@ -133,23 +133,20 @@ async fn whoever_is_told_to_stop_leaves_the_work_to_the_next_and_other_images_do
     let lab = Lab::new().await;
     let (first, second) = (lab.engine("store"), lab.engine("store"));
     let request = lab.request("app:v1");
-    // It is asked for, and never answered.
+    // Whoever asks first is never answered.
     lab.registry.script([Fault::Never]);
-    let hanging = {
-        let (engine, request) = (first.clone(), request.clone());
-        tokio::spawn(async move { engine.prepare(&request, &Silent).await })
-    };
-    let waits = Arc::new(Waits::default());
-    let waiting = {
-        let (engine, request, waits) = (second.clone(), request.clone(), waits.clone());
+    let start = |engine: &Engine, waits: &Arc<Waits>| {
+        let (engine, request, waits) = (engine.clone(), request.clone(), waits.clone());
         tokio::spawn(async move { engine.prepare(&request, &*waits).await })
     };
-    waits.0.notified().await;
-    // Of the same process as the first.
-    let joined = {
-        let (engine, request) = (first.clone(), request.clone());
-        tokio::spawn(async move { engine.prepare(&request, &Silent).await })
+    let waits = [(); 2].map(|()| Arc::new(Waits::default()));
+    let [one, other] = [start(&first, &waits[0]), start(&second, &waits[1])];
+    let (hanging, waiting, of_hanging) = tokio::select! {
+        () = waits[0].0.notified() => (other, one, &second),
+        () = waits[1].0.notified() => (one, other, &first),
     };
+    // Of the same process as the one that hangs.
+    let joined = start(of_hanging, &waits[0]);
     second.prepare(&lab.request("other:v1"), &Silent).await.unwrap();
     first.prepare(&lab.request("other:v1"), &Silent).await.unwrap();
     assert!(!waiting.is_finished() && !joined.is_finished());

@@ -23,6 +23,8 @@ pub(crate) mod toc;
 pub(crate) use assemble::{chunk_table, chunks_of};
 pub(crate) use complete::{Completion, Incomplete};
 pub(crate) use early::EarlyServer;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 pub(crate) use known::{Known, known_layers};
 use layers::Indexes;
 pub(crate) use layers::{Extent, Layer};
@@ -155,32 +157,36 @@ impl Engine {
         noted.map_err(|error| Error::new(ErrorKind::Store, "note the image's name", error))
     }
 
-    async fn prepare_remote(
-        &self,
-        request: &ImageRequest,
-        server: Option<&EarlyServer>,
-        progress: &dyn Progress,
-    ) -> Result<Prepared> {
-        let repository = access::open(&request.text, &request.access).await?;
-        let resolved = access::resolve(&repository, &request.platform).await?;
-        let manifest = *resolved.manifest.digest();
-        let (record, fallbacks) = match self.already_here(request, &manifest)? {
-            Some(record) => (record, Vec::new()),
-            None => {
-                // Under another name, or asked for anew, it may be on its way to the store.
-                let _alone = self.alone(&manifest, progress).await?;
-                match self.already_here(request, &manifest)? {
-                    Some(record) => (record, Vec::new()),
-                    None => {
-                        let pack = request.profile.as_deref().map(|profile| PackWanted { profile, server });
-                        let extent = Extent::Index(&request.index, pack);
-                        self.index(request, &repository, resolved, extent, progress).await?
+    /// Asks the source. Boxed: most calls find what they want in the store, and what they wait for should be small.
+    fn prepare_remote<'a>(
+        &'a self,
+        request: &'a ImageRequest,
+        server: Option<&'a EarlyServer>,
+        progress: &'a dyn Progress,
+    ) -> BoxFuture<'a, Result<Prepared>> {
+        async move {
+            let repository = access::open(&request.text, &request.access).await?;
+            let resolved = access::resolve(&repository, &request.platform).await?;
+            let manifest = *resolved.manifest.digest();
+            let (record, fallbacks) = match self.already_here(request, &manifest)? {
+                Some(record) => (record, Vec::new()),
+                None => {
+                    // Under another name, or asked for anew, it may be on its way to the store.
+                    let _alone = self.alone(&manifest, progress).await?;
+                    match self.already_here(request, &manifest)? {
+                        Some(record) => (record, Vec::new()),
+                        None => {
+                            let pack = request.profile.as_deref().map(|profile| PackWanted { profile, server });
+                            let extent = Extent::Index(&request.index, pack);
+                            self.index(request, &repository, resolved, extent, progress).await?
+                        }
                     }
                 }
-            }
-        };
-        self.note_name(request, &record)?;
-        Ok(prepared(request, record, fallbacks))
+            };
+            self.note_name(request, &record)?;
+            Ok(prepared(request, record, fallbacks))
+        }
+        .boxed()
     }
 
     /// The record of an image that the registry names, if it is here already and for the platform that was asked for.

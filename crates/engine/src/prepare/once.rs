@@ -68,10 +68,7 @@ impl Flights {
     }
 
     /// `Err`: somebody else is at it.
-    fn begin<'f>(
-        &'f self,
-        request: &'f ImageRequest,
-    ) -> std::result::Result<Leader<'f>, watch::Receiver<Outcome>> {
+    fn begin<'f>(&'f self, request: &'f ImageRequest) -> std::result::Result<Leader<'f>, watch::Receiver<Outcome>> {
         let mut flights = self.0.lock();
         if let Some(flight) = flights.iter().find(|flight| flight.request == *request) {
             return Err(flight.outcome.clone());
@@ -109,7 +106,8 @@ impl Engine {
                 return Ok(Some(lock));
             }
             if began.elapsed() >= PATIENCE {
-                progress.note(&format!("somebody else has been preparing it for {} s: not waiting", PATIENCE.as_secs()));
+                progress
+                    .note(&format!("somebody else has been preparing it for {} s: not waiting", PATIENCE.as_secs()));
                 return Ok(None);
             }
             if !std::mem::replace(&mut is_told, true) {
@@ -169,7 +167,9 @@ mod tests {
         let mut command = Command::new("flock");
         command.arg("--no-fork").arg(&path).args(["sh", "-c", "echo held; exec sleep 1000"]);
         let mut other = match command.stdout(Stdio::piped()).spawn() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return println!("skipped: flock is not installed"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return println!("skipped: flock is not installed");
+            }
             spawned => spawned.unwrap(),
         };
         BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();

@@ -36,7 +36,8 @@ impl Host {
         match self {
             Self::Server(client) => client.mount(request),
             Self::Here(mounts) => {
-                let mounts = mounts.upgrade().ok_or_else(|| Error::new(ErrorKind::Store, "mount", "the server ended"))?;
+                let mounts =
+                    mounts.upgrade().ok_or_else(|| Error::new(ErrorKind::Store, "mount", "the server ended"))?;
                 match server::carry_out(&mounts, Request::mount(request))? {
                     Response::Mounted(status) => Ok(*status),
                     other => Err(server::unexpected(other)),

@@ -164,6 +164,17 @@ impl Containers {
     }
 }
 
+/// The container that is run on what is mounted at `mountpoint`.
+pub(crate) fn container_at(store: &Store, mountpoint: &Path) -> Option<String> {
+    place_at(store, mountpoint).map(|(name, _)| name.to_string())
+}
+
+pub(super) fn place_at(store: &Store, mountpoint: &Path) -> Option<(ContainerName, Place)> {
+    let name = mountpoint.parent()?.file_name()?.to_str()?.parse().ok()?;
+    let place = Containers::of(store).place(&name);
+    (place.rootfs() == mountpoint).then_some((name, place))
+}
+
 fn taken(name: &ContainerName) -> Error {
     Error::new(ErrorKind::Other, "name the container", format!("there is a container {name} already"))
         .hint(format!("remove it with `tarpon rm {name}`, or use another --name"))

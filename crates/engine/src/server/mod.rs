@@ -26,8 +26,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use client::Client;
-pub(crate) use client::{Hold, READY};
 pub(crate) use client::unexpected;
+pub(crate) use client::{Hold, READY};
+pub(crate) use memo::is_served;
 pub(crate) use mounts::Mounts;
 use signals::Signals;
 use tarpon_mount::Unmounted;

@@ -21,7 +21,7 @@ use super::places::{Client, Leaving, Places};
 use super::recording::Recording;
 use super::shelf::Shelf;
 use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::{Engine, Error, ErrorKind, Result, run};
 
 /// All mounts of the server.
 pub(crate) struct Mounts {
@@ -297,7 +297,8 @@ impl Mounts {
 
     pub(super) fn describe(&self, served: &Served) -> MountStatus {
         let (backfill, metrics) = (self.backfills.status(&served.request.manifest), self.endpoint.address());
-        MountStatus { backfill, metrics, ..served.status() }
+        let container = run::container_at(&self.store, &served.request.mountpoint);
+        MountStatus { backfill, metrics, container, ..served.status() }
     }
 
     pub(super) fn forget(&self, mountpoint: &Path) {
@@ -345,6 +346,7 @@ impl Served {
             writable: request.writable.clone(),
             verification: verification.collect(),
             backfill: None,
+            container: None,
             podman: None,
             fallbacks: request.fallbacks.iter().cloned().chain(mode).chain(ranges).collect(),
             alive: mounted.is_attached(),
