@@ -3,9 +3,6 @@
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
-use rustix::io::Errno;
-
 use crate::protocol::{MountRequest, MountStatus, Request, Response};
 use crate::server::{self, Client, Hold, Mounts};
 use crate::{Error, ErrorKind, Result};
@@ -71,7 +68,7 @@ impl Host {
 pub(crate) fn unmount(client: &Client, path: &Path) -> Result<()> {
     let asked = match client.unmount(path) {
         // Its server is dead. The next one clears away what it left.
-        Ok(None) if is_mounted(path) => client.unmount_left(path).map(Some),
+        Ok(None) if tarpon_mount::is_mounted(path) => client.unmount_left(path).map(Some),
         other => other,
     };
     settled(asked, path)
@@ -85,14 +82,5 @@ fn settled<T>(asked: Result<T>, path: &Path) -> Result<()> {
             let cannot = |error| Error::new(ErrorKind::CannotMount, "unmount", error);
             tarpon_mount::clear(path).map(drop).map_err(cannot)
         }
-    }
-}
-
-/// Whether something is mounted at `path`. Whoever cannot tell says yes.
-pub(crate) fn is_mounted(path: &Path) -> bool {
-    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
-    match rustix::fs::statx(CWD, path, flags, StatxFlags::empty()) {
-        Ok(found) => found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
-        Err(error) => error != Errno::NOENT,
     }
 }

@@ -25,7 +25,7 @@ use tarpon_store::Store;
 
 use super::record::{ContainerRecord, RECORD_BYTES};
 use super::{ContainerName, name};
-use crate::{Error, ErrorKind, Result, flock, private, rootfs};
+use crate::{Error, ErrorKind, Result, flock, private};
 
 /// Begins the names of directories that are no container yet, or no more.
 const HIDDEN: &str = ".";
@@ -285,7 +285,7 @@ impl Place {
 
     /// Whether something is mounted where its image should be. Whoever cannot tell says yes.
     pub(super) fn is_mounted(&self) -> bool {
-        rootfs::is_mounted(&self.rootfs())
+        tarpon_mount::is_mounted(&self.rootfs())
     }
 }
 
