@@ -434,3 +434,66 @@ fn a_container_whose_server_died_is_cleared_away() {
     bed.tarpon.run("recover", &[]).unwrap();
     bed.assert_nothing_is_left();
 }
+
+#[test]
+fn containers_whose_server_is_killed_keep_what_is_local_and_new_ones_start_at_once() {
+    let Some(bed) = Bed::new() else { return };
+    let names: Vec<String> = (0..8).map(|number| format!("box{number}")).collect();
+    for name in &names {
+        bed.waiting(name, &["--mode", "native"]);
+        bed.tarpon
+            .run("exec", &[name, "sh", "-c", "cat /etc/debian_version /bin/cat >/dev/null && echo kept > /own"])
+            .unwrap();
+    }
+    let status = bed.tarpon.status().unwrap();
+    assert_eq!((status.as_array().unwrap().len(), &status[7]["container"]), (8, &Value::from("box7")));
+    let server = u32::try_from(status[0]["server"].as_u64().unwrap()).unwrap();
+    let keep_what_is_local = || {
+        for name in &names {
+            let read = bed.tarpon.run("exec", &[name, "cat", "/etc/debian_version", "/own"]).unwrap();
+            assert!(read.starts_with("12.") && read.ends_with("\nkept\n"), "{name}: {read}");
+        }
+    };
+    let tell = || {
+        let listed = bed.listed();
+        let lost = |one: &&Value| one["source_lost"] == true && one["status"] == "running";
+        assert_eq!(listed.as_array().unwrap().iter().filter(lost).count(), 8, "{listed}");
+        assert_eq!(bed.tarpon.run("ps", &[]).unwrap().matches(", source lost").count(), 8);
+        let status = bed.tarpon.status().unwrap();
+        let lost = |one: &&Value| one["alive"] == false && one["container"].as_str().is_some();
+        assert_eq!(status.as_array().unwrap().iter().filter(lost).count(), 8, "{status}");
+        assert_eq!(bed.tarpon.run("status", &[]).unwrap().matches("source lost: start container box").count(), 8);
+    };
+    signal(server, "KILL");
+    until(|| {
+        !std::path::Path::new(&format!("/proc/{server}/fd")).exists()
+            || bed.tarpon.status().unwrap()[0]["alive"] == false
+    });
+    keep_what_is_local();
+    tell();
+
+    // A new one starts, by a new server.
+    assert_eq!(bed.shell(&[], "cat /own 2>/dev/null; cat /etc/debian_version").get(..3), Some("12."));
+    tell();
+    bed.tarpon.run("recover", &[]).unwrap();
+    tell();
+    // What they read is not thrown away while they run.
+    bed.tarpon.run("cache", &["clear"]).unwrap();
+    keep_what_is_local();
+    let other = bed.run(&["-d", "--name", "new"], &["sleep", "1000"]);
+    assert!(other.status.success(), "{}", said(&other));
+    let listed = bed.listed();
+    let new = listed.as_array().unwrap().iter().find(|one| one["name"] == "new").unwrap();
+    assert_eq!(new["source_lost"], false, "{listed}");
+
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    bed.tarpon.run("stop", &[&["-t", "0"], &all[..]].concat()).unwrap();
+    bed.tarpon.run("rm", &all).unwrap();
+    bed.tarpon.run("rm", &["-f", "new"]).unwrap();
+    bed.assert_nothing_is_left();
+    assert_eq!(
+        std::fs::read_dir(bed.tarpon.store().join("mounts")).unwrap().count(),
+        0,
+        "nothing is protected any more"
+    );
+}

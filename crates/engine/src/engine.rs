@@ -2,9 +2,12 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tarpon_store::{Store, StoreConfig};
 
+use crate::prepare::Flights;
+use crate::rootfs::Folders;
 use crate::server::Client;
 use crate::{Error, ErrorKind, Result};
 
@@ -22,6 +25,8 @@ pub struct EngineOptions {
 pub struct Engine {
     store: Store,
     server_command: Vec<OsString>,
+    flights: Arc<Flights>,
+    rootfs_folders: Arc<Folders>,
 }
 
 impl Engine {
@@ -33,7 +38,7 @@ impl Engine {
                 .hint("name another one with --store DIR or $TARPON_STORE")
         };
         let store = Store::open(&store, StoreConfig::default()).map_err(failed)?;
-        Ok(Self { store, server_command })
+        Ok(Self { store, server_command, flights: Arc::default(), rootfs_folders: Arc::default() })
     }
 
     /// The store itself: listing, checking and emptying it are its own affairs.
@@ -44,6 +49,16 @@ impl Engine {
     /// The command line that runs [`crate::serve`] on this store.
     pub(crate) fn server_command(&self) -> &[OsString] {
         &self.server_command
+    }
+
+    /// What is being prepared by this engine and its clones.
+    pub(crate) fn flights(&self) -> &Flights {
+        &self.flights
+    }
+
+    /// Where root file systems are that nobody named a directory for.
+    pub(crate) fn rootfs_folders(&self) -> &Folders {
+        &self.rootfs_folders
     }
 
     /// The store's server.

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Why an operation on an image failed. Displays as one line: the step and the cause; the caller puts the image and
 /// what the user asked for in front.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Error {
     /// The kind, which decides the exit code.
     pub kind: ErrorKind,

@@ -42,7 +42,7 @@ pub enum IndexChoice {
 pub const DEFAULT_PROFILE: &str = "default";
 
 /// An image, as it is asked for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageRequest {
     /// The image, as the user wrote it.
     pub text: String,

@@ -6,12 +6,15 @@
 //! let engine = Engine::open(EngineOptions { store, store_size, server_command })?;   // cheap: no scan, no network
 //! let prepared = engine.prepare(&ImageRequest { … }, &progress).await?;             // → a record in the store
 //!
+//! let rootfs = engine.rootfs(&prepared, &RootfsRequest::default()).await?;          // milliseconds; many at once
+//! run_something_in(rootfs.path());  rootfs.close().await?;                          // or drop it
+//!
 //! let client = engine.client();                                                    // the store's server process
 //! let status = client.mount(prepared.mount_on(dir))?;                              // usable when it returns
 //! client.status()?;  engine.why(&dir)?;  client.unmount(&dir)?;  client.recover()?;
 //!
 //! let server = Server::start(&engine).await?;                                      // the same in this process
-//! server.mount(prepared.mount_on(dir)).await?;  server.run().await;
+//! server.mount(prepared.mount_on(dir)).await?;  server.rootfs(…).await?;  server.run().await;
 //!
 //! engine.run(&RunRequest { … }, &mut signals, &progress).await?;                   // containers: run, list, stop, remove
 //! engine.containers()?;  engine.stop_container(&name, patience)?;  engine.remove_container(&name, force)?;
@@ -28,6 +31,7 @@ mod container;
 mod convert;
 mod engine;
 mod error;
+mod flock;
 mod image;
 mod index;
 mod inspect;
@@ -39,6 +43,7 @@ mod private;
 mod progress;
 mod protocol;
 mod record;
+mod rootfs;
 mod run;
 mod serve;
 mod server;
@@ -65,6 +70,7 @@ pub use protocol::{
     Request, Response,
 };
 pub use record::{RecordRequest, Recorded, Until};
+pub use rootfs::{Rootfs, RootfsRequest};
 pub use run::{
     ContainerName, ContainerRecord, ContainerState, ContainerStatus, ExecRequest, Output, RunError, RunOutcome,
     RunRequest, Signals, Standing, signal_name,

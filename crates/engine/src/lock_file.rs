@@ -8,14 +8,12 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
 use tarpon_oci::{IndexLock, limits};
 
 use crate::index::ImageIndexArtifact;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, flock};
 
 /// What it is called in the folders where it is looked for.
 const NAME: &str = "tarpon.lock";
@@ -23,9 +21,8 @@ const NAME: &str = "tarpon.lock";
 /// Where all users of the machine find it.
 const OF_ALL: &str = "/etc/tarpon";
 
-/// How often, and with what pauses, somebody is waited for who writes into the same folder. Writing takes milliseconds.
-const TRIES: u32 = 100;
-const PAUSE: Duration = Duration::from_millis(50);
+/// How long somebody is waited for who writes into the same folder. Writing takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A lock on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,14 +98,10 @@ impl LockFile {
     /// Keeps others out who add an entry: the lock is on the folder, because the file is another one afterwards.
     fn alone(&self, folder: &Path) -> Result<File> {
         let folder = File::open(folder).map_err(|error| self.failed(error))?;
-        for _ in 0..TRIES {
-            match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(folder),
-                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => thread::sleep(PAUSE),
-                Err(error) => return Err(self.failed(error)),
-            }
+        match flock::lock_within(&folder, PATIENCE).map_err(|error| self.failed(error))? {
+            true => Ok(folder),
+            false => Err(self.failed("somebody else is writing it")),
         }
-        Err(self.failed("somebody else is writing it"))
     }
 
     fn replace(&self, folder: &Path, bytes: &[u8]) -> io::Result<()> {

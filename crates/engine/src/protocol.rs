@@ -60,6 +60,8 @@ pub enum Request {
     },
     /// Describe all mounts.
     Status,
+    /// Do not end for want of mounts as long as this connection is there: more will come.
+    Hold,
     /// Say what one of them waited for.
     Why {
         /// Absolute and without symbolic links.
@@ -82,6 +84,8 @@ pub enum Response {
     Mounted(Box<MountStatus>),
     /// It begins to come.
     Coming,
+    /// The server does not end before the connection does.
+    Held,
     /// It is unmounted.
     Unmounted {
         /// Whether somebody still used it.
@@ -248,6 +252,9 @@ pub struct MountStatus {
     /// How Podman knows it, if it is shown to Podman.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub podman: Option<PodmanImage>,
+    /// The container that it is the root of, if it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// How far the image's bytes are verified, one word a layer.
     pub verification: Vec<LayerVerification>,
     /// The completion in the background, if there is one.

@@ -89,8 +89,10 @@ impl Host {
     }
 
     /// Waits until the kernel has no more use for any file system that was mounted, also not for those that
-    /// were unmounted while in use. A server may exit then without failing anybody.
+    /// were unmounted while in use. A server may exit then without failing anybody. The connection that native mounts share is
+    /// not kept for more of them from here on, until there are more.
     pub async fn drained(&self) {
+        self.maker.let_go();
         while let Some(connection) = self.roll.connections().into_iter().next() {
             // An error means that its thread is gone, which is an end too.
             let mut ended = connection.ended();
@@ -107,6 +109,7 @@ impl Host {
     /// Unmounts everything and waits, for at most `patience`, until running requests are answered. For SIGTERM.
     pub async fn shut_down(&self, patience: Duration) {
         let until = Instant::now() + patience;
+        self.maker.let_go();
         for live in self.roll.live() {
             match live.unmount() {
                 Ok(how) => tracing::info!(path = %live.mountpoint().display(), ?how, "unmounted"),

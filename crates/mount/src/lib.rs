@@ -31,7 +31,7 @@ pub use error::MountError;
 pub use host::Host;
 pub use kernel::StepError;
 pub use mounted::{Mounted, Unmounted};
-pub use mountpoint::{clear, clear_dead};
+pub use mountpoint::{clear, clear_dead, is_mounted};
 pub use probe::{Capability, probe};
 pub use spec::{Mode, ModeChoice, MountSpec, TreeFile, Watch, Writable};
 pub use table::{TableEntry, mount_at, mounts};

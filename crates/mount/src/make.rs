@@ -31,11 +31,19 @@ pub(crate) struct Maker {
     scratch: PathBuf,
     reach: Reach,
     roll: Arc<Roll>,
-    lazy: Mutex<Weak<LazyObjects>>,
+    lazy: Mutex<Shared>,
 }
 
-/// The connection that all native mounts share, with a mount of it that keeps it alive while new overlays may want
-/// it. When the last native mount is gone, so is this; the connection ends when the kernel has closed the last file.
+/// The connection that all native mounts share, once there was one.
+#[derive(Default)]
+struct Shared {
+    made: Weak<LazyObjects>,
+    /// For the next mount, when the last one is gone: making a connection costs more than making a mount.
+    kept: Option<Arc<LazyObjects>>,
+}
+
+/// A connection that native mounts share, with a mount of it that keeps it alive while new overlays may want
+/// it. When this is gone, the connection ends as soon as the kernel has closed the last file.
 pub(crate) struct LazyObjects {
     connection: Arc<Connection>,
     root: Reachable,
@@ -73,7 +81,11 @@ impl Maker {
             }
         };
         let connection = lazy.connection.clone();
-        self.attach(&mount, mountpoint, Parts { connection, lazy: Some(lazy), upper })
+        self.attach(
+            &mount,
+            mountpoint,
+            Parts { unique: table::unique_id_of(mount.as_fd()), connection, lazy: Some(lazy), upper },
+        )
     }
 
     /// Where the upper goes, in the image's overlay or on top of it: see [`Writable`].
@@ -132,7 +144,11 @@ impl Maker {
             }
         };
         let connection = self.enrolled(connection);
-        self.attach(&mount, mountpoint, Parts { connection, lazy: None, upper })
+        self.attach(
+            &mount,
+            mountpoint,
+            Parts { unique: table::unique_id_of(mount.as_fd()), connection, lazy: None, upper },
+        )
     }
 
     /// One FUSE file system that shows `files`, which may change what they list.
@@ -143,7 +159,11 @@ impl Maker {
         let made = Connection::open(adapter, attributes);
         let (connection, mount) = made.map_err(|error| unsupported(Mode::Fuse, error))?;
         let connection = self.enrolled(connection);
-        self.attach(&mount, mountpoint, Parts { connection, lazy: None, upper: None })
+        self.attach(
+            &mount,
+            mountpoint,
+            Parts { unique: table::unique_id_of(mount.as_fd()), connection, lazy: None, upper: None },
+        )
     }
 
     fn fuse_unprivileged(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {
@@ -164,7 +184,7 @@ impl Maker {
         let connection = self.enrolled(connection);
         let entry = table::mount_at(&mountpoint).map_err(MountError::io("read the table of mounts"))?;
         let id = entry.map(|entry| entry.id).ok_or_else(|| unsupported(Mode::Fuse, "the mount did not appear"))?;
-        Ok(Live::new(mountpoint, id, self.roll.clone(), Parts { connection, lazy: None, upper: None }))
+        Ok(Live::new(mountpoint, id, self.roll.clone(), Parts { unique: None, connection, lazy: None, upper: None }))
     }
 
     fn image_adapter(&self, spec: &MountSpec, policy: OpenPolicy) -> Result<Adapter, MountError> {
@@ -175,10 +195,18 @@ impl Maker {
         Ok(if spec.read_ahead && spec.watch.is_none() { adapter } else { adapter.without_read_ahead() })
     }
 
+    /// No native mount is expected: the shared connection ends with the last one that there is.
+    pub(crate) fn let_go(&self) {
+        let kept = self.lazy.lock().kept.take();
+        // Not under the lock: this unmounts.
+        drop(kept);
+    }
+
     /// The shared connection; a new one if there is none or it has broken off.
     fn lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {
         let mut shared = self.lazy.lock();
-        if let Some(lazy) = shared.upgrade().filter(|lazy| !*lazy.connection.ended().borrow()) {
+        if let Some(lazy) = shared.made.upgrade().filter(|lazy| !*lazy.connection.ended().borrow()) {
+            shared.kept = Some(lazy.clone());
             return Ok(lazy);
         }
         let (objects, runtime) = (self.objects.clone(), self.runtime.clone());
@@ -188,7 +216,7 @@ impl Maker {
         let connection = self.enrolled(connection);
         let root = Reachable::new(mount, self.reach, &self.scratch)?;
         let lazy = Arc::new(LazyObjects { connection, root });
-        *shared = Arc::downgrade(&lazy);
+        *shared = Shared { made: Arc::downgrade(&lazy), kept: Some(lazy.clone()) };
         Ok(lazy)
     }
 
@@ -321,6 +349,8 @@ mod tests {
             assert_eq!(std::fs::read(mountpoint.join("f")).unwrap(), b"abc");
             assert_eq!(bed.private_mounts(), 1, "the shared FUSE mount alone");
             live.unmount().unwrap();
+            assert_eq!(bed.private_mounts(), 1, "which is kept for the next one");
+            bed.maker.let_go();
             assert_eq!(bed.private_mounts(), 0);
         }
     }

@@ -42,6 +42,8 @@ pub struct Mounted {
 pub(crate) struct Live {
     mountpoint: PathBuf,
     id: u64,
+    /// Where the kernel has such numbers.
+    unique: Option<u64>,
     connection: Arc<Connection>,
     roll: Arc<Roll>,
     /// What is given back when the mount is gone; none once it is. Whoever holds the lock decides about the mount.
@@ -66,6 +68,7 @@ struct Rest {
 
 /// What a mount is made of.
 pub(crate) struct Parts {
+    pub(crate) unique: Option<u64>,
     pub(crate) connection: Arc<Connection>,
     pub(crate) lazy: Option<Arc<LazyObjects>>,
     pub(crate) upper: Option<Upper>,
@@ -132,9 +135,9 @@ impl Drop for Mounted {
 
 impl Live {
     pub(crate) fn new(mountpoint: PathBuf, id: u64, roll: Arc<Roll>, parts: Parts) -> Self {
-        let Parts { connection, lazy, upper } = parts;
+        let Parts { unique, connection, lazy, upper } = parts;
         let rest = Mutex::new(Some(Rest { _lazy: lazy, upper }));
-        Self { mountpoint, id, connection, roll, rest, fate: watch::Sender::new(Fate::Mounted) }
+        Self { mountpoint, id, unique, connection, roll, rest, fate: watch::Sender::new(Fate::Mounted) }
     }
 
     pub(crate) fn mountpoint(&self) -> &Path {
@@ -146,6 +149,10 @@ impl Live {
         let mut rest = self.rest.lock();
         if rest.is_none() {
             return Ok(Unmounted::Already);
+        }
+        if self.unmount_unused()? {
+            self.let_go(&mut rest, true);
+            return Ok(Unmounted::Clean);
         }
         let table = table::mounts().map_err(MountError::io("read the table of mounts"))?;
         let Some(entry) = self.find(&table) else {
@@ -167,6 +174,19 @@ impl Live {
         };
         self.let_go(&mut rest, how == Unmounted::Clean);
         Ok(how)
+    }
+
+    /// Unmounts it if it is where it was put, and neither in use nor covered: that is usual, and the table of mounts, which is long
+    /// where many are, need not be read for it.
+    fn unmount_unused(&self) -> Result<bool, MountError> {
+        if self.unique.is_none() || table::unique_id_at(&self.mountpoint) != self.unique {
+            return Ok(false);
+        }
+        match mountpoint::remove(&self.mountpoint, false) {
+            Ok(()) => Ok(true),
+            Err(error) if error.errno() == Errno::BUSY => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Compares with the table of mounts, which may show that somebody else has unmounted it.

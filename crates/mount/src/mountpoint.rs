@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode as FileMode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::error::MountError;
@@ -12,11 +12,16 @@ use crate::{fusermount, kernel, table};
 
 /// The absolute path of an existing directory that carries no mount of ours. A dead one is removed first.
 pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
-    clear_dead(path)?;
+    if is_mounted(path) {
+        clear_dead(path)?;
+    }
     let problem = |problem: String| MountError::Mountpoint { path: path.to_owned(), problem };
     let absolute = path.canonicalize().map_err(|error| problem(error.to_string()))?;
     if !absolute.is_dir() {
         return Err(problem("not a directory".to_owned()));
+    }
+    if !is_mounted(&absolute) {
+        return Ok(absolute);
     }
     match table::mount_at(&absolute).map_err(|error| problem(error.to_string()))? {
         Some(mount) if mount.is_ours() => Err(problem("tarpon has mounted an image here already".to_owned())),
@@ -56,10 +61,25 @@ pub fn clear_dead(path: &Path) -> Result<bool, MountError> {
 /// [`MountError::Covered`] if something else is mounted on it or in it.
 pub fn clear(path: &Path) -> Result<bool, MountError> {
     let absolute = absolute(path)?;
+    if !is_mounted(&absolute) {
+        return Ok(false);
+    }
     let table = table::mounts().map_err(MountError::io("read the table of mounts"))?;
     match table.iter().rfind(|mount| mount.mountpoint == absolute && mount.is_ours()) {
         Some(mount) => clear_mount(mount).map(|()| true),
         None => Ok(false),
+    }
+}
+
+/// Whether something is mounted at `path`, which costs much less than to read the table of mounts. Where nobody can tell, it is.
+pub fn is_mounted(path: &Path) -> bool {
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    match rustix::fs::statx(CWD, path, flags, StatxFlags::empty()) {
+        Ok(found) if found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) => {
+            found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+        }
+        Ok(_) => true,
+        Err(error) => error != Errno::NOENT,
     }
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 /// Source name of every mount that tarpon makes.
 pub(crate) const SOURCE: &str = "tarpon";
@@ -75,6 +76,25 @@ pub(crate) fn mount_id(mount: BorrowedFd<'_>) -> io::Result<u64> {
     info.lines()
         .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
         .ok_or_else(|| io::Error::other("/proc/self/fdinfo has no mnt_id"))
+}
+
+/// `STATX_MNT_ID_UNIQUE`, since kernel 6.8, for which there is no name yet in the library.
+const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+/// The number of the topmost mount at `path` that no other mount ever has; `None` where the kernel knows no such numbers. Asks no server.
+pub(crate) fn unique_id_at(path: &Path) -> Option<u64> {
+    unique_id(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// The same of the mount that `mount` is open on.
+pub(crate) fn unique_id_of(mount: BorrowedFd<'_>) -> Option<u64> {
+    unique_id(mount, Path::new(""), AtFlags::EMPTY_PATH)
+}
+
+fn unique_id(directory: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Option<u64> {
+    let flags = flags | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(directory, path, flags, UNIQUE).ok()?;
+    (found.stx_mask & UNIQUE.bits() != 0).then_some(found.stx_mnt_id)
 }
 
 fn parse(table: &[u8]) -> Vec<TableEntry> {

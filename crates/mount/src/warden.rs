@@ -14,6 +14,8 @@ use crate::table::Changes;
 
 /// How often to look when nothing happens. Changes of the table of mounts wake it at once.
 const ROUND: Duration = Duration::from_secs(2);
+/// Between two rounds: where many are mounted at once, the table changes all the time, and is long.
+const BREATH: Duration = Duration::from_millis(20);
 /// A request that is unanswered for this long means that this server is broken: reads give up after 35 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -25,6 +27,7 @@ pub(crate) fn start(roll: &Arc<Roll>) -> Result<(), StepError> {
         .name("mount-warden".to_owned())
         .spawn(move || {
             while let Some(()) = make_round(&roll, &mut changes) {
+                thread::sleep(BREATH);
                 if let Err(error) = changes.wait(ROUND) {
                     tracing::warn!(%error, "cannot wait for changes of the table of mounts");
                     thread::sleep(ROUND);

@@ -16,7 +16,7 @@ Examples:
   tarpon recover
   tarpon recover --json
 
-Programs that had files open in a mount whose server died must be started again.";
+Programs that had files open in a mount whose server died must be started again, and so must containers.";
 
 /// Mount again what a dead server left
 ///
@@ -45,7 +45,16 @@ impl Recover {
                 escape(mount.mountpoint.as_os_str().as_bytes())
             ));
         }
-        let failed: Vec<_> = mounts.iter().filter_map(|mount| Some((mount, mount.problem.as_deref()?))).collect();
+        let not_again = mounts.iter().filter_map(|mount| Some((mount, mount.problem.as_deref()?)));
+        // No server can mount for a container that runs: that is as it should be, and known by now.
+        let (of_containers, failed): (Vec<_>, Vec<_>) = not_again.partition(|(mount, _)| mount.container.is_some());
+        for name in of_containers.iter().filter_map(|(mount, _)| mount.container.as_deref()) {
+            if !global.quiet {
+                output::note(&format!(
+                    "container {name} has lost its source: what is local can be read there, the rest when it was started anew"
+                ));
+            }
+        }
         for (mount, problem) in &failed {
             output::note(&format!(
                 "{} on {} is not mounted again: {}",

@@ -22,7 +22,10 @@ Examples:
 
 FETCHED, in JSON fetched_bytes, is what came over the wire for this mount, tokens and retries
 included. The counters in JSON, and which of them are shown of one mount, are the image's, since
-the server loaded it: their bytes_fetched is file data alone. `tarpon why` explains them.";
+the server loaded it: their bytes_fetched is file data alone. `tarpon why` explains them.
+
+\"source lost\", in JSON alive: false with a container: the server died while that container ran. It goes on
+with what is local; the rest it can read when it was started anew.";
 
 /// Show what is mounted and what was fetched for it
 #[derive(Debug, Args)]
@@ -82,6 +85,9 @@ fn state(mount: &MountStatus) -> String {
     if mount.alive && mount.backfill.as_ref().is_some_and(|backfill| !backfill.alarms.is_empty()) {
         return "ALARM: the image is not what its index said".to_owned();
     }
+    if let (false, Some(name)) = (mount.alive, &mount.container) {
+        return format!("source lost: start container {name} anew");
+    }
     match (mount.alive, mount.failed_reads) {
         (false, _) if mount.problem.is_some() => "not mounted: run `tarpon recover`".to_owned(),
         (false, _) => "dead: run `tarpon recover`".to_owned(),
@@ -108,6 +114,9 @@ pub(crate) fn details(mount: &MountStatus) -> String {
             Writable::Upper(dir) => format!("yes, changes are kept in {}", escape(dir.as_os_str().as_bytes())),
         },
     );
+    if let Some(name) = &mount.container {
+        row("container", name.clone());
+    }
     row("state", state(mount));
     for (name, text) in [("problem", &mount.problem), ("last failure", &mount.last_error)] {
         if let Some(text) = text {
@@ -205,6 +214,7 @@ mod tests {
             fallbacks: vec!["layer 2 has no table of contents: streamed once".into()],
             alive: true,
             problem: None,
+            container: None,
             credentials_lost: false,
             server: 4711,
             image_bytes: 3_040_870,
@@ -241,6 +251,16 @@ mod tests {
         let lost = MountStatus { alive: false, problem: Some("no such directory".into()), ..mount() };
         assert_eq!(state(&lost), "not mounted: run `tarpon recover`");
         assert!(details(&lost).contains("problem    no such directory\n"), "{}", details(&lost));
+    }
+
+    #[test]
+    fn a_container_that_lost_its_source_is_named() {
+        let served = MountStatus { container: Some("web".into()), ..mount() };
+        assert_eq!(state(&served), "ok, with fallbacks");
+        let lost = MountStatus { alive: false, problem: Some("it runs without".into()), ..served };
+        assert_eq!(state(&lost), "source lost: start container web anew");
+        assert!(details(&lost).contains("container  web\n"), "{}", details(&lost));
+        assert!(overview(&[lost]).contains("container web"));
     }
 
     #[test]

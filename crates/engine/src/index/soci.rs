@@ -7,7 +7,7 @@
 //! | any | by the digest that the user pinned | whoever made it |
 
 use bytes::Bytes;
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 use tarpon_layer::decode::Compression;
 use tarpon_layer::soci::{Options, index};
 use tarpon_oci::{Blob, Descriptor, Digest, Manifest, MediaType, Verified, limits};
@@ -127,7 +127,9 @@ impl SociIndex {
     ) -> Result<Found, String> {
         let of = |layer: &Blob| self.0.layers.iter().find(|ztoc| is_about(ztoc, layer));
         let ztocs = wanted.iter().filter_map(|layer| Some((*layer, of(layer)?)));
-        let fetches = ztocs.map(|(layer, ztoc)| async move { (layer, fetch(repository, layer, ztoc).await) });
+        let fetches = ztocs.map(|(layer, ztoc)| async move { (layer, fetch(repository, layer, ztoc).await) }.boxed());
+        // Listed: else the compiler takes what is returned for something that cannot go to another thread.
+        let fetches: Vec<_> = fetches.collect();
         let mut fetches = stream::iter(fetches).buffer_unordered(ZTOCS);
         let mut found = Found::default();
         while let Some((layer, fetched)) = fetches.next().await {

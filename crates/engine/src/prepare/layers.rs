@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use futures::future::try_join_all;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_fetch::BlobSource;
@@ -131,7 +132,7 @@ pub(super) async fn index_all(
     let blobs = repository.blobs();
     let missing: Vec<&Wanted> = wanted.iter().filter(|layer| !found.contains_key(&layer.blob.digest)).collect();
     // The config and the tables of contents are one round trip together.
-    let tocs = missing.iter().map(|layer| through_toc(layer, &*blobs, progress));
+    let tocs: Vec<_> = missing.iter().map(|layer| through_toc(layer, &*blobs, progress).boxed()).collect();
     let config = async {
         match early {
             Some(config) => Ok(config),
@@ -176,9 +177,11 @@ pub(super) async fn index_all(
             (ByToc::MustStream { fallback }, None) => to_stream.push((layer, fallback)),
         }
     }
-    let streams = to_stream
+    // Boxed and listed: else the compiler takes what is returned for something that cannot go to another thread.
+    let streams: Vec<_> = to_stream
         .into_iter()
-        .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), store.clone(), progress));
+        .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), store.clone(), progress).boxed())
+        .collect();
     let mut streams = stream::iter(streams).buffer_unordered(STREAMS);
     while let Some((wanted, streamed)) = streams.try_next().await? {
         // A table of contents is how everybody reads the layer; streaming only proved that the layer is what it should be.

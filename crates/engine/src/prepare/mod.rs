@@ -13,6 +13,7 @@ mod early;
 mod kept;
 mod known;
 mod layers;
+mod once;
 mod pace;
 pub(crate) mod pipe;
 mod platform;
@@ -22,9 +23,12 @@ pub(crate) mod toc;
 pub(crate) use assemble::{chunk_table, chunks_of};
 pub(crate) use complete::{Completion, Incomplete};
 pub(crate) use early::EarlyServer;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 pub(crate) use known::{Known, known_layers};
 use layers::Indexes;
 pub(crate) use layers::{Extent, Layer};
+pub(crate) use once::Flights;
 pub(crate) use pace::{Pace, STREAMS};
 use tarpon_oci::{Digest, Source};
 use tarpon_registry::{Repository, ResolvedImage};
@@ -85,7 +89,7 @@ impl Engine {
             Pull::Missing if is_there(&request.source) => self.prepare_remote(request, server, progress).await,
             Pull::Missing => match self.local(request)? {
                 Some(record) => Ok(prepared(request, record, Vec::new())),
-                None => self.prepare_remote(request, server, progress).await,
+                None => self.flights().join(request, self.prepare_missing(request, server, progress)).await,
             },
             Pull::Never => match self.local(request)? {
                 Some(record) => Ok(prepared(request, record, Vec::new())),
@@ -101,6 +105,20 @@ impl Engine {
                 }
                 (result, _) => result,
             },
+        }
+    }
+
+    /// Asks the registry, unless another process has just done so.
+    async fn prepare_missing(
+        &self,
+        request: &ImageRequest,
+        server: Option<&EarlyServer>,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
+        let _alone = self.alone(&once::key_of_name(request), progress).await?;
+        match self.local(request)? {
+            Some(record) => Ok(prepared(request, record, Vec::new())),
+            None => self.prepare_remote(request, server, progress).await,
         }
     }
 
@@ -139,28 +157,46 @@ impl Engine {
         noted.map_err(|error| Error::new(ErrorKind::Store, "note the image's name", error))
     }
 
-    async fn prepare_remote(
-        &self,
-        request: &ImageRequest,
-        server: Option<&EarlyServer>,
-        progress: &dyn Progress,
-    ) -> Result<Prepared> {
-        let repository = access::open(&request.text, &request.access).await?;
-        let resolved = access::resolve(&repository, &request.platform).await?;
+    /// Asks the source. Boxed: most calls find what they want in the store, and what they wait for should be small.
+    fn prepare_remote<'a>(
+        &'a self,
+        request: &'a ImageRequest,
+        server: Option<&'a EarlyServer>,
+        progress: &'a dyn Progress,
+    ) -> BoxFuture<'a, Result<Prepared>> {
+        async move {
+            let repository = access::open(&request.text, &request.access).await?;
+            let resolved = access::resolve(&repository, &request.platform).await?;
+            let manifest = *resolved.manifest.digest();
+            let (record, fallbacks) = match self.already_here(request, &manifest)? {
+                Some(record) => (record, Vec::new()),
+                None => {
+                    // Under another name, or asked for anew, it may be on its way to the store.
+                    let _alone = self.alone(&manifest, progress).await?;
+                    match self.already_here(request, &manifest)? {
+                        Some(record) => (record, Vec::new()),
+                        None => {
+                            let pack = request.profile.as_deref().map(|profile| PackWanted { profile, server });
+                            let extent = Extent::Index(&request.index, pack);
+                            self.index(request, &repository, resolved, extent, progress).await?
+                        }
+                    }
+                }
+            };
+            self.note_name(request, &record)?;
+            Ok(prepared(request, record, fallbacks))
+        }
+        .boxed()
+    }
+
+    /// The record of an image that the registry names, if it is here already and for the platform that was asked for.
+    fn already_here(&self, request: &ImageRequest, manifest: &Digest) -> Result<Option<ImageRecord>> {
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
-        let known = self.believed(resolved.manifest.digest()).map_err(failed)?;
-        let (record, fallbacks) = match known {
-            Some(record) => {
-                platform::check_record(self.store(), request, &record)?;
-                (record, Vec::new())
-            }
-            None => {
-                let pack = request.profile.as_deref().map(|profile| PackWanted { profile, server });
-                self.index(request, &repository, resolved, Extent::Index(&request.index, pack), progress).await?
-            }
-        };
-        self.note_name(request, &record)?;
-        Ok(prepared(request, record, fallbacks))
+        let known = self.believed(manifest).map_err(failed)?;
+        if let Some(record) = &known {
+            platform::check_record(self.store(), request, record)?;
+        }
+        Ok(known)
     }
 
     /// Indexes all layers and installs the record.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tarpon_fetch::trace::{FILE_BYTES, Trace};
-use tarpon_mount::{Mode, ModeChoice, Writable};
+use tarpon_mount::{Mode, ModeChoice};
 
 pub use self::until::Until;
 use self::until::Watcher;
@@ -18,6 +18,7 @@ use crate::image::{ImageRequest, Prepared};
 use crate::index::SOCI;
 use crate::progress::Progress;
 use crate::protocol::MountRequest;
+use crate::rootfs::{RootMount, RootfsRequest};
 use crate::server::Client;
 use crate::{Engine, Error, ErrorKind, Result};
 
@@ -129,7 +130,7 @@ impl Session {
         let (command, env) = (self.request.command.clone(), self.request.env.clone());
         let options = ContainerOptions { command, env, ..ContainerOptions::default() };
         let own = host_files().map_err(|cause| Error::new(ErrorKind::Other, "describe the container", cause))?;
-        let bundle = Bundle::write(folder.path(), &mount.path, &config.run, &options, own)?;
+        let bundle = Bundle::write(folder.path(), mount.rootfs.path(), &config.run, &options, own)?;
         let stdio = match self.request.to_stderr {
             _ if self.request.until.reads_output() => Stdio::Piped,
             true => Stdio::Errors,
@@ -179,40 +180,27 @@ fn stop_signal(named: &str) -> &str {
 /// A mount that notes what is read. Dropped, it is unmounted.
 struct RecordedMount {
     client: Client,
-    path: PathBuf,
+    rootfs: RootMount,
     since: Instant,
 }
 
 impl RecordedMount {
     fn make(client: Client, prepared: &Prepared, path: PathBuf) -> Result<Self> {
-        let request = MountRequest {
-            mode: ModeChoice::Only(Mode::Fuse),
-            writable: Writable::Temporary,
-            suid: true,
-            record: true,
-            ..prepared.mount_on(path.clone())
-        };
+        let rootfs = RootfsRequest { mode: ModeChoice::Only(Mode::Fuse), ..RootfsRequest::default() };
+        let request = MountRequest { record: true, ..rootfs.of(prepared, path) };
         let since = Instant::now();
-        client.mount(request)?;
-        Ok(Self { client, path, since })
+        Ok(Self { rootfs: RootMount::at(client.clone(), request)?, client, since })
     }
 
     fn trace(&self) -> Result<Trace> {
-        let file = self.client.trace(&self.path)?;
+        let file = self.client.trace(self.rootfs.path())?;
         let trace = read(&file);
         let _removed = std::fs::remove_file(&file);
         trace
     }
 
     fn unmount(self) -> Result<()> {
-        self.client.unmount(&self.path).map(drop)
-    }
-}
-
-impl Drop for RecordedMount {
-    fn drop(&mut self) {
-        // Not there any more after `unmount`.
-        let _gone = self.client.unmount(&self.path);
+        self.rootfs.unmount()
     }
 }
 

@@ -12,7 +12,7 @@ use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord, RunRequest, name};
 use crate::container::{Bundle, ContainerOptions, Handle, Network, Runtime, bind, image_volumes};
 use crate::image::Prepared;
-use crate::protocol::MountRequest;
+use crate::rootfs::{self, RootMount, RootfsRequest};
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// What asks a container to stop where neither the image nor the user says.
@@ -40,14 +40,14 @@ impl Held {
         let record = record(request, prepared, &config, runtime)?;
         let (place, lock, record) = directory(&engine, record, request.name.is_none())?;
         let held = Self { engine, place, lock, record, is_settled: false };
-        let mount = MountRequest {
+        let rootfs = RootfsRequest {
             mode: request.mode,
             backfill: request.backfill,
             writable: Writable::Upper(held.place.upper()),
-            suid: true,
-            ..prepared.mount_on(held.place.rootfs())
+            ..RootfsRequest::default()
         };
-        held.engine.client().mount(mount)?;
+        // It is unmounted by whoever keeps the container at its end, which may be another process.
+        RootMount::at(held.engine.client(), rootfs.of(prepared, held.place.rootfs()))?.keep();
         let options = ContainerOptions { filtered: held.record.filtered, ..request.options.clone() };
         held.describe(options, &config)?;
         Ok(held)
@@ -128,7 +128,7 @@ impl Held {
         self.record.state = ContainerState::Exited { code, at: now() };
         let written = self.place.write(&self.record);
         self.handle().forget()?;
-        unmount(&self.engine, &self.place)?;
+        rootfs::unmount(&self.engine.client(), &self.place.rootfs())?;
         if self.record.remove {
             return Containers::of(self.engine.store()).remove(&self.place, &self.lock);
         }
@@ -164,29 +164,12 @@ fn clear_away(engine: &Engine, place: &Place, record: &ContainerRecord, lock: &L
         return Ok(());
     }
     handle(place, record).forget()?;
-    unmount(engine, place)?;
+    rootfs::unmount(&engine.client(), &place.rootfs())?;
     Containers::of(engine.store()).remove(place, lock)
 }
 
 pub(super) fn handle(place: &Place, record: &ContainerRecord) -> Handle {
     Runtime::of(record.runtime.clone()).container(&format!("tarpon-{}", record.id), &place.runtime())
-}
-
-/// Unmounts the container's image, whoever served it. It may be unmounted already.
-pub(super) fn unmount(engine: &Engine, place: &Place) -> Result<()> {
-    let (client, rootfs) = (engine.client(), place.rootfs());
-    let asked = match client.unmount(&rootfs) {
-        // Its server is dead. The next one clears away what it left.
-        Ok(None) if place.is_mounted() => client.unmount_left(&rootfs).map(Some),
-        other => other,
-    };
-    match asked {
-        Err(error) if error.kind != ErrorKind::NotFound => Err(error),
-        _ => {
-            let cannot = |error| Error::new(ErrorKind::CannotMount, "unmount", error);
-            tarpon_mount::clear(&rootfs).map(drop).map_err(cannot)
-        }
-    }
 }
 
 fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime: &Runtime) -> Result<ContainerRecord> {

@@ -1,15 +1,20 @@
 //! What is done with containers that are there: listing, stopping, removing them.
 
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::held::{handle, unmount};
+use tarpon_store::Store;
+
+use super::held::handle;
 use super::log::{self, Output};
-use super::place::{Containers, Holding, Place};
+use super::place::{Containers, Holding, Place, place_at};
 use super::record::{ContainerState, now};
 use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord};
 use crate::container::{Handle, forget_all};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::server::is_served;
+use crate::{Engine, Error, ErrorKind, Result, rootfs};
 
 /// How long a container that was killed may take until everything of it is settled.
 const KILLED: Duration = Duration::from_secs(30);
@@ -26,6 +31,15 @@ pub struct ContainerStatus {
     pub record: std::result::Result<ContainerRecord, String>,
     /// Where it stands.
     pub standing: Standing,
+    /// It runs, and the server that fetched what it reads is gone: what is not local cannot be read until it is started anew.
+    pub source_lost: bool,
+}
+
+/// Whether something may run on what is mounted at `mountpoint`, because a container that has not ended is there. One whose keeper is dead
+/// may: nobody knows.
+pub(crate) fn may_run_on(store: &Store, mountpoint: &Path) -> bool {
+    place_at(store, mountpoint)
+        .is_some_and(|(name, place)| place.is_mounted() && !ContainerStatus::of(name, &place).has_ended())
 }
 
 /// Where a container stands.
@@ -56,7 +70,18 @@ impl ContainerStatus {
             Ok(_) if is_held => Standing::Running,
             Ok(_) => Standing::Lost,
         };
-        Self { name, record, standing }
+        Self { name, record, standing, source_lost: false }
+    }
+
+    /// With what the records of mounts, read after its own, say of its source.
+    fn with_source(self, place: &Place, served: &HashSet<PathBuf>) -> Self {
+        let runs = |record: &ContainerRecord| matches!(record.state, ContainerState::Running { .. });
+        // One that runs is mounted, and unmounted after its record says that it has ended.
+        let source_lost = self.standing == Standing::Running
+            && self.record.as_ref().is_ok_and(runs)
+            && !served.contains(&place.rootfs())
+            && place.record().is_ok_and(|now| runs(&now));
+        Self { source_lost, ..self }
     }
 
     /// Whether it is this container still that is at its place.
@@ -74,7 +99,12 @@ impl Engine {
     /// All containers of this store, by name.
     pub fn containers(&self) -> Result<Vec<ContainerStatus>> {
         let all = Containers::of(self.store()).list()?;
-        let status = all.into_iter().map(|(name, place)| (ContainerStatus::of(name, &place), place));
+        let status =
+            all.into_iter().map(|(name, place)| (ContainerStatus::of(name, &place), place)).collect::<Vec<_>>();
+        let mounts = self.store().mounts();
+        let mounts = mounts.map_err(|error| Error::new(ErrorKind::Store, "read the records of mounts", error))?;
+        let served = mounts.into_iter().filter(is_served).map(|mount| mount.record.mountpoint).collect();
+        let status = status.into_iter().map(|(status, place)| (status.with_source(&place, &served), place));
         // What is gone by now was being removed.
         Ok(status.filter(|(_, place)| place.exists()).map(|(status, _)| status).collect())
     }
@@ -147,7 +177,7 @@ impl Engine {
             Ok(record) => handle(&place, record).forget()?,
             Err(_) => forget_all(&place.runtime())?,
         }
-        unmount(self, &place)?;
+        rootfs::unmount(&self.client(), &place.rootfs())?;
         Containers::of(self.store()).remove(&place, &lock)
     }
 
@@ -180,7 +210,7 @@ impl Engine {
             return Ok(());
         }
         handle(place, &record).forget()?;
-        unmount(self, place)?;
+        rootfs::unmount(&self.client(), &place.rootfs())?;
         if record.remove {
             return Containers::of(self.store()).remove(place, &lock);
         }

@@ -17,15 +17,15 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, RenameFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{CWD, FlockOperation, RenameFlags};
 use rustix::io::Errno;
 use tarpon_store::Store;
 
 use super::record::{ContainerRecord, RECORD_BYTES};
 use super::{ContainerName, name};
-use crate::{Error, ErrorKind, Result, private};
+use crate::{Error, ErrorKind, Result, flock, private};
 
 /// Begins the names of directories that are no container yet, or no more.
 const HIDDEN: &str = ".";
@@ -33,8 +33,6 @@ const LOCK: &str = "lock";
 
 /// How long others may take to make or remove a directory, which takes milliseconds unless it holds very much.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a lock is tried that somebody has.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// All containers of a store.
 #[derive(Debug, Clone)]
@@ -166,6 +164,17 @@ impl Containers {
     }
 }
 
+/// The container that is run on what is mounted at `mountpoint`.
+pub(crate) fn container_at(store: &Store, mountpoint: &Path) -> Option<String> {
+    place_at(store, mountpoint).map(|(name, _)| name.to_string())
+}
+
+pub(super) fn place_at(store: &Store, mountpoint: &Path) -> Option<(ContainerName, Place)> {
+    let name = mountpoint.parent()?.file_name()?.to_str()?.parse().ok()?;
+    let place = Containers::of(store).place(&name);
+    (place.rootfs() == mountpoint).then_some((name, place))
+}
+
 fn taken(name: &ContainerName) -> Error {
     Error::new(ErrorKind::Other, "name the container", format!("there is a container {name} already"))
         .hint(format!("remove it with `tarpon rm {name}`, or use another --name"))
@@ -276,26 +285,13 @@ impl Place {
 
     /// Whether something is mounted where its image should be. Whoever cannot tell says yes.
     pub(super) fn is_mounted(&self) -> bool {
-        let flags = AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
-        match rustix::fs::statx(CWD, self.rootfs(), flags, StatxFlags::empty()) {
-            Ok(found) => found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
-            Err(error) => error != Errno::NOENT,
-        }
+        tarpon_mount::is_mounted(&self.rootfs())
     }
 }
 
 impl Lock {
     fn within(file: OwnedFd, patience: Duration) -> io::Result<Option<Self>> {
-        let began = Instant::now();
-        loop {
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(Self(file))),
-                Err(Errno::WOULDBLOCK) if began.elapsed() < patience => std::thread::sleep(LOOK),
-                Err(Errno::WOULDBLOCK) => return Ok(None),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        Ok(flock::lock_within(&file, patience)?.then_some(Self(file)))
     }
 
     /// Whether it is the lock of what is at this place now. While it is held, nobody else puts something else there.
@@ -315,9 +311,7 @@ impl Lock {
 }
 
 fn open_lock(path: &Path) -> io::Result<OwnedFd> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
-    Ok(file.into())
+    flock::open(path).map(OwnedFd::from)
 }
 
 #[cfg(test)]

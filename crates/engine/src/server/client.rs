@@ -27,6 +27,11 @@ const STARTING: Duration = Duration::from_secs(300);
 /// Longest line in which a server says why it cannot start.
 const SAID_BYTES: u64 = 64 << 10;
 
+/// How glibc's allocator gets memory for a server: a buffer of a FUSE session, 16 MiB of which a page is used, always from the kernel, which
+/// gives only what is touched. Left to itself, it learns from the first one that is freed to clear the next ones, and each mount in mode
+/// `fuse` costs three of them. The other figure is what it would have learnt besides.
+const ALLOCATOR: [(&str, &str); 2] = [("MALLOC_MMAP_THRESHOLD_", "8388608"), ("MALLOC_TRIM_THRESHOLD_", "33554432")];
+
 /// What the server prints when it answers on its socket.
 pub(crate) const READY: &str = "ready";
 
@@ -35,6 +40,18 @@ pub(crate) const READY: &str = "ready";
 pub struct Client {
     store: Store,
     start: Vec<OsString>,
+}
+
+/// Keeps a server from ending for want of mounts.
+#[derive(Debug)]
+pub(crate) struct Hold(UnixStream);
+
+impl Hold {
+    /// Whether the server is there still. It says nothing more: whatever there is to read is the end.
+    pub(crate) fn lasts(&self) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&at_once)) == Ok(0)
+    }
 }
 
 impl Client {
@@ -73,6 +90,14 @@ impl Client {
         match self.ask_or_start(&Request::Unmount { mountpoint: mountpoint.to_owned() })? {
             Response::Unmounted { how } => Ok(how),
             other => Err(unexpected(other)),
+        }
+    }
+
+    /// Starts a server if none runs, and keeps it from ending for want of mounts until what is returned is dropped.
+    pub(crate) fn hold(&self) -> Result<Hold> {
+        match self.ask_or_start_with(&Request::Hold)? {
+            (Response::Held, stream) => Ok(Hold(stream)),
+            (other, _) => Err(unexpected(other)),
         }
     }
 
@@ -120,9 +145,13 @@ impl Client {
     }
 
     fn ask_or_start(&self, request: &Request) -> Result<Response> {
+        self.ask_or_start_with(request).map(|(response, _)| response)
+    }
+
+    fn ask_or_start_with(&self, request: &Request) -> Result<(Response, UnixStream)> {
         for _ in 0..STARTS {
-            if let Some(response) = self.ask(request)? {
-                return Ok(response);
+            if let Some(answer) = self.ask_with(request)? {
+                return Ok(answer);
             }
             self.start()?;
         }
@@ -133,11 +162,16 @@ impl Client {
     /// One request; `None` when nobody listens or the server ended before it answered: what it had begun then, the next
     /// one finds on record.
     fn ask(&self, request: &Request) -> Result<Option<Response>> {
+        Ok(self.ask_with(request)?.map(|(response, _)| response))
+    }
+
+    /// With the connection on which the answer came.
+    fn ask_with(&self, request: &Request) -> Result<Option<(Response, UnixStream)>> {
         let Some(stream) = self.connect() else { return Ok(None) };
         let answer = wire::send(&stream, request).and_then(|()| wire::receive(&stream));
         match answer {
             Ok(Some(Response::Failed { kind, step, cause, hint })) => Err(Error { kind, step, cause, hint }),
-            Ok(other) => Ok(other),
+            Ok(answer) => Ok(answer.map(|answer| (answer, stream))),
             Err(error) if is_end(&error) => Ok(None),
             Err(error) => Err(self.unanswered(&error)),
         }
@@ -173,6 +207,7 @@ impl Client {
         let mut child = Command::new(program)
             .args(arguments)
             .current_dir("/")
+            .envs(ALLOCATOR)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
@@ -233,7 +268,7 @@ fn open_log(path: &Path) -> std::io::Result<std::fs::File> {
     std::fs::OpenOptions::new().create(true).append(true).open(path)
 }
 
-fn unexpected(response: Response) -> Error {
+pub(crate) fn unexpected(response: Response) -> Error {
     Error::new(ErrorKind::Other, "ask the server", format!("an answer to another question: {response:?}"))
         .hint("the server may be of another version: unmount everything and try again")
 }

@@ -28,8 +28,15 @@ pub(super) fn listen(listener: UnixListener, mounts: Arc<Mounts>) -> io::Result<
                     let Some(client) = mounts.enter() else { continue };
                     let mounts = mounts.clone();
                     tokio::spawn(async move {
-                        let _until_answered = (place, client);
-                        serve(stream, mounts).await;
+                        let held = serve(stream, mounts).await;
+                        drop(place);
+                        match held {
+                            Some(stream) => {
+                                let _holder = client.hold();
+                                ended(stream).await;
+                            }
+                            None => drop(client),
+                        }
                     });
                 }
                 Err(error) => tracing::warn!(%error, "a client was not accepted"),
@@ -44,8 +51,8 @@ fn blocking(stream: tokio::net::UnixStream) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// One client, one request.
-async fn serve(stream: UnixStream, mounts: Arc<Mounts>) {
+/// One client, one request. Gives back the connection of one for whom the server stays.
+async fn serve(stream: UnixStream, mounts: Arc<Mounts>) -> Option<UnixStream> {
     let received = tokio::task::spawn_blocking(move || {
         let request = wire::receive::<Request>(&stream);
         (stream, request)
@@ -53,13 +60,33 @@ async fn serve(stream: UnixStream, mounts: Arc<Mounts>) {
     .await;
     let (stream, request) = match received {
         Ok((stream, Ok(Some(request)))) => (stream, request),
-        Ok((_, Ok(None))) => return,
-        Ok((_, Err(error))) => return tracing::warn!(%error, "a client's request was not understood"),
-        Err(error) => return tracing::warn!(%error, "a client was not served"),
+        Ok((_, Ok(None))) => return None,
+        Ok((_, Err(error))) => {
+            tracing::warn!(%error, "a client's request was not understood");
+            return None;
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a client was not served");
+            return None;
+        }
     };
+    let holds = request == Request::Hold;
     let response = super::answer(&mounts, request).await;
-    let sent = tokio::task::spawn_blocking(move || wire::send(&stream, &response)).await;
-    if let Ok(Err(error)) = sent {
-        tracing::debug!(%error, "a client did not wait for its answer");
+    let sent = tokio::task::spawn_blocking(move || wire::send(&stream, &response).map(|()| stream)).await;
+    match sent {
+        Ok(Ok(stream)) => holds.then_some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a client did not wait for its answer");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// Returns when the client has closed the connection, or says what is not expected of it.
+async fn ended(stream: UnixStream) {
+    let stream = stream.set_nonblocking(true).and_then(|()| tokio::net::UnixStream::from_std(stream));
+    if let Ok(stream) = stream {
+        let _end = stream.readable().await;
     }
 }

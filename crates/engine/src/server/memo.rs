@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use tarpon_mount::Mode;
 use tarpon_oci::Digest;
-use tarpon_store::{MountRecord, Store, StoreError};
+use tarpon_store::{Mount, MountRecord, Store, StoreError};
 
 use crate::podman::PodmanImage;
 use crate::protocol::{Access, MountRequest, MountStatus};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::{Engine, Error, ErrorKind, Result, run};
 
 /// The text of a mount record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -41,6 +41,11 @@ impl Memo {
     }
 }
 
+/// Whether a server answers for the mount.
+pub(crate) fn is_served(mount: &Mount) -> bool {
+    mount.live && Memo::read(&mount.record).is_some_and(|memo| memo.problem.is_none())
+}
+
 /// What can be said of a mount whose server is gone. A record that cannot be read leaves gaps in the description, which
 /// is no reason not to give it.
 pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
@@ -64,6 +69,7 @@ pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
         }),
         credentials_lost: request.as_ref().is_some_and(|request| request.credentials_lost),
         writable: request.map(|request| request.writable).unwrap_or_default(),
+        container: run::container_at(store, &record.mountpoint),
         verification: Vec::new(),
         backfill: None,
         fallbacks: Vec::new(),

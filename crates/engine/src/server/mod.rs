@@ -26,16 +26,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use client::Client;
-pub(crate) use client::READY;
-use mounts::Mounts;
+pub(crate) use client::unexpected;
+pub(crate) use client::{Hold, READY};
+pub(crate) use memo::is_served;
+pub(crate) use mounts::Mounts;
 use signals::Signals;
 use tarpon_mount::Unmounted;
 use tarpon_store::{LockError, ServerLock};
 use tokio::runtime::Handle;
 pub(crate) use wire::connect;
 
+use crate::image::Prepared;
 use crate::protocol::{MountRequest, MountStatus, Request, Response};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest};
 
 /// How often the store's needs are looked after: syncing what was published, probing a sick disk.
 const MAINTENANCE: Duration = Duration::from_secs(30);
@@ -59,6 +62,7 @@ pub enum Ended {
 
 /// The server, running in this process. Dropping it unmounts everything.
 pub struct Server {
+    engine: Engine,
     mounts: Arc<Mounts>,
     listener: tokio::task::JoinHandle<()>,
     maintenance: tokio::task::JoinHandle<()>,
@@ -81,7 +85,7 @@ impl Server {
         recover::recover(&mounts).await;
         let listener = listen::listen(socket, mounts.clone()).map_err(|error| failed(error.to_string()))?;
         let maintenance = tokio::spawn(maintain(mounts.clone()));
-        Ok(Self { mounts, listener, maintenance, lock, signals })
+        Ok(Self { engine: engine.clone(), mounts, listener, maintenance, lock, signals })
     }
 
     /// Mounts, in this process.
@@ -90,6 +94,14 @@ impl Server {
             Response::Mounted(status) => Ok(*status),
             other => Err(failure(other)),
         }
+    }
+
+    /// As [`Engine::rootfs`], in this process.
+    ///
+    /// # Errors
+    /// As [`Engine::rootfs`].
+    pub async fn rootfs(&self, prepared: &Prepared, request: &RootfsRequest) -> Result<Rootfs> {
+        self.engine.rootfs_by((&self.mounts).into(), prepared, request).await
     }
 
     /// Unmounts.
@@ -128,7 +140,7 @@ impl Server {
 
     /// Ends, after unmounting everything if `unmount` says so.
     pub async fn stop(self, unmount: bool) {
-        let Self { mounts, listener, maintenance, lock, signals: _ } = self;
+        let Self { engine: _, mounts, listener, maintenance, lock, signals: _ } = self;
         maintenance.abort();
         mounts.endpoint.close();
         // Closed before the lock is given back: whoever finds the lock taken looks here for somebody who answers.
@@ -147,13 +159,12 @@ impl Server {
     }
 }
 
-/// Does what is asked. Mounting blocks for milliseconds on the kernel, so it runs beside the reads.
-pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
-    let mounts = mounts.clone();
-    let done = tokio::task::spawn_blocking(move || match request {
+/// Does what is asked. Mounting blocks for milliseconds on the kernel.
+pub(crate) fn carry_out(mounts: &Arc<Mounts>, request: Request) -> Result<Response> {
+    match request {
         Request::Mount { request, namespaces } => {
             namespaces.check()?;
-            let is_new = metrics::tell(&mounts, &request)?;
+            let is_new = metrics::tell(mounts, &request)?;
             let mounted = mounts.mount(*request);
             if is_new && mounted.is_err() && !mounts.is_told_elsewhere() {
                 mounts.endpoint.close();
@@ -167,10 +178,17 @@ pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
         }
         Request::Trace { mountpoint } => mounts.trace(&mountpoint).map(|file| Response::Trace { file }),
         Request::Why { mountpoint } => mounts.why(&mountpoint).map(|account| Response::Why(Box::new(account))),
+        Request::Hold => Ok(Response::Held),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),
-    })
-    .await
-    .unwrap_or_else(|error| Err(Error::new(ErrorKind::Other, "serve the request", error)));
+    }
+}
+
+/// As [`carry_out`], beside the reads.
+pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
+    let mounts = mounts.clone();
+    let done = tokio::task::spawn_blocking(move || carry_out(&mounts, request))
+        .await
+        .unwrap_or_else(|error| Err(Error::new(ErrorKind::Other, "serve the request", error)));
     done.unwrap_or_else(|Error { kind, step, cause, hint }| Response::Failed { kind, step, cause, hint })
 }
 

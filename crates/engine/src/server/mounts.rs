@@ -17,11 +17,11 @@ use super::hints;
 use super::images::{Image, Images};
 use super::memo::Memo;
 use super::metrics::Endpoint;
-use super::places::{Client, Leaving, Places};
+use super::places::{Client, Leaving, Places, Reservation};
 use super::recording::Recording;
 use super::shelf::Shelf;
 use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::{Engine, Error, ErrorKind, Result, run};
 
 /// All mounts of the server.
 pub(crate) struct Mounts {
@@ -103,8 +103,7 @@ impl Mounts {
         let trace = request.trace.take();
         let recording = request.record.then(|| Recording::new(self.images.fetcher().clone()));
         let own_inodes = super::sharing::own_inodes(request.mode, image.contested_inode())?;
-        self.look_around()?;
-        let place = self.places.reserve(&request.mountpoint)?;
+        let place = self.reserve(&request.mountpoint)?;
         let mut memo = Memo::new(&request);
         memo.write(&self.store).map_err(|error| Error::new(ErrorKind::Store, "record the mount", error))?;
         if let Some(reason) = own_inodes {
@@ -161,15 +160,26 @@ impl Mounts {
         }
     }
 
-    pub(super) fn unmount(&self, mountpoint: &Path) -> Result<Unmounted> {
+    pub(crate) fn unmount(&self, mountpoint: &Path) -> Result<Unmounted> {
         if self.shelf.holds(mountpoint) {
             return self.take_from_podman(mountpoint, None, false);
         }
-        self.look_around()?;
         let Some(leaving) = self.places.leave(mountpoint)? else { return self.give_up(mountpoint) };
         let how = leaving.mount().mounted.unmount().map_err(cannot_unmount)?;
         self.finish(leaving);
-        Ok(how)
+        // Somebody else has unmounted it, and nobody had noticed.
+        if how == Unmounted::Already { self.give_up(mountpoint) } else { Ok(how) }
+    }
+
+    /// Takes a path. Somebody may have unmounted there what was ours, and nobody has noticed.
+    fn reserve(&self, path: &Path) -> Result<Reservation<'_, Served>> {
+        match self.places.reserve(path) {
+            Err(error) if error.kind == ErrorKind::CannotMount => {
+                self.look_around()?;
+                self.places.reserve(path)
+            }
+            other => other,
+        }
     }
 
     fn show_to_podman(&self, request: MountRequest) -> Result<MountStatus> {
@@ -297,7 +307,8 @@ impl Mounts {
 
     pub(super) fn describe(&self, served: &Served) -> MountStatus {
         let (backfill, metrics) = (self.backfills.status(&served.request.manifest), self.endpoint.address());
-        MountStatus { backfill, metrics, ..served.status() }
+        let container = run::container_at(&self.store, &served.request.mountpoint);
+        MountStatus { backfill, metrics, container, ..served.status() }
     }
 
     pub(super) fn forget(&self, mountpoint: &Path) {
@@ -345,6 +356,7 @@ impl Served {
             writable: request.writable.clone(),
             verification: verification.collect(),
             backfill: None,
+            container: None,
             podman: None,
             fallbacks: request.fallbacks.iter().cloned().chain(mode).chain(ranges).collect(),
             alive: mounted.is_attached(),

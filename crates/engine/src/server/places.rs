@@ -38,6 +38,8 @@ struct State<T> {
     stages: BTreeMap<PathBuf, Stage<T>>,
     /// Clients that are being answered.
     clients: usize,
+    /// Clients for which the server stays.
+    holders: usize,
     /// Somebody has asked for something since the start.
     used: bool,
     /// Nothing more is begun.
@@ -68,9 +70,12 @@ pub(super) struct Leaving<'p, T> {
 /// A client is being answered for as long as this lives.
 pub(super) struct Client<T>(Arc<Places<T>>);
 
+/// The server does not end by itself for as long as this lives.
+pub(super) struct Holder<T>(Arc<Places<T>>);
+
 impl<T> Default for Places<T> {
     fn default() -> Self {
-        let state = State { stages: BTreeMap::new(), clients: 0, used: false, closed: false };
+        let state = State { stages: BTreeMap::new(), clients: 0, holders: 0, used: false, closed: false };
         Self { state: Mutex::new(state), moved: Condvar::new(), changes: watch::Sender::new(()) }
     }
 }
@@ -221,7 +226,21 @@ impl<T> Places<T> {
 
 impl<T> State<T> {
     fn is_idle(&self) -> bool {
-        self.stages.is_empty() && self.clients == 0
+        self.stages.is_empty() && self.clients == 0 && self.holders == 0
+    }
+}
+
+impl<T> Client<T> {
+    /// It has been answered, and the server stays for it.
+    pub(super) fn hold(self) -> Holder<T> {
+        self.0.change(|state| state.holders += 1);
+        Holder(self.0.clone())
+    }
+}
+
+impl<T> Drop for Holder<T> {
+    fn drop(&mut self) {
+        self.0.change(|state| state.holders -= 1);
     }
 }
 
@@ -359,6 +378,16 @@ mod tests {
         assert!(places.close_if_idle(|| false));
         assert!(places.enter().is_none());
         assert_eq!(places.reserve(Path::new(PATH)).err().unwrap().kind, ErrorKind::Store);
+    }
+
+    #[test]
+    fn a_holder_keeps_it_from_ending_by_itself_and_is_not_waited_for_when_it_is_told_to() {
+        let places = places();
+        let holder = places.enter().unwrap().hold();
+        assert!(places.idle().now_or_never().is_none() && !places.close_if_idle(|| false));
+        assert!(places.settled().now_or_never().is_some());
+        drop(holder);
+        assert!(places.idle().now_or_never().is_some() && places.close_if_idle(|| false));
     }
 
     #[test]

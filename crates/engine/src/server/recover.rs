@@ -7,6 +7,7 @@ use tarpon_store::MountRecord;
 use super::memo::{self, Memo};
 use super::mounts::Mounts;
 use crate::protocol::{Request, Response};
+use crate::run;
 
 /// Cleans up after a server that died, and mounts again what it had mounted and nobody has unmounted since.
 pub(super) async fn recover(mounts: &Arc<Mounts>) {
@@ -30,6 +31,13 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
     if let Some(memo) = memo.as_ref().filter(|memo| memo.request.podman.is_some()) {
         return show_again(mounts, memo).await;
     }
+    if run::may_run_on(mounts.store(), &record.mountpoint) {
+        // It has a mount namespace of its own, and would see nothing of another mount. The record keeps what it reads from eviction.
+        return Err(
+            "its container runs without it: what is local can be read there, and the rest when it was started anew"
+                .into(),
+        );
+    }
     let was_there = tarpon_mount::clear(&record.mountpoint).map_err(|error| error.to_string())?;
     // What could not be mounted again earlier is gone from its place, and wanted there all the same.
     if !was_there && memo.as_ref().is_none_or(|memo| memo.problem.is_none()) {
@@ -37,7 +45,7 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
         return Ok(());
     }
     if record.mountpoint.starts_with(mounts.store().containers_folder()) {
-        // Its container has namespaces of its own, and would see nothing of another mount.
+        // Of a container that has ended.
         mounts.forget(&record.mountpoint);
         return Ok(());
     }

@@ -315,6 +315,7 @@ fn describe(entry: &Entry, alive: bool) -> MountStatus {
         fallbacks: request.fallbacks.clone(),
         alive,
         problem: None,
+        container: None,
         credentials_lost: request.credentials_lost,
         server: std::process::id(),
         image_bytes: image.record.compressed_size(),

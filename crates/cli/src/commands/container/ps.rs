@@ -16,7 +16,8 @@ Examples:
   tarpon ps -a           all, with those that have ended
   tarpon rm $(tarpon ps -a --names)
 
-A container whose tarpon was killed is \"lost\": `tarpon stop` or `tarpon rm -f` ends what is left of it.";
+A container whose tarpon was killed is \"lost\": `tarpon stop` or `tarpon rm -f` ends what is left of it. One
+with \"source lost\" goes on, with what is local: the server that fetched for it was killed. Start it anew.";
 
 /// Characters of a command that are shown.
 const COMMAND: usize = 40;
@@ -41,14 +42,16 @@ struct Row<'a> {
     name: &'a str,
     status: String,
     problem: Option<&'a str>,
+    source_lost: bool,
     record: Option<&'a ContainerRecord>,
 }
 
 impl<'a> Row<'a> {
     fn of(container: &'a ContainerStatus) -> Self {
-        let ContainerStatus { name, record, standing } = container;
+        let ContainerStatus { name, record, standing, source_lost } = container;
         let problem = record.as_ref().err().map(String::as_str);
-        Self { name: name.as_str(), status: word(*standing).to_owned(), problem, record: record.as_ref().ok() }
+        let (status, record) = (word(*standing).to_owned(), record.as_ref().ok());
+        Self { name: name.as_str(), status, problem, source_lost: *source_lost, record }
     }
 }
 
@@ -81,14 +84,14 @@ fn word(standing: Standing) -> &'static str {
 
 fn overview(containers: &[ContainerStatus]) -> String {
     let mut table = Table::new(&["NAME", "IMAGE", "COMMAND", "CREATED", "STATUS"]);
-    for ContainerStatus { name, record, standing } in containers {
+    for ContainerStatus { name, record, standing, source_lost } in containers {
         match record {
             Ok(record) => table.row([
                 name.to_string(),
                 escape(record.image.as_bytes()),
                 command(record),
                 time(i64::try_from(record.created).unwrap_or(i64::MAX)),
-                status(*standing, record),
+                status(*standing, *source_lost, record),
             ]),
             Err(problem) => {
                 table.row([name.to_string(), "?".into(), "?".into(), "?".into(), escape(problem.as_bytes())]);
@@ -106,14 +109,17 @@ fn command(record: &ContainerRecord) -> String {
     }
 }
 
-fn status(standing: Standing, record: &ContainerRecord) -> String {
+fn status(standing: Standing, source_lost: bool, record: &ContainerRecord) -> String {
     let at = |seconds: u64| time(i64::try_from(seconds).unwrap_or(i64::MAX));
     match (standing, &record.state) {
         (Standing::Exited(code), ContainerState::Exited { at: end, .. }) => match code {
             Some(code) => format!("exited ({code}) {}", at(*end)),
             None => format!("exited {}", at(*end)),
         },
-        (Standing::Running, ContainerState::Running { since, .. }) => format!("running since {}", at(*since)),
+        (Standing::Running, ContainerState::Running { since, .. }) => {
+            let lost = if source_lost { ", source lost" } else { "" };
+            format!("running since {}{lost}", at(*since))
+        }
         (standing, _) => word(standing).to_owned(),
     }
 }

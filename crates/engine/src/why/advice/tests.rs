@@ -29,6 +29,7 @@ fn account() -> MountAccount {
         backfill: None,
         fallbacks: Vec::new(),
         problem: None,
+        container: None,
         credentials_lost: false,
         alive: true,
         server: 1,

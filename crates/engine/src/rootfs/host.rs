@@ -1,0 +1,86 @@
+//! [`Host`]: who mounts and serves a root file system.
+
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use crate::protocol::{MountRequest, MountStatus, Request, Response};
+use crate::server::{self, Client, Hold, Mounts};
+use crate::{Error, ErrorKind, Result};
+
+/// Who mounts and serves it.
+#[derive(Debug, Clone)]
+pub(crate) enum Host {
+    /// The store's server.
+    Server(Client),
+    /// This process is that server, as long as it is.
+    Here(Weak<Mounts>),
+}
+
+impl From<Client> for Host {
+    fn from(client: Client) -> Self {
+        Self::Server(client)
+    }
+}
+
+impl From<&Arc<Mounts>> for Host {
+    fn from(mounts: &Arc<Mounts>) -> Self {
+        Self::Here(Arc::downgrade(mounts))
+    }
+}
+
+impl Host {
+    pub(super) fn mount(&self, request: MountRequest) -> Result<MountStatus> {
+        match self {
+            Self::Server(client) => client.mount(request),
+            Self::Here(mounts) => {
+                let mounts =
+                    mounts.upgrade().ok_or_else(|| Error::new(ErrorKind::Store, "mount", "the server ended"))?;
+                match server::carry_out(&mounts, Request::mount(request))? {
+                    Response::Mounted(status) => Ok(*status),
+                    other => Err(server::unexpected(other)),
+                }
+            }
+        }
+    }
+
+    /// Has the server stay until what is returned is dropped. This process stays by itself.
+    pub(super) fn hold(&self) -> Result<Option<Hold>> {
+        match self {
+            Self::Server(client) => client.hold().map(Some),
+            Self::Here(_) => Ok(None),
+        }
+    }
+
+    /// It may be unmounted already.
+    pub(super) fn unmount(&self, path: &Path) -> Result<()> {
+        match self {
+            Self::Server(client) => unmount(client, path),
+            // A server that has ended has unmounted everything.
+            Self::Here(mounts) => match mounts.upgrade() {
+                Some(mounts) => settled(mounts.unmount(path), path),
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+/// Unmounts what is mounted at `path`, whichever server made it. It may be unmounted already.
+pub(crate) fn unmount(client: &Client, path: &Path) -> Result<()> {
+    let asked = match client.unmount(path) {
+        // Its server is dead. The next one clears away what it left.
+        Ok(None) if tarpon_mount::is_mounted(path) => client.unmount_left(path).map(Some),
+        other => other,
+    };
+    settled(asked, path)
+}
+
+/// What no server knows of is unmounted all the same.
+fn settled<T>(asked: Result<T>, path: &Path) -> Result<()> {
+    match asked {
+        Err(error) if error.kind != ErrorKind::NotFound => Err(error),
+        _ => {
+            let cannot = |error| Error::new(ErrorKind::CannotMount, "unmount", error);
+            tarpon_mount::clear(path).map(drop).map_err(cannot)
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Many who want the same image at the same time: it is prepared once, and whoever ends before he is done holds up nobody.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use tarpon_engine::oci::{Compression, media_type};
+use tarpon_engine::{
+    Access, Engine, EngineOptions, ErrorKind, ImageRequest, IndexChoice, Prepared, Progress, Pull, Result, Silent,
+};
+use tarpon_registry::serve::Contents;
+use tarpon_testkit::layers::{Dialect, EstargzOptions, ImageBuilder, Item, Layer, estargz, tar};
+use tarpon_testkit::registry::{Auth, FakeRegistry, Fault};
+use tarpon_testkit::server::TestServer;
+use tempfile::TempDir;
+use tokio::sync::Notify;
+
+/// How many want it.
+const MANY: usize = 32;
+
+/// A registry with two images, and a store.
+struct Lab {
+    folder: TempDir,
+    registry: TestServer,
+}
+
+impl Lab {
+    async fn new() -> Self {
+        let mut contents = Contents::new();
+        for name in ["app", "other"] {
+            let streamed = tar(&[Item::file("etc/streamed", format!("{name} streamed\n"))], Dialect::Pax);
+            let lazy = [Item::file("etc/lazy", format!("{name} lazy\n"))];
+            let image = ImageBuilder::new()
+                .layer(Layer::plain(&streamed, Compression::Gzip))
+                .layer(estargz(&lazy, EstargzOptions::default()))
+                .build();
+            for (_, blob) in image.blobs() {
+                contents.add_blob(blob);
+            }
+            for tag in ["v1", "v2"] {
+                contents.add_manifest(Some((name, tag)), media_type::OCI_MANIFEST, image.manifest.clone());
+            }
+        }
+        let registry = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
+        Self { folder: tempfile::tempdir().unwrap(), registry }
+    }
+
+    /// An engine of its own, as another process has it.
+    fn engine(&self, store: &str) -> Engine {
+        let store = self.folder.path().join(store);
+        Engine::open(EngineOptions { store, server_command: Vec::new() }).unwrap()
+    }
+
+    fn request(&self, image: &str) -> ImageRequest {
+        let text = format!("{}/{image}", self.registry.host());
+        ImageRequest {
+            source: text.parse().unwrap(),
+            text,
+            platform: "linux/amd64".parse().unwrap(),
+            platform_named: false,
+            pull: Pull::Missing,
+            index: IndexChoice::None,
+            profile: None,
+            access: Access { tls_verify: Some(false), ..Access::default() },
+        }
+    }
+
+    /// Requests that are made for one, and bytes that come.
+    async fn cost_of<T>(&self, work: impl Future<Output = T>) -> (u64, u64, T) {
+        let before = self.registry.stats();
+        let done = work.await;
+        let after = self.registry.stats();
+        (after.requests - before.requests, after.bytes - before.bytes, done)
+    }
+
+    /// What one who is alone costs, and what many do who come at once.
+    async fn compare(&self, engines: Vec<Engine>, requests: &[ImageRequest]) {
+        let alone = self.engine("alone");
+        let (requests_alone, bytes_alone, one) = self.cost_of(alone.prepare(&requests[0], &Silent)).await;
+        let many = engines.iter().zip(requests.iter().cycle());
+        let many = many.map(|(engine, request)| engine.prepare(request, &Silent)).collect::<Vec<_>>();
+        let (requests, bytes, all) = self.cost_of(join_all(many)).await;
+        assert_eq!((requests, bytes), (requests_alone, bytes_alone));
+        let one = one.unwrap();
+        assert!(all.into_iter().all(|other: Result<Prepared>| other.unwrap().manifest() == one.manifest()));
+    }
+}
+
+/// Tells when somebody begins to wait.
+#[derive(Default)]
+struct Waits(Notify);
+
+impl Progress for Waits {
+    fn note(&self, line: &str) {
+        assert!(line.contains("being prepared already"), "{line}");
+        self.0.notify_one();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_in_one_process_one_asks_the_registry() {
+    let lab = Lab::new().await;
+    let engine = lab.engine("store");
+    lab.compare(vec![engine; MANY], &[lab.request("app:v1")]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_who_share_nothing_but_the_store_one_asks_the_registry() {
+    let lab = Lab::new().await;
+    let engines = (0..MANY).map(|_| lab.engine("store")).collect();
+    lab.compare(engines, &[lab.request("app:v1")]).await;
+    let left = std::fs::read_dir(lab.folder.path().join("store/run")).unwrap();
+    let locks = left.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("prepare-"));
+    assert_eq!(locks.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_is_asked_for_anew_or_by_two_names_is_resolved_by_each_and_fetched_once() {
+    let lab = Lab::new().await;
+    let engine = lab.engine("alone");
+    let (one, bytes_of_one, _) = lab.cost_of(engine.prepare(&lab.request("app:v1"), &Silent)).await;
+    let again = ImageRequest { pull: Pull::Always, ..lab.request("app:v1") };
+    let (asked, bytes_of_asking, _) = lab.cost_of(engine.prepare(&again, &Silent)).await;
+    let engines: Vec<_> = (0..4).map(|_| lab.engine("store")).collect();
+    let requests = ["app:v1", "app:v2"].map(|name| ImageRequest { pull: Pull::Always, ..lab.request(name) });
+    let all = engines.iter().zip(requests.iter().cycle()).map(|(engine, request)| engine.prepare(request, &Silent));
+    let (many, bytes_of_many, _) = lab.cost_of(join_all(all)).await;
+    assert_eq!((many, bytes_of_many), (one + 3 * asked, bytes_of_one + 3 * bytes_of_asking));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_told_to_stop_leaves_the_work_to_the_next_and_other_images_do_not_wait() {
+    let lab = Lab::new().await;
+    let (first, second) = (lab.engine("store"), lab.engine("store"));
+    let request = lab.request("app:v1");
+    // Whoever asks first is never answered.
+    lab.registry.script([Fault::Never]);
+    let start = |engine: &Engine, waits: &Arc<Waits>| {
+        let (engine, request, waits) = (engine.clone(), request.clone(), waits.clone());
+        tokio::spawn(async move { engine.prepare(&request, &*waits).await })
+    };
+    let waits = [(); 2].map(|()| Arc::new(Waits::default()));
+    let [one, other] = [start(&first, &waits[0]), start(&second, &waits[1])];
+    let (hanging, waiting, of_hanging) = tokio::select! {
+        () = waits[0].0.notified() => (other, one, &second),
+        () = waits[1].0.notified() => (one, other, &first),
+    };
+    // Of the same process as the one that hangs.
+    let joined = start(of_hanging, &waits[0]);
+    second.prepare(&lab.request("other:v1"), &Silent).await.unwrap();
+    first.prepare(&lab.request("other:v1"), &Silent).await.unwrap();
+    assert!(!waiting.is_finished() && !joined.is_finished());
+    hanging.abort();
+    assert!(waiting.await.unwrap().is_ok() && joined.await.unwrap().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_fails_for_all_who_wait_for_it() {
+    let lab = Lab::new().await;
+    let engine = lab.engine("store");
+    let (_, _, one) = lab.cost_of(engine.prepare(&lab.request("none:v1"), &Silent)).await;
+    assert_eq!(one.unwrap_err().kind, ErrorKind::NotFound);
+    let missing = lab.request("none:v1");
+    let all = join_all((0..MANY).map(|_| engine.prepare(&missing, &Silent))).await;
+    assert!(all.iter().all(|outcome| outcome.as_ref().is_err_and(|error| error.kind == ErrorKind::NotFound)));
+    assert!(engine.prepare(&lab.request("app:v1"), &Silent).await.is_ok(), "and not for those who come later");
+}
