@@ -27,8 +27,8 @@
 
 mod access;
 mod auth_files;
-mod container;
 mod commit;
+mod container;
 mod convert;
 mod edit;
 mod engine;
@@ -53,7 +53,8 @@ mod why;
 
 pub use auth_files::auth_files;
 pub use commit::{
-    Change, CommitReport, CommitRequest, CommitSource, Committed, Commits, PushRequest, Pushed, PushedLayer, PushedOutcome,
+    Change, CommitReport, CommitRequest, CommitSource, Commits, Committed, PushRequest, Pushed, PushedLayer,
+    PushedOutcome,
 };
 pub use container::{CapabilityChanges, ContainerOptions, Limits, Network, Tmpfs, Volume};
 pub use convert::{

@@ -117,9 +117,9 @@ struct Report<'a> {
 impl Commit {
     pub(crate) fn run(self, global: &Global) -> Result {
         let doing = || format!("cannot commit {} as {}", self.source.display(), self.image.text);
-        let request = self.request().map_err(|failure: String| {
-            Failure::new(Exit::Usage, format_args!("{}: {failure}", doing()))
-        })?;
+        let request = self
+            .request()
+            .map_err(|failure: String| Failure::new(Exit::Usage, format_args!("{}: {failure}", doing())))?;
         let session = Session::open(global)?;
         let progress = output::progress(global.quiet);
         let report = interruptible(doing, async { session.engine().commit(&request, &*progress).await.doing(doing) })?;

@@ -24,7 +24,8 @@ impl Base {
             return Ok(base);
         }
         let repository = access::open(image, way).await?;
-        let bytes = repository.manifest(manifest).await.map_err(|error| access::registry("read the manifest", error))?;
+        let bytes =
+            repository.manifest(manifest).await.map_err(|error| access::registry("read the manifest", error))?;
         of_manifest(&repository, source, parsed(bytes)?).await
     }
 

@@ -54,7 +54,9 @@ impl FromStr for Change {
             "CMD" => command(rest).map(Self::Cmd),
             "ENTRYPOINT" => command(rest).map(Self::Entrypoint),
             "ENV" => pairs(rest).map(Self::Env),
-            "EXPOSE" => words(rest)?.iter().map(|port| exposed(port)).collect::<std::result::Result<_, _>>().map(Self::Expose),
+            "EXPOSE" => {
+                words(rest)?.iter().map(|port| exposed(port)).collect::<std::result::Result<_, _>>().map(Self::Expose)
+            }
             "LABEL" => pairs(rest).map(Self::Label),
             "STOPSIGNAL" => Ok(Self::StopSignal(one())),
             "USER" => Ok(Self::User(one())),
@@ -219,7 +221,10 @@ mod tests {
         assert_eq!(parsed(r"LABEL A=1 B=two\ words"), Change::Label(pairs));
         assert_eq!(parsed("ENV A all of it"), Change::Env(vec![("A".into(), "all of it".into())]));
         assert_eq!(parsed("ENV A="), Change::Env(vec![("A".into(), String::new())]));
-        assert_eq!(parsed("EXPOSE 80 53/udp 8000-8010"), Change::Expose(strings(&["80/tcp", "53/udp", "8000-8010/tcp"])));
+        assert_eq!(
+            parsed("EXPOSE 80 53/udp 8000-8010"),
+            Change::Expose(strings(&["80/tcp", "53/udp", "8000-8010/tcp"]))
+        );
         assert_eq!(parsed(r#"VOLUME ["/a b"]"#), Change::Volume(strings(&["/a b"])));
         assert_eq!(parsed("VOLUME /a /b"), Change::Volume(strings(&["/a", "/b"])));
         assert_eq!(parsed("WORKDIR /srv"), Change::Workdir("/srv".into()));
@@ -262,7 +267,10 @@ mod tests {
             "WorkingDir": "/srv/app", "ExposedPorts": {"80/tcp": {}}, "Volumes": {"/data": {}},
         });
         assert_eq!(changed(before, &changes), expected);
-        assert_eq!(changed(r#"{"Env":null,"Labels":null}"#, &["ENV A=1", "LABEL b=2"])["Env"], serde_json::json!(["A=1"]));
+        assert_eq!(
+            changed(r#"{"Env":null,"Labels":null}"#, &["ENV A=1", "LABEL b=2"])["Env"],
+            serde_json::json!(["A=1"])
+        );
     }
 
     #[test]

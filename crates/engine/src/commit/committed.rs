@@ -65,7 +65,13 @@ pub struct Committed {
 }
 
 impl Committed {
-    pub(super) fn new(image: &Source, digest: Digest, base: (&Source, Digest), layer: tarpon_oci::Blob, size: u64) -> Self {
+    pub(super) fn new(
+        image: &Source,
+        digest: Digest,
+        base: (&Source, Digest),
+        layer: tarpon_oci::Blob,
+        size: u64,
+    ) -> Self {
         Self {
             version: VERSION,
             image: image.to_string(),
@@ -302,7 +308,9 @@ fn read(folder: &Path) -> io::Result<Committed> {
     let committed: Committed = serde_json::from_slice(&text)?;
     match committed.version {
         VERSION => Ok(committed),
-        version => Err(io::Error::other(format!("its record is of version {version}, and this tarpon reads {VERSION}"))),
+        version => {
+            Err(io::Error::other(format!("its record is of version {version}, and this tarpon reads {VERSION}")))
+        }
     }
 }
 

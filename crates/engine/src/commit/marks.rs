@@ -9,10 +9,8 @@ use tarpon_oci::limits;
 /// Where the notes of a mount are that root made, and of one that another user did.
 const TRUSTED: &[u8] = b"trusted.overlay.";
 const USER: &[u8] = b"user.overlay.";
-/// A list of names longer than this is none that a file has.
-const LIST_BYTES: usize = 64 << 10;
-/// A file whose attributes change all the time is given up after so many tries.
-const TRIES: usize = 8;
+/// Room for the names of a file's attributes: mostly there are few, and Linux takes no more than the last.
+const LIST_BYTES: [usize; 2] = [1 << 10, 64 << 10];
 
 /// The extended attributes of a file in an upper directory.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -75,8 +73,12 @@ impl Marks {
             // `x` says only that some files in it are whiteouts by an attribute of theirs.
             b"opaque" => self.is_opaque = value()?.is_some_and(|value| value == b"y"),
             b"whiteout" => self.is_whiteout = true,
-            b"metacopy" => return Err("it holds attributes without data (a mount with metacopy=on wrote it)".to_owned()),
-            b"redirect" => return Err("it was renamed without its content (a mount with redirect_dir=on wrote it)".to_owned()),
+            b"metacopy" => {
+                return Err("it holds attributes without data (a mount with metacopy=on wrote it)".to_owned());
+            }
+            b"redirect" => {
+                return Err("it was renamed without its content (a mount with redirect_dir=on wrote it)".to_owned());
+            }
             _ => {}
         }
         Ok(())
@@ -89,29 +91,19 @@ fn is_ours(trusted: bool) -> bool {
 }
 
 fn names(path: &str) -> rustix::io::Result<Vec<Vec<u8>>> {
-    let mut list = Vec::new();
-    for _ in 0..TRIES {
-        let length = match rustix::fs::listxattr(path, &mut [0_u8; 0]) {
-            // A file system without any, as with a link in memory.
-            Err(Errno::NOTSUP) => return Ok(Vec::new()),
-            length => length?,
-        };
-        if length > LIST_BYTES {
-            return Err(Errno::TOOBIG);
-        }
-        list.resize(length, 0);
-        if list.is_empty() {
-            return Ok(Vec::new());
-        }
+    for bytes in LIST_BYTES {
+        let mut list = vec![0; bytes];
         match rustix::fs::listxattr(path, &mut list) {
             Err(Errno::RANGE) => {}
+            // A file system without any.
+            Err(Errno::NOTSUP) => return Ok(Vec::new()),
             length => {
                 let names = list[..length?].split(|byte| *byte == 0).filter(|name| !name.is_empty());
                 return Ok(names.map(<[u8]>::to_vec).collect());
             }
         }
     }
-    Err(Errno::AGAIN)
+    Err(Errno::TOOBIG)
 }
 
 fn value(path: &str, name: &[u8]) -> rustix::io::Result<Option<Vec<u8>>> {

@@ -33,7 +33,7 @@ use tarpon_registry::{AccessOptions, Destination};
 
 use self::base::Base;
 pub use self::change::Change;
-pub use self::committed::{Committed, Commits};
+pub use self::committed::{Commits, Committed};
 use self::document::Said;
 pub use self::push::{PushRequest, Pushed, PushedLayer, PushedOutcome};
 use self::stream::LayerTar;
@@ -188,9 +188,7 @@ impl Engine {
                 let notes = mounted.iter().map(|_| note.to_owned()).collect();
                 let base = match (base, mounted) {
                     (Some(base), _) => Base::asked(self, base).await?,
-                    (None, Some((image, manifest))) => {
-                        Base::known(self, &image, &manifest, &request.access).await?
-                    }
+                    (None, Some((image, manifest))) => Base::known(self, &image, &manifest, &request.access).await?,
                     (None, None) => {
                         let cause = format!("no mount of this store writes to {}", upper.display());
                         let error = Error::new(ErrorKind::NotFound, "find the image below", cause);
@@ -205,12 +203,24 @@ impl Engine {
 
     /// The image whose mount writes to this directory, and its manifest.
     fn mounted_over(&self, upper: &Path) -> Result<Option<(String, Digest)>> {
-        let is_it = |writable: &Writable| {
-            matches!(writable, Writable::Upper(directory) if directory.canonicalize().is_ok_and(|it| it == upper))
-        };
+        let is_it = |writable: &Writable| matches!(writable, Writable::Upper(directory) if directory.canonicalize().is_ok_and(|it| it == upper));
         let mounts = self.client().status()?.unwrap_or_default();
         let found = mounts.into_iter().find(|mount| is_it(&mount.writable));
         Ok(found.map(|mount| (mount.image, mount.manifest)))
+    }
+}
+
+/// What a name meant before somebody committed another image under it is not what is meant now.
+///
+/// # Errors
+/// The image is in this store alone.
+pub(crate) fn check_not_only_here(store: &tarpon_store::Store, image: &Source) -> Result<()> {
+    match Commits::of(store).find(image)? {
+        Some(Committed { pushed: None, image, .. }) => {
+            let cause = "it was committed here and not pushed, and only what is in a registry can be read lazily";
+            Err(Error::new(ErrorKind::NotFound, "find the image", cause).hint(format!("tarpon push {image}")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -219,7 +229,9 @@ fn pause(changes: &Changes, notes: &mut Vec<String>) -> Option<crate::container:
     match changes.pause() {
         Ok(paused) => paused,
         Err(error) => {
-            notes.push(format!("the container runs on, and what it writes meanwhile may be in the layer or not: {error}"));
+            notes.push(format!(
+                "the container runs on, and what it writes meanwhile may be in the layer or not: {error}"
+            ));
             None
         }
     }
@@ -269,9 +281,8 @@ impl Failure {
         const STEP: &str = "make a layer of what was written";
         match self {
             Self::Upper(error) => Error::new(ErrorKind::Refused, STEP, error),
-            Self::Write(error @ WriteError::Unrepresentable { .. }) => {
-                Error::new(ErrorKind::Refused, STEP, error).hint("remove or rename it in the container, and commit again")
-            }
+            Self::Write(error @ WriteError::Unrepresentable { .. }) => Error::new(ErrorKind::Refused, STEP, error)
+                .hint("remove or rename it in the container, and commit again"),
             Self::Write(error) => Error::new(ErrorKind::Refused, STEP, error),
         }
     }

@@ -125,6 +125,7 @@ impl Engine {
         let digest = digest.map_err(failed(&format!("the manifest as {tag}")))?;
         let noted = commits.note_pushed(&held, work.destination.name());
         noted.map_err(|error| Error::new(ErrorKind::Store, "note that it was pushed", error))?;
+        self.forget_meaning(work.destination.name(), &digest)?;
         let is_sent = |layer: &&PushedLayer| matches!(layer.outcome, PushedOutcome::Streamed | PushedOutcome::Uploaded);
         Ok(Pushed {
             image: held.committed.image.clone(),
@@ -134,6 +135,18 @@ impl Engine {
             downloaded_bytes: work.base.stats().bytes,
             layers,
         })
+    }
+}
+
+impl Engine {
+    /// What the store knows the name to mean is not what it means from now on.
+    fn forget_meaning(&self, name: &str, digest: &Digest) -> Result<()> {
+        let failed = |error| Error::new(ErrorKind::Store, "note what the name means now", error);
+        let known = self.store().references().map_err(failed)?;
+        for reference in known.iter().filter(|reference| reference.source == name) {
+            self.store().set_reference(name, &reference.platform, digest).map_err(failed)?;
+        }
+        Ok(())
     }
 }
 

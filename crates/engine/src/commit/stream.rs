@@ -29,15 +29,7 @@ struct Payload {
 
 impl LayerTar {
     pub(super) fn new(walk: Walk) -> Self {
-        Self {
-            walk,
-            around: Vec::new(),
-            taken: 0,
-            payload: None,
-            entries: 0,
-            has_ended: false,
-            failure: None,
-        }
+        Self { walk, around: Vec::new(), taken: 0, payload: None, entries: 0, has_ended: false, failure: None }
     }
 
     /// Why reading failed, if it did because of the upper directory.
@@ -123,3 +115,6 @@ impl Read for LayerTar {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -36,7 +36,7 @@ pub(crate) struct LeftOut {
 
 /// Why an upper directory cannot be a layer.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {why}", .path.escape_ascii())]
+#[error("/{}: {why}", .path.escape_ascii())]
 pub(super) struct UpperError {
     /// From the upper directory; empty for itself.
     path: Vec<u8>,
@@ -107,7 +107,8 @@ impl Walk {
     /// Begins with the upper directory at `path`. Nothing is newer in the layer than `newest`, in seconds since 1970.
     pub(super) fn new(path: &Path, left_out: LeftOut, newest: Option<i64>) -> Result<Self, UpperError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(b"", "open it", error))?;
+        let file =
+            rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(b"", "open it", error))?;
         let mut walk =
             Self { open: Vec::new(), left_out, newest, linked: HashMap::new(), ahead: None, tally: Tally::default() };
         walk.ahead = walk.root(Found::of(Vec::new(), file)?)?;
@@ -136,18 +137,14 @@ impl Walk {
         }
     }
 
-    /// The upper directory itself: an entry only if somebody changed what is usual.
+    /// The upper directory itself: an entry only if somebody changed what is usual. That it is opaque overlayfs does not look at.
     fn root(&mut self, found: Found) -> Result<Option<Entry>, UpperError> {
         let marks = found.marks()?;
-        let opaque = marks.is_opaque;
         let entry = self.described(&found, b"./".to_vec(), TarKind::Directory, marks);
         let Attributes { mode, uid, gid, xattrs, .. } = &entry.attributes;
         let is_usual = (*mode, *uid, *gid) == (ROOT_MODE, 0, 0) && xattrs.is_empty();
         let directory = found.list()?;
         self.open.push(directory);
-        if opaque {
-            return Err(UpperError { path: Vec::new(), why: "it hides the whole image".to_owned() });
-        }
         Ok((!is_usual).then_some(entry))
     }
 

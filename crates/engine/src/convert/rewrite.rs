@@ -98,11 +98,8 @@ pub(super) async fn rewrite(
         let written = written?;
         sent.map(|()| written).map_err(|error| RewriteError::Write(WriteError::Blob(error)))
     });
-    let (downloaded, pushed, written) = futures::join!(
-        download(job.source, job.blob, pieces, received),
-        destination.push_stream(up),
-        writing
-    );
+    let (downloaded, pushed, written) =
+        futures::join!(download(job.source, job.blob, pieces, received), destination.push_stream(up), writing);
     let written = written.unwrap_or_else(|error| Err(RewriteError::Bad(error.to_string())));
     // A failed download is the cause of whatever the writer said, and a failed upload of its broken output.
     downloaded.map_err(RewriteError::Source)?;
