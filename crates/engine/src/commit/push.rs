@@ -213,7 +213,12 @@ impl Work {
         };
         let source = Counted { source, progress: self.progress.clone(), number };
         let copied = self.destination.copy_blob(blob, Arc::new(source)).await;
-        copied.map_err(|error| access::registry(step("push", number, &blob.digest), error))?;
+        copied.map_err(|error| match (outcome, error) {
+            (PushedOutcome::Uploaded, error @ tarpon_registry::Error::Source(_)) => {
+                stored(error).hint("it is damaged: commit again")
+            }
+            (_, error) => access::registry(step("push", number, &blob.digest), error),
+        })?;
         self.progress.layer_done(number);
         Ok(done(outcome))
     }
