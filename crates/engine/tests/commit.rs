@@ -31,7 +31,9 @@ impl Lab {
     async fn new(auth: Auth) -> Self {
         let mut contents = Contents::new();
         let image = image();
-        image.blobs().into_values().for_each(|blob| drop(contents.add_blob(blob)));
+        for blob in image.blobs().into_values() {
+            contents.add_blob(blob);
+        }
         contents.add_manifest(Some(("base", "v1")), media_type::OCI_MANIFEST, image.manifest.clone());
         let registry = Arc::new(FakeRegistry::new(contents, auth, None));
         let server = TestServer::start(registry.clone()).await.unwrap();

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tarpon_engine::{
-    Change, CommitReport, CommitRequest, CommitSource, ContainerName, ImageRequest, IndexChoice, LayerFormat, Pull,
-};
+use tarpon_engine::{Change, CommitReport, CommitRequest, CommitSource, ImageRequest, IndexChoice, LayerFormat, Pull};
 use tarpon_oci::Platform;
 
 use super::image::{ImageName, RegistryOptions, destination_name, image_name};
@@ -149,8 +147,7 @@ impl Commit {
             return Ok(CommitSource::Upper { directory: self.source.clone(), base });
         }
         let name = self.source.to_string_lossy();
-        let name: ContainerName = name.parse().map_err(|error| format!("{error}"))?;
-        Ok(CommitSource::Container(name))
+        Ok(CommitSource::Container(name.parse()?))
     }
 
     fn base_request(&self, image: &ImageName) -> ImageRequest {

@@ -108,7 +108,9 @@ fn make(folder: &Path, names: &BTreeMap<String, Made>, files: &mut Vec<PathBuf>)
 }
 
 /// An entry in words: what it is, whose, since when, and what is in it.
-type Words = BTreeMap<Vec<u8>, (char, u32, (i64, i64), Vec<u8>)>;
+type Word = (char, u32, (i64, i64), Vec<u8>);
+/// By its name.
+type Words = BTreeMap<Vec<u8>, Word>;
 
 /// What a layer of `folder` has to say, found without looking at how it is said.
 fn expected(folder: &Path, prefix: &[u8], first: &mut BTreeMap<u64, Vec<u8>>, words: &mut Words) {
@@ -150,7 +152,7 @@ fn expected(folder: &Path, prefix: &[u8], first: &mut BTreeMap<u64, Vec<u8>>, wo
     }
 }
 
-fn said((entry, content): (TarEntry, Vec<u8>)) -> (Vec<u8>, (char, u32, (i64, i64), Vec<u8>)) {
+fn said((entry, content): (TarEntry, Vec<u8>)) -> (Vec<u8>, Word) {
     let (kind, content) = match entry.kind {
         TarKind::File => ('f', content),
         TarKind::HardLink => ('h', entry.link),
