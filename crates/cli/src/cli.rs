@@ -7,8 +7,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::container::{exec, keep, kill, logs, ps, rm, stop};
 use crate::commands::{
-    cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, podman, pull, record, recover, run,
-    serve, status, trace, umount, why,
+    cache, commit, completions, convert, demo, doctor, index, inspect, ls, man, mount, podman, pull, push, record,
+    recover, run, serve, status, trace, umount, why,
 };
 use crate::exit;
 
@@ -68,6 +68,8 @@ pub(crate) enum Command {
     Stop(stop::Stop),
     Kill(kill::Kill),
     Rm(rm::Rm),
+    Commit(Box<commit::Commit>),
+    Push(push::Push),
     Pull(pull::Pull),
     Ls(ls::Ls),
     Index(index::Index),

@@ -19,6 +19,9 @@
 //! engine.run(&RunRequest { … }, &mut signals, &progress).await?;                   // containers: run, list, stop, remove
 //! engine.containers()?;  engine.stop_container(&name, patience)?;  engine.remove_container(&name, force)?;
 //!
+//! engine.commit(&CommitRequest { … }, &progress).await?;                           // an image of what a container wrote
+//! engine.push(&PushRequest { … }, progress).await?;                                // … to its registry
+//!
 //! engine.open_tree(&prepared)?;                                                    // `ls`: names and attributes
 //! engine.inspect(&request).await?;                                                 // manifest, config, layer formats
 //! convert(&ConvertRequest { … }, progress).await?;                                // needs no store
@@ -27,8 +30,10 @@
 
 mod access;
 mod auth_files;
+mod commit;
 mod container;
 mod convert;
+mod edit;
 mod engine;
 mod error;
 mod flock;
@@ -48,9 +53,14 @@ mod run;
 mod serve;
 mod server;
 mod tree;
+mod upload;
 mod why;
 
 pub use auth_files::auth_files;
+pub use commit::{
+    Change, CommitReport, CommitRequest, CommitSource, Commits, Committed, PushRequest, Pushed, PushedLayer,
+    PushedOutcome,
+};
 pub use container::{CapabilityChanges, ContainerOptions, Limits, Network, Tmpfs, Volume};
 pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,

@@ -1,6 +1,13 @@
 //! What long work tells its watcher.
 
-use tarpon_oci::Digest;
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use futures::stream::StreamExt;
+use futures::{FutureExt, TryStreamExt};
+use tarpon_fetch::{BlobSource, BlobStream, SourceError};
+use tarpon_oci::{Blob, Digest};
 
 /// Told what is going on while an image is prepared. Called from several threads at once; must not block.
 pub trait Progress: Send + Sync {
@@ -63,5 +70,29 @@ impl LayerWay {
     /// Whether all of its bytes come by.
     pub fn is_streamed(self) -> bool {
         matches!(self, Self::Stream | Self::Whole)
+    }
+}
+
+/// A source that tells what it reads.
+pub(crate) struct Counted {
+    pub(crate) source: Arc<dyn BlobSource>,
+    pub(crate) progress: Arc<dyn Progress>,
+    /// The layer that it reads.
+    pub(crate) number: usize,
+}
+
+impl BlobSource for Counted {
+    fn read(&self, blob: Blob, range: Range<u64>) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
+        let (progress, number) = (self.progress.clone(), self.number);
+        async move {
+            let pieces = self.source.read(blob, range).await?;
+            let told = pieces.inspect_ok(move |piece| progress.received(number, piece.len() as u64));
+            Ok(told.boxed())
+        }
+        .boxed()
+    }
+
+    fn name(&self) -> String {
+        self.source.name()
     }
 }

@@ -31,7 +31,7 @@ pub(crate) const OBJECT_MODE: u32 = 0o444;
 const PODMAN: &str = "podman";
 
 const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
-const OTHER_NAMES: [&str; 12] = [
+const OTHER_NAMES: [&str; 13] = [
     "version",
     "state",
     "clean",
@@ -42,12 +42,16 @@ const OTHER_NAMES: [&str; 12] = [
     "corrupt",
     "lost+found",
     CONTAINERS,
+    COMMITS,
     PODMAN,
     settings::FILE,
 ];
 
 /// What containers wrote and are known by: what a user would miss. Not ours to set aside or to evict.
 pub(crate) const CONTAINERS: &str = "containers";
+
+/// What was committed: as [`CONTAINERS`].
+pub(crate) const COMMITS: &str = "commits";
 
 /// Paths inside the folder of a store.
 #[derive(Debug, Clone)]

@@ -9,6 +9,7 @@
 //! refs/               reference and platform → manifest digest
 //! mounts/  pins/      what must not be evicted: live mounts, imports in progress
 //! containers/NAME/    containers, each with its record, its log and what it wrote; nothing here is the store's to touch
+//! commits/HEX/        committed images, until they are pushed; not the store's to touch either
 //! run/                lock, socket and scratch folders of the server
 //! version  state  clean  usage        one fact each; see the modules of these names
 //! ```

@@ -11,7 +11,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::health::{Health, HealthCheck, is_full};
-use crate::layout::{CONTAINERS, Layout};
+use crate::layout::{COMMITS, CONTAINERS, Layout};
 use crate::partial::{self, Partial};
 use crate::storage::Storage;
 use crate::{OpenError, StoreError};
@@ -109,6 +109,11 @@ impl Store {
     /// The folder of containers, which is theirs who run some; not there before the first one.
     pub fn containers_folder(&self) -> PathBuf {
         self.shared.layout.name(CONTAINERS)
+    }
+
+    /// The folder of committed images, which is theirs who commit some; not there before the first one.
+    pub fn commits_folder(&self) -> PathBuf {
+        self.shared.layout.name(COMMITS)
     }
 
     /// Whether the disk takes what is written.

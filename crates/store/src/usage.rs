@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::StoreError;
 use crate::budget::on_disk;
 use crate::files;
+use crate::layout::COMMITS;
 use crate::store::{Shared, Store};
 use crate::walk::fan_out;
 
@@ -30,6 +31,8 @@ pub struct Usage {
     pub leftover_bytes: u64,
     /// Bytes of what was written to mounts with a temporary upper: on the store's disk, but not its to evict.
     pub written_bytes: u64,
+    /// Bytes of committed images: a user's data, and not its to evict either.
+    pub committed_bytes: u64,
     /// Bytes that the store may hold.
     pub budget: u64,
     /// Bytes that stay free on the disk.
@@ -68,6 +71,7 @@ impl Store {
         for name in ["set-aside", "corrupt"] {
             usage.leftover_bytes += shared.tree_size(&shared.layout.name(name))?;
         }
+        usage.committed_bytes = shared.tree_size(&shared.layout.name(COMMITS))?;
         let scratch = shared.layout.name("run").join("mounts");
         for name in files::list(shared.storage(), &scratch).unwrap_or_default() {
             if name.to_string_lossy().starts_with(UPPERS) {

@@ -8,11 +8,10 @@ use tarpon_engine::{
     Access, Conversion, ConvertRequest, ConvertedImage, ErrorKind, LayerFormat, MAX_CONVERT_JOBS, Outcome, Platforms,
     auth_files,
 };
-use tarpon_oci::{Platform, Source};
-use tokio::signal::unix::{SignalKind, signal};
+use tarpon_oci::Platform;
 
-use super::image::{Creds, ImageName, creds, image_name};
-use super::session::runtime;
+use super::image::{Creds, ImageName, creds, destination_name, image_name};
+use super::stop::interruptible;
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -133,41 +132,14 @@ impl From<FormatName> for LayerFormat {
     }
 }
 
-/// An image name that can be written to.
-fn destination_name(argument: &str) -> std::result::Result<ImageName, String> {
-    let name = image_name(argument).map_err(|error| error.to_string())?;
-    match &name.source {
-        Source::Registry(reference) if reference.tag().is_none() || reference.digest().is_some() => {}
-        Source::OciLayout { tag, .. } if tag.as_deref().is_some_and(|tag| tag.starts_with('@')) => {}
-        Source::Registry(_) | Source::OciLayout { .. } => return Ok(name),
-        Source::OciArchive { .. } | Source::DockerArchive { .. } => {
-            return Err("an archive cannot be written to: use a registry or oci:DIR[:TAG]".to_owned());
-        }
-    }
-    Err("it needs a tag: its digest comes from the result".to_owned())
-}
-
 impl Convert {
     pub(crate) fn run(self, global: &Global) -> Result {
         let request = self.request()?;
         let doing = || format!("cannot convert {} to {}", self.source.text, self.destination.text);
         let progress = Arc::from(output::conversion_progress(global.quiet));
-        let runtime = runtime()?;
-        let converted = runtime.block_on(async {
-            let mut interrupt = signal(SignalKind::interrupt()).doing(doing)?;
-            let mut terminate = signal(SignalKind::terminate()).doing(doing)?;
-            let stopped = || Err(Failure::new(Exit::Interrupted, format_args!("{}: interrupted", doing())));
-            tokio::select! {
-                // What was asked for first counts.
-                biased;
-                _ = interrupt.recv() => stopped(),
-                _ = terminate.recv() => stopped(),
-                converted = tarpon_engine::convert(&request, progress) => converted.map_err(|error| failure(doing(), error)),
-            }
-        });
-        // Waits for threads that still write, so that their temporary files are gone.
-        drop(runtime);
-        let converted = converted?;
+        let converted = interruptible(doing, async {
+            tarpon_engine::convert(&request, progress).await.map_err(|error| failure(doing(), error))
+        })?;
         if self.json { output::json(&converted) } else { output::text(&text(&converted)) }
     }
 
@@ -282,18 +254,6 @@ fn ratio(after: u64, before: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_destination_can_be_written_to_and_has_a_tag() {
-        for good in ["localhost:5000/a", "docker://quay.io/a/b:v1", "oci:/srv/layout", "oci:/srv/layout:v1"] {
-            assert!(destination_name(good).is_ok(), "{good}");
-        }
-        let digest = format!("sha256:{}", "0".repeat(64));
-        let pinned = [format!("localhost:5000/a@{digest}"), format!("oci:/srv/layout@{digest}")];
-        for bad in pinned.iter().map(String::as_str).chain(["oci-archive:a.tar", "docker-archive:a.tar", "dir:/a"]) {
-            assert!(destination_name(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn ratios_are_rounded_and_never_divide_by_nothing() {

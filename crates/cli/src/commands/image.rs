@@ -61,6 +61,20 @@ pub(crate) fn image_name(argument: &str) -> Result<ImageName, ImageNameError> {
     Ok(ImageName { text: source.to_string(), source })
 }
 
+/// An image name that can be written to.
+pub(super) fn destination_name(argument: &str) -> Result<ImageName, String> {
+    let name = image_name(argument).map_err(|error| error.to_string())?;
+    match &name.source {
+        Source::Registry(reference) if reference.tag().is_none() || reference.digest().is_some() => {}
+        Source::OciLayout { tag, .. } if tag.as_deref().is_some_and(|tag| tag.starts_with('@')) => {}
+        Source::Registry(_) | Source::OciLayout { .. } => return Ok(name),
+        Source::OciArchive { .. } | Source::DockerArchive { .. } => {
+            return Err("an archive cannot be written to: use a registry or oci:DIR[:TAG]".to_owned());
+        }
+    }
+    Err("it needs a tag: its digest comes from the result".to_owned())
+}
+
 /// Why an argument names no image.
 #[derive(Debug)]
 pub(crate) enum ImageNameError {
@@ -153,7 +167,6 @@ impl ImageOptions {
 
     /// What these options ask for.
     pub(crate) fn request(&self, image: ImageName) -> tarpon_engine::Result<ImageRequest> {
-        let registry = self.registry.clone();
         Ok(ImageRequest {
             text: image.text,
             source: image.source,
@@ -162,12 +175,7 @@ impl ImageOptions {
             pull: self.pull.into(),
             index: self.index()?,
             profile: self.profile(),
-            access: Access {
-                creds: registry.creds.map(|creds| creds.0),
-                authfiles: registry.authfile.map_or_else(auth_files, |file| vec![file]),
-                cert_dir: registry.cert_dir,
-                tls_verify: registry.tls_verify,
-            },
+            access: self.registry.access(),
         })
     }
 
@@ -210,7 +218,7 @@ impl From<PullWhen> for Pull {
 
 /// How to talk to the registry.
 #[derive(Debug, Clone, Args)]
-struct RegistryOptions {
+pub(super) struct RegistryOptions {
     /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
     #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = path())]
     authfile: Option<PathBuf>,
@@ -224,6 +232,17 @@ struct RegistryOptions {
     /// Folder with the registry's CA certificates (*.crt) and client certificates (*.cert, *.key)
     #[arg(long, value_name = "DIR", help_heading = REGISTRY_OPTIONS, value_parser = path())]
     cert_dir: Option<PathBuf>,
+}
+
+impl RegistryOptions {
+    pub(super) fn access(&self) -> Access {
+        Access {
+            creds: self.creds.as_ref().map(|creds| creds.0.clone()),
+            authfiles: self.authfile.clone().map_or_else(auth_files, |file| vec![file]),
+            cert_dir: self.cert_dir.clone(),
+            tls_verify: self.tls_verify,
+        }
+    }
 }
 
 /// `USER:PASSWORD`, which never shows in a debug print.
@@ -268,5 +287,17 @@ mod tests {
         assert!(creds("secret").is_err());
         assert!(creds(":secret").is_err());
         assert_eq!(format!("{:?}", Creds("a:secret".into())), "Creds(…)");
+    }
+
+    #[test]
+    fn a_destination_can_be_written_to_and_has_a_tag() {
+        for good in ["localhost:5000/a", "docker://quay.io/a/b:v1", "oci:/srv/layout", "oci:/srv/layout:v1"] {
+            assert!(destination_name(good).is_ok(), "{good}");
+        }
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let pinned = [format!("localhost:5000/a@{digest}"), format!("oci:/srv/layout@{digest}")];
+        for bad in pinned.iter().map(String::as_str).chain(["oci-archive:a.tar", "docker-archive:a.tar", "dir:/a"]) {
+            assert!(destination_name(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The subcommands, and what they share: the options that name an image, and the runtime they run on.
 
 pub(crate) mod cache;
+pub(crate) mod commit;
 pub(crate) mod completions;
 pub(crate) mod container;
 pub(crate) mod convert;
@@ -16,6 +17,7 @@ pub(crate) mod mount;
 mod mountpoint;
 pub(crate) mod podman;
 pub(crate) mod pull;
+pub(crate) mod push;
 pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod run;
@@ -63,6 +65,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Stop(command) => command.run(global),
         Command::Kill(command) => command.run(global),
         Command::Rm(command) => command.run(global),
+        Command::Commit(command) => command.run(global),
+        Command::Push(command) => command.run(global),
         Command::Serve(command) => command.run(global),
         Command::Keep(command) => command.run(global),
     };

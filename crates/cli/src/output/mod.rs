@@ -18,7 +18,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 
 pub(crate) use escape::escape;
-pub(crate) use progress::{conversion_progress, progress, pull_progress};
+pub(crate) use progress::{conversion_progress, progress, pull_progress, push_progress};
 pub(crate) use table::Table;
 
 /// Hexadecimal digits of a digest that are shown where space is short.

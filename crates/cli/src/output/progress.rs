@@ -33,6 +33,7 @@ const PREPARING: Words = Words {
 };
 const PULLING: Words = Words { doing: "fetching", how: "", why: "", arrived: "verifying", done: "is here" };
 const CONVERTING: Words = Words { doing: "converting", how: "", why: "", arrived: "uploading", done: "is there" };
+const PUSHING: Words = Words { doing: "pushing", how: "", why: "", arrived: "finishing", done: "is there" };
 
 /// The progress display for stderr while an image is prepared. It cleans up after itself when it is dropped.
 pub(crate) fn progress(quiet: bool) -> Box<dyn Progress> {
@@ -47,6 +48,11 @@ pub(crate) fn pull_progress(quiet: bool) -> Box<dyn Progress> {
 /// The same while an image is converted.
 pub(crate) fn conversion_progress(quiet: bool) -> Box<dyn Progress> {
     display(quiet, &CONVERTING)
+}
+
+/// The same while a committed image is pushed.
+pub(crate) fn push_progress(quiet: bool) -> Box<dyn Progress> {
+    display(quiet, &PUSHING)
 }
 
 fn display(quiet: bool, words: &'static Words) -> Box<dyn Progress> {

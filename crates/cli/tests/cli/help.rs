@@ -28,6 +28,8 @@ fn help_of_every_subcommand() {
         "stop",
         "kill",
         "rm",
+        "commit",
+        "push",
         "pull",
         "ls",
         "index",

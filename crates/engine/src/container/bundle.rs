@@ -19,6 +19,9 @@ const MASKED: [&str; 3] = ["/sys/fs/selinux", "/sys/dev/block", "/sys/devices/vi
 /// Longest description that is read. The longest part is the command with its environment, which the kernel holds below 2 MiB.
 const CONFIG_BYTES: u64 = 8 << 20;
 
+/// What reading it is called.
+const READ: &str = "read the container's description";
+
 /// What a container calls itself that nobody gave a name.
 const HOSTNAME: &str = "tarpon";
 
@@ -54,13 +57,13 @@ impl Bundle {
 
     /// The process of the container whose bundle is in `folder`.
     pub(crate) fn process(folder: &Path) -> Result<Process> {
-        let failed = |cause: String| Error::new(ErrorKind::Store, "read the container's description", cause);
-        let mut text = Vec::new();
-        let read = std::fs::File::open(folder.join("config.json"))
-            .and_then(|file| file.take(CONFIG_BYTES).read_to_end(&mut text));
-        read.map_err(|error| failed(error.to_string()))?;
-        let spec: Spec = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
-        spec.process().clone().ok_or_else(|| failed("it says nothing of a process".to_owned()))
+        let says_nothing = || Error::new(ErrorKind::Store, READ, "it says nothing of a process");
+        read(folder)?.process().clone().ok_or_else(says_nothing)
+    }
+
+    /// What is mounted in the container whose bundle is in `folder`.
+    pub(crate) fn mounts(folder: &Path) -> Result<Vec<Mount>> {
+        Ok(read(folder)?.mounts().clone().unwrap_or_default())
     }
 
     /// What is run in a container of this image.
@@ -71,6 +74,15 @@ impl Bundle {
     pub(crate) fn path(&self) -> &Path {
         &self.folder
     }
+}
+
+fn read(folder: &Path) -> Result<Spec> {
+    let failed = |cause: String| Error::new(ErrorKind::Store, READ, cause);
+    let mut text = Vec::new();
+    let read =
+        std::fs::File::open(folder.join("config.json")).and_then(|file| file.take(CONFIG_BYTES).read_to_end(&mut text));
+    read.map_err(|error| failed(error.to_string()))?;
+    serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))
 }
 
 fn spec(

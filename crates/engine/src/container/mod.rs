@@ -17,4 +17,4 @@ pub use mounts::{Tmpfs, Volume};
 pub(crate) use mounts::{bind, host_files, image_volumes};
 pub use options::{ContainerOptions, Network};
 pub(crate) use process::AnotherProcess;
-pub(crate) use runtime::{Handle, Running, Runtime, Stdio, forget_all};
+pub(crate) use runtime::{Handle, Paused, Running, Runtime, Stdio, forget_all};

@@ -41,6 +41,21 @@ pub(crate) struct Handle {
     state: PathBuf,
 }
 
+/// A container whose processes do nothing. Dropped, they go on.
+#[derive(Debug)]
+pub(crate) struct Paused(Handle);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        const STEP: &str = "have the container go on";
+        let resumed = self.0.ask(STEP, &["resume", &self.0.id]);
+        match resumed.and_then(|output| if output.status.success() { Ok(()) } else { Err(said_no(STEP, &output)) }) {
+            Err(error) if self.0.is_running().unwrap_or(true) => tracing::error!(%error, "a container stays paused"),
+            _ => {}
+        }
+    }
+}
+
 /// A container that was started. Dropped, it is killed and forgotten by the runtime.
 pub(crate) struct Running {
     handle: Handle,
@@ -154,6 +169,16 @@ impl Handle {
             return Ok(());
         }
         Err(said(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+    }
+
+    /// Stops all of its processes where they are, for as long as the value lives.
+    ///
+    /// # Errors
+    /// The runtime's word why not: most need cgroups for that which this host may not have.
+    pub(crate) fn pause(&self) -> Result<Paused> {
+        const STEP: &str = "pause the container";
+        let output = self.ask(STEP, &["pause", &self.id])?;
+        if output.status.success() { Ok(Paused(self.clone())) } else { Err(said_no(STEP, &output)) }
     }
 
     /// Whether the runtime remembers anything of it. Both have a directory of its name for as long as there is something to it.

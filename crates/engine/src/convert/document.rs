@@ -1,19 +1,15 @@
 //! The documents that name the result: what they said before, with what has changed and nothing else.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tarpon_oci::media_type::{DOCKER_INDEX, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
-use tarpon_oci::{Blob, Digest, ImageIndex, NewDescriptor, limits};
+use tarpon_oci::{Blob, Digest, ImageIndex, NewDescriptor};
 
 use super::choose::{Chosen, Image};
 use super::layers::NewLayer;
-use crate::{Error, ErrorKind, Result};
-
-/// A JSON object whose values are not looked into.
-type Object = BTreeMap<String, Box<RawValue>>;
+use crate::Result;
+use crate::edit::{Object, malformed, set, sized};
 
 /// The config for `layers`: byte for byte the old one, but for the diffIDs.
 pub(super) fn config(image: &Image, layers: &[&NewLayer]) -> Result<Bytes> {
@@ -86,21 +82,4 @@ pub(super) fn index(old: &ImageIndex, chosen: &Chosen, manifests: &[&Bytes]) -> 
     set(&mut document, "mediaType", OCI_INDEX)?;
     set(&mut document, "manifests", &entries)?;
     sized(serde_json::to_vec(&document).map_err(malformed)?)
-}
-
-fn set(object: &mut Object, key: &str, value: impl Serialize) -> Result<()> {
-    object.insert(key.to_owned(), to_raw_value(&value).map_err(malformed)?);
-    Ok(())
-}
-
-/// `document`, unless nobody would read it.
-fn sized(document: Vec<u8>) -> Result<Bytes> {
-    match document.len() as u64 {
-        0..=limits::MANIFEST_BYTES => Ok(document.into()),
-        size => Err(malformed(format!("{size} bytes are more than it may have ({})", limits::MANIFEST_BYTES))),
-    }
-}
-
-fn malformed(error: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Refused, "write the new manifest", error)
 }

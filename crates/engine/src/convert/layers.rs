@@ -1,12 +1,11 @@
 //! Every layer of every image once: kept where it is in the format already, else rewritten; several at once.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use tarpon_fetch::{BlobSource, BlobStream, SourceError};
+use tarpon_fetch::BlobSource;
 use tarpon_layer::LayerPath;
 use tarpon_layer::toc::{Claim, Format};
 use tarpon_layer::write::ExternalToc;
@@ -18,7 +17,7 @@ use super::report::Outcome;
 use super::rewrite::{self, Recipe, Rewrite};
 use super::{advised, outward};
 use crate::prepare::toc::{self, TocFailure};
-use crate::progress::{LayerPlan, LayerWay, Progress};
+use crate::progress::{Counted, LayerPlan, LayerWay, Progress};
 use crate::{Error, ErrorKind, Result, access};
 
 /// Annotations of a layer that say how its blob is packed: they go when it is packed in another way.
@@ -217,27 +216,4 @@ fn plan(layers: &[Wanted]) -> Vec<LayerPlan> {
 /// "convert layer 3 (sha256:…)", as people count.
 fn step(doing: &str, number: usize, digest: &Digest) -> String {
     format!("{doing} layer {} ({digest})", number + 1)
-}
-
-/// A source that tells what it reads.
-struct Counted {
-    source: Arc<dyn BlobSource>,
-    progress: Arc<dyn Progress>,
-    number: usize,
-}
-
-impl BlobSource for Counted {
-    fn read(&self, blob: Blob, range: Range<u64>) -> BoxFuture<'_, std::result::Result<BlobStream, SourceError>> {
-        let (progress, number) = (self.progress.clone(), self.number);
-        async move {
-            let pieces = self.source.read(blob, range).await?;
-            let told = pieces.inspect_ok(move |piece| progress.received(number, piece.len() as u64));
-            Ok(told.boxed())
-        }
-        .boxed()
-    }
-
-    fn name(&self) -> String {
-        self.source.name()
-    }
 }

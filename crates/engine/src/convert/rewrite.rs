@@ -8,12 +8,12 @@
 //! Between two stages are bounded channels. The upload is finished only when digest and diffID were found right.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, Write};
+use std::io::{self, BufReader, Read, Seek};
 use std::path::PathBuf;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::StreamExt;
-use tarpon_fetch::{BlobSource, BlobStream, Fault, SourceError};
+use tarpon_fetch::{BlobSource, Fault, SourceError};
 use tarpon_layer::LayerPath;
 use tarpon_layer::decode::LayerReader;
 use tarpon_layer::write::{
@@ -25,12 +25,9 @@ use tokio::sync::mpsc;
 
 use super::{advised, outward};
 use crate::prepare::pipe::{self, BlobReader, DecodedReader, PIECES};
+use crate::upload::{self, Sink};
 use crate::{Error, ErrorKind, access};
 
-/// Size of the pieces that go up.
-const PIECE_BYTES: usize = 256 << 10;
-/// Pieces between writer and upload: 4 MiB.
-const PIECES_UP: usize = 16;
 /// Of the buffer before a spooled tar.
 const SPOOL_BUFFER_BYTES: usize = 256 << 10;
 /// Where tars are spooled unless `$TMPDIR` says otherwise: they are large, and `/tmp` is often in memory.
@@ -93,18 +90,16 @@ pub(super) async fn rewrite(
     received: impl Fn(u64) + Send,
 ) -> Result<Written, RewriteError> {
     let (pieces, reader) = mpsc::channel(PIECES);
-    let (up, written) = mpsc::channel(PIECES_UP);
+    let (mut sink, up) = upload::channel();
     let (diff_id, recipe) = (job.diff_id, job.recipe.clone());
     let writing = tokio::task::spawn_blocking(move || {
-        let mut sink = Sink { pieces: up, piece: BytesMut::new() };
         let written = write(BlobReader::new(reader), diff_id, &recipe, &mut sink);
-        sink.finish(written)
+        let sent = sink.finish(written.is_ok());
+        let written = written?;
+        sent.map(|()| written).map_err(|error| RewriteError::Write(WriteError::Blob(error)))
     });
-    let (downloaded, pushed, written) = futures::join!(
-        download(job.source, job.blob, pieces, received),
-        destination.push_stream(received_pieces(written)),
-        writing
-    );
+    let (downloaded, pushed, written) =
+        futures::join!(download(job.source, job.blob, pieces, received), destination.push_stream(up), writing);
     let written = written.unwrap_or_else(|error| Err(RewriteError::Bad(error.to_string())));
     // A failed download is the cause of whatever the writer said, and a failed upload of its broken output.
     downloaded.map_err(RewriteError::Source)?;
@@ -115,10 +110,6 @@ pub(super) async fn rewrite(
         (Ok(written), Ok(blob)) if blob == written.blob => Ok(written),
         (Ok(_), Ok(blob)) => Err(RewriteError::Bad(format!("the destination calls the new blob {}", blob.digest))),
     }
-}
-
-fn received_pieces(mut pieces: mpsc::Receiver<Result<Bytes, SourceError>>) -> BlobStream {
-    futures::stream::poll_fn(move |context| pieces.poll_recv(context)).boxed()
 }
 
 /// Brings the whole blob, hashes it and passes it on. What is wrong with it comes last, so that the reader does not take the
@@ -223,44 +214,4 @@ fn spool(mut tar: DecodedReader) -> Result<impl Read + Seek + use<>, RewriteErro
         Ok(file)
     };
     Ok(BufReader::with_capacity(SPOOL_BUFFER_BYTES, spooled().map_err(RewriteError::Spool)?))
-}
-
-/// The writing end of an upload.
-struct Sink {
-    pieces: mpsc::Sender<Result<Bytes, SourceError>>,
-    piece: BytesMut,
-}
-
-impl Sink {
-    /// Lets the upload end well, or fail.
-    fn finish(mut self, written: Result<Written, RewriteError>) -> Result<Written, RewriteError> {
-        let written = written.and_then(|written| match self.flush() {
-            Ok(()) => Ok(written),
-            Err(error) => Err(RewriteError::Write(WriteError::Blob(error))),
-        });
-        if written.is_err() {
-            let error = SourceError::new(Fault::BadData, "the layer could not be written");
-            // An upload that is over needs no telling.
-            let _ = self.pieces.blocking_send(Err(error));
-        }
-        written
-    }
-}
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.piece.len() >= PIECE_BYTES {
-            self.flush()?;
-        }
-        self.piece.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if self.piece.is_empty() {
-            return Ok(());
-        }
-        let piece = self.piece.split().freeze();
-        self.pieces.blocking_send(Ok(piece)).map_err(|_| io::Error::other("the upload ended"))
-    }
 }

@@ -37,7 +37,7 @@ use tarpon_store::{ImageRecord, StoreError};
 use crate::image::{ImageRequest, Prepared, Pull};
 use crate::index::{PackWanted, is_by_index, is_refuted};
 use crate::progress::Progress;
-use crate::{Engine, Error, ErrorKind, Result, access};
+use crate::{Engine, Error, ErrorKind, Result, access, commit};
 
 /// An image that is here as a whole.
 #[derive(Debug, Clone)]
@@ -85,6 +85,7 @@ impl Engine {
         server: Option<&EarlyServer>,
         progress: &dyn Progress,
     ) -> Result<Prepared> {
+        commit::check_not_only_here(self.store(), &request.source)?;
         match request.pull {
             Pull::Missing if is_there(&request.source) => self.prepare_remote(request, server, progress).await,
             Pull::Missing => match self.local(request)? {

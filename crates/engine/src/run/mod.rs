@@ -9,6 +9,7 @@
 //! of a detached one, a keeper that inherits the lock. So the kernel says who was killed.
 
 mod attend;
+pub(crate) mod changes;
 mod exec;
 mod failure;
 mod held;

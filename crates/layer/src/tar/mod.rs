@@ -4,9 +4,12 @@
 //! headers) are applied to the one entry that they precede and to nothing else (CVE-2025-62518); whatever is malformed, or
 //! would be read differently by the tools that unpack images, is an error that names the entry.
 //!
+//! [`headers`] goes the other way, for tars that this program makes itself.
+//!
 //! Does not judge names (see [`LayerName`](crate::LayerName)), nor relate entries to each other: that is
 //! [`plain`](crate::plain)'s part.
 
+mod encode;
 mod error;
 mod header;
 mod input;
@@ -15,6 +18,7 @@ pub(crate) mod pax;
 mod reader;
 mod sparse;
 
+pub use encode::{TRAILER_BYTES, headers, padding};
 pub(crate) use error::printable;
 pub use error::{TarError, TarProblem};
 pub use reader::{Piece, TarEntry, TarKind, TarReader};

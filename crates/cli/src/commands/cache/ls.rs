@@ -3,16 +3,26 @@
 use clap::Args;
 use serde::Serialize;
 use tarpon_engine::store::{ImageRecord, LayerRecord, Store};
+use tarpon_engine::{Commits, Committed};
 use tarpon_oci::Digest;
 
-use crate::failure::Result;
+use crate::failure::{Context, Result};
 use crate::output::{self, Table, escape};
 use crate::size;
 
-/// List the images that are kept
+const EXAMPLES: &str = "\
+Examples:
+  tarpon cache ls
+  tarpon cache ls --json | jq -r '.[].digest'
+  tarpon cache ls --committed --json | jq -r '.[] | select(.pushed == null).image'";
+
+/// List the images that are kept, and those that were committed
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  tarpon cache ls\n  tarpon cache ls --json | jq -r '.[].digest'")]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Ls {
+    /// Only images that `tarpon commit` made
+    #[arg(long)]
+    committed: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -31,11 +41,16 @@ struct Image<'a> {
 
 impl Ls {
     pub(super) fn run(&self, store: &Store) -> Result {
+        let committed = Commits::of(store).list().doing(|| "cannot list the committed images")?;
+        if self.committed {
+            return if self.json { output::json(&committed) } else { output::text(&committed_table(&committed)) };
+        }
         let images = store.images().map_err(super::failed("cannot list the images"))?;
         if self.json {
             return output::json(&images.iter().map(describe).collect::<Vec<_>>());
         }
-        output::text(&table(&images))
+        output::text(&table(&images))?;
+        if committed.is_empty() { Ok(()) } else { output::text(&format!("\n{}", committed_table(&committed))) }
     }
 }
 
@@ -64,6 +79,24 @@ fn table(images: &[ImageRecord]) -> String {
             image.layers.len().to_string(),
             size::human(image.compressed_size()),
             output::listing::time(i64::try_from(image.last_used).unwrap_or(i64::MAX)),
+        ]);
+    }
+    table.to_string()
+}
+
+fn committed_table(committed: &[Committed]) -> String {
+    if committed.is_empty() {
+        return "no image is committed\n".to_owned();
+    }
+    let mut table = Table::new(&["COMMITTED", "DIGEST", "BASE", ">LAYER", "WHEN", "PUSHED TO"]);
+    for image in committed {
+        table.row([
+            escape(image.image.as_bytes()),
+            output::short_digest(&image.digest),
+            escape(image.base.as_bytes()),
+            size::human(image.layer_size),
+            output::listing::time(i64::try_from(image.committed).unwrap_or(i64::MAX)),
+            escape(image.pushed.as_deref().unwrap_or("nowhere yet").as_bytes()),
         ]);
     }
     table.to_string()

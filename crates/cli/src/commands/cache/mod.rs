@@ -21,7 +21,7 @@ Examples:
   tarpon cache rm docker.io/library/alpine      remove an image and what only it needs
   tarpon cache clear                            remove everything that is not mounted
 
-What a live mount needs is never removed.";
+What a live mount needs is never removed, nor is a committed image that was not pushed, but by `rm --force`.";
 
 /// Look after what is kept in the store
 #[derive(Debug, Args)]

@@ -2,15 +2,17 @@
 
 use clap::Args;
 use serde::Serialize;
+use tarpon_engine::Commits;
 use tarpon_engine::store::{Evicted, RemoveError, Store};
 use tarpon_oci::{Digest, Source};
 
 use crate::commands::image::image_name;
 use crate::exit::Exit;
-use crate::failure::{Failure, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::{output, size};
 
-/// Remove what no image refers to, and the images used longest ago while the store is over its size
+/// Remove what no image refers to, committed images that were pushed, and the images used longest ago while the store is over
+/// its size
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tarpon cache gc\n  tarpon cache gc --json")]
 pub(super) struct Gc {
@@ -19,10 +21,19 @@ pub(super) struct Gc {
     json: bool,
 }
 
-/// Remove images, and what only they need
+const RM_EXAMPLES: &str = "\
+Examples:
+  tarpon cache rm docker.io/library/alpine:3.20
+  tarpon cache rm sha256:4ec3…
+  tarpon cache rm --force app:v2        a committed image that was never pushed";
+
+/// Remove images, and what only they need; and images that were committed under these names
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  tarpon cache rm docker.io/library/alpine:3.20\n  tarpon cache rm sha256:4ec3…")]
+#[command(after_help = RM_EXAMPLES)]
 pub(super) struct Rm {
+    /// Also committed images that were never pushed, and are nowhere else
+    #[arg(short, long)]
+    force: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -31,7 +42,7 @@ pub(super) struct Rm {
     images: Vec<String>,
 }
 
-/// Remove everything that is not mounted
+/// Remove everything that is not mounted, but committed images that were never pushed
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tarpon cache clear\n  tarpon cache clear --json")]
 pub(super) struct Clear {
@@ -45,33 +56,56 @@ struct Report {
     images: Vec<Digest>,
     objects: u64,
     bytes: u64,
+    committed: Vec<String>,
 }
 
 impl Gc {
     pub(super) fn run(&self, store: &Store) -> Result {
-        show(self.json, store.gc().map_err(super::failed("cannot make room in the store"))?)
+        let evicted = store.gc().map_err(super::failed("cannot make room in the store"))?;
+        show(self.json, evicted, pushed(store)?)
     }
 }
 
 impl Clear {
     pub(super) fn run(&self, store: &Store) -> Result {
-        show(self.json, store.clear().map_err(super::failed("cannot clear the store"))?)
+        let evicted = store.clear().map_err(super::failed("cannot clear the store"))?;
+        show(self.json, evicted, pushed(store)?)
     }
 }
 
 impl Rm {
     pub(super) fn run(&self, store: &Store) -> Result {
         let mut all = Evicted::default();
+        let mut committed = Vec::new();
         for name in &self.images {
-            for image in find(store, name)? {
+            let was_committed = self.committed(store, name)?;
+            let found = match find(store, name)? {
+                found if found.is_empty() && was_committed.is_none() => return Err(unknown(name)),
+                found => found,
+            };
+            committed.extend(was_committed);
+            for image in found {
                 let evicted = store.remove_image(&image).map_err(|error| not_removed(name, &error))?;
                 all.images.extend(evicted.images);
                 all.objects += evicted.objects;
                 all.bytes += evicted.bytes;
             }
         }
-        show(self.json, all)
+        show(self.json, all, committed)
     }
+
+    /// Removes what was committed under this name; what that was, if it was anything.
+    fn committed(&self, store: &Store, name: &str) -> Result<Option<String>> {
+        let Ok(image) = image_name(name) else { return Ok(None) };
+        let removed = Commits::of(store).remove(&image.source, self.force).doing(|| format!("cannot remove {name}"))?;
+        Ok(removed.map(|committed| committed.image))
+    }
+}
+
+/// Removes committed images that were pushed; which these were.
+fn pushed(store: &Store) -> Result<Vec<String>> {
+    let removed = Commits::of(store).remove_pushed().doing(|| "cannot remove committed images")?;
+    Ok(removed.into_iter().map(|committed| committed.image).collect())
 }
 
 /// The images of this name: one by its digest, or one for each platform by its reference.
@@ -86,11 +120,12 @@ fn find(store: &Store, name: &str) -> Result<Vec<Digest>> {
             by_reference(store, &name.source).map_err(failed)?
         }
     };
-    if found.is_empty() {
-        return Err(Failure::new(Exit::NotFound, format_args!("{}: the store has no such image", doing()))
-            .hint("`tarpon cache ls` lists the images that it has"));
-    }
     Ok(found)
+}
+
+fn unknown(name: &str) -> Failure {
+    Failure::new(Exit::NotFound, format_args!("cannot remove {name}: the store has no such image"))
+        .hint("`tarpon cache ls` lists the images that it has")
 }
 
 fn by_reference(store: &Store, source: &Source) -> std::result::Result<Vec<Digest>, tarpon_engine::store::StoreError> {
@@ -112,12 +147,16 @@ fn not_removed(name: &str, error: &RemoveError) -> Failure {
     }
 }
 
-fn show(json: bool, evicted: Evicted) -> Result {
-    let report = Report { images: evicted.images, objects: evicted.objects, bytes: evicted.bytes };
+fn show(json: bool, evicted: Evicted, committed: Vec<String>) -> Result {
+    let report = Report { images: evicted.images, objects: evicted.objects, bytes: evicted.bytes, committed };
     if json {
         return output::json(&report);
     }
     let counted = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let (images, objects) = (counted(report.images.len() as u64, "image"), counted(report.objects, "object"));
-    output::text(&format!("removed {images} and {objects}, {}\n", size::human(report.bytes)))
+    output::text(&format!("removed {images} and {objects}, {}\n", size::human(report.bytes)))?;
+    match report.committed.len() as u64 {
+        0 => Ok(()),
+        count => output::text(&format!("removed {}\n", counted(count, "committed image"))),
+    }
 }

@@ -29,6 +29,7 @@ struct Report {
     leftover_bytes: u64,
     total_bytes: u64,
     written_bytes: u64,
+    committed_bytes: u64,
     budget_bytes: u64,
     free_floor_bytes: u64,
 }
@@ -59,6 +60,7 @@ fn report(store: String, counted: &Counted) -> Report {
         leftover_bytes: counted.leftover_bytes,
         total_bytes: counted.total(),
         written_bytes: counted.written_bytes,
+        committed_bytes: counted.committed_bytes,
         budget_bytes: counted.budget,
         free_floor_bytes: counted.free_floor,
     }
@@ -75,6 +77,7 @@ fn table(report: &Report) -> String {
     row("set aside", None, report.leftover_bytes);
     row("total", None, report.total_bytes);
     row("written to mounts", None, report.written_bytes);
+    row("committed images", None, report.committed_bytes);
     row("may hold", None, report.budget_bytes);
     row("leaves free on the disk", None, report.free_floor_bytes);
     format!("store {}\n{table}", report.store)
@@ -94,6 +97,7 @@ mod tests {
             image_bytes: 5 << 20,
             leftover_bytes: 0,
             written_bytes: 3 << 20,
+            committed_bytes: 1 << 20,
             budget: 20 << 30,
             free_floor: 1 << 30,
         };

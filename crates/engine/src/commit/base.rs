@@ -1,0 +1,75 @@
+//! [`Base`]: the image that a new one is made of: its manifest and its config, and nothing of its layers.
+
+use bytes::Bytes;
+use tarpon_oci::{Digest, ImageConfig, Manifest, Source, Verified};
+use tarpon_registry::{Repository, ResolvedImage};
+
+use crate::image::{ImageRequest, Pull};
+use crate::protocol::Access;
+use crate::{Engine, Error, ErrorKind, Result, access};
+
+/// An image to put a layer on.
+#[derive(Debug)]
+pub(super) struct Base {
+    pub(super) source: Source,
+    pub(super) manifest: Manifest,
+    pub(super) config: ImageConfig,
+}
+
+impl Base {
+    /// The image that `manifest` names: out of the store, or else from where it came.
+    pub(super) async fn known(engine: &Engine, image: &str, manifest: &Digest, way: &Access) -> Result<Self> {
+        let source = image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
+        if let Some(base) = stored(engine, &source, manifest)? {
+            return Ok(base);
+        }
+        let repository = access::open(image, way).await?;
+        let bytes =
+            repository.manifest(manifest).await.map_err(|error| access::registry("read the manifest", error))?;
+        of_manifest(&repository, source, parsed(bytes)?).await
+    }
+
+    /// The image that is asked for.
+    pub(super) async fn asked(engine: &Engine, request: &ImageRequest) -> Result<Self> {
+        let is_registry = matches!(request.source, Source::Registry(_));
+        if is_registry && matches!(request.pull, Pull::Missing | Pull::Never) {
+            let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
+            let (name, platform) = (request.source.to_string(), request.platform.to_string());
+            let known = engine.store().reference(&name, &platform).map_err(failed)?;
+            if let Some(known) = known
+                && let Some(base) = stored(engine, &request.source, &known.manifest)?
+            {
+                return Ok(base);
+            }
+        }
+        let repository = access::open(&request.text, &request.access).await?;
+        let resolved = access::resolve(&repository, &request.platform).await?;
+        of_manifest(&repository, request.source.clone(), resolved.manifest).await
+    }
+}
+
+async fn of_manifest(repository: &Repository, source: Source, manifest: Manifest) -> Result<Base> {
+    let refused = |error| Error::new(ErrorKind::Refused, "read the manifest", error);
+    manifest.check_image().map_err(refused)?;
+    let resolved = ResolvedImage { manifest, index_digest: None, name: String::new() };
+    let config = access::config(repository, &resolved).await?;
+    Ok(Base { source, manifest: resolved.manifest, config })
+}
+
+/// What the store has of an image; nothing if that is damaged.
+fn stored(engine: &Engine, source: &Source, manifest: &Digest) -> Result<Option<Base>> {
+    let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
+    let store = engine.store();
+    let bytes = (store.image_manifest(manifest).map_err(failed)?, store.image_config(manifest).map_err(failed)?);
+    let (Some(manifest), Some(config)) = bytes else { return Ok(None) };
+    let manifest = parsed(manifest)?;
+    let refused = |error| Error::new(ErrorKind::Refused, "read the image's config", error);
+    manifest.check_image().map_err(refused)?;
+    let config = ImageConfig::parse(config).map_err(refused)?;
+    manifest.check_config(&config).map_err(refused)?;
+    Ok(Some(Base { source: source.clone(), manifest, config }))
+}
+
+fn parsed(bytes: Verified<Bytes>) -> Result<Manifest> {
+    Manifest::parse(bytes).map_err(|error| Error::new(ErrorKind::Refused, "read the manifest", error))
+}

@@ -1,0 +1,180 @@
+//! What overlayfs notes of a file of an upper directory in its extended attributes, and what of them a layer keeps.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use tarpon_layer::Xattr;
+use tarpon_oci::limits;
+
+/// Where the notes of a mount are that root made, and of one that another user did.
+const TRUSTED: &[u8] = b"trusted.overlay.";
+const USER: &[u8] = b"user.overlay.";
+/// Room for the names of a file's attributes: mostly there are few, and Linux takes no more than the last.
+const LIST_BYTES: [usize; 2] = [1 << 10, 64 << 10];
+
+/// The extended attributes of a file in an upper directory.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Marks {
+    /// Those that a layer keeps, by name.
+    pub(super) xattrs: Vec<Xattr>,
+    /// A directory that hides what is below it.
+    pub(super) is_opaque: bool,
+    /// An empty file that stands for a removed name.
+    pub(super) is_whiteout: bool,
+    /// Access control lists, which layers do not have.
+    pub(super) has_acl: bool,
+}
+
+impl Marks {
+    /// Of the file that `file` was opened for, as a path at least.
+    ///
+    /// # Errors
+    /// In words: a note that says that the file is not all that there is to it, or an attribute that cannot be read.
+    pub(super) fn of(file: &OwnedFd) -> Result<Self, String> {
+        // An open path has no attributes itself, and a link is not followed behind this one.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let mut marks = Self::default();
+        for name in names(&path).map_err(|error| format!("list its extended attributes: {error}"))? {
+            marks.note(&name, || {
+                value(&path, &name).map_err(|error| format!("read its attribute {}: {error}", shown(&name)))
+            })?;
+        }
+        marks.xattrs.sort_unstable();
+        Ok(marks)
+    }
+
+    fn note(&mut self, name: &[u8], value: impl FnOnce() -> Result<Option<Vec<u8>>, String>) -> Result<(), String> {
+        let trusted = name.strip_prefix(TRUSTED);
+        if let Some(mark) = trusted.or_else(|| name.strip_prefix(USER)) {
+            if is_ours(trusted.is_some()) {
+                return self.mark(mark, value);
+            }
+            return Err(format!(
+                "it has the mark {} of a mount by {}, and this is run by {}",
+                shown(name),
+                if trusted.is_some() { "root" } else { "another user than root" },
+                if trusted.is_some() { "another user" } else { "root" },
+            ));
+        }
+        if name == b"security.capability" || name.starts_with(b"user.") {
+            if name.contains(&b'=') {
+                return Err(format!("its attribute {} has a = in its name, which a layer cannot hold", shown(name)));
+            }
+            // Gone meanwhile: as if it had never been there.
+            self.xattrs.extend(value()?.map(|value| Xattr { name: name.into(), value: value.into() }));
+        }
+        self.has_acl |= name.starts_with(b"system.posix_acl_");
+        Ok(())
+    }
+
+    /// What overlayfs itself noted. Most is about inode numbers and the like, and of no meaning elsewhere.
+    fn mark(&mut self, mark: &[u8], value: impl FnOnce() -> Result<Option<Vec<u8>>, String>) -> Result<(), String> {
+        match mark {
+            // `x` says only that some files in it are whiteouts by an attribute of theirs.
+            b"opaque" => self.is_opaque = value()?.is_some_and(|value| value == b"y"),
+            b"whiteout" => self.is_whiteout = true,
+            b"metacopy" => {
+                return Err("it holds attributes without data (a mount with metacopy=on wrote it)".to_owned());
+            }
+            b"redirect" => {
+                return Err("it was renamed without its content (a mount with redirect_dir=on wrote it)".to_owned());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Whether overlayfs takes such notes for its own where this process mounts: those of `trusted.` are root's.
+fn is_ours(trusted: bool) -> bool {
+    trusted == rustix::process::geteuid().is_root()
+}
+
+fn names(path: &str) -> rustix::io::Result<Vec<Vec<u8>>> {
+    for bytes in LIST_BYTES {
+        let mut list = vec![0; bytes];
+        match rustix::fs::listxattr(path, &mut list) {
+            Err(Errno::RANGE) => {}
+            // A file system without any.
+            Err(Errno::NOTSUP) => return Ok(Vec::new()),
+            length => {
+                let names = list[..length?].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+                return Ok(names.map(<[u8]>::to_vec).collect());
+            }
+        }
+    }
+    Err(Errno::TOOBIG)
+}
+
+fn value(path: &str, name: &[u8]) -> rustix::io::Result<Option<Vec<u8>>> {
+    // One byte more than a layer may have: whoever writes the layer says so by name.
+    let mut value = vec![0; limits::XATTR_VALUE_BYTES + 1];
+    match rustix::fs::getxattr(path, name, &mut value) {
+        Ok(length) => {
+            value.truncate(length);
+            Ok(Some(value))
+        }
+        Err(Errno::NODATA) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn shown(name: &[u8]) -> String {
+    name.escape_ascii().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn marks(names: &[(&[u8], &[u8])]) -> Result<Marks, String> {
+        let mut marks = Marks::default();
+        for (name, value) in names {
+            marks.note(name, || Ok(Some(value.to_vec())))?;
+        }
+        Ok(marks)
+    }
+
+    fn own(mark: &str) -> Vec<u8> {
+        let prefix = if rustix::process::geteuid().is_root() { TRUSTED } else { USER };
+        [prefix, mark.as_bytes()].concat()
+    }
+
+    #[test]
+    fn a_layer_keeps_what_images_may_set() {
+        let found = marks(&[
+            (b"user.note", b"\0a"),
+            (b"security.capability", b"c"),
+            (b"security.selinux", b"s"),
+            (b"system.posix_acl_access", b"l"),
+            (b"trusted.md5sum", b"t"),
+        ]);
+        let found = found.unwrap();
+        let kept: Vec<&[u8]> = found.xattrs.iter().map(|xattr| &*xattr.name).collect();
+        assert_eq!(kept, [&b"user.note"[..], b"security.capability"]);
+        assert!(found.has_acl && !found.is_opaque && !found.is_whiteout);
+    }
+
+    #[test]
+    fn marks_of_overlayfs_are_understood_or_refused() {
+        let origin = marks(&[(&own("origin"), b"x"), (&own("impure"), b"y"), (&own("overlay.opaque"), b"y")]).unwrap();
+        assert_eq!(origin, Marks::default());
+        assert!(marks(&[(&own("opaque"), b"y")]).unwrap().is_opaque);
+        assert!(!marks(&[(&own("opaque"), b"x")]).unwrap().is_opaque);
+        assert!(marks(&[(&own("whiteout"), b"")]).unwrap().is_whiteout);
+        assert!(marks(&[(&own("metacopy"), b"")]).unwrap_err().contains("without data"));
+        assert!(marks(&[(&own("redirect"), b"/a")]).unwrap_err().contains("without its content"));
+    }
+
+    #[test]
+    fn a_name_that_a_tar_would_cut_is_refused() {
+        assert!(marks(&[(b"user.a=b", b"")]).unwrap_err().contains("user.a=b has a ="));
+    }
+
+    #[test]
+    fn marks_of_another_user_are_refused() {
+        let other = if rustix::process::geteuid().is_root() { USER } else { TRUSTED };
+        let error = marks(&[(&[other, b"opaque"].concat(), b"y")]).unwrap_err();
+        assert!(error.contains("overlay.opaque of a mount by"), "{error}");
+    }
+}

@@ -1,0 +1,337 @@
+//! New images out of what was written over old ones.
+//!
+//! ```text
+//! marks      what overlayfs noted of a file
+//! upper      the upper directory, entry by entry
+//! stream     … as the tar of a layer
+//! base       the image below: manifest and config
+//! change     what the config is to say otherwise
+//! document   config and manifest of the new image
+//! committed  where it is kept until it is pushed
+//! push       its way to a registry
+//! ```
+//!
+//! Nothing of the base's layers is read. They stay where they are, and a push has the registry take them over.
+
+mod base;
+mod change;
+mod committed;
+mod document;
+mod marks;
+mod push;
+mod stream;
+mod upper;
+
+use std::path::{Path, PathBuf};
+
+use tarpon_layer::toc::{Claim, Format};
+use tarpon_layer::write::{EstargzOptions, WriteError, Written, ZstdChunkedOptions, estargz, zstd_chunked};
+use tarpon_mount::Writable;
+use tarpon_oci::media_type::OCI_MANIFEST;
+use tarpon_oci::{Digest, NewDescriptor, Source};
+use tarpon_registry::{AccessOptions, Destination};
+
+use self::base::Base;
+pub use self::change::Change;
+pub use self::committed::{Commits, Committed};
+use self::document::Said;
+pub use self::push::{PushRequest, Pushed, PushedLayer, PushedOutcome};
+use self::stream::LayerTar;
+pub(crate) use self::upper::LeftOut;
+use self::upper::{UpperError, Walk};
+use crate::image::ImageRequest;
+use crate::progress::Progress;
+use crate::protocol::Access;
+use crate::run::changes::Changes;
+use crate::upload;
+use crate::{ContainerName, Engine, Error, ErrorKind, Result};
+
+/// What is committed.
+#[derive(Debug, Clone)]
+pub enum CommitSource {
+    /// What a container wrote.
+    Container(ContainerName),
+    /// What is in an upper directory of overlayfs.
+    Upper {
+        /// The directory.
+        directory: PathBuf,
+        /// The image below it; `None`: a mount of this store that writes there says.
+        base: Option<Box<ImageRequest>>,
+    },
+}
+
+/// What to commit, and what to say of it.
+#[derive(Debug, Clone)]
+pub struct CommitRequest {
+    /// What.
+    pub source: CommitSource,
+    /// Its name: where a push brings it unless told otherwise.
+    pub image: Source,
+    /// How the registry of the image below is got at, if the store does not have its manifest any more.
+    pub access: Access,
+    /// What the layer becomes; `None`: what the layers below are, or else zstd:chunked.
+    pub format: Option<Format>,
+    /// What the config says otherwise.
+    pub changes: Vec<Change>,
+    /// Whose work it is.
+    pub author: Option<String>,
+    /// What was done.
+    pub message: Option<String>,
+    /// When it is made, in seconds since 1970: then no file of the layer is newer. `None`: now.
+    pub timestamp: Option<i64>,
+    /// Whether a container that runs stands still meanwhile.
+    pub pause: bool,
+}
+
+/// What came of a commit.
+#[derive(Debug, Clone)]
+pub struct CommitReport {
+    /// What is kept.
+    pub committed: Committed,
+    /// What the new layer is.
+    pub format: Format,
+    /// Entries of the new layer.
+    pub entries: u64,
+    /// Its bytes, uncompressed.
+    pub uncompressed: u64,
+    /// What was left out and the like, in one line each.
+    pub notes: Vec<String>,
+}
+
+/// An upper directory, and what is known of it.
+struct Work {
+    upper: PathBuf,
+    left_out: LeftOut,
+    base: Base,
+    created_by: String,
+    /// Keeps the container as it is.
+    changes: Option<Changes>,
+    notes: Vec<String>,
+}
+
+/// How a layer is written, and what it may hold.
+#[derive(Debug, Clone, Copy)]
+struct Recipe {
+    format: Format,
+    newest: Option<i64>,
+}
+
+/// A layer that is written.
+struct Layer {
+    written: Written,
+    entries: u64,
+    notes: Vec<String>,
+}
+
+impl Engine {
+    /// Makes an image out of what was written over another one, and keeps it in the store under its name, in the place of what
+    /// had that name. Dropping the future stops it, and nothing is left.
+    ///
+    /// # Errors
+    /// `Refused` for what a layer cannot hold, `NotFound` for containers, directories and images, `Store`.
+    pub async fn commit(&self, request: &CommitRequest, progress: &dyn Progress) -> Result<CommitReport> {
+        let Work { upper, left_out, base, created_by, changes, mut notes } = self.work(request).await?;
+        let format = request.format.unwrap_or_else(|| usual_format(&base));
+        let paused = match &changes {
+            Some(changes) if request.pause => pause(changes, &mut notes),
+            _ => None,
+        };
+        let failed = |error| Error::new(ErrorKind::Store, "keep the new image", error);
+        let staging = Commits::of(self.store()).stage().map_err(failed)?;
+        let layout = kept(tarpon_registry::open_destination(&staging.layout(), &AccessOptions::default()))?;
+        let Layer { written, entries, notes: of_layer } =
+            write(&layout, &upper, left_out, Recipe { format, newest: request.timestamp }).await?;
+        // It may go on: all of it has been read.
+        drop((paused, changes));
+        notes.extend(of_layer);
+        notes.iter().for_each(|note| progress.note(note));
+
+        let said = Said {
+            created: request.timestamp.unwrap_or_else(now),
+            created_by,
+            author: request.author.clone(),
+            comment: request.message.clone(),
+            changes: request.changes.clone(),
+        };
+        let digest = documents(&layout, &base, &written, &said).await?;
+        let size = base.manifest.layers_size() + written.blob.size;
+        let base = (&base.source, *base.manifest.digest());
+        let committed = Committed::new(&request.image, digest, base, written.blob, size);
+        staging.install(&committed).map_err(failed)?;
+        Ok(CommitReport { committed, format, entries, uncompressed: written.uncompressed_size, notes })
+    }
+
+    async fn work(&self, request: &CommitRequest) -> Result<Work> {
+        match &request.source {
+            CommitSource::Container(name) => {
+                let changes = self.container_changes(name)?;
+                let base = Base::known(self, &changes.image, &changes.manifest, &request.access).await?;
+                let mut notes = Vec::new();
+                if !request.pause && changes.is_running() {
+                    notes.push("the container runs on: what it writes meanwhile may be in the layer or not".to_owned());
+                }
+                Ok(Work {
+                    upper: changes.upper.clone(),
+                    left_out: changes.left_out.clone(),
+                    base,
+                    created_by: changes.command.join(" "),
+                    changes: Some(changes),
+                    notes,
+                })
+            }
+            CommitSource::Upper { directory, base } => {
+                let upper = directory.canonicalize().map_err(|error| {
+                    Error::new(ErrorKind::NotFound, format!("find the upper directory {}", directory.display()), error)
+                })?;
+                let mounted = self.mounted_over(&upper)?;
+                let note = "it is mounted: what is written to it meanwhile may be in the layer or not";
+                let notes = mounted.iter().map(|_| note.to_owned()).collect();
+                let base = match (base, mounted) {
+                    (Some(base), _) => Base::asked(self, base).await?,
+                    (None, Some((image, manifest))) => Base::known(self, &image, &manifest, &request.access).await?,
+                    (None, None) => {
+                        let cause = format!("no mount of this store writes to {}", upper.display());
+                        let error = Error::new(ErrorKind::NotFound, "find the image below", cause);
+                        return Err(error.hint("name it with --base IMAGE"));
+                    }
+                };
+                let created_by = "tarpon commit".to_owned();
+                Ok(Work { upper, left_out: LeftOut::default(), base, created_by, changes: None, notes })
+            }
+        }
+    }
+
+    /// The image whose mount writes to this directory, and its manifest.
+    fn mounted_over(&self, upper: &Path) -> Result<Option<(String, Digest)>> {
+        let is_it = |writable: &Writable| matches!(writable, Writable::Upper(directory) if directory.canonicalize().is_ok_and(|it| it == upper));
+        let mounts = self.client().status()?.unwrap_or_default();
+        let found = mounts.into_iter().find(|mount| is_it(&mount.writable));
+        Ok(found.map(|mount| (mount.image, mount.manifest)))
+    }
+}
+
+/// What a name meant before somebody committed another image under it is not what is meant now.
+///
+/// # Errors
+/// The image is in this store alone.
+pub(crate) fn check_not_only_here(store: &tarpon_store::Store, image: &Source) -> Result<()> {
+    match Commits::of(store).find(image)? {
+        Some(Committed { pushed: None, image, .. }) => {
+            let cause = "it was committed here and not pushed, and only what is in a registry can be read lazily";
+            Err(Error::new(ErrorKind::NotFound, "find the image", cause).hint(format!("tarpon push {image}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Holds a running container still, if that can be done.
+fn pause(changes: &Changes, notes: &mut Vec<String>) -> Option<crate::container::Paused> {
+    match changes.pause() {
+        Ok(paused) => paused,
+        Err(error) => {
+            notes.push(format!(
+                "the container runs on, and what it writes meanwhile may be in the layer or not: {error}"
+            ));
+            None
+        }
+    }
+}
+
+/// What the topmost layers below are, so that whoever reads them lazily reads the new one so.
+fn usual_format(base: &Base) -> Format {
+    let of_layer = |layer: &tarpon_oci::Descriptor| match Claim::of(&layer.media_type, &layer.annotations, layer.size) {
+        Ok(Claim::Toc(claim)) => Some(claim.format()),
+        _ => None,
+    };
+    base.manifest.layers.iter().rev().find_map(of_layer).unwrap_or(Format::ZstdChunked)
+}
+
+/// Writes the layer, on a thread of its own, into the layout.
+async fn write(layout: &Destination, upper: &Path, left_out: LeftOut, recipe: Recipe) -> Result<Layer> {
+    let (mut sink, up) = upload::channel();
+    let upper = upper.to_owned();
+    let writing = tokio::task::spawn_blocking(move || {
+        let written = layer(&upper, left_out, recipe, &mut sink);
+        let sent = sink.finish(written.is_ok());
+        let written = written?;
+        sent.map(|()| written).map_err(|error| Failure::Write(WriteError::Blob(error)))
+    });
+    let (pushed, written) = futures::join!(layout.push_stream(up), writing);
+    let written = written.map_err(|error| Error::new(ErrorKind::Other, "write the layer", error))?;
+    match (written, pushed) {
+        // What the disk says is the cause of what the writer says.
+        (Err(Failure::Write(WriteError::Blob(_))), Err(error)) => kept(Err(error)),
+        (Err(failure), _) => Err(failure.outward()),
+        (Ok(_), Err(error)) => kept(Err(error)),
+        (Ok(layer), Ok(blob)) if blob == layer.written.blob => Ok(layer),
+        (Ok(_), Ok(blob)) => {
+            Err(Error::new(ErrorKind::Store, "write the layer", format!("it came to be {}", blob.digest)))
+        }
+    }
+}
+
+/// Why there is no layer.
+enum Failure {
+    Upper(UpperError),
+    Write(WriteError),
+}
+
+impl Failure {
+    fn outward(self) -> Error {
+        const STEP: &str = "make a layer of what was written";
+        match self {
+            Self::Upper(error) => Error::new(ErrorKind::Refused, STEP, error),
+            Self::Write(error @ WriteError::Unrepresentable { .. }) => Error::new(ErrorKind::Refused, STEP, error)
+                .hint("remove or rename it in the container, and commit again"),
+            Self::Write(error) => Error::new(ErrorKind::Refused, STEP, error),
+        }
+    }
+}
+
+fn layer(
+    upper: &Path,
+    left_out: LeftOut,
+    recipe: Recipe,
+    blob: &mut upload::Sink,
+) -> std::result::Result<Layer, Failure> {
+    let mut tar = LayerTar::new(Walk::new(upper, left_out, recipe.newest).map_err(Failure::Upper)?);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let written = match recipe.format {
+        Format::Estargz => estargz(&mut tar, blob, &EstargzOptions { threads, ..EstargzOptions::default() }),
+        Format::ZstdChunked => zstd_chunked(&mut tar, blob, &ZstdChunkedOptions { threads, ..Default::default() }),
+    };
+    if let Some(failure) = tar.failure() {
+        return Err(Failure::Upper(failure));
+    }
+    Ok(Layer { written: written.map_err(Failure::Write)?, entries: tar.entries(), notes: notes(&tar) })
+}
+
+/// What of the directory a layer cannot say.
+fn notes(tar: &LayerTar) -> Vec<String> {
+    let tally = tar.tally();
+    let line = |count: u64, what: &str| (count > 0).then(|| format!("left out {count} {what}"));
+    let nothing = (tar.entries() == 0).then(|| "nothing was written: the new layer is empty".to_owned());
+    let left_out = [
+        line(tally.sockets, "sockets: a layer has none"),
+        line(tally.acls, "files' access control lists: a layer has none, and the files are there"),
+    ];
+    left_out.into_iter().flatten().chain(nothing).collect()
+}
+
+/// Puts config and manifest into the layout; the manifest's digest.
+async fn documents(layout: &Destination, base: &Base, written: &Written, said: &Said) -> Result<Digest> {
+    let mut layer = NewDescriptor::new(written.compression.layer_media_type(), written.blob);
+    layer.annotations.clone_from(&written.annotations);
+    let config = kept(layout.push_bytes(document::config(base, written.diff_id, said)?).await)?;
+    let manifest = document::manifest(base, config, &layer)?;
+    kept(layout.push_manifest(OCI_MANIFEST, manifest, Some(committed::TAG)).await)
+}
+
+/// An error of the layout in the store.
+fn kept<T>(result: std::result::Result<T, tarpon_registry::Error>) -> Result<T> {
+    result.map_err(|error| Error::new(ErrorKind::Store, "keep the new image", error))
+}
+
+fn now() -> i64 {
+    i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,258 @@
+//! A committed image on its way: the new layer is uploaded, those below are taken over where they are.
+//!
+//! A layer below is there already, or the registry takes it over from the base's repository, or, where neither is so, it is streamed from
+//! there to the destination, verified, past the store. The tag is the last thing that is written.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use serde::Serialize;
+use tarpon_fetch::BlobSource;
+use tarpon_oci::media_type::OCI_MANIFEST;
+use tarpon_oci::{Blob, Digest, Document, Manifest, Platform, Source, Verified};
+use tarpon_registry::{AccessOptions, Destination, Repository, ResolvedImage};
+
+use super::committed::{Commits, Held};
+use crate::progress::{Counted, LayerPlan, LayerWay, Progress};
+use crate::protocol::Access;
+use crate::{Engine, Error, ErrorKind, Result, access};
+
+/// Layers that the registry is asked about at once: each is a question or two, without any bytes.
+const QUESTIONS: usize = 8;
+/// Layers that are streamed at once; each takes up to 50 MiB for what an upload may have to send again.
+const STREAMS: usize = 3;
+
+/// What to push, and where to.
+#[derive(Debug, Clone)]
+pub struct PushRequest {
+    /// The name that it was committed under.
+    pub image: Source,
+    /// Where it goes: a registry or an OCI layout, with a tag.
+    pub destination: Source,
+    /// How to get at that, and at the base's repository if it is in the same registry.
+    pub access: Access,
+    /// How to get at the base's repository elsewhere.
+    pub base_access: Access,
+}
+
+/// What a push did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Pushed {
+    /// The name that it was committed under, normalised.
+    pub image: String,
+    /// Where it is now, normalised.
+    pub destination: String,
+    /// Digest of the manifest that has the tag there.
+    pub digest: Digest,
+    /// Its layers, lowest first.
+    pub layers: Vec<PushedLayer>,
+    /// Bytes of the layers that were sent, here and from elsewhere.
+    pub uploaded_bytes: u64,
+    /// Bytes that came from the base's repository.
+    pub downloaded_bytes: u64,
+}
+
+/// One layer of a push.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PushedLayer {
+    /// Its blob.
+    pub digest: Digest,
+    /// Bytes of that.
+    pub size: u64,
+    /// How it came there.
+    pub outcome: PushedOutcome,
+}
+
+/// How a layer came to be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PushedOutcome {
+    /// It was there.
+    WasThere,
+    /// The registry took it over from the base's repository.
+    Mounted,
+    /// It came from the base's repository and went up, because the registry did not take it over.
+    Streamed,
+    /// It is the new layer, and went up from the store.
+    Uploaded,
+}
+
+/// Between whom layers are moved.
+struct Work {
+    destination: Destination,
+    base: Repository,
+    base_source: Source,
+    kept: Repository,
+    new_layer: Digest,
+    progress: Arc<dyn Progress>,
+}
+
+impl Engine {
+    /// Pushes an image that was committed. Dropping the future stops it: what was uploaded stays as blobs that nothing names.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing was committed under the name; `Denied`, `Unavailable` and `Refused` from the registries. Nothing was
+    /// tagged then.
+    pub async fn push(&self, request: &PushRequest, progress: Arc<dyn Progress>) -> Result<Pushed> {
+        let commits = Commits::of(self.store());
+        let held = commits.hold(&request.image)?.ok_or_else(|| unknown(&commits, &request.image))?;
+        let destination = access::open_destination(&request.destination, &request.access)?;
+        let tag = destination.tag().map(str::to_owned).ok_or_else(|| {
+            let cause = "it needs a tag: its digest comes from the commit";
+            Error::new(ErrorKind::Other, "read the destination's name", cause)
+        })?;
+        let kept = tarpon_registry::open(&held.layout(), &AccessOptions::default()).await;
+        let work = Work {
+            base: base_repository(&held, request)?,
+            base_source: parse(&held.committed.base)?,
+            kept: kept.map_err(stored)?,
+            new_layer: held.committed.layer,
+            destination,
+            progress,
+        };
+        let (manifest, config) = work.documents(&held.committed.digest).await?;
+        let layers = work.layers(&manifest).await?;
+        let failed = |what: &str| {
+            let step = format!("push {what}");
+            move |error| access::registry(step, error)
+        };
+        work.destination.push_bytes(config).await.map_err(failed("the config"))?;
+        let bytes = Bytes::clone(&manifest.bytes);
+        let digest = work.destination.push_manifest(OCI_MANIFEST, bytes, Some(&tag)).await;
+        let digest = digest.map_err(failed(&format!("the manifest as {tag}")))?;
+        let noted = commits.note_pushed(&held, work.destination.name());
+        noted.map_err(|error| Error::new(ErrorKind::Store, "note that it was pushed", error))?;
+        self.forget_meaning(work.destination.name(), &digest)?;
+        let is_sent = |layer: &&PushedLayer| matches!(layer.outcome, PushedOutcome::Streamed | PushedOutcome::Uploaded);
+        Ok(Pushed {
+            image: held.committed.image.clone(),
+            destination: work.destination.name().to_owned(),
+            digest,
+            uploaded_bytes: layers.iter().filter(is_sent).map(|layer| layer.size).sum(),
+            downloaded_bytes: work.base.stats().bytes,
+            layers,
+        })
+    }
+}
+
+impl Engine {
+    /// What the store knows the name to mean is not what it means from now on.
+    fn forget_meaning(&self, name: &str, digest: &Digest) -> Result<()> {
+        let failed = |error| Error::new(ErrorKind::Store, "note what the name means now", error);
+        let known = self.store().references().map_err(failed)?;
+        for reference in known.iter().filter(|reference| reference.source == name) {
+            self.store().set_reference(name, &reference.platform, digest).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Work {
+    /// The manifest, and the config that it names, as they were committed.
+    async fn documents(&self, digest: &Digest) -> Result<(Manifest, Bytes)> {
+        let refused = |cause: String| Error::new(ErrorKind::Store, "read the committed image", cause);
+        let manifest = match self.kept.root(&Platform::host()).await.map_err(stored)? {
+            Document::Manifest(manifest) if manifest.digest() == digest => manifest,
+            _ => return Err(refused("its manifest is another one than was committed".to_owned())),
+        };
+        let image = ResolvedImage { manifest, index_digest: None, name: String::new() };
+        let config = self.kept.config(&image).await.map_err(stored)?;
+        Ok((image.manifest, Verified::into_inner(config.bytes)))
+    }
+
+    /// Brings all layers there: first those that take no bytes, then the others.
+    async fn layers(&self, manifest: &Manifest) -> Result<Vec<PushedLayer>> {
+        let blobs: Vec<Blob> = manifest.layers.iter().map(|layer| layer.blob()).collect();
+        let asked: Vec<BoxFuture<'_, Result<Option<PushedOutcome>>>> =
+            blobs.iter().enumerate().map(|(number, blob)| self.without_bytes(number, *blob).boxed()).collect();
+        let asked: Vec<Option<PushedOutcome>> = stream::iter(asked).buffered(QUESTIONS).try_collect().await?;
+        let plan = |(number, (blob, outcome)): (usize, (&Blob, &Option<PushedOutcome>))| LayerPlan {
+            number,
+            digest: blob.digest,
+            size: blob.size,
+            way: if outcome.is_some() { LayerWay::Local } else { LayerWay::Whole },
+        };
+        let plan: Vec<LayerPlan> = blobs.iter().zip(&asked).enumerate().map(plan).collect();
+        self.progress.resolved(manifest.digest(), &plan);
+        let moved: Vec<BoxFuture<'_, Result<PushedLayer>>> = blobs
+            .iter()
+            .zip(asked)
+            .enumerate()
+            .map(|(number, (blob, outcome))| self.moved(number, *blob, outcome).boxed())
+            .collect();
+        stream::iter(moved).buffered(STREAMS).try_collect().await
+    }
+
+    /// Whether a layer is there, or the registry takes it over.
+    async fn without_bytes(&self, number: usize, blob: Blob) -> Result<Option<PushedOutcome>> {
+        let failed = |error| access::registry(step("look for", number, &blob.digest), error);
+        if self.destination.has_blob(blob).await.map_err(failed)? {
+            return Ok(Some(PushedOutcome::WasThere));
+        }
+        let is_taken_over = match &self.base_source {
+            Source::Registry(from) if blob.digest != self.new_layer => {
+                self.destination.mount_blob(blob, from).await.map_err(failed)?
+            }
+            _ => false,
+        };
+        Ok(is_taken_over.then_some(PushedOutcome::Mounted))
+    }
+
+    /// Sends a layer, unless it is there by now.
+    async fn moved(&self, number: usize, blob: Blob, outcome: Option<PushedOutcome>) -> Result<PushedLayer> {
+        let done = |outcome| PushedLayer { digest: blob.digest, size: blob.size, outcome };
+        if let Some(outcome) = outcome {
+            return Ok(done(outcome));
+        }
+        let (source, outcome): (Arc<dyn BlobSource>, _) = match blob.digest == self.new_layer {
+            true => (self.kept.blobs(), PushedOutcome::Uploaded),
+            false => (self.base.blobs(), PushedOutcome::Streamed),
+        };
+        let source = Counted { source, progress: self.progress.clone(), number };
+        let copied = self.destination.copy_blob(blob, Arc::new(source)).await;
+        copied.map_err(|error| match (outcome, error) {
+            (PushedOutcome::Uploaded, error @ tarpon_registry::Error::Source(_)) => {
+                stored(error).hint("it is damaged: commit again")
+            }
+            (_, error) => access::registry(step("push", number, &blob.digest), error),
+        })?;
+        self.progress.layer_done(number);
+        Ok(done(outcome))
+    }
+}
+
+/// "push layer 3 (sha256:…)", as people count.
+fn step(doing: &str, number: usize, digest: &Digest) -> String {
+    format!("{doing} layer {} ({digest})", number + 1)
+}
+
+/// Where the layers below are. Nothing is asked yet.
+fn base_repository(held: &Held, request: &PushRequest) -> Result<Repository> {
+    let base = &held.committed.base;
+    let is_same = match (parse(base)?, &request.destination) {
+        (Source::Registry(from), Source::Registry(to)) => from.registry() == to.registry(),
+        _ => false,
+    };
+    access::open_later(base, if is_same { &request.access } else { &request.base_access })
+}
+
+fn parse(image: &str) -> Result<Source> {
+    image.parse().map_err(|error| Error::new(ErrorKind::Store, "read the base's name", error))
+}
+
+/// The commit itself cannot be read.
+fn stored(error: tarpon_registry::Error) -> Error {
+    Error::new(ErrorKind::Store, "read the committed image", error)
+}
+
+fn unknown(commits: &Commits, image: &Source) -> Error {
+    let known: Vec<String> = commits.list().unwrap_or_default().into_iter().map(|found| found.image).collect();
+    let error = Error::new(ErrorKind::NotFound, "look in the store", format!("nothing was committed as {image}"));
+    match known.is_empty() {
+        true => error.hint("`tarpon commit CONTAINER IMAGE` makes an image of what a container wrote"),
+        false => error.hint(format!("committed are: {}", known.join(", "))),
+    }
+}

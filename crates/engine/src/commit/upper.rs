@@ -1,0 +1,348 @@
+//! [`Walk`]: an upper directory, entry by entry, in the order and the words of a layer.
+//!
+//! The directory is somebody else's, and a container may still write to it. So every name is looked up in the directory that
+//! is open already and never by its whole path, links are not followed, and what a name means is asked of the one file that
+//! was opened. The way down is a stack and no recursion.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
+use tarpon_layer::tar::TarKind;
+use tarpon_layer::{Attributes, Device, Timestamp};
+use tarpon_oci::limits;
+
+use super::marks::Marks;
+
+/// Begins the name of an entry that removes another one.
+const WHITEOUT: &[u8] = b".wh.";
+/// Hides what is below in its directory.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// Of the root, where nobody said otherwise: an entry for it would say nothing.
+const ROOT_MODE: u16 = 0o755;
+
+/// What of an upper directory is no part of the layer. Paths have no slash at their ends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// Where something was mounted: an empty file or directory there was made to mount it.
+    pub(crate) mount_points: BTreeSet<Vec<u8>>,
+    /// Volumes: data, and all that is in them.
+    pub(crate) volumes: BTreeSet<Vec<u8>>,
+}
+
+/// Why an upper directory cannot be a layer.
+#[derive(Debug, thiserror::Error)]
+#[error("/{}: {why}", .path.escape_ascii())]
+pub(super) struct UpperError {
+    /// From the upper directory; empty for itself.
+    path: Vec<u8>,
+    why: String,
+}
+
+impl UpperError {
+    pub(super) fn changed(path: &[u8]) -> Self {
+        Self { path: path.to_vec(), why: "it became shorter while it was read".to_owned() }
+    }
+
+    pub(super) fn unreadable(path: &[u8], error: &std::io::Error) -> Self {
+        failed(path, "read it", error)
+    }
+}
+
+/// An entry of the layer.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// As tars have it: a directory ends with a slash.
+    pub(super) name: Vec<u8>,
+    pub(super) kind: TarKind,
+    /// Target of a link.
+    pub(super) link: Vec<u8>,
+    pub(super) attributes: Attributes,
+    /// Of a file, and its content.
+    pub(super) size: u64,
+    pub(super) content: Option<File>,
+}
+
+/// What was found on the way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Sockets, which a layer cannot hold.
+    pub(super) sockets: u64,
+    /// Files with access control lists, which a layer cannot hold.
+    pub(super) acls: u64,
+}
+
+pub(super) struct Walk {
+    /// Directories that are being walked, the innermost last.
+    open: Vec<Directory>,
+    left_out: LeftOut,
+    /// Files are no newer than this.
+    newest: Option<i64>,
+    /// The first name of each file that has several.
+    linked: HashMap<(u64, u64), Vec<u8>>,
+    /// Entries of the layer that a name makes besides its own.
+    ahead: Option<Entry>,
+    tally: Tally,
+}
+
+struct Directory {
+    path: Vec<u8>,
+    directory: OwnedFd,
+    /// Names that are still to come, the next one last.
+    names: Vec<OsString>,
+}
+
+/// A name that was looked up.
+struct Found {
+    path: Vec<u8>,
+    file: OwnedFd,
+    stat: Stat,
+}
+
+impl Walk {
+    /// Begins with the upper directory at `path`. Nothing is newer in the layer than `newest`, in seconds since 1970.
+    pub(super) fn new(path: &Path, left_out: LeftOut, newest: Option<i64>) -> Result<Self, UpperError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let file =
+            rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(b"", "open it", error))?;
+        let mut walk =
+            Self { open: Vec::new(), left_out, newest, linked: HashMap::new(), ahead: None, tally: Tally::default() };
+        walk.ahead = walk.root(Found::of(Vec::new(), file)?)?;
+        Ok(walk)
+    }
+
+    pub(super) fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// The next entry; none at the end.
+    pub(super) fn next(&mut self) -> Result<Option<Entry>, UpperError> {
+        loop {
+            if let Some(entry) = self.ahead.take() {
+                return Ok(Some(entry));
+            }
+            let Some(innermost) = self.open.last_mut() else { return Ok(None) };
+            let Some(name) = innermost.names.pop() else {
+                self.open.pop();
+                continue;
+            };
+            let Some(found) = innermost.find(&name)? else { continue };
+            if let Some(entry) = self.entry(name.as_bytes(), found)? {
+                return Ok(Some(entry));
+            }
+        }
+    }
+
+    /// The upper directory itself: an entry only if somebody changed what is usual. That it is opaque overlayfs does not look at.
+    fn root(&mut self, found: Found) -> Result<Option<Entry>, UpperError> {
+        let marks = found.marks()?;
+        let entry = self.described(&found, b"./".to_vec(), TarKind::Directory, marks);
+        let Attributes { mode, uid, gid, xattrs, .. } = &entry.attributes;
+        let is_usual = (*mode, *uid, *gid) == (ROOT_MODE, 0, 0) && xattrs.is_empty();
+        let directory = found.list()?;
+        self.open.push(directory);
+        Ok((!is_usual).then_some(entry))
+    }
+
+    /// What becomes of a name.
+    fn entry(&mut self, name: &[u8], found: Found) -> Result<Option<Entry>, UpperError> {
+        if self.left_out.volumes.contains(&found.path) {
+            return Ok(None);
+        }
+        if name.starts_with(WHITEOUT) {
+            let why = "a name that begins with .wh. means a removal in a layer, and can be no file of its own";
+            return Err(found.refused(why));
+        }
+        let kind = FileType::from_raw_mode(found.stat.st_mode);
+        let device = device(&found.stat);
+        if kind == FileType::CharacterDevice && (device.major, device.minor) == (0, 0) {
+            return Ok(Some(whiteout(&found.path, name)));
+        }
+        if kind == FileType::Socket {
+            self.tally.sockets += 1;
+            return Ok(None);
+        }
+        let marks = found.marks()?;
+        self.tally.acls += u64::from(marks.has_acl);
+        match kind {
+            FileType::Directory => self.directory(found, marks),
+            FileType::RegularFile if marks.is_whiteout && found.stat.st_size == 0 => {
+                Ok(Some(whiteout(&found.path, name)))
+            }
+            FileType::RegularFile => self.file(&found, marks),
+            FileType::Symlink => self.other(&found, TarKind::Symlink, marks).map(Some),
+            FileType::CharacterDevice => self.other(&found, TarKind::CharDevice(device), marks).map(Some),
+            FileType::BlockDevice => self.other(&found, TarKind::BlockDevice(device), marks).map(Some),
+            FileType::Fifo => self.other(&found, TarKind::Fifo, marks).map(Some),
+            _ => Err(found.refused("it is of a kind that nobody knows")),
+        }
+    }
+
+    fn directory(&mut self, found: Found, marks: Marks) -> Result<Option<Entry>, UpperError> {
+        if self.open.len() > limits::PATH_DEPTH {
+            return Err(found.refused("directories lie in each other more deeply than an image may have them"));
+        }
+        let is_opaque = marks.is_opaque;
+        let entry = self.described(&found, [&found.path[..], b"/"].concat(), TarKind::Directory, marks);
+        let is_mount_point = self.left_out.mount_points.contains(&found.path);
+        let directory = found.list()?;
+        if is_mount_point && directory.names.is_empty() && !is_opaque {
+            return Ok(None);
+        }
+        if is_opaque {
+            self.ahead = Some(removal([&directory.path[..], b"/", OPAQUE].concat()));
+        }
+        self.open.push(directory);
+        Ok(Some(entry))
+    }
+
+    fn file(&mut self, found: &Found, marks: Marks) -> Result<Option<Entry>, UpperError> {
+        if found.stat.st_size == 0 && self.left_out.mount_points.contains(&found.path) {
+            return Ok(None);
+        }
+        if let Some(entry) = self.link(found) {
+            return Ok(Some(entry));
+        }
+        let content = found.open(OFlags::RDONLY).map_err(|error| found.failed("open it", error))?;
+        // Of what is open now, in case it grows.
+        let stat = rustix::fs::fstat(&content).map_err(|error| found.failed("look at it", error))?;
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let entry = self.described(found, found.path.clone(), TarKind::File, marks);
+        Ok(Some(Entry { size, content: Some(content.into()), ..entry }))
+    }
+
+    fn other(&mut self, found: &Found, kind: TarKind, marks: Marks) -> Result<Entry, UpperError> {
+        if let Some(entry) = self.link(found) {
+            return Ok(entry);
+        }
+        let mut entry = self.described(found, found.path.clone(), kind, marks);
+        if kind == TarKind::Symlink {
+            let target = rustix::fs::readlinkat(&found.file, "", Vec::new());
+            entry.link = target.map_err(|error| found.failed("read the link", error))?.into_bytes();
+        }
+        Ok(entry)
+    }
+
+    /// Another name of a file that was there already. The first name is noted.
+    fn link(&mut self, found: &Found) -> Option<Entry> {
+        if found.stat.st_nlink < 2 {
+            return None;
+        }
+        let inode = (found.stat.st_dev, found.stat.st_ino);
+        match self.linked.get(&inode) {
+            None => {
+                self.linked.insert(inode, found.path.clone());
+                None
+            }
+            Some(first) => {
+                let link = first.clone();
+                let entry = self.described(found, found.path.clone(), TarKind::HardLink, Marks::default());
+                Some(Entry { link, ..entry })
+            }
+        }
+    }
+
+    fn described(&self, found: &Found, name: Vec<u8>, kind: TarKind, marks: Marks) -> Entry {
+        let mtime = Timestamp {
+            seconds: found.stat.st_mtime,
+            nanoseconds: u32::try_from(found.stat.st_mtime_nsec).unwrap_or(0),
+        };
+        let newest = self.newest.map(|seconds| Timestamp { seconds, nanoseconds: 0 });
+        let attributes = Attributes {
+            mode: u16::try_from(found.stat.st_mode & 0o7777).unwrap_or(0),
+            uid: found.stat.st_uid,
+            gid: found.stat.st_gid,
+            mtime: newest.map_or(mtime, |newest| mtime.min(newest)),
+            xattrs: marks.xattrs,
+        };
+        Entry { name, kind, link: Vec::new(), attributes, size: 0, content: None }
+    }
+}
+
+impl Directory {
+    /// Looks a name up; nothing if it is gone meanwhile.
+    fn find(&self, name: &OsStr) -> Result<Option<Found>, UpperError> {
+        let path = match self.path.is_empty() {
+            true => name.as_bytes().to_vec(),
+            false => [&self.path[..], b"/", name.as_bytes()].concat(),
+        };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.directory, name, flags, Mode::empty()) {
+            Ok(file) => Found::of(path, file).map(Some),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(error) => Err(failed(&path, "open it", error)),
+        }
+    }
+}
+
+impl Found {
+    fn of(path: Vec<u8>, file: OwnedFd) -> Result<Self, UpperError> {
+        let stat = rustix::fs::fstat(&file).map_err(|error| failed(&path, "look at it", error))?;
+        Ok(Self { path, file, stat })
+    }
+
+    fn marks(&self) -> Result<Marks, UpperError> {
+        Marks::of(&self.file).map_err(|why| self.refused(&why))
+    }
+
+    /// Opens it for more than to be looked at.
+    fn open(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        reopened(self.file.as_fd(), flags)
+    }
+
+    /// What is in the directory, to be walked in order of names.
+    fn list(self) -> Result<Directory, UpperError> {
+        let directory = self.open(OFlags::RDONLY | OFlags::DIRECTORY).map_err(|error| self.failed("open it", error))?;
+        let list = || -> rustix::io::Result<Vec<OsString>> {
+            let mut names = Vec::new();
+            for entry in rustix::fs::Dir::read_from(&directory)? {
+                let name = entry?.file_name().to_bytes().to_vec();
+                if name != b"." && name != b".." {
+                    names.push(OsString::from_vec(name));
+                }
+            }
+            Ok(names)
+        };
+        let mut names = list().map_err(|error| self.failed("list it", error))?;
+        names.sort_unstable_by(|one, other| other.cmp(one));
+        Ok(Directory { path: self.path, directory, names })
+    }
+
+    fn refused(&self, why: &str) -> UpperError {
+        UpperError { path: self.path.clone(), why: why.to_owned() }
+    }
+
+    fn failed(&self, doing: &str, error: impl std::fmt::Display) -> UpperError {
+        failed(&self.path, doing, error)
+    }
+}
+
+/// The same file, opened anew: whatever is at its name now.
+fn reopened(file: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn failed(path: &[u8], doing: &str, error: impl std::fmt::Display) -> UpperError {
+    UpperError { path: path.to_vec(), why: format!("cannot {doing}: {error}") }
+}
+
+fn device(stat: &Stat) -> Device {
+    Device { major: rustix::fs::major(stat.st_rdev), minor: rustix::fs::minor(stat.st_rdev) }
+}
+
+/// The removal of what is at `path`, whose last part is `name`.
+fn whiteout(path: &[u8], name: &[u8]) -> Entry {
+    let directory = &path[..path.len() - name.len()];
+    removal([directory, WHITEOUT, name].concat())
+}
+
+/// Whose, and since when, does not matter of what is not there.
+fn removal(name: Vec<u8>) -> Entry {
+    let attributes = Attributes { mode: 0o600, ..Attributes::default() };
+    Entry { name, kind: TarKind::File, link: Vec::new(), attributes, size: 0, content: None }
+}

@@ -1,0 +1,274 @@
+//! Commits and pushes with a registry that does what a script says.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::{Value, json};
+use tarpon_engine::oci::{Compression, Document, Platform, Source, media_type};
+use tarpon_engine::{
+    Access, CommitReport, CommitRequest, CommitSource, Commits, Committed, Engine, EngineOptions, Error, ErrorKind,
+    ImageRequest, IndexChoice, LayerFormat, Pull, PushRequest, Pushed, PushedOutcome, Silent,
+};
+use tarpon_registry::AccessOptions;
+use tarpon_registry::serve::Contents;
+use tarpon_testkit::layers::{Dialect, Image, ImageBuilder, Item, Layer, tar};
+use tarpon_testkit::registry::{Auth, FakeRegistry, Fault};
+use tarpon_testkit::server::TestServer;
+use tempfile::TempDir;
+
+/// A registry with an image, a store, and an upper directory over the image.
+struct Lab {
+    folder: TempDir,
+    engine: Engine,
+    registry: Arc<FakeRegistry>,
+    server: TestServer,
+}
+
+impl Lab {
+    async fn new(auth: Auth) -> Self {
+        let mut contents = Contents::new();
+        let image = image();
+        for blob in image.blobs().into_values() {
+            contents.add_blob(blob);
+        }
+        contents.add_manifest(Some(("base", "v1")), media_type::OCI_MANIFEST, image.manifest.clone());
+        let registry = Arc::new(FakeRegistry::new(contents, auth, None));
+        let server = TestServer::start(registry.clone()).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let options = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
+        let lab = Self { engine: Engine::open(options).unwrap(), folder, registry, server };
+        std::fs::create_dir_all(lab.upper().join("dir")).unwrap();
+        std::fs::set_permissions(lab.upper(), PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::write(lab.upper().join("dir/new"), "new").unwrap();
+        mknodat(CWD, lab.upper().join("old"), FileType::CharacterDevice, Mode::empty(), 0).unwrap();
+        lab
+    }
+
+    fn upper(&self) -> PathBuf {
+        self.folder.path().join("upper")
+    }
+
+    fn at(&self, name: &str) -> Source {
+        format!("{}/{name}", self.server.host()).parse().unwrap()
+    }
+
+    fn layout(&self) -> Source {
+        format!("oci:{}:v1", self.folder.path().join("layout").display()).parse().unwrap()
+    }
+
+    fn base(&self) -> ImageRequest {
+        let source = self.at("base:v1");
+        ImageRequest {
+            text: source.to_string(),
+            source,
+            platform: "linux/amd64".parse().unwrap(),
+            platform_named: false,
+            index: IndexChoice::None,
+            profile: None,
+            pull: Pull::Missing,
+            access: Access::default(),
+        }
+    }
+
+    fn request(&self, name: &Source) -> CommitRequest {
+        CommitRequest {
+            source: CommitSource::Upper { directory: self.upper(), base: Some(Box::new(self.base())) },
+            image: name.clone(),
+            access: Access::default(),
+            format: None,
+            changes: Vec::new(),
+            author: None,
+            message: None,
+            timestamp: Some(1_700_000_000),
+            pause: true,
+        }
+    }
+
+    async fn commit(&self, name: &Source) -> CommitReport {
+        self.engine.commit(&self.request(name), &Silent).await.unwrap()
+    }
+
+    async fn push(&self, name: &Source, to: &Source) -> Result<Pushed, Error> {
+        let request = PushRequest {
+            image: name.clone(),
+            destination: to.clone(),
+            access: Access::default(),
+            base_access: Access::default(),
+        };
+        self.engine.push(&request, Arc::new(Silent)).await
+    }
+
+    fn committed(&self) -> Vec<Committed> {
+        Commits::of(self.engine.store()).list().unwrap()
+    }
+}
+
+fn layer() -> Layer {
+    let items = [Item::file("old", "old"), Item::directory("dir/"), Item::file("dir/kept", vec![7; 100_000])];
+    Layer::plain(&tar(&items, Dialect::Pax), Compression::Gzip)
+}
+
+fn image() -> Image {
+    ImageBuilder::new().layer(layer()).config("Cmd", json!(["serve"])).config("Odd", json!([1.5])).build()
+}
+
+async fn document(image: &Source) -> Option<Value> {
+    let repository = tarpon_registry::open(image, &AccessOptions::default()).await.ok()?;
+    match repository.root(&Platform::host()).await.ok()? {
+        Document::Manifest(manifest) => serde_json::from_slice(&manifest.bytes).ok(),
+        Document::Index(_) => None,
+    }
+}
+
+fn outcomes(pushed: &Pushed) -> Vec<PushedOutcome> {
+    pushed.layers.iter().map(|layer| layer.outcome).collect()
+}
+
+fn files(folder: &Path) -> usize {
+    std::fs::read_dir(folder)
+        .map(|entries| entries.filter(|entry| entry.as_ref().unwrap().file_name() != ".lock").count())
+        .unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_image_is_the_old_one_with_a_layer_more() {
+    let lab = Lab::new(Auth::Anonymous).await;
+    let name = lab.at("new:v1");
+    for format in [LayerFormat::Estargz, LayerFormat::ZstdChunked] {
+        let request = CommitRequest { format: Some(format), message: Some("why".into()), ..lab.request(&name) };
+        let report = lab.engine.commit(&request, &Silent).await.unwrap();
+        assert_eq!((report.format, report.entries), (format, 3));
+        let pushed = lab.push(&name, &name).await.unwrap();
+        assert_eq!(pushed.digest, report.committed.digest);
+        assert_eq!(outcomes(&pushed), [PushedOutcome::WasThere, PushedOutcome::Uploaded]);
+        assert_eq!(pushed.downloaded_bytes, 0);
+
+        let manifest = document(&name).await.unwrap();
+        assert_eq!(manifest["layers"].as_array().unwrap().len(), 2);
+        let repository = tarpon_registry::open(&name, &AccessOptions::default()).await.unwrap();
+        let image = repository.resolve(&"linux/amd64".parse().unwrap()).await.unwrap();
+        let config: Value = serde_json::from_slice(&repository.config(&image).await.unwrap().bytes).unwrap();
+        assert_eq!(config["config"], json!({"Cmd": ["serve"], "Odd": [1.5]}));
+        assert_eq!(config["created"], "2023-11-14T22:13:20Z");
+        let history = config["history"].as_array().unwrap();
+        assert_eq!(history.len(), 2, "as many entries as layers: {history:?}");
+        assert_eq!(history[1]["comment"], "why");
+
+        let prepared = lab
+            .engine
+            .prepare(&ImageRequest { text: name.to_string(), source: name.clone(), ..lab.base() }, &Silent)
+            .await
+            .unwrap();
+        let tree = lab.engine.open_tree(&prepared).unwrap();
+        assert!(tree.find(b"old").is_err() && tree.find(b"dir/kept").is_ok() && tree.find(b"dir/new").is_ok());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_registry_does_not_take_over_is_streamed_past_the_store() {
+    let lab = Lab::new(Auth::Anonymous).await;
+    let name = lab.at("new:v1");
+    lab.commit(&name).await;
+    let pushed = lab.push(&name, &lab.layout()).await.unwrap();
+    assert_eq!(outcomes(&pushed), [PushedOutcome::Streamed, PushedOutcome::Uploaded]);
+    assert_eq!(pushed.downloaded_bytes, pushed.layers[0].size);
+    assert!(document(&lab.layout()).await.is_some());
+
+    // Another registry than the base's.
+    let other = Lab::new(Auth::Anonymous).await;
+    let pushed = lab.push(&name, &other.at("copied:v1")).await.unwrap();
+    assert_eq!(pushed.layers.len(), 2);
+    assert!(document(&other.at("copied:v1")).await.is_some());
+    assert_eq!(other.registry.open_uploads(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_that_fails_shows_nothing_and_can_be_repeated() {
+    let lab = Lab::new(Auth::Anonymous).await;
+    let name = lab.at("new:v1");
+    let report = lab.commit(&name).await;
+    let before = lab.committed();
+    for status in [403, 404] {
+        // Two questions about layers, and the upload is refused.
+        lab.server.script([Fault::Pass, Fault::Pass, Fault::Status(status)]);
+        let error = lab.push(&name, &name).await.unwrap_err();
+        assert!(error.step.starts_with("push layer 2"), "{error}");
+        assert!(document(&name).await.is_none(), "{status}");
+    }
+    assert_eq!(lab.committed(), before, "it was not pushed");
+    lab.server.script([Fault::Pass, Fault::Pass, Fault::Pass, Fault::TakeAndBreak(100)]);
+    let pushed = lab.push(&name, &name).await.unwrap();
+    assert_eq!(pushed.digest, report.committed.digest);
+    assert_eq!(lab.committed()[0].pushed, Some(name.to_string()));
+    assert_eq!(lab.registry.open_uploads(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_push_is_told_so() {
+    let open = Lab::new(Auth::Anonymous).await;
+    let closed = Lab::new(Auth::Basic).await;
+    let name = open.at("new:v1");
+    open.commit(&name).await;
+    let error = open.push(&name, &closed.at("new:v1")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Denied, "{error}");
+    assert!(error.hint.unwrap().contains("log in"));
+    let error = closed.engine.commit(&closed.request(&name), &Silent).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Denied, "the base's manifest is not to be had: {error}");
+    assert_eq!(files(&closed.engine.store().commits_folder()), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_files_and_words_give_the_same_digest() {
+    let lab = Lab::new(Auth::Anonymous).await;
+    let first = lab.commit(&lab.at("a:v1")).await.committed.digest;
+    let again = lab.commit(&lab.layout()).await.committed.digest;
+    assert_eq!(first, again);
+    let other = CommitRequest { author: Some("somebody".into()), ..lab.request(&lab.at("a:v1")) };
+    assert_ne!(lab.engine.commit(&other, &Silent).await.unwrap().committed.digest, first);
+    assert_eq!(lab.committed().len(), 2, "the same name is replaced");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_only_here_is_no_image_to_be_mounted() {
+    let lab = Lab::new(Auth::Anonymous).await;
+    let name = lab.at("new:v1");
+    lab.commit(&name).await;
+    let request = ImageRequest { text: name.to_string(), source: name.clone(), ..lab.base() };
+    let error = lab.engine.prepare(&request, &Silent).await.unwrap_err();
+    assert!(error.cause.contains("not pushed") && error.hint.unwrap().contains("tarpon push"));
+    lab.push(&name, &name).await.unwrap();
+    lab.engine.prepare(&request, &Silent).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_that_was_damaged_in_the_store_is_not_pushed() {
+    let lab = Lab::new(Auth::Anonymous).await;
+    let name = lab.at("new:v1");
+    let report = lab.commit(&name).await;
+    let hex = report.committed.layer.hex();
+    let commits = lab.engine.store().commits_folder();
+    let place =
+        std::fs::read_dir(&commits).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir()).unwrap();
+    let blob = place.join("blobs/sha256").join(hex);
+    let mut bytes = std::fs::read(&blob).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&blob, bytes).unwrap();
+    let error = lab.push(&name, &name).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Store, "{error}");
+    assert!(error.hint.unwrap().contains("commit again"));
+    assert!(document(&name).await.is_none());
+    assert_eq!(lab.registry.open_uploads(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upper_that_is_no_layer_leaves_nothing() {
+    let lab = Lab::new(Auth::Anonymous).await;
+    std::fs::write(lab.upper().join("dir/.wh.x"), "").unwrap();
+    let error = lab.engine.commit(&lab.request(&lab.at("new:v1")), &Silent).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Refused);
+    assert!(error.cause.starts_with("/dir/.wh.x: "), "{error}");
+    assert_eq!(files(&lab.engine.store().commits_folder()), 0);
+}
