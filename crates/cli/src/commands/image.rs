@@ -153,7 +153,6 @@ impl ImageOptions {
 
     /// What these options ask for.
     pub(crate) fn request(&self, image: ImageName) -> tarpon_engine::Result<ImageRequest> {
-        let registry = self.registry.clone();
         Ok(ImageRequest {
             text: image.text,
             source: image.source,
@@ -162,12 +161,7 @@ impl ImageOptions {
             pull: self.pull.into(),
             index: self.index()?,
             profile: self.profile(),
-            access: Access {
-                creds: registry.creds.map(|creds| creds.0),
-                authfiles: registry.authfile.map_or_else(auth_files, |file| vec![file]),
-                cert_dir: registry.cert_dir,
-                tls_verify: registry.tls_verify,
-            },
+            access: self.registry.clone().access(),
         })
     }
 
@@ -210,7 +204,7 @@ impl From<PullWhen> for Pull {
 
 /// How to talk to the registry.
 #[derive(Debug, Clone, Args)]
-struct RegistryOptions {
+pub(super) struct RegistryOptions {
     /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
     #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = path())]
     authfile: Option<PathBuf>,
@@ -224,6 +218,17 @@ struct RegistryOptions {
     /// Folder with the registry's CA certificates (*.crt) and client certificates (*.cert, *.key)
     #[arg(long, value_name = "DIR", help_heading = REGISTRY_OPTIONS, value_parser = path())]
     cert_dir: Option<PathBuf>,
+}
+
+impl RegistryOptions {
+    pub(super) fn access(self) -> Access {
+        Access {
+            creds: self.creds.map(|creds| creds.0),
+            authfiles: self.authfile.map_or_else(auth_files, |file| vec![file]),
+            cert_dir: self.cert_dir,
+            tls_verify: self.tls_verify,
+        }
+    }
 }
 
 /// `USER:PASSWORD`, which never shows in a debug print.

@@ -202,6 +202,7 @@ mod tests {
             }],
             backfill: None,
             podman: None,
+            layers: None,
             fallbacks: vec!["layer 2 has no table of contents: streamed once".into()],
             alive: true,
             problem: None,

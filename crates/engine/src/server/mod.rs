@@ -9,6 +9,7 @@ mod client;
 mod early;
 mod hints;
 mod images;
+mod layers;
 mod listen;
 mod memo;
 mod metrics;
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use client::Client;
-pub(crate) use client::READY;
+pub(crate) use client::{READY, read_line};
 use mounts::Mounts;
 use signals::Signals;
 use tarpon_mount::Unmounted;
@@ -186,7 +187,7 @@ async fn maintain(mounts: Arc<Mounts>) {
         tokio::time::sleep(MAINTENANCE).await;
         let kept = mounts.clone();
         let done = tokio::task::spawn_blocking(move || {
-            kept.shelf().tidy();
+            kept.tidy();
             kept.store().maintain()
         })
         .await;
