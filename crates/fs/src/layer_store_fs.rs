@@ -415,3 +415,177 @@ impl Operations for LayerStoreFs {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::FutureExt;
+    use tarpon_testkit::entries::{file, layer};
+
+    use super::*;
+
+    const NAME: &str = "localhost:5000/debian:multi";
+
+    /// Knows one layer, after it was looked for.
+    struct One {
+        known: Mutex<bool>,
+        shown: ShownLayer,
+        looked: AtomicUsize,
+        uses: Mutex<Vec<(LayerKey, Use)>>,
+    }
+
+    fn key() -> LayerKey {
+        LayerKey { image: NAME.parse().unwrap(), digest: Digest::of(b"layer") }
+    }
+
+    struct Shared(Arc<One>);
+
+    impl Layers for Shared {
+        fn get(&self, asked: &LayerKey) -> Option<ShownLayer> {
+            (*self.0.known.lock() && *asked == key()).then(|| self.0.shown.clone())
+        }
+
+        fn find(&self, _: &LayerKey) -> BoxFuture<'static, ()> {
+            let one = self.0.clone();
+            async move {
+                one.looked.fetch_add(1, Ordering::Relaxed);
+                *one.known.lock() = true;
+            }
+            .boxed()
+        }
+
+        fn used(&self, key: &LayerKey, change: Use) -> BoxFuture<'static, ()> {
+            self.0.uses.lock().push((key.clone(), change));
+            futures::future::ready(()).boxed()
+        }
+
+        fn blob(&self, _: &LayerKey, offset: u64, length: u32) -> BoxFuture<'static, Result<Bytes, Errno>> {
+            futures::future::ready(Ok(Bytes::from(format!("{offset}+{length}")))).boxed()
+        }
+    }
+
+    fn store() -> (Arc<One>, LayerStoreFs) {
+        let layers = [layer([file("f", "abc")])];
+        let tree = Bytes::from(tarpon_tree::erofs::write(&tarpon_tree::merge(&layers).unwrap()));
+        let shown = ShownLayer {
+            diff: Arc::new(DiffFs::alone(tree).unwrap()),
+            info: Bytes::from_static(b"{}"),
+            blob_size: 1000,
+        };
+        let (known, looked, uses) = Default::default();
+        let one = Arc::new(One { known, shown, looked, uses });
+        (one.clone(), LayerStoreFs::new(Arc::new(Shared(one)), Timestamp::default()))
+    }
+
+    fn image_name() -> String {
+        BASE64_STANDARD.encode(NAME)
+    }
+
+    /// Looks the path up as the kernel does: it waits first where it has to.
+    fn find(files: &LayerStoreFs, path: &[&str]) -> Result<Attr, Errno> {
+        path.iter().try_fold(files.attributes(NodeId::ROOT)?, |at, name| {
+            if let Some(wait) = files.before_lookup(at.node, name.as_bytes()) {
+                wait.now_or_never().unwrap();
+            }
+            files.lookup(at.node, name.as_bytes())
+        })
+    }
+
+    #[test]
+    fn directories_are_there_for_who_asks_and_a_layer_is_looked_for_when_its_names_are() {
+        let (one, files) = store();
+        let (image, digest) = (image_name(), key().digest.to_string());
+        assert_eq!(image, "bG9jYWxob3N0OjUwMDAvZGViaWFuOm11bHRp");
+        assert_eq!(find(&files, &[&image, &digest]).unwrap().kind, Kind::Directory);
+        assert_eq!(one.looked.load(Ordering::Relaxed), 0, "nobody was asked for that");
+        assert_eq!(find(&files, &[&image, &digest, "use"]), Err(Errno::NotFound));
+        assert_eq!(one.looked.load(Ordering::Relaxed), 0);
+        assert_eq!(find(&files, &[&image, &digest, "diff", "f"]).unwrap().size, 3);
+        let info = find(&files, &[&image, &digest, "info"]).unwrap();
+        assert_eq!((info.size, files.held(info.node).unwrap()), (2, Bytes::from_static(b"{}")));
+        let blob = find(&files, &[&image, &digest, "blob"]).unwrap();
+        assert_eq!((blob.size, files.content(blob.node).unwrap().size), (1000, 1000));
+        let read = files.streamed(blob.node, 7, 9).unwrap().now_or_never().unwrap().unwrap();
+        assert_eq!((read, files.held(blob.node)), (Bytes::from_static(b"7+9"), None));
+        assert_eq!(one.looked.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn what_is_no_reference_or_no_digest_is_not_there_and_nobody_is_asked() {
+        let (one, files) = store();
+        let encoded = |text: &str| BASE64_STANDARD.encode(text);
+        for name in ["", ".", "pool", "x y", &encoded("lower/UPPER"), &encoded("-"), &key().digest.to_string()] {
+            assert_eq!(find(&files, &[name]), Err(Errno::NotFound), "{name}");
+        }
+        for name in ["diff", "sha256:0", "sha512:00", &encoded(NAME)] {
+            assert_eq!(find(&files, &[&image_name(), name]), Err(Errno::NotFound), "{name}");
+        }
+        let other = Digest::of(b"another").to_string();
+        assert_eq!(find(&files, &[&image_name(), &other, "diff"]), Err(Errno::NotFound));
+        assert_eq!(one.looked.load(Ordering::Relaxed), 1, "for the last one alone");
+    }
+
+    #[test]
+    fn making_use_and_removing_a_layer_count_and_are_answered_as_if_nothing_was_there() {
+        let (one, files) = store();
+        let image = find(&files, &[&image_name()]).unwrap().node;
+        let digest = key().digest.to_string();
+        let layer = find(&files, &[&image_name(), &digest]).unwrap().node;
+        let attempt = |parent, name: &str, what| {
+            files.attempted(parent, name.as_bytes(), what).map(|answer| answer.now_or_never().unwrap())
+        };
+        assert_eq!(attempt(layer, "use", Attempt::Create), Some(Errno::NotFound));
+        assert_eq!(attempt(image, &digest, Attempt::RemoveDirectory), Some(Errno::NotFound));
+        assert_eq!(*one.uses.lock(), [(key(), Use::More), (key(), Use::Less)]);
+        for (parent, name, what) in [
+            (layer, "other", Attempt::Create),
+            (layer, "diff", Attempt::RemoveDirectory),
+            (image, "use", Attempt::Create),
+            (image, "diff", Attempt::RemoveDirectory),
+            (NodeId::ROOT, "use", Attempt::Create),
+        ] {
+            assert_eq!(attempt(parent, name, what), None, "{name}: not allowed");
+        }
+        assert!(files.is_told_of_attempts());
+    }
+
+    #[test]
+    fn nodes_live_as_long_as_the_kernel_knows_them_and_layers_longer() {
+        let (_, files) = store();
+        let (image, digest) = (image_name(), key().digest.to_string());
+        let file = find(&files, &[&image, &digest, "diff", "f"]).unwrap().node;
+        let info = find(&files, &[&image, &digest, "info"]).unwrap().node;
+        let layer = find(&files, &[&image, &digest]).unwrap().node;
+        files.forget(layer, 3);
+        assert!(files.held(info).is_some(), "one of its files is known");
+        files.forget(info, 1);
+        assert_eq!(files.attributes(layer), Err(Errno::Stale));
+        assert_eq!(files.attributes(file).unwrap().size, 3);
+        assert!(files.lasts(file) && !files.lasts(layer));
+        assert_ne!(find(&files, &[&image, &digest]).unwrap().node, layer, "it is another one");
+        assert_eq!(find(&files, &[&image, &digest, "diff", "f"]).unwrap().node, file, "it is the same");
+        let image = find(&files, &[&image]).unwrap().node;
+        files.forget(image, 100);
+        assert_eq!(files.nodes.lock().names.len(), 1);
+    }
+
+    #[test]
+    fn own_directories_list_nothing_and_layers_what_is_in_them() {
+        let (_, files) = store();
+        let (image, digest) = (image_name(), key().digest.to_string());
+        let names = |path: &[&str]| {
+            let mut names = Vec::new();
+            let mut take = |entry: DirEntry<'_>| {
+                names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+                Take::More
+            };
+            files.read_dir(find(&files, path).unwrap().node, 0, &mut take).unwrap();
+            names
+        };
+        for path in [&[][..], &[&*image], &[&*image, &*digest]] {
+            assert_eq!(names(path), [".", ".."]);
+        }
+        assert_eq!(names(&[&image, &digest, "diff"]), [".", "..", "f"]);
+    }
+}

@@ -123,12 +123,8 @@ impl Offered {
             let tree = [layer([file("f", content)])];
             let tree = Bytes::from(tarpon_tree::erofs::write(&tarpon_tree::merge(&tree).unwrap()));
             let digest = |what: &str| Digest::of(format!("{what} {content}").as_bytes());
-            let form = LayerForm {
-                blob: digest("blob"),
-                claimed: digest("claimed"),
-                toc: Some(digest("toc")),
-                ..LayerForm::test(digest("id"), digest("stands in"), false)
-            };
+            let mut form = LayerForm::test(digest("id"), digest("stands in"), false);
+            (form.blob, form.claimed, form.toc) = (digest("blob"), digest("claimed"), Some(digest("toc")));
             OfferedLayer { form, diff: Arc::new(DiffFs::alone(tree).unwrap()) }
         };
         Self { layers: contents.iter().map(layer).collect(), hidden: None }

@@ -237,15 +237,15 @@ mod tests {
         let file = folder.path().join("storage.conf");
         fs::write(&file, LEAST).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        let done = change(&file, Path::new(STORE), false).unwrap();
+        let done = change(&file, Path::new(STORE), None, false).unwrap();
         assert!(done.changed);
         let backup = done.backup.unwrap();
         assert_eq!(fs::read_to_string(&backup).unwrap(), LEAST);
         for kept in [&file, &backup] {
             assert_eq!(fs::metadata(kept).unwrap().permissions().mode() & 0o777, 0o600);
         }
-        assert!(!change(&file, Path::new(STORE), false).unwrap().changed);
-        let undone = change(&file, Path::new(STORE), true).unwrap();
+        assert!(!change(&file, Path::new(STORE), None, false).unwrap().changed);
+        let undone = change(&file, Path::new(STORE), None, true).unwrap();
         assert_eq!(fs::read_to_string(undone.backup.unwrap()).unwrap(), LEAST, "not what we made of it");
     }
 
@@ -253,14 +253,28 @@ mod tests {
     fn a_file_that_was_not_there_before_is_gone_after_unless_somebody_wrote_into_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("storage.conf");
-        assert!(change(&file, Path::new(STORE), false).unwrap().changed);
-        assert!(change(&file, Path::new(STORE), true).unwrap().changed);
+        assert!(change(&file, Path::new(STORE), None, false).unwrap().changed);
+        assert!(change(&file, Path::new(STORE), None, true).unwrap().changed);
         assert!(!file.exists());
-        assert!(!change(&file, Path::new(STORE), true).unwrap().changed);
-        change(&file, Path::new(STORE), false).unwrap();
+        assert!(!change(&file, Path::new(STORE), None, true).unwrap().changed);
+        change(&file, Path::new(STORE), None, false).unwrap();
         let mine = "\n# Mine.\n";
         fs::write(&file, fs::read_to_string(&file).unwrap() + mine).unwrap();
-        assert!(change(&file, Path::new(STORE), true).unwrap().changed);
+        assert!(change(&file, Path::new(STORE), None, true).unwrap().changed);
         assert!(fs::read_to_string(&file).unwrap().ends_with(mine));
+    }
+
+    #[test]
+    fn the_store_of_layers_is_named_with_its_option_and_goes_with_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("storage.conf");
+        fs::write(&file, LEAST).unwrap();
+        let layers = Path::new("/var/lib/tarpon/podman-layers");
+        assert!(change(&file, Path::new(STORE), Some(layers), false).unwrap().changed);
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains("additionallayerstores = [\"/var/lib/tarpon/podman-layers:ref\"]\n"), "{text}");
+        assert!(text.contains("additionalimagestores = [\"/var/lib/tarpon/podman\"]\n"), "{text}");
+        change(&file, Path::new(STORE), Some(layers), true).unwrap();
+        assert!(!fs::read_to_string(&file).unwrap().contains("tarpon"));
     }
 }

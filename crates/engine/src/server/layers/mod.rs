@@ -358,3 +358,6 @@ fn backfill(diff_ids: DiffIds) -> Backfill {
         DiffIds::Claimed => Backfill::Idle,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,13 +19,19 @@ impl LayerShelf {
         };
         // Neither is anything read from the disk under it.
         let mut all: Vec<_> = images.iter().map(|(request, image)| describe(request, image, alive)).collect();
-        all.extend(settings.map(|settings| MountStatus {
+        let store = settings.map(|settings| MountStatus {
             mode: MODE.to_owned(),
             alive,
             server: std::process::id(),
             fallbacks: self.finding.problems(),
+            // Of all its images.
+            image_bytes: all.iter().map(|image| image.image_bytes).sum(),
+            fetched_bytes: all.iter().map(|image| image.fetched_bytes).sum(),
+            requests: all.iter().map(|image| image.requests).sum(),
+            failed_reads: all.iter().map(|image| image.failed_reads).sum(),
             ..described(&settings)
-        }));
+        });
+        all.extend(store);
         // Not under the lock: who ends a completion asks, under theirs, whether its image is shown here.
         all.iter_mut().for_each(|status| status.backfill = self.backfills.status(&status.manifest));
         all
