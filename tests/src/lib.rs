@@ -2,5 +2,6 @@
 
 pub mod dump;
 pub mod expected;
+pub mod podman;
 pub mod real;
 pub mod tarpon;

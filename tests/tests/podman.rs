@@ -1,102 +1,46 @@
 //! Real Podman on images that tarpon shows it: listed, run, built on and pulled, and what becomes of all that when the server dies.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::{Command, Output};
 
-use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
-use tarpon_tests::dump::{Dump, dump};
 use tarpon_tests::expected::Expected;
+use tarpon_tests::podman::{Podman, wait_until};
 use tarpon_tests::real::{self, run};
-use tarpon_tests::tarpon::Tarpon;
 
-/// How long the guard of a killed server may take to unmount, and a server to end.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// A private mount namespace with the cgroups that crun wants.
-const ALONE: &str = "umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup; exec \"$@\"";
+/// A store that shows images to Podman.
+struct Bed(Podman);
 
-/// A store, and a Podman that was told of it.
-struct Bed {
-    tarpon: Tarpon,
-    registry: String,
-    /// Of a short name: Podman wants its runroot within 50 bytes.
-    podman: tempfile::TempDir,
+impl std::ops::Deref for Bed {
+    type Target = Podman;
+
+    fn deref(&self) -> &Podman {
+        &self.0
+    }
 }
 
 impl Bed {
     /// Unless these tests cannot run here.
     fn new() -> Option<Self> {
-        let lacking = || (!real::have(&["podman", "buildah", "unshare"])).then(|| "no podman or buildah".to_owned());
-        if let Some(reason) = real::missing().or_else(lacking) {
-            println!("skipped: {reason}");
-            return None;
-        }
-        let podman = tempfile::Builder::new().prefix("tp-").tempdir_in("/tmp").unwrap();
-        let bed = Self { tarpon: Tarpon::new().unwrap(), registry: real::registry()?, podman };
-        let at = |name: &str| bed.podman.path().join(name).display().to_string();
-        let text =
-            format!("[storage]\ndriver = \"overlay\"\nrunroot = \"{}\"\ngraphroot = \"{}\"\n", at("run"), at("root"));
-        std::fs::write(bed.conf(), text).unwrap();
-        bed.tarpon.run("podman", &["setup", "--file", bed.conf().to_str().unwrap()]).unwrap();
-        Some(bed)
-    }
-
-    fn conf(&self) -> PathBuf {
-        self.podman.path().join("storage.conf")
-    }
-
-    fn image(&self, name: &str) -> String {
-        format!("{}/dev/{name}", self.registry)
+        Podman::new(&[]).map(Self)
     }
 
     fn add(&self, name: &str) {
         self.tarpon.run("podman", &["add", "--quiet", "--tls-verify=false", &self.image(name)]).unwrap();
     }
 
-    fn command(&self, program: &[&str]) -> Command {
-        let mut command = Command::new("unshare");
-        command.args(["-m", "--propagation", "slave", "sh", "-c", ALONE, "sh"]).args(program);
-        command.env("CONTAINERS_STORAGE_CONF", self.conf()).stdin(Stdio::null());
-        command
-    }
-
-    fn podman(&self, arguments: &[&str]) -> String {
-        run(&mut self.command(&[&["podman", "--cgroup-manager", "cgroupfs"], arguments].concat())).unwrap()
-    }
-
-    /// Runs a container; `options` go before the image.
-    fn container(&self, options: &[&str], image: &str, program: &[&str]) -> String {
-        let limits = ["--cgroups=disabled", "--ulimit", "nproc=1000:1000", "--ulimit", "nofile=1000:1000"];
-        let first = ["run", "--rm", "--network", "none", "--pull", "never", "--entrypoint", ""];
-        self.podman(&[&first, &limits[..], options, &[image], program].concat())
-    }
-
-    fn images(&self) -> Vec<Value> {
-        let listed: Value = serde_json::from_str(&self.podman(&["images", "--format", "json"])).unwrap();
-        listed.as_array().unwrap().clone()
-    }
-
-    /// Layers in Podman's own store.
+    /// How many layers are in Podman's own store.
     fn own_layers(&self) -> usize {
-        let text = std::fs::read_to_string(self.podman.path().join("root/overlay-layers/layers.json"));
-        let layers: Value = serde_json::from_str(&text.unwrap_or_else(|_| "[]".to_owned())).unwrap();
-        layers.as_array().unwrap().len()
+        self.0.own_layers().len()
+    }
+
+    fn is_mounted(&self) -> bool {
+        self.0.is_mounted("podman")
     }
 
     fn place(&self) -> PathBuf {
         self.tarpon.store().join("podman").canonicalize().unwrap()
-    }
-
-    fn is_mounted(&self) -> bool {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        mounts.contains(&format!(" {} ", self.place().display()))
-    }
-
-    fn kill_server(&self) {
-        let pid = self.tarpon.status().unwrap()[0]["server"].as_i64().expect("a server");
-        kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
     }
 
     /// Images as `images.json` has them.
@@ -108,23 +52,6 @@ impl Bed {
     fn layers(&self) -> Vec<Value> {
         let text = std::fs::read(self.place().join("overlay-layers/layers.json")).unwrap();
         serde_json::from_slice::<Value>(&text).unwrap().as_array().unwrap().clone()
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        let _ = self.command(&["podman", "--cgroup-manager", "cgroupfs", "rm", "--all", "--force", "-t", "0"]).output();
-        let _ = self.tarpon.output("podman", &["rm", "--all", "--force"]);
-        let _ = rustix::mount::unmount(self.tarpon.store().join("podman"), UnmountFlags::DETACH);
-        let _ = rustix::mount::unmount(self.podman.path().join("root/overlay"), UnmountFlags::DETACH);
-    }
-}
-
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -169,7 +96,7 @@ fn what_is_built_on_an_image_holds_what_is_new_and_pulls_find_the_layers_here() 
     let Some(bed) = Bed::new() else { return };
     for name in ["redis:gzip", "redis:estargz"] {
         bed.add(name);
-        let folder = bed.podman.path().join("build");
+        let folder = bed.folder.path().join("build");
         std::fs::create_dir_all(&folder).unwrap();
         let text = format!("FROM {}\nRUN echo built > /etc/built && rm /etc/passwd-\n", bed.image(name));
         std::fs::write(folder.join("Containerfile"), text).unwrap();
@@ -220,35 +147,6 @@ fn user_namespaces_see_their_own_owners() {
     assert_eq!(words, ["0", "100000", "1000", "0", "own"]);
 }
 
-/// What overlayfs shows of the layer `top` and those below it.
-fn stack(bed: &Bed, top: &str) -> Dump {
-    let overlay = bed.place().join("overlay");
-    let read = |name: &str| std::fs::read_to_string(overlay.join(top).join(name)).unwrap_or_default();
-    let links = [format!("l/{}", read("link")), read("lower")].join(":");
-    let links = links.trim_end_matches(':').split(':');
-    let lower: Vec<_> = links.map(|link| overlay.join(link).display().to_string()).collect();
-    if let [only] = &lower[..] {
-        // One layer alone is no overlay.
-        return dump(Path::new(only)).unwrap();
-    }
-    let target = bed.podman.path().join("stack");
-    std::fs::create_dir_all(&target).unwrap();
-    let options = std::ffi::CString::new(format!("lowerdir={}", lower.join(":"))).unwrap();
-    rustix::mount::mount("overlay", &target, "overlay", MountFlags::RDONLY, options.as_c_str()).unwrap();
-    let seen = dump(&target);
-    rustix::mount::unmount(&target, UnmountFlags::empty()).unwrap();
-    seen.unwrap()
-}
-
-/// `is_merged`: the topmost layer shows all of them, so that links are counted over all.
-fn assert_shows(expected: &Expected, seen: &Dump, is_merged: bool, what: &str) {
-    let mut wrong = expected.differences("gzip", seen);
-    // Overlayfs gives the counts of the layer that a file is in, where a name may have been removed by a layer above.
-    wrong.retain(|found| is_merged || found.field != "nlink");
-    let shown: Vec<String> = wrong.iter().take(20).map(ToString::to_string).collect();
-    assert!(wrong.is_empty(), "{what}: {} differences:\n{}", wrong.len(), shown.join("\n"));
-}
-
 #[test]
 fn the_layers_make_the_image_in_both_forms() {
     let Some(bed) = Bed::new() else { return };
@@ -265,14 +163,15 @@ fn the_layers_make_the_image_in_both_forms() {
         let mut images = listed.iter();
         let image = images.find(|image| image["names"][0] == full.as_str()).unwrap();
         let top = image["layer"].as_str().unwrap();
-        assert_shows(&expected, &stack(&bed, top), true, name);
+        let overlay = bed.place().join("overlay");
+        expected.assert_stack(&bed.stack(&overlay, top), "gzip", true, name);
         let record = layers.iter().find(|layer| layer["id"] == top).unwrap();
         let is_same =
             |layer: &&Value| layer["diff-digest"] == record["diff-digest"] && layer["parent"] == record["parent"];
         let first = layers.iter().find(is_same).unwrap()["id"].as_str().unwrap();
         let is_only = layers.iter().filter(is_same).count() == 1;
         assert_eq!(is_only, first == top, "who looks for a layer's digest finds it alone");
-        assert_shows(&expected, &stack(&bed, first), is_only, &format!("{name}, each layer alone"));
+        expected.assert_stack(&bed.stack(&overlay, first), "gzip", is_only, &format!("{name}, each layer alone"));
     }
 }
 
@@ -281,7 +180,7 @@ fn podman_goes_on_when_the_server_is_killed_and_images_come_back() {
     let Some(bed) = Bed::new() else { return };
     bed.add("debian-base:gzip");
     assert!(bed.is_mounted());
-    bed.kill_server();
+    bed.signal_server(Signal::KILL);
     wait_until("the guard unmounts", || !bed.is_mounted());
     assert_eq!(bed.images().len(), 0);
     bed.podman(&["ps", "--all"]);
@@ -291,8 +190,7 @@ fn podman_goes_on_when_the_server_is_killed_and_images_come_back() {
     assert_eq!(bed.images().len(), 1);
     bed.container(&[], &bed.image("debian-base:gzip"), &["true"]);
     // An orderly end is no wish to have the images gone.
-    let pid = bed.tarpon.status().unwrap()[0]["server"].as_i64().unwrap();
-    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::TERM).unwrap();
+    bed.signal_server(Signal::TERM);
     wait_until("the server ends", || !bed.is_mounted());
     wait_until("it is recovered", || bed.tarpon.run("recover", &[]).is_ok() && bed.is_mounted());
     assert_eq!(bed.images().len(), 1);

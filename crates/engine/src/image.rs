@@ -107,6 +107,7 @@ impl Prepared {
             metrics: None,
             trace: None,
             podman: None,
+            layers: None,
             fallbacks: self.fallbacks.clone(),
         }
     }

@@ -72,12 +72,12 @@ pub use index::{BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer};
 pub use inspect::{Inspection, LayerInspection};
 pub use lock_file::LockFile;
 pub use namespaces::Namespaces;
-pub use podman::{PodmanImage, PodmanNames, PodmanWish, Setup, guard};
+pub use podman::{PodmanImage, PodmanNames, PodmanVersion, PodmanWish, Setup, guard, offer};
 pub use prepare::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
-    Access, Backfill, BackfillState, BackfillStatus, LayerVerification, MountAccount, MountRequest, MountStatus,
-    Request, Response,
+    Access, Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, MountAccount, MountRequest,
+    MountStatus, Request, Response,
 };
 pub use record::{RecordRequest, Recorded, Until};
 pub use rootfs::{Rootfs, RootfsRequest};

@@ -1,5 +1,6 @@
 //! What a client and the store's server say to each other: one JSON object a line, over a Unix socket in the store.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -156,8 +157,38 @@ pub struct MountRequest {
     /// It is not mounted but shown to Podman, under these names; the mount point says where it is in Podman's store.
     #[serde(default)]
     pub podman: Option<PodmanNames>,
+    /// It is Podman's store of layers, or an image in it; the mount point says where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<LayersPart>,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
+}
+
+/// What of Podman's store of layers is meant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LayersPart {
+    /// All of it.
+    Store {
+        /// Which diffIDs Podman is told.
+        diff_ids: DiffIds,
+    },
+    /// An image whose layers are shown.
+    Image {
+        /// How often Podman uses which, by the digests that it asks by.
+        uses: BTreeMap<Digest, u64>,
+    },
+}
+
+/// Which diffIDs Podman is told of layers that it asks for by their blobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiffIds {
+    /// Those of layers that were hashed here; of others, digests that no layer has.
+    #[default]
+    Hashed,
+    /// Those that the images' configs claim. They are checked in the background.
+    Claimed,
 }
 
 /// Whether and how a mounted image is completed in the background.
@@ -255,6 +286,9 @@ pub struct MountStatus {
     /// The container that it is the root of, if it is one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
+    /// What of Podman's store of layers it is, if it is any of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<LayersPart>,
     /// How far the image's bytes are verified, one word a layer.
     pub verification: Vec<LayerVerification>,
     /// The completion in the background, if there is one.

@@ -1,13 +1,14 @@
 //! [`Operations`]: the few things that the kernel may ask of a file system here.
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 
 use crate::{Attr, Content, DirEntry, Errno, NodeId};
 
 /// A read-only file system, without its bytes (those are read through [`crate::Reads`]). Every call answers from
 /// memory: none may wait for the disk or the network, because a process that waits in a lookup cannot be killed.
 ///
-/// Everything that would change something is refused before it gets here.
+/// Everything that would change something is refused, most of it before it gets here.
 pub trait Operations: Send + Sync + 'static {
     /// The inode that `name` names in the directory `parent`. Each success is one reference that `forget` gives back.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr, Errno>;
@@ -61,8 +62,39 @@ pub trait Operations: Send + Sync + 'static {
         self.has_xattrs()
     }
 
+    /// What to wait for before `name` is looked up in `parent`, where that has to be found out first. It ends in less than two
+    /// minutes, whatever happens: who waits in a lookup cannot be killed. `None`: nothing.
+    fn before_lookup(&self, _parent: NodeId, _name: &[u8]) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
+
+    /// The bytes of a file that are neither held nor those of an object, from `offset` on. Ends within the same time. `None`: they are.
+    fn streamed(&self, _node: NodeId, _offset: u64, _length: u32) -> Option<BoxFuture<'static, Result<Bytes, Errno>>> {
+        None
+    }
+
+    /// Somebody wants to change something, which never happens but may mean something: the answer. `None`: it means nothing.
+    fn attempted(&self, _parent: NodeId, _name: &[u8], _what: Attempt) -> Option<BoxFuture<'static, Errno>> {
+        None
+    }
+
+    /// Whether attempts to change something mean something here. Else the kernel is told that nothing can be changed, and
+    /// refuses them by itself.
+    fn is_told_of_attempts(&self) -> bool {
+        false
+    }
+
     /// Figures for `statfs`.
     fn totals(&self) -> Totals;
+}
+
+/// What somebody tries to do to a name in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempt {
+    /// Make a file of this name.
+    Create,
+    /// Remove the directory of this name.
+    RemoveDirectory,
 }
 
 /// Whether a directory's reader has room for more entries.

@@ -66,9 +66,12 @@ impl Connection {
             .text("user_id", "0")?
             .text("group_id", "0")?
             .flag("allow_other")?
-            .flag("default_permissions")?
-            .flag("ro")?;
-        let mount = context.mount(attributes | MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+            .flag("default_permissions")?;
+        // Read-only, the kernel refuses to change anything without a word to us.
+        let mount = match adapter.is_told_of_attempts() {
+            true => context.mount(attributes)?,
+            false => context.flag("ro")?.mount(attributes | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
+        };
         let watched = Watched::of(&adapter);
         let session = Session::from_fd(adapter, device.into(), SessionACL::All, session_config())
             .map_err(|error| io_step("start serving FUSE", &error))?;

@@ -79,7 +79,8 @@ impl Host {
         }
     }
 
-    /// Mounts a file system of the caller's on `mountpoint`, read-only, with the objects of this host. Needs root.
+    /// Mounts a file system of the caller's on `mountpoint`, with the objects of this host: read-only, unless attempts to change
+    /// something mean something there. Needs root.
     pub fn mount_files(&self, files: Arc<dyn Operations>, mountpoint: &Path) -> Result<Mounted, MountError> {
         let mountpoint = mountpoint::prepare(mountpoint)?;
         self.look_around()?;

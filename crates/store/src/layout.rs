@@ -29,9 +29,11 @@ pub(crate) const OBJECT_MODE: u32 = 0o444;
 
 /// Where Podman's view of the store is mounted.
 const PODMAN: &str = "podman";
+/// Where Podman looks for single layers.
+const PODMAN_LAYERS: &str = "podman-layers";
 
 const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
-const OTHER_NAMES: [&str; 13] = [
+const OTHER_NAMES: [&str; 14] = [
     "version",
     "state",
     "clean",
@@ -44,6 +46,7 @@ const OTHER_NAMES: [&str; 13] = [
     CONTAINERS,
     COMMITS,
     PODMAN,
+    PODMAN_LAYERS,
     settings::FILE,
 ];
 
@@ -130,6 +133,10 @@ impl Layout {
 
     pub(crate) fn podman(&self) -> PathBuf {
         self.name(PODMAN)
+    }
+
+    pub(crate) fn podman_layers(&self) -> PathBuf {
+        self.name(PODMAN_LAYERS)
     }
 
     pub(crate) fn root(&self) -> &Path {

@@ -96,6 +96,11 @@ impl Store {
         self.shared.layout.podman()
     }
 
+    /// Where Podman's store of single layers is mounted; nothing else is kept there.
+    pub fn podman_layers_folder(&self) -> PathBuf {
+        self.shared.layout.podman_layers()
+    }
+
     /// The folder of complete objects: a data-only lower layer for overlayfs.
     pub fn objects_folder(&self) -> PathBuf {
         self.shared.layout.name("objects")

@@ -8,7 +8,8 @@
 //! place of each object. [`erofs::write`] gives the image that the kernel mounts and that [`erofs::Image`] reads where
 //! it lies, so that both mount modes show one tree.
 //!
-//! [`delta`] goes the other way: what one layer adds to those below, as an overlayfs wants it.
+//! [`delta`] goes the other way: what one layer adds to those below, as an overlayfs wants it. With [`underlay`] below it, that is
+//! the layer by itself.
 //!
 //! Pure: no I/O, no clock, no randomness that shows; the same layers give the same bytes.
 
@@ -19,6 +20,7 @@ mod kind;
 mod merge;
 mod objects;
 mod tree;
+mod underlay;
 mod xattr;
 
 pub use delta::delta;
@@ -27,3 +29,4 @@ pub use kind::Kind;
 pub use merge::{MergeError, Problem, merge};
 pub use objects::Object;
 pub use tree::{Counts, DentryId, Inode, Tree};
+pub use underlay::underlay;

@@ -4,7 +4,7 @@
 
 use tarpon_layer::LayerIndex;
 use tarpon_testkit::entries::{dir, file, layer, link, opaque, symlink, whiteout};
-use tarpon_tree::{Kind, Tree, delta, erofs, merge};
+use tarpon_tree::{Kind, Tree, delta, erofs, merge, underlay};
 
 /// The difference that the topmost layer makes: for each name its kind, `W` for a whiteout, `D` for an opaque directory.
 fn topmost(layers: &[LayerIndex]) -> Vec<String> {
@@ -93,4 +93,39 @@ fn links_of_one_layer_stay_links_and_one_to_below_is_a_file_of_its_own() {
     let names: Vec<_> = delta.walk().map(|at| (delta.path(at), delta.inode(at).links())).collect();
     assert_eq!(names, [(b"".to_vec(), 2), (b"g".to_vec(), 1), (b"h".to_vec(), 2), (b"i".to_vec(), 2)]);
     assert_eq!(delta.objects().len(), 2);
+}
+
+/// What the layer is by itself.
+fn by_itself(only: LayerIndex) -> Vec<String> {
+    let root = dir("").mode(0o1777).entry.attributes;
+    let layers = [underlay(&only, root), only];
+    let (below, merged) = (merge(&layers[..1]).unwrap(), merge(&layers).unwrap());
+    let delta = delta(&layers, &below, &merged);
+    assert_eq!(delta.inode(delta.root()).attributes().mode, 0o1777, "the root that the layer does not list");
+    let image = erofs::Image::open(erofs::write(&delta)).unwrap();
+    image.check().unwrap();
+    lines(&delta, &image)
+}
+
+#[test]
+fn a_layer_by_itself_removes_what_it_names_whatever_lies_below_and_nothing_else() {
+    let only = layer([dir("a"), file("a/new", "1"), whiteout("a/f"), whiteout("b/c/d"), whiteout("e")]);
+    let seen = by_itself(only);
+    assert_eq!(seen, ["d /", "d /a", "W /a/f", "f /a/new", "d /b", "d /b/c", "W /b/c/d", "W /e"]);
+}
+
+#[test]
+fn a_layer_by_itself_hides_what_lies_below_directories_that_it_makes_anew() {
+    for marker in [opaque("a"), whiteout("a")] {
+        let only = layer([marker, dir("a"), file("a/f", "1"), whiteout("a/g")]);
+        assert_eq!(by_itself(only), ["d /", "D /a", "f /a/f"]);
+    }
+    assert_eq!(by_itself(layer([opaque("a/b")])), ["d /", "d /a", "D /a/b"], "also one that it does not list");
+    assert_eq!(by_itself(layer([opaque(""), file("f", "1")])), ["d /", "f /f"]);
+}
+
+#[test]
+fn a_layer_without_removals_is_by_itself_what_it_lists() {
+    let only = layer([dir("a"), file("a/f", "1"), link("g", "a/f")]);
+    assert_eq!(by_itself(only), ["d /", "d /a", "f /a/f", "f /g"]);
 }

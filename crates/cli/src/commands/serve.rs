@@ -15,6 +15,9 @@ pub(crate) struct Serve {
     /// Serve nothing: wait until the standard input ends, then unmount what a dead server left there
     #[arg(long, value_name = "DIR")]
     guard: Option<PathBuf>,
+    /// Serve nothing: prepare the image that a line on the standard input names, and say what came of it
+    #[arg(long)]
+    offer: bool,
 }
 
 impl Serve {
@@ -24,6 +27,10 @@ impl Serve {
                 .map_err(|error| Failure::new(Exit::Failure, format_args!("cannot unmount: {error}")));
         }
         let session = Session::open(global)?;
+        if self.offer {
+            let offered = tarpon_engine::offer(session.engine(), std::io::stdin(), std::io::stdout());
+            return runtime()?.block_on(offered).doing(|| "cannot prepare the image");
+        }
         runtime()?
             .block_on(tarpon_engine::serve(session.engine(), std::io::stdout()))
             .doing(|| "cannot serve the store")

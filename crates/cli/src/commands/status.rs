@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Deserialize;
-use tarpon_engine::{BackfillState, BackfillStatus, MountStatus, Stats, Writable};
+use tarpon_engine::{BackfillState, BackfillStatus, LayersPart, MountStatus, Stats, Writable};
 
 use super::{mountpoint, session::Session};
 use crate::cli::Global;
@@ -66,11 +66,13 @@ pub(crate) fn overview(mounts: &[MountStatus]) -> String {
         return "nothing is mounted\n".to_owned();
     }
     let mut table = Table::new(&["MOUNT", "IMAGE", "DIGEST", "MODE", ">FETCHED", ">OF", ">REQUESTS", "STATE"]);
-    for mount in mounts {
+    // Those of which Podman has layers stand for themselves; `tarpon podman ls` lists them.
+    for mount in mounts.iter().filter(|mount| !matches!(mount.layers, Some(LayersPart::Image { .. }))) {
+        let is_store = mount.layers.is_some();
         table.row([
             escape(mount.mountpoint.as_os_str().as_bytes()),
             escape(mount.image.as_bytes()),
-            output::short_digest(&mount.manifest),
+            if is_store { String::new() } else { output::short_digest(&mount.manifest) },
             mount.mode.clone(),
             size::human(mount.fetched_bytes),
             size::human(mount.image_bytes),
@@ -211,6 +213,7 @@ mod tests {
             }],
             backfill: None,
             podman: None,
+            layers: None,
             fallbacks: vec!["layer 2 has no table of contents: streamed once".into()],
             alive: true,
             problem: None,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tarpon_engine::Unmounted;
+use tarpon_engine::{LayersPart, Unmounted};
 
 use super::{mountpoint, session::Session};
 use crate::cli::Global;
@@ -36,7 +36,9 @@ impl Umount {
         let session = Session::open(global)?;
         if self.all {
             let mounts = session.engine().mounts().doing(|| "cannot list the mounts")?;
-            return unmount_each(&session, global, mounts.into_iter().map(|mount| mount.mountpoint));
+            // Of Podman's layers all go with their mount.
+            let mounts = mounts.into_iter().filter(|mount| !matches!(mount.layers, Some(LayersPart::Image { .. })));
+            return unmount_each(&session, global, mounts.map(|mount| mount.mountpoint));
         }
         unmount_each(&session, global, self.dirs.into_iter())
     }

@@ -195,6 +195,7 @@ mod tests {
                 writable: Writable::No,
                 verification: Vec::new(),
                 podman: None,
+                layers: None,
                 backfill: None,
                 fallbacks: vec!["mode fuse, not native: no root".into()],
                 problem: None,

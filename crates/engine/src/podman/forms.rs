@@ -6,6 +6,9 @@
 //!
 //! A file that a layer above replaced shows in its own layer, and nowhere in the merged tree. Where such bytes are is told by a
 //! chunk table of its own behind the layers.
+//!
+//! For Podman's store of layers, each layer is kept by itself as well, where that is something else: with a whiteout of every
+//! name that it removes. Podman puts a layer that it got under one path on top of others, whatever image these came with.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,10 +16,10 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tarpon_layer::toc::Claim;
-use tarpon_layer::{LayerIndex, Node, ObjectId, packed};
+use tarpon_layer::{Attributes, LayerIndex, Node, ObjectId, packed};
 use tarpon_oci::{Compression, Digest, ImageConfig, Manifest};
 use tarpon_store::{ImageRecord, Store};
-use tarpon_tree::{Object, Tree, delta, erofs, merge};
+use tarpon_tree::{Object, Tree, delta, erofs, merge, underlay};
 
 use super::ids::{self, Known};
 use crate::image::ImageRequest;
@@ -25,7 +28,7 @@ use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// Changes with everything that changes what is kept. Others are made anew.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Begins the file.
 const MAGIC: &[u8; 8] = b"tarpon f";
 /// Bytes of the magic and of the length of the head.
@@ -47,6 +50,8 @@ pub(crate) struct Forms {
     pub(crate) names_below: Vec<Vec<u8>>,
     /// The chunk table of what shows in no merged tree; empty if nothing is such.
     hidden: (u64, u64),
+    /// Whether the layers are kept by themselves as well.
+    pub(crate) has_each: bool,
 }
 
 /// One layer.
@@ -70,8 +75,14 @@ pub(crate) struct LayerForm {
     pub(crate) uid: u32,
     /// Its group.
     pub(crate) gid: u32,
+    /// What the image's config says that its diffID is.
+    pub(crate) claimed: Digest,
+    /// The digest of its table of contents, if the manifest names one.
+    pub(crate) toc: Option<Digest>,
     /// Its EROFS image.
     image: (u64, u64),
+    /// That of the layer by itself, where it is another one.
+    by_itself: Option<(u64, u64)>,
 }
 
 impl Forms {
@@ -84,7 +95,8 @@ impl Forms {
             return None;
         }
         let forms: Self = postcard::from_bytes(rest.get(..length)?).ok()?;
-        let ranges = forms.layers.iter().map(|layer| layer.image).chain([forms.hidden]);
+        let images = forms.layers.iter().flat_map(|layer| [Some(layer.image), layer.by_itself]).flatten();
+        let ranges = images.chain([forms.hidden]);
         let all_inside = ranges.into_iter().all(|at| range(at).is_some_and(|range| bytes.get(range).is_some()));
         (forms.version == VERSION && !forms.layers.is_empty() && all_inside).then_some(forms)
     }
@@ -92,6 +104,12 @@ impl Forms {
     /// The image of the layer with this number in `bytes`, which [`Forms::read`] read.
     pub(crate) fn image(&self, bytes: &Bytes, number: usize) -> Bytes {
         self.layers.get(number).and_then(|layer| range(layer.image)).map_or(Bytes::new(), |range| bytes.slice(range))
+    }
+
+    /// The image of the layer by itself, if these are kept.
+    pub(crate) fn by_itself(&self, bytes: &Bytes, number: usize) -> Option<Bytes> {
+        let layer = self.layers.get(number).filter(|_| self.has_each)?;
+        range(layer.by_itself.unwrap_or(layer.image)).map(|range| bytes.slice(range))
     }
 
     /// The chunk table of what shows in no merged tree.
@@ -106,40 +124,54 @@ fn range((start, length): (u64, u64)) -> Option<Range<usize>> {
 }
 
 impl Engine {
-    /// Makes sure that what Podman is shown of the image's layers is kept with its record.
+    /// Makes sure that what Podman is shown of the image's layers is kept with its record. `each`: also what each layer is by itself;
+    /// where that was kept, it stays.
     pub(crate) async fn keep_forms(
         &self,
         request: &ImageRequest,
         record: &ImageRecord,
+        each: bool,
         progress: &dyn Progress,
     ) -> Result<()> {
+        let kept = self.store().image_forms(&record.manifest).ok().flatten();
+        let had_each = kept.and_then(|bytes| Forms::read(&bytes)).is_some_and(|forms| forms.has_each);
+        if each && had_each {
+            return Ok(());
+        }
+        let each = each || had_each;
         let known = prepare::known_layers(self, request, record, progress).await?;
         let (store, manifest) = (self.store().clone(), record.manifest);
         let failed = |error| Error::new(ErrorKind::Other, "make directories of the layers", error);
-        tokio::task::spawn_blocking(move || keep(&store, &manifest, &known)).await.map_err(failed)?
+        tokio::task::spawn_blocking(move || keep(&store, &manifest, &known, each)).await.map_err(failed)?
     }
 }
 
-fn keep(store: &Store, manifest: &Digest, known: &prepare::Known) -> Result<()> {
+fn keep(store: &Store, manifest: &Digest, known: &prepare::Known, each: bool) -> Result<()> {
     let failed = |cause: String| Error::new(ErrorKind::Store, "keep the layers' directories", cause);
     let read = |found: std::result::Result<Option<_>, tarpon_store::StoreError>| {
         found.map_err(|error| failed(error.to_string()))?.ok_or_else(|| failed("the image's record is damaged".into()))
     };
     let parsed = Manifest::parse(read(store.image_manifest(manifest))?).map_err(|error| failed(error.to_string()))?;
     let config = ImageConfig::parse(read(store.image_config(manifest))?).map_err(|error| failed(error.to_string()))?;
-    let bytes = build(&parsed, &config, &known.layers, &known.indexes)?;
+    let bytes = build(&parsed, &config, &known.layers, &known.indexes, each)?;
     store.keep_image_forms(manifest, &bytes).map_err(|error| failed(error.to_string()))
 }
 
 /// The file for an image with these layers.
-fn build(manifest: &Manifest, config: &ImageConfig, layers: &[Layer], indexes: &[LayerIndex]) -> Result<Vec<u8>> {
+fn build(
+    manifest: &Manifest,
+    config: &ImageConfig,
+    layers: &[Layer],
+    indexes: &[LayerIndex],
+    each: bool,
+) -> Result<Vec<u8>> {
     let refused = |cause: String| Error::new(ErrorKind::Refused, "make directories of the layers", cause);
     if layers.is_empty() {
         return Err(refused("the image has no layers".into()));
     }
     let ids = layer_ids(manifest, config, layers, indexes).map_err(refused)?;
     let mut file = File::default();
-    let mut forms = Forms { version: VERSION, layers: Vec::new(), names_below: Vec::new(), hidden: (0, 0) };
+    let mut forms = Forms { version: VERSION, layers: Vec::new(), names_below: Vec::new(), hidden: (0, 0), has_each: each };
     let mut objects: BTreeMap<ObjectId, Object> = BTreeMap::new();
     let merge_up_to = |count: usize| merge(&indexes[..count]).map_err(|error| refused(error.to_string()));
     let mut below = merge_up_to(0)?;
@@ -147,7 +179,11 @@ fn build(manifest: &Manifest, config: &ImageConfig, layers: &[Layer], indexes: &
         let merged = merge_up_to(number + 1)?;
         let alone = delta(indexes, &below, &merged);
         objects.extend(alone.objects().map(|object| (object.id, object)));
-        let image = file.put(&erofs::write(&alone));
+        let alone = erofs::write(&alone);
+        let image = file.put(&alone);
+        let root = merged.inode(merged.root()).attributes();
+        let by_itself = if each { Some(by_itself(&indexes[number], root).map_err(refused)?) } else { None };
+        let by_itself = by_itself.filter(|by_itself| *by_itself != alone).map(|by_itself| file.put(&by_itself));
         if number + 1 < layers.len() {
             forms.names_below.extend(root_names(&merged));
         } else {
@@ -155,10 +191,11 @@ fn build(manifest: &Manifest, config: &ImageConfig, layers: &[Layer], indexes: &
                 objects.remove(&object.id);
             }
         }
-        let root = merged.inode(merged.root()).attributes();
         forms.layers.push(LayerForm {
             id: ids[number].0,
             diff_id: ids[number].1.diff_id(),
+            claimed: config.diff_ids[number],
+            toc: toc(manifest, number),
             is_hashed: matches!(ids[number].1, Known::Content(_)),
             blob: layer.blob.digest,
             blob_size: layer.blob.size,
@@ -167,6 +204,7 @@ fn build(manifest: &Manifest, config: &ImageConfig, layers: &[Layer], indexes: &
             uid: root.uid,
             gid: root.gid,
             image,
+            by_itself,
         });
         below = merged;
     }
@@ -200,6 +238,22 @@ fn layer_ids(
         ids.push((ids::layer(parent.as_ref(), &known.diff_id()), known));
     }
     Ok(ids)
+}
+
+/// The digest of the layer's table of contents. That the claim can be read is known by now.
+fn toc(manifest: &Manifest, number: usize) -> Option<Digest> {
+    let layer = manifest.layers.get(number)?;
+    match Claim::of(&layer.media_type, &layer.annotations, layer.size).ok()? {
+        Claim::Toc(claim) => Some(claim.digest()),
+        Claim::Plain => None,
+    }
+}
+
+/// The EROFS image of a layer by itself; `root` are the attributes of a root that it does not list.
+fn by_itself(index: &LayerIndex, root: &Attributes) -> std::result::Result<Vec<u8>, String> {
+    let layers = [underlay(index, root.clone()), index.clone()];
+    let merged = |count: usize| merge(&layers[..count]).map_err(|error| format!("a layer by itself: {error}"));
+    Ok(erofs::write(&delta(&layers, &merged(1)?, &merged(2)?)))
 }
 
 fn root_names(tree: &Tree<'_>) -> Vec<Vec<u8>> {
@@ -240,9 +294,13 @@ impl File {
     fn finish(self, forms: Forms) -> std::result::Result<Vec<u8>, String> {
         let encode = |forms: &Forms| postcard::to_stdvec(forms).map_err(|error| error.to_string());
         // Larger offsets may make the head longer, by nine bytes each at most.
-        let room = (PREFIX + encode(&forms)?.len() + 10 * (forms.layers.len() + 1)).next_multiple_of(ALIGNMENT);
+        let room = (PREFIX + encode(&forms)?.len() + 20 * (forms.layers.len() + 1)).next_multiple_of(ALIGNMENT);
         let moved = |(start, length): (u64, u64)| if length == 0 { (0, 0) } else { (start + room as u64, length) };
-        let layers = forms.layers.into_iter().map(|layer| LayerForm { image: moved(layer.image), ..layer });
+        let layers = forms.layers.into_iter().map(|layer| LayerForm {
+            image: moved(layer.image),
+            by_itself: layer.by_itself.map(moved),
+            ..layer
+        });
         let forms = Forms { layers: layers.collect(), hidden: moved(forms.hidden), ..forms };
         let head = encode(&forms)?;
         if head.len() > HEAD_BYTES {
@@ -266,7 +324,7 @@ impl Forms {
             let id = ids::layer(layers.last().map(|layer| &layer.id), diff_id);
             layers.push(LayerForm::test(id, *diff_id, true));
         }
-        Self { version: VERSION, layers, names_below: Vec::new(), hidden: (0, 0) }
+        Self { version: VERSION, layers, names_below: Vec::new(), hidden: (0, 0), has_each: false }
     }
 }
 
@@ -274,8 +332,21 @@ impl Forms {
 impl LayerForm {
     /// A layer of which nothing but this matters.
     pub(crate) fn test(id: Digest, diff_id: Digest, is_hashed: bool) -> Self {
-        let blob = Digest::of(b"blob");
-        Self { id, diff_id, is_hashed, blob, blob_size: 7, compression: 2, size: 1024, uid: 0, gid: 0, image: (0, 0) }
+        Self {
+            id,
+            diff_id,
+            is_hashed,
+            blob: Digest::of(b"blob"),
+            blob_size: 7,
+            compression: 2,
+            size: 1024,
+            uid: 0,
+            gid: 0,
+            claimed: diff_id,
+            toc: None,
+            image: (0, 0),
+            by_itself: None,
+        }
     }
 }
 
@@ -287,11 +358,12 @@ mod tests {
         let mut file = File::default();
         let layers = images.iter().map(|image| {
             let id = Digest::of(image);
-            LayerForm { image: file.put(image), ..LayerForm::test(id, id, true) }
+            let (image, by_itself) = (file.put(image), Some(file.put(&image[1..])));
+            LayerForm { image, by_itself, ..LayerForm::test(id, id, true) }
         });
         let layers = layers.collect();
         let hidden = file.put(b"table");
-        file.finish(Forms { version: VERSION, layers, names_below: vec![b"old".to_vec()], hidden }).unwrap()
+        file.finish(Forms { version: VERSION, layers, names_below: vec![b"old".to_vec()], hidden, has_each: true }).unwrap()
     }
 
     #[test]
@@ -301,6 +373,7 @@ mod tests {
         let forms = Forms::read(&bytes).unwrap();
         for (number, image) in images.iter().enumerate() {
             assert_eq!(forms.image(&bytes, number), *image);
+            assert_eq!(forms.by_itself(&bytes, number).unwrap(), image[1..]);
         }
         assert_eq!(forms.hidden(&bytes).unwrap(), "table");
         assert_eq!(forms.names_below, [b"old"]);
@@ -320,7 +393,9 @@ mod tests {
             damaged[at] ^= 0xff;
             let damaged = Bytes::from(damaged);
             if let Some(forms) = Forms::read(&damaged) {
-                (0..forms.layers.len()).for_each(|number| drop(forms.image(&damaged, number)));
+                (0..forms.layers.len()).for_each(|number| {
+                    drop((forms.image(&damaged, number), forms.by_itself(&damaged, number)));
+                });
             }
         }
     }

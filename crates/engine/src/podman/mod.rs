@@ -5,6 +5,12 @@
 //! add: prepare ─► layers as directories (forms) ─► record ──► server: images.json, layers.json, overlay/ID/diff … ─► StoreFs
 //! ```
 //!
+//! Beside it, a store of layers, which Podman asks for each layer that it pulls, and of which it keeps what it finds ([`offer`], [`offered`]):
+//!
+//! ```text
+//! podman pull ─► server ─► offer: prepare ─► layers by themselves (forms) ─► server: LAYER/{diff,info,blob} ─► LayerStoreFs
+//! ```
+//!
 //! What is served is worked out anew of all added images with each change ([`documents`], [`shelf`]) and shown at once. What
 //! Podman may take for true of other images as well is nothing that was not hashed as a whole ([`ids`]).
 
@@ -14,24 +20,37 @@ mod guard;
 mod ids;
 mod in_use;
 mod listed;
+mod offer;
+mod offered;
 mod place;
 mod setup;
+mod version;
 mod view;
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
+use tarpon_mount::{ModeChoice, Writable};
 use tarpon_oci::{Digest, Reference, Source};
 
 pub(crate) use self::guard::Guard;
 pub use self::guard::guard;
 pub(crate) use self::in_use::mounted as mounted_link;
 pub(crate) use self::listed::Listed;
-pub(crate) use self::place::make as make_place;
+pub use self::offer::offer;
+pub(crate) use self::offer::{Offer, ask};
+pub(crate) use self::offered::Offered;
+pub(crate) use self::place::{make as make_place, make_empty};
 pub use self::setup::Setup;
+pub use self::version::PodmanVersion;
 pub(crate) use self::view::{View, own_links};
 use crate::image::{ImageRequest, Prepared};
 use crate::progress::Progress;
-use crate::protocol::{Backfill, MountRequest, MountStatus};
+use crate::protocol::{Access, Backfill, DiffIds, LayersPart, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
+
+/// What stands for an image where the store of layers is listed among mounts.
+const LAYERS: &str = "podman-layers";
 
 /// How Podman is to know an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,7 +104,7 @@ impl Engine {
         let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
         let config = config.map_err(|error| failed(error.to_string()))?;
         let id = *config.ok_or_else(|| failed("it is not in the store, or damaged".into()))?.digest();
-        self.keep_forms(request, &prepared.record, progress).await?;
+        self.keep_forms(request, &prepared.record, false, progress).await?;
         let added = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let added = u64::try_from(added).unwrap_or(u64::MAX);
         let mount = MountRequest {
@@ -101,18 +120,67 @@ impl Engine {
         Ok(self.mounts()?.into_iter().filter(|mount| mount.podman.is_some()).collect())
     }
 
-    /// Tells Podman of the store, in the `storage.conf` at `file`, or no more with `undo`. Makes the folder that it then looks into.
-    pub fn podman_setup(&self, file: &std::path::Path, undo: bool) -> Result<Setup> {
-        let folder = self.store().podman_folder();
-        if !undo {
-            let failed = |error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error);
-            // What is mounted is not to be written to, and has all of it.
-            let mounted = tarpon_mount::mount_at(&folder).map_err(failed)?;
-            if !mounted.is_some_and(|mount| mount.is_ours()) {
-                place::make(&folder).map_err(failed)?;
-            }
+    /// Tells Podman of the store, in the `storage.conf` at `file`, or no more with `undo`; with `layers`, of that of layers as well. Makes
+    /// the folders that it then looks into: Podman fails where there is none.
+    pub fn podman_setup(&self, file: &Path, layers: bool, undo: bool) -> Result<Setup> {
+        let (images, of_layers) = (self.store().podman_folder(), self.store().podman_layers_folder());
+        let failed = |error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error);
+        // What is mounted is not to be written to, and has all of it.
+        let is_mounted = |folder: &Path| {
+            let mounted = tarpon_mount::mount_at(folder).map_err(failed)?;
+            Ok(mounted.is_some_and(|mount| mount.is_ours()))
+        };
+        if !undo && !is_mounted(&images)? {
+            place::make(&images).map_err(failed)?;
         }
-        setup::change(file, &folder, undo)
+        if !undo && layers && !is_mounted(&of_layers)? {
+            place::make_empty(&of_layers).map_err(failed)?;
+        }
+        setup::change(file, &images, (layers || undo).then_some(&*of_layers), undo)
+    }
+
+    /// Serves layers to Podman, from images that it pulls from now on, and again after the server was started anew. `access` is how
+    /// registries are asked, for Podman does not say how it does. Starts a server if none runs.
+    pub fn podman_layers_start(&self, access: Access, diff_ids: DiffIds) -> Result<MountStatus> {
+        let request = MountRequest {
+            image: LAYERS.to_owned(),
+            // It is of no image: nothing is kept from eviction by its record.
+            manifest: Digest::of(b""),
+            mountpoint: self.store().podman_layers_folder(),
+            mode: ModeChoice::Auto,
+            writable: Writable::No,
+            suid: false,
+            dev: false,
+            access,
+            backfill: Backfill::Off,
+            backfill_rate: None,
+            credentials_lost: false,
+            record: false,
+            metrics: None,
+            trace: None,
+            podman: None,
+            layers: Some(LayersPart::Store { diff_ids }),
+            fallbacks: Vec::new(),
+        };
+        self.client().mount(request)
+    }
+
+    /// Serves layers no more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if Podman has images with layers that are here, unless `force`; [`ErrorKind::NotFound`] if none are
+    /// served.
+    pub fn podman_layers_stop(&self, force: bool) -> Result<()> {
+        let folder = self.store().podman_layers_folder();
+        if !self.podman_layers()?.iter().any(|mount| mount.mountpoint == folder) {
+            return Err(Error::new(ErrorKind::NotFound, "unmount Podman's layers", "they are not served"));
+        }
+        self.client().podman_remove(&folder, None, force)
+    }
+
+    /// The store of layers and the images in it, also if the server that served them is dead.
+    pub fn podman_layers(&self) -> Result<Vec<MountStatus>> {
+        Ok(self.mounts()?.into_iter().filter(|mount| mount.layers.is_some()).collect())
     }
 
     /// Takes an image away from Podman; only this name of it, if it has others.

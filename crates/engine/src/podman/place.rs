@@ -16,11 +16,15 @@ const FILES: [(&str, &str); 4] = [
     ("overlay-layers/layers.lock", ""),
 ];
 
+/// Makes an empty directory that everybody may look into, and those above it.
+pub(crate) fn make_empty(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)
+}
+
 /// Makes the empty store, or completes it. Nothing may be mounted on `folder`.
 pub(crate) fn make(folder: &Path) -> io::Result<()> {
-    let builder = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
-    builder(folder)?;
-    DIRECTORIES.iter().try_for_each(|name| builder(&folder.join(name)))?;
+    make_empty(folder)?;
+    DIRECTORIES.iter().try_for_each(|name| make_empty(&folder.join(name)))?;
     for (name, text) in FILES {
         let path = folder.join(name);
         match fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(path) {

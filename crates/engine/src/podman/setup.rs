@@ -1,4 +1,5 @@
-//! Telling Podman of the store: `additionalimagestores` in its `storage.conf`, of which everything else stays as it is written.
+//! Telling Podman of its stores here: `additionalimagestores` and `additionallayerstores` in its `storage.conf`, of which everything else
+//! stays as it is written.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -32,29 +33,46 @@ const PRIVATE: u32 = 0o600;
 pub struct Setup {
     /// The file.
     pub file: PathBuf,
-    /// The store that it names, or does not name any more.
+    /// The store of images that it names, or does not name any more.
     pub store: PathBuf,
+    /// The store of layers that it names, or does not name any more.
+    pub layers: Option<PathBuf>,
     /// Whether it was changed; else it was as it should be.
     pub changed: bool,
     /// Where the file is as it was before it was first changed.
     pub backup: Option<PathBuf>,
 }
 
-/// Puts `store` among the additional stores of `file`, or takes it out.
-pub(crate) fn change(file: &Path, store: &Path, undo: bool) -> Result<Setup> {
+/// Puts the stores of images and of layers among the additional stores of `file`, or takes them out.
+pub(crate) fn change(file: &Path, images: &Path, layers: Option<&Path>, undo: bool) -> Result<Setup> {
     let failed = |error: io::Error| {
         Error::new(ErrorKind::Other, format!("change {}", file.display()), error)
             .hint("--file names another storage.conf, for $CONTAINERS_STORAGE_CONF")
     };
-    let name = store.to_str().ok_or_else(|| failed(io::Error::other("the path of the store is not UTF-8")))?;
+    let name = |store: &Path| {
+        let name = store.to_str().map(str::to_owned);
+        name.ok_or_else(|| failed(io::Error::other("the path of the store is not UTF-8")))
+    };
+    let mut entries = vec![(IMAGES, name(images)?)];
+    if let Some(layers) = layers {
+        // `:ref`: Podman says of which image the layer is that it asks for.
+        entries.push((LAYERS, format!("{}:ref", name(layers)?)));
+    }
     let before = read(file).map_err(failed)?;
-    let same = Setup { file: file.to_owned(), store: store.to_owned(), changed: false, backup: None };
+    let same = Setup {
+        file: file.to_owned(),
+        store: images.to_owned(),
+        layers: layers.map(Path::to_owned),
+        changed: false,
+        backup: None,
+    };
     let text = match (&before, undo) {
         (Some(text), _) => text.clone(),
         (None, true) => return Ok(same),
         (None, false) => new_text(),
     };
-    let after = edit(&text, name, undo).map_err(|cause| failed(io::Error::other(cause)))?;
+    let edited = entries.iter().try_fold(text, |text, (key, store)| edit(&text, key, store, undo));
+    let after = edited.map_err(|cause| failed(io::Error::other(cause)))?;
     if before.as_ref() == Some(&after) {
         return Ok(same);
     }
@@ -100,34 +118,35 @@ fn read(file: &Path) -> io::Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// The text of a `storage.conf` with the store in it, or without.
-pub(crate) fn edit(text: &str, store: &str, undo: bool) -> std::result::Result<String, String> {
+/// The text of a `storage.conf` with the store in the list `key`, or without.
+fn edit(text: &str, key: &str, store: &str, undo: bool) -> std::result::Result<String, String> {
     let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| error.message().to_owned())?;
     let lists = |item: &Item| item.as_array().is_some_and(|array| array.iter().any(|at| at.as_str() == Some(store)));
     let known = document.get("storage").and_then(|item| item.get("options"));
-    let is_there = known.and_then(|item| item.get(KEY)).is_some_and(lists);
+    let is_there = known.and_then(|item| item.get(key)).is_some_and(lists);
     if is_there != undo {
         return Ok(text.to_owned());
     }
     let options = table(document.as_table_mut(), "storage").and_then(|storage| table(storage, "options"))?;
-    match options.get_mut(KEY) {
-        None => drop(options.insert(KEY, value(Array::from_iter([store])))),
+    match options.get_mut(key) {
+        None => drop(options.insert(key, value(Array::from_iter([store])))),
         Some(item) => {
-            let array = item.as_array_mut().ok_or(format!("{KEY} is not a list"))?;
+            let array = item.as_array_mut().ok_or(format!("{key} is not a list"))?;
             if undo {
                 array.retain(|at| at.as_str() != Some(store));
             } else {
                 array.push(store);
             }
             if array.is_empty() {
-                options.remove(KEY);
+                options.remove(key);
             }
         }
     }
     Ok(document.to_string())
 }
 
-const KEY: &str = "additionalimagestores";
+const IMAGES: &str = "additionalimagestores";
+const LAYERS: &str = "additionallayerstores";
 
 /// The table of this name; a new one if there is none.
 fn table<'t>(parent: &'t mut Table, name: &str) -> std::result::Result<&'t mut Table, String> {
@@ -181,9 +200,9 @@ mod tests {
     const STORE: &str = "/var/lib/tarpon/podman";
 
     fn there_and_back(text: &str) -> String {
-        let with = edit(text, STORE, false).unwrap();
-        assert_eq!(edit(&with, STORE, false).unwrap(), with, "once is enough");
-        assert_eq!(edit(&with, STORE, true).unwrap(), text, "nothing else was changed");
+        let with = edit(text, IMAGES, STORE, false).unwrap();
+        assert_eq!(edit(&with, IMAGES, STORE, false).unwrap(), with, "once is enough");
+        assert_eq!(edit(&with, IMAGES, STORE, true).unwrap(), text, "nothing else was changed");
         with
     }
 
@@ -200,15 +219,15 @@ mod tests {
 
     #[test]
     fn a_file_without_the_tables_gets_them() {
-        let with = edit(LEAST, STORE, false).unwrap();
+        let with = edit(LEAST, IMAGES, STORE, false).unwrap();
         assert_eq!(with, format!("{LEAST}\n[storage.options]\nadditionalimagestores = [\"{STORE}\"]\n"));
-        assert_eq!(edit("", STORE, true).unwrap(), "", "what is not there need not be taken out");
+        assert_eq!(edit("", IMAGES, STORE, true).unwrap(), "", "what is not there need not be taken out");
     }
 
     #[test]
     fn what_cannot_be_understood_is_not_touched() {
         for text in ["[storage", "storage = 1\n", "[storage.options]\nadditionalimagestores = \"/a\"\n"] {
-            assert!(edit(text, STORE, false).is_err(), "{text}");
+            assert!(edit(text, IMAGES, STORE, false).is_err(), "{text}");
         }
     }
 
@@ -218,15 +237,15 @@ mod tests {
         let file = folder.path().join("storage.conf");
         fs::write(&file, LEAST).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        let done = change(&file, Path::new(STORE), false).unwrap();
+        let done = change(&file, Path::new(STORE), None, false).unwrap();
         assert!(done.changed);
         let backup = done.backup.unwrap();
         assert_eq!(fs::read_to_string(&backup).unwrap(), LEAST);
         for kept in [&file, &backup] {
             assert_eq!(fs::metadata(kept).unwrap().permissions().mode() & 0o777, 0o600);
         }
-        assert!(!change(&file, Path::new(STORE), false).unwrap().changed);
-        let undone = change(&file, Path::new(STORE), true).unwrap();
+        assert!(!change(&file, Path::new(STORE), None, false).unwrap().changed);
+        let undone = change(&file, Path::new(STORE), None, true).unwrap();
         assert_eq!(fs::read_to_string(undone.backup.unwrap()).unwrap(), LEAST, "not what we made of it");
     }
 
@@ -234,14 +253,28 @@ mod tests {
     fn a_file_that_was_not_there_before_is_gone_after_unless_somebody_wrote_into_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("storage.conf");
-        assert!(change(&file, Path::new(STORE), false).unwrap().changed);
-        assert!(change(&file, Path::new(STORE), true).unwrap().changed);
+        assert!(change(&file, Path::new(STORE), None, false).unwrap().changed);
+        assert!(change(&file, Path::new(STORE), None, true).unwrap().changed);
         assert!(!file.exists());
-        assert!(!change(&file, Path::new(STORE), true).unwrap().changed);
-        change(&file, Path::new(STORE), false).unwrap();
+        assert!(!change(&file, Path::new(STORE), None, true).unwrap().changed);
+        change(&file, Path::new(STORE), None, false).unwrap();
         let mine = "\n# Mine.\n";
         fs::write(&file, fs::read_to_string(&file).unwrap() + mine).unwrap();
-        assert!(change(&file, Path::new(STORE), true).unwrap().changed);
+        assert!(change(&file, Path::new(STORE), None, true).unwrap().changed);
         assert!(fs::read_to_string(&file).unwrap().ends_with(mine));
+    }
+
+    #[test]
+    fn the_store_of_layers_is_named_with_its_option_and_goes_with_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("storage.conf");
+        fs::write(&file, LEAST).unwrap();
+        let layers = Path::new("/var/lib/tarpon/podman-layers");
+        assert!(change(&file, Path::new(STORE), Some(layers), false).unwrap().changed);
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains("additionallayerstores = [\"/var/lib/tarpon/podman-layers:ref\"]\n"), "{text}");
+        assert!(text.contains("additionalimagestores = [\"/var/lib/tarpon/podman\"]\n"), "{text}");
+        change(&file, Path::new(STORE), Some(layers), true).unwrap();
+        assert!(!fs::read_to_string(&file).unwrap().contains("tarpon"));
     }
 }

@@ -19,6 +19,7 @@ pub(crate) mod pipe;
 mod platform;
 mod stream;
 pub(crate) mod toc;
+mod unstreamed;
 
 pub(crate) use assemble::{chunk_table, chunks_of};
 pub(crate) use complete::{Completion, Incomplete};

@@ -237,7 +237,8 @@ fn wait_until_ready(child: &mut Child, patience: Duration) -> std::result::Resul
     }
 }
 
-fn read_line(mut output: ChildStdout, until: Instant) -> io::Result<String> {
+/// The first line that a child writes, without waiting for more; empty if it wrote none.
+pub(crate) fn read_line(mut output: ChildStdout, until: Instant) -> io::Result<String> {
     let mut said = Vec::new();
     loop {
         let left = until.saturating_duration_since(Instant::now());

@@ -114,11 +114,14 @@ pub(super) struct Images {
     early: Mutex<Vec<Early>>,
     /// Those whose record was made anew, as long as somebody uses them.
     replaced: Mutex<Vec<Weak<Image>>>,
+    /// By manifest: what no merged tree shows can be fetched as long as the server lives, as all else can.
+    hidden: Mutex<HashMap<Digest, ImageHandle>>,
 }
 
 impl Images {
     pub(super) fn new(store: Store, fetcher: Fetcher) -> Self {
-        Self { store, fetcher, loaded: Mutex::default(), early: Mutex::default(), replaced: Mutex::default() }
+        let (loaded, early, replaced, hidden) = Default::default();
+        Self { store, fetcher, loaded, early, replaced, hidden }
     }
 
     pub(super) fn fetcher(&self) -> &Fetcher {
@@ -147,6 +150,16 @@ impl Images {
             replaced.push(Arc::downgrade(&old));
         }
         Ok(image)
+    }
+
+    /// Makes sure that what no merged tree of the image shows can be fetched as well: `table` says where it is.
+    pub(super) fn show_hidden(&self, request: &MountRequest, image: &Image, table: Option<Bytes>) -> Result<()> {
+        let mut hidden = self.hidden.lock();
+        let Some(table) = table.filter(|_| !hidden.contains_key(&request.manifest)) else { return Ok(()) };
+        let failed = |error| Error::new(ErrorKind::Store, "load the image's record", error);
+        let table = ChunkTable::open(table).map_err(failed)?;
+        hidden.insert(request.manifest, self.fetcher.add_image(table, image.source(), request.image.as_str()));
+        Ok(())
     }
 
     /// Whether the image is what its record says. After an index turned out to lie, the record is made anew.

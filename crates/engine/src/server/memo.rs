@@ -67,6 +67,7 @@ pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
             let id = record.mountpoint.file_name()?.to_str().and_then(|id| Digest::from_hex(id).ok())?;
             Some(PodmanImage { id, names })
         }),
+        layers: request.as_ref().and_then(|request| request.layers.clone()),
         credentials_lost: request.as_ref().is_some_and(|request| request.credentials_lost),
         writable: request.map(|request| request.writable).unwrap_or_default(),
         container: run::container_at(store, &record.mountpoint),
@@ -77,6 +78,34 @@ pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
         problem,
         server: 0,
         image_bytes: image.map_or(0, |image| image.compressed_size()),
+        fetched_bytes: 0,
+        requests: 0,
+        failed_reads: 0,
+        last_error: None,
+        metrics: None,
+        counters: serde_json::Value::Null,
+    }
+}
+
+/// What can be said of a mount by what was asked for.
+pub(super) fn described(request: &MountRequest) -> MountStatus {
+    MountStatus {
+        image: request.image.clone(),
+        manifest: request.manifest,
+        mountpoint: request.mountpoint.clone(),
+        mode: request.mode.to_string(),
+        writable: request.writable.clone(),
+        podman: None,
+        container: None,
+        layers: request.layers.clone(),
+        verification: Vec::new(),
+        backfill: None,
+        fallbacks: request.fallbacks.clone(),
+        problem: None,
+        credentials_lost: request.credentials_lost,
+        alive: false,
+        server: 0,
+        image_bytes: 0,
         fetched_bytes: 0,
         requests: 0,
         failed_reads: 0,
@@ -122,6 +151,7 @@ mod tests {
             metrics: None,
             trace: None,
             podman: None,
+            layers: None,
             fallbacks: Vec::new(),
         }
     }

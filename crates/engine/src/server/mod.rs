@@ -9,6 +9,7 @@ mod client;
 mod early;
 mod hints;
 mod images;
+mod layers;
 mod listen;
 mod memo;
 mod metrics;
@@ -26,8 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use client::Client;
-pub(crate) use client::unexpected;
-pub(crate) use client::{Hold, READY};
+pub(crate) use client::{Hold, READY, read_line, unexpected};
 pub(crate) use memo::is_served;
 pub(crate) use mounts::Mounts;
 use signals::Signals;
@@ -204,7 +204,7 @@ async fn maintain(mounts: Arc<Mounts>) {
         tokio::time::sleep(MAINTENANCE).await;
         let kept = mounts.clone();
         let done = tokio::task::spawn_blocking(move || {
-            kept.shelf().tidy();
+            kept.tidy();
             kept.store().maintain()
         })
         .await;

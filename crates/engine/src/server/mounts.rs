@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use super::backfill::Backfills;
 use super::hints;
 use super::images::{Image, Images};
+use super::layers::{self, LayerShelf};
 use super::memo::Memo;
 use super::metrics::Endpoint;
 use super::places::{Client, Leaving, Places, Reservation};
@@ -28,10 +29,12 @@ pub(crate) struct Mounts {
     store: Store,
     host: Host,
     pub(super) images: Arc<Images>,
-    backfills: Backfills,
+    backfills: Arc<Backfills>,
     pub(super) endpoint: Endpoint,
     /// What Podman is shown.
     shelf: Shelf,
+    /// Of what Podman pulls layers.
+    pub(super) layers: Arc<LayerShelf>,
     runtime: Handle,
     pub(super) places: Arc<Places<Served>>,
     /// What a dead server had mounted and this one could not mount again.
@@ -61,10 +64,11 @@ impl Mounts {
         let scratch = store.run_folder().join("mounts");
         let host = Host::new(Arc::new(fetcher.clone()), runtime.clone(), scratch).map_err(cannot_mount)?;
         let images = Arc::new(Images::new(store.clone(), fetcher.clone()));
-        let backfills = Backfills::new(store.clone(), fetcher, runtime.clone(), images.clone());
+        let backfills = Arc::new(Backfills::new(store.clone(), fetcher, runtime.clone(), images.clone()));
         let (places, lost, endpoint) = (Arc::default(), Mutex::default(), Endpoint::default());
         let shelf = Shelf::new(engine);
-        Ok(Self { store, host, images, backfills, endpoint, shelf, runtime, places, lost })
+        let layers = LayerShelf::new(engine, runtime.clone(), images.clone(), backfills.clone());
+        Ok(Self { store, host, images, backfills, endpoint, shelf, layers, runtime, places, lost })
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -98,6 +102,9 @@ impl Mounts {
     pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
         if request.podman.is_some() {
             return self.show_to_podman(request);
+        }
+        if request.layers.is_some() {
+            return self.show_layers(request);
         }
         let image = self.images.load(&request)?;
         let trace = request.trace.take();
@@ -164,6 +171,9 @@ impl Mounts {
         if self.shelf.holds(mountpoint) {
             return self.take_from_podman(mountpoint, None, false);
         }
+        if self.layers.holds(mountpoint) {
+            return self.stop_layers(mountpoint, false);
+        }
         let Some(leaving) = self.places.leave(mountpoint)? else { return self.give_up(mountpoint) };
         let how = leaving.mount().mounted.unmount().map_err(cannot_unmount)?;
         self.finish(leaving);
@@ -189,14 +199,48 @@ impl Mounts {
         }
         self.lost.lock().remove(&request.mountpoint);
         self.backfills.begin(&request, &shown);
-        let mine = |status: &MountStatus| status.mountpoint == request.mountpoint;
+        self.status_at(&request.mountpoint)
+    }
+
+    fn show_layers(&self, request: MountRequest) -> Result<MountStatus> {
+        let mountpoint = request.mountpoint.clone();
+        self.layers.mount(&self.host, request)?;
+        self.lost.lock().remove(&mountpoint);
+        self.status_at(&mountpoint)
+    }
+
+    fn stop_layers(&self, mountpoint: &Path, force: bool) -> Result<Unmounted> {
+        if self.lost.lock().contains_key(mountpoint) {
+            return self.give_up(mountpoint);
+        }
+        self.layers.stop(mountpoint, force)?;
+        self.tidy();
+        Ok(Unmounted::Clean)
+    }
+
+    pub(super) fn status_at(&self, mountpoint: &Path) -> Result<MountStatus> {
+        let mine = |status: &MountStatus| status.mountpoint == mountpoint;
         self.status().into_iter().find(mine).ok_or_else(|| {
-            Error::new(ErrorKind::Other, "show the image to Podman", "somebody else has just taken it away again")
+            Error::new(ErrorKind::Other, "show it to Podman", "somebody else has just taken it away again")
         })
+    }
+
+    /// How many images Podman is shown, and of how many it has layers.
+    pub(super) fn shown_to_podman(&self) -> [(&'static str, u64); 2] {
+        [("podman", self.shelf.count()), (layers::MODE, self.layers.count_images())]
+    }
+
+    /// What is done from time to time.
+    pub(super) fn tidy(&self) {
+        self.shelf.tidy();
+        self.layers.tidy().iter().for_each(|manifest| self.no_longer_used(manifest));
     }
 
     /// Takes an image away from Podman, or one of its names.
     pub(super) fn take_from_podman(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Unmounted> {
+        if self.layers.holds(mountpoint) {
+            return self.stop_layers(mountpoint, force);
+        }
         match self.shelf.remove(mountpoint, name, force)? {
             None => self.give_up(mountpoint),
             Some(removed) => {
@@ -206,13 +250,9 @@ impl Mounts {
         }
     }
 
-    /// What takes care of what Podman is shown from time to time.
-    pub(super) fn shelf(&self) -> &Shelf {
-        &self.shelf
-    }
-
     fn is_used(&self, manifest: &Digest) -> bool {
-        self.shelf.shows(manifest) || self.places.mounted().iter().any(|served| served.request.manifest == *manifest)
+        let is_shown = self.shelf.shows(manifest) || self.layers.shows(manifest);
+        is_shown || self.places.mounted().iter().any(|served| served.request.manifest == *manifest)
     }
 
     /// Unmounts what a dead server left and could not be mounted again.
@@ -245,6 +285,7 @@ impl Mounts {
     pub(super) fn status(&self) -> Vec<MountStatus> {
         let mut all: Vec<_> = self.places.mounted().iter().map(|served| self.describe(served)).collect();
         all.extend(self.shelf.status(&self.backfills));
+        all.extend(self.layers.status());
         all.extend(self.lost.lock().values().cloned());
         all.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
         all
@@ -358,6 +399,7 @@ impl Served {
             backfill: None,
             container: None,
             podman: None,
+            layers: None,
             fallbacks: request.fallbacks.iter().cloned().chain(mode).chain(ranges).collect(),
             alive: mounted.is_attached(),
             problem: None,

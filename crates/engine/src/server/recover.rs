@@ -1,5 +1,6 @@
 //! Mounts that outlived their server: recorded so that the next server finds them, and mounted again by it.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tarpon_store::MountRecord;
@@ -28,8 +29,13 @@ pub(super) async fn recover(mounts: &Arc<Mounts>) {
 /// Mounts it again, or forgets it if it is not there any more.
 async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String> {
     let memo = Memo::read(record);
-    if let Some(memo) = memo.as_ref().filter(|memo| memo.request.podman.is_some()) {
-        return show_again(mounts, memo).await;
+    if let Some(memo) = &memo {
+        if memo.request.podman.is_some() {
+            return show_again(mounts, memo, &mounts.store().podman_folder()).await;
+        }
+        if memo.request.layers.is_some() {
+            return show_again(mounts, memo, &mounts.store().podman_layers_folder()).await;
+        }
     }
     if run::may_run_on(mounts.store(), &record.mountpoint) {
         // It has a mount namespace of its own, and would see nothing of another mount. The record keeps what it reads from eviction.
@@ -66,11 +72,11 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
     }
 }
 
-/// Shows an image to Podman again. Whether its store was mounted does not matter: it was not after the machine was started
-/// anew, and whoever wants an image away says so.
-async fn show_again(mounts: &Arc<Mounts>, memo: &Memo) -> Result<(), String> {
+/// Shows something to Podman again, in the store that is mounted on `folder`. Whether that was mounted does not matter: it was not
+/// after the machine was started anew, and whoever wants something away says so.
+async fn show_again(mounts: &Arc<Mounts>, memo: &Memo, folder: &Path) -> Result<(), String> {
     // That of the dead server, which the first of the images finds.
-    tarpon_mount::clear_dead(&mounts.store().podman_folder()).map_err(|error| error.to_string())?;
+    tarpon_mount::clear_dead(folder).map_err(|error| error.to_string())?;
     match super::answer(mounts, Request::mount(memo.request.clone())).await {
         Response::Failed { step, cause, .. } => Err(format!("{step}: {cause}")),
         _ => Ok(()),

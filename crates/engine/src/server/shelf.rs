@@ -4,17 +4,15 @@
 //! it from eviction and brings it back. Adding shows layers before the image that names them, and removing an image leaves its layers
 //! for a while: Podman reads the two lists one after the other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tarpon_fetch::ImageHandle;
 use tarpon_fs::{Directory, StoreFs};
 use tarpon_layer::Timestamp;
-use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::{Host, Mounted};
 use tarpon_oci::Digest;
 use tarpon_store::Store;
@@ -45,8 +43,6 @@ struct State {
     /// Removed ones, whose layers are still listed.
     retired: Vec<(Instant, Entry)>,
     shown: Option<Shown>,
-    /// By manifest: what no merged tree shows can be fetched as long as the server lives, as all else can.
-    hidden: HashMap<Digest, ImageHandle>,
     changes: u64,
 }
 
@@ -100,14 +96,7 @@ impl Shelf {
         let listed = Listed::load(&self.store, &request.manifest, image.tree.bytes.clone())?;
         let id = listed.id();
         let mut state = self.state.lock();
-        if !state.hidden.contains_key(&request.manifest)
-            && let Some(table) = listed.hidden.clone()
-        {
-            let failed = |error| Error::new(ErrorKind::Store, "load the image's record", error);
-            let table = ChunkTable::open(table).map_err(failed)?;
-            let handle = images.fetcher().add_image(table, image.source(), request.image.as_str());
-            state.hidden.insert(request.manifest, handle);
-        }
+        images.show_hidden(request, &image, listed.hidden.clone())?;
         // Nothing is taken from others and nothing replaced before it is certain that this one can be shown.
         self.mount(&mut state, host)?;
         let mut request = request.clone();
@@ -309,6 +298,7 @@ fn describe(entry: &Entry, alive: bool) -> MountStatus {
         mode: "podman".to_owned(),
         writable: request.writable.clone(),
         podman: Some(PodmanImage { id: listed.id(), names: entry.names().to_vec() }),
+        layers: None,
         verification: verification.collect(),
         backfill: None,
         metrics: None,
@@ -327,7 +317,8 @@ fn describe(entry: &Entry, alive: bool) -> MountStatus {
     }
 }
 
-fn now() -> Timestamp {
+/// The time, for files.
+pub(super) fn now() -> Timestamp {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     Timestamp { seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX), nanoseconds: now.subsec_nanos() }
 }

@@ -9,6 +9,10 @@ use crate::{Error, ErrorKind, Result};
 impl Mounts {
     /// What is mounted at `mountpoint` waited for this.
     pub(super) fn why(&self, mountpoint: &Path) -> Result<MountAccount> {
+        if let Some(image) = self.layers.image(mountpoint) {
+            let mount = self.status_at(mountpoint)?;
+            return Ok(MountAccount { mount, has_pack: image.has_pack(), journal: image.handle().journal().account() });
+        }
         let mounts = self.places.mounted();
         let served = mounts.iter().find(|served| served.request.mountpoint == mountpoint).ok_or_else(|| {
             let cause = format!("no image is mounted at {}", mountpoint.display());

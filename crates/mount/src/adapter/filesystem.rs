@@ -13,9 +13,10 @@ use fuser::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use tarpon_fs::{Content, DirEntry, Errno, Take};
+use tarpon_fs::{Attempt, Content, DirEntry, Errno, Take};
 
 use super::convert::{self, node};
+use super::reply::Refuse;
 use super::{Adapter, GENERATION, cached_open};
 
 /// Block size of `statfs`.
@@ -29,23 +30,26 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = |reply: ReplyEntry, attr| match attr {
-            Some(attr) => reply.entry(&self.presence_lasts(node(parent)), &convert::attributes(&attr), GENERATION),
-            None => reply.entry(&self.absence_lasts(node(parent)), &convert::nothing(), GENERATION),
-        };
-        self.answer(
-            reply,
-            |files| match files.lookup(node(parent), name.as_bytes()) {
-                Ok(attr) => Ok(Some(attr)),
-                Err(Errno::NotFound) => Ok(None),
-                Err(errno) => Err(errno),
-            },
-            found,
-        );
+        let (asked, parent) = (self.asked.clone(), node(parent));
+        match self.guarded(|files| files.before_lookup(parent, name.as_bytes())) {
+            Ok(None) => {
+                let _request = self.in_flight.begin();
+                asked.lookup(parent, name.as_bytes(), reply);
+            }
+            Ok(Some(wait)) => {
+                let (name, request) = (name.as_bytes().to_vec(), self.in_flight.begin());
+                self.runtime.spawn(async move {
+                    wait.await;
+                    asked.lookup(parent, &name, reply);
+                    drop(request);
+                });
+            }
+            Err(errno) => reply.error(convert::errno(errno)),
+        }
     }
 
     fn forget(&self, _: &Request, inode: INodeNo, count: u64) {
-        self.files.forget(node(inode), count);
+        self.asked.files.forget(node(inode), count);
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -105,6 +109,9 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if let Ok(Some(bytes)) = self.guarded(|files| files.streamed(node(inode), offset, size)) {
+            return self.reply_later(bytes, reply);
+        }
         self.answer(
             reply,
             |files| {
@@ -116,7 +123,7 @@ impl Filesystem for Adapter {
             },
             |reply, (content, here)| match here {
                 Some(bytes) => {
-                    self.counters.reads_local.fetch_add(1, Ordering::Relaxed);
+                    self.asked.counters.reads_local.fetch_add(1, Ordering::Relaxed);
                     reply.data(&bytes);
                 }
                 None => self.read_later(content, offset, size, reply),
@@ -125,12 +132,12 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        if !self.files.lists_change() {
+        if !self.asked.files.lists_change() {
             // Sticky, and lets the kernel keep the listing.
             return reply.error(fuser::Errno::ENOSYS);
         }
         let kept = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
-        let flags = if self.files.lasts(node(inode)) { kept } else { FopenFlags::empty() };
+        let flags = if self.asked.files.lasts(node(inode)) { kept } else { FopenFlags::empty() };
         reply.opened(FileHandle(0), flags);
     }
 
@@ -178,7 +185,7 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        if !self.files.has_xattrs() {
+        if !self.asked.files.has_xattrs() {
             // Sticky: spares one round trip per file under overlayfs, ls and exec.
             return reply.error(fuser::Errno::ENOSYS);
         }
@@ -198,8 +205,8 @@ impl Filesystem for Adapter {
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    // From here on: everything that would change something. The mount is read-only, so the kernel refuses
-    // almost all of it by itself.
+    // From here on: everything that would change something. Most mounts are read-only, so that the kernel refuses almost all of it
+    // by itself.
 
     fn setattr(
         &self,
@@ -222,8 +229,8 @@ impl Filesystem for Adapter {
         reply.error(fuser::Errno::EROFS);
     }
 
-    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
-        reply.error(fuser::Errno::EROFS);
+    fn mknod(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
+        self.refuse(parent, name, Attempt::Create, reply);
     }
 
     fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
@@ -234,8 +241,8 @@ impl Filesystem for Adapter {
         reply.error(fuser::Errno::EROFS);
     }
 
-    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::EROFS);
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.refuse(parent, name, Attempt::RemoveDirectory, reply);
     }
 
     fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
@@ -250,8 +257,8 @@ impl Filesystem for Adapter {
         reply.error(fuser::Errno::EROFS);
     }
 
-    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
-        reply.error(fuser::Errno::EROFS);
+    fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
+        self.refuse(parent, name, Attempt::Create, reply);
     }
 
     fn write(
@@ -286,9 +293,14 @@ impl Adapter {
     /// Replies from the async runtime, when the bytes are here. A runtime that shuts down drops the reply, which
     /// answers EIO.
     fn read_later(&self, content: Content, offset: u64, size: u32, reply: ReplyData) {
-        let (reads, counters, request) = (self.reads.clone(), self.counters.clone(), self.in_flight.begin());
+        let reads = self.reads.clone();
+        self.reply_later(async move { reads.later(content, offset, size).await }, reply);
+    }
+
+    fn reply_later(&self, bytes: impl Future<Output = Result<Bytes, Errno>> + Send + 'static, reply: ReplyData) {
+        let (counters, request) = (self.asked.counters.clone(), self.in_flight.begin());
         self.runtime.spawn(async move {
-            match reads.later(content, offset, size).await {
+            match bytes.await {
                 Ok(bytes) => {
                     counters.reads_fetched.fetch_add(1, Ordering::Relaxed);
                     reply.data(&bytes);
@@ -300,6 +312,23 @@ impl Adapter {
             }
             drop(request);
         });
+    }
+}
+
+impl Adapter {
+    /// Refuses to change something. What such an attempt means is answered from the async runtime.
+    fn refuse<R: Refuse>(&self, parent: INodeNo, name: &OsStr, what: Attempt, reply: R) {
+        match self.guarded(|files| files.attempted(node(parent), name.as_bytes(), what)) {
+            Ok(Some(answer)) => {
+                let request = self.in_flight.begin();
+                self.runtime.spawn(async move {
+                    reply.refuse(convert::errno(answer.await));
+                    drop(request);
+                });
+            }
+            Ok(None) => reply.refuse(fuser::Errno::EROFS),
+            Err(errno) => reply.refuse(convert::errno(errno)),
+        }
     }
 }
 

@@ -4,13 +4,13 @@
 //! memory and local files; a read that needs the network takes its reply along to the async runtime, so no session thread ever
 //! waits for it. A panic in an operation becomes `EIO` for its caller and a line in the log; it does not end the mount.
 
+mod asked;
 mod convert;
 mod filesystem;
 mod in_flight;
 mod opens;
 mod reply;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use fuser::{FopenFlags, Generation, InitFlags, KernelConfig};
 use tarpon_fs::{Errno, NodeId, Operations, Reads};
 use tokio::runtime::Handle;
 
+use self::asked::Asked;
 pub(crate) use self::in_flight::InFlight;
 use self::opens::Opens;
 use self::reply::Refuse;
@@ -58,12 +59,11 @@ pub(crate) enum OpenPolicy {
 
 /// A file system as fuser wants it.
 pub(crate) struct Adapter {
-    files: Arc<dyn Operations>,
+    asked: Asked,
     reads: Reads,
     runtime: Handle,
     opens: Option<Opens>,
     in_flight: InFlight,
-    counters: Arc<Counters>,
     passes_through: Arc<AtomicBool>,
     reads_ahead: bool,
 }
@@ -72,12 +72,11 @@ impl Adapter {
     pub(crate) fn new(files: Arc<dyn Operations>, reads: Reads, runtime: Handle, policy: OpenPolicy) -> Self {
         let opens = (policy == OpenPolicy::PassThrough).then(Opens::new);
         Self {
-            files,
+            asked: Asked { files, counters: Arc::default() },
             reads,
             runtime,
             opens,
             in_flight: InFlight::default(),
-            counters: Arc::default(),
             passes_through: Arc::default(),
             reads_ahead: true,
         }
@@ -93,7 +92,12 @@ impl Adapter {
     }
 
     pub(crate) fn counters(&self) -> Arc<Counters> {
-        self.counters.clone()
+        self.asked.counters.clone()
+    }
+
+    /// Whether the kernel is to pass on attempts to change something.
+    pub(crate) fn is_told_of_attempts(&self) -> bool {
+        self.asked.files.is_told_of_attempts()
     }
 
     /// Set when the kernel agreed to it.
@@ -109,30 +113,17 @@ impl Adapter {
         give: impl FnOnce(R, T),
     ) {
         let _request = self.in_flight.begin();
-        // A panic drops the reply, which answers EIO.
-        let _survived = self.guarded(|files| match ask(files) {
-            Ok(answer) => give(reply, answer),
-            Err(errno) => reply.refuse(convert::errno(errno)),
-        });
+        self.asked.answer(reply, ask, give);
     }
 
-    /// Runs `operation`; a panic in it is an I/O error.
+    /// As [`Asked::guarded`].
     fn guarded<T>(&self, operation: impl FnOnce(&dyn Operations) -> T) -> Result<T, Errno> {
-        catch_unwind(AssertUnwindSafe(|| operation(&*self.files))).map_err(|_panic| {
-            self.counters.panics.fetch_add(1, Ordering::Relaxed);
-            tracing::error!("an operation panicked; its caller gets EIO");
-            Errno::Io
-        })
+        self.asked.guarded(operation)
     }
 
-    /// How long the kernel may believe what it was told of an inode, and of the names in it.
+    /// As [`Asked::presence_lasts`].
     fn presence_lasts(&self, node: NodeId) -> Duration {
-        if self.files.lasts(node) { FOR_EVER } else { Duration::ZERO }
-    }
-
-    /// How long a name that is not in `parent` may be remembered as such.
-    fn absence_lasts(&self, parent: NodeId) -> Duration {
-        if self.files.names_may_appear() { Duration::ZERO } else { self.presence_lasts(parent) }
+        self.asked.presence_lasts(node)
     }
 
     fn wanted_capabilities(&self) -> InitFlags {
@@ -141,14 +132,14 @@ impl Adapter {
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_ALLOW_IDMAP;
-        if !self.files.lists_change() {
+        if !self.asked.files.lists_change() {
             wanted |= InitFlags::FUSE_NO_OPENDIR_SUPPORT;
         }
         wanted |= match self.opens {
             None => InitFlags::FUSE_NO_OPEN_SUPPORT,
             Some(_) => InitFlags::FUSE_PASSTHROUGH,
         };
-        if self.files.has_access_lists() {
+        if self.asked.files.has_access_lists() {
             // Access lists are obeyed as they are in mode native; it costs a question per inode.
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }

@@ -4,6 +4,7 @@ use clap::Args;
 use tarpon_engine::MountStatus;
 
 use super::super::session::Session;
+use super::layers;
 use crate::cli::Global;
 use crate::failure::{Context, Result};
 use crate::output::{self, Table, escape};
@@ -22,7 +23,12 @@ impl Ls {
     pub(super) fn run(&self, global: &Global) -> Result {
         let session = Session::open(global)?;
         let images = session.engine().podman_images().doing(|| "cannot list the images")?;
-        if self.json { output::json(&images) } else { output::text(&table(&images)) }
+        if self.json {
+            return output::json(&images);
+        }
+        let layers = session.engine().podman_layers().doing(|| "cannot list the layers")?;
+        let layers = if layers.is_empty() { String::new() } else { format!("\n{}", layers::text(&layers)) };
+        output::text(&format!("{}{layers}", table(&images)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! `tarpon podman`: images that Podman sees without having pulled them.
 
 mod add;
+mod layers;
 mod ls;
 mod rm;
 mod setup;
@@ -23,7 +24,7 @@ After the machine was started anew, or when the server has died: tarpon recover.
 /// Let Podman run images lazily
 ///
 /// Images that are added appear in `podman images` under their own names and ids, from an additional image store that tarpon's
-/// server shows Podman. Needs root.
+/// server shows Podman. With `layers`, `podman pull` of images in a format for it is lazy. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
@@ -38,6 +39,7 @@ enum Command {
     Rm(rm::Rm),
     Ls(ls::Ls),
     Setup(setup::Setup),
+    Layers(layers::Layers),
 }
 
 impl Podman {
@@ -47,6 +49,7 @@ impl Podman {
             Command::Rm(command) => command.run(global),
             Command::Ls(command) => command.run(global),
             Command::Setup(command) => command.run(global),
+            Command::Layers(command) => command.run(global),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tarpon_engine::{Access, DiffIds, PodmanVersion, auth_files};
 
 use super::super::session::Session;
 use crate::cli::Global;
@@ -12,11 +13,13 @@ use crate::output;
 const EXAMPLES: &str = "\
 Examples:
   tarpon podman setup
+  tarpon podman setup --layers                       also let podman pull be lazy
   tarpon podman setup --file ~/test/storage.conf     for CONTAINERS_STORAGE_CONF
   tarpon podman setup --undo
 
 Podman commands with --root, --storage-driver or --storage-opt do not read the file. Give those
-  --storage-opt overlay.additionalimagestore=STORE/podman";
+  --storage-opt overlay.additionalimagestore=STORE/podman
+  --storage-opt overlay.additionallayerstore=STORE/podman-layers:ref";
 
 /// Podman's configuration of the machine.
 const FILE: &str = "/etc/containers/storage.conf";
@@ -26,9 +29,15 @@ const FILE: &str = "/etc/containers/storage.conf";
 /// Puts the store's folder `podman` among the additionalimagestores of storage.conf. All else in the file stays as it is written, and
 /// a copy of it as it was before is kept beside it. Until an image is added, and whenever no server runs, Podman finds an empty
 /// store there.
+///
+/// With --layers the folder `podman-layers` comes among the additionallayerstores as well, and tarpon's server serves layers there. Podman
+/// 5.5 and newer loses such layers after the pull, so for these nothing is written.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Setup {
+    /// Also serve layers, so that `podman pull` of eStargz and zstd:chunked images is lazy: `tarpon podman layers --help`
+    #[arg(long, conflicts_with = "undo")]
+    layers: bool,
     /// Take it out again
     #[arg(long)]
     undo: bool,
@@ -41,8 +50,19 @@ impl Setup {
     pub(super) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
         let file = self.file.unwrap_or_else(|| FILE.into());
-        let done = session.engine().podman_setup(&file, self.undo).map_err(Failure::from)?;
-        if !self.undo {
+        let problem = self.layers.then(PodmanVersion::installed).flatten().and_then(PodmanVersion::problem_with_layers);
+        let layers = self.layers && problem.is_none();
+        if let Some(problem) = &problem {
+            output::note(&format!("layers are not set up: {problem}"));
+        }
+        if layers {
+            session.engine().may_show_to_podman().doing(|| "cannot serve layers to Podman")?;
+        }
+        let done = session.engine().podman_setup(&file, layers, self.undo).map_err(Failure::from)?;
+        if layers && !is_served(&session)? {
+            let started = session.engine().podman_layers_start(auth_only(), DiffIds::default());
+            started.doing(|| "cannot serve layers to Podman")?;
+        } else if !self.undo {
             // What was shown before the machine was started anew is shown again.
             session.client().recover().doing(|| "cannot start the server")?;
         }
@@ -56,6 +76,13 @@ impl Setup {
             (false, false) => format!("{file} names {store} already"),
             (false, true) => format!("{file} does not name {store}"),
         });
+        match &done.layers {
+            Some(layers) if self.undo => {
+                output::note(&format!("neither does it name {}: tarpon podman layers stop", layers.display()));
+            }
+            Some(layers) => output::note(&format!("it names {} as an additional layer store", layers.display())),
+            None => {}
+        }
         if let Some(backup) = &done.backup {
             output::note(&format!("{} is the file as it was before tarpon first changed it", backup.display()));
         }
@@ -66,4 +93,14 @@ impl Setup {
         }
         Ok(())
     }
+}
+
+/// Whether layers are served: then in the way that was asked for.
+fn is_served(session: &Session) -> Result<bool> {
+    let layers = session.engine().podman_layers().doing(|| "cannot look for the store of layers")?;
+    Ok(layers.iter().any(|mount| mount.alive))
+}
+
+fn auth_only() -> Access {
+    Access { authfiles: auth_files(), ..Access::default() }
 }

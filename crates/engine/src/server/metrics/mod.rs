@@ -139,10 +139,7 @@ fn told(mounts: &Mounts) -> String {
     for served in mounts.places.mounted() {
         *modes.entry(served.mounted.mode().name()).or_default() += 1;
     }
-    let on_shelf = mounts.shelf().count();
-    if on_shelf > 0 {
-        modes.insert("podman", on_shelf);
-    }
+    modes.extend(mounts.shown_to_podman().into_iter().filter(|(_, count)| *count > 0));
     // The same image from two sources, or of a record that was made anew, is one to whoever looks at a graph.
     let mut images: BTreeMap<Label, Vec<tarpon_fetch::Stats>> = BTreeMap::new();
     for image in mounts.images.all() {

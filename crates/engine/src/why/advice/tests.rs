@@ -26,6 +26,7 @@ fn account() -> MountAccount {
         writable: Writable::No,
         verification: vec![layer("estargz", "toc-verified")],
         podman: None,
+        layers: None,
         backfill: None,
         fallbacks: Vec::new(),
         problem: None,

@@ -1,0 +1,101 @@
+//! Preparing an image whose layers Podman asks for, in a process of its own that the server starts: what takes memory and time is
+//! not done in the server. It reads one line of JSON and writes one.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use tarpon_oci::{Digest, Platform, Reference, Source};
+
+use crate::image::{ImageRequest, IndexChoice, Pull};
+use crate::progress::Silent;
+use crate::protocol::Access;
+use crate::server::read_line;
+use crate::{Engine, Error, ErrorKind, Result};
+
+/// Longest line that is read.
+const LINE_BYTES: u64 = 1 << 20;
+
+/// What is asked.
+#[derive(Debug, Serialize, Deserialize)]
+struct Ask {
+    image: String,
+    access: Access,
+}
+
+/// What is answered.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Offer {
+    /// All layers can be shown.
+    Ready {
+        /// Digest of the image's manifest.
+        manifest: Digest,
+        /// What fell back to something slower.
+        fallbacks: Vec<String>,
+    },
+    /// Podman has to pull it.
+    Refused(String),
+}
+
+/// Prepares the image that `input` names, and says what came of it.
+pub async fn offer(engine: &Engine, input: impl Read, mut output: impl Write) -> Result<()> {
+    let failed = |error: io::Error| Error::new(ErrorKind::Other, "answer the server", error);
+    let mut line = String::new();
+    io::BufReader::new(input.take(LINE_BYTES)).read_line(&mut line).map_err(failed)?;
+    let ask: Ask = serde_json::from_str(&line).map_err(|error| failed(error.into()))?;
+    let offer = prepare(engine, ask).await.unwrap_or_else(|error| Offer::Refused(error.to_string()));
+    let mut line = serde_json::to_vec(&offer).map_err(|error| failed(error.into()))?;
+    line.push(b'\n');
+    output.write_all(&line).and_then(|()| output.flush()).map_err(failed)
+}
+
+async fn prepare(engine: &Engine, ask: Ask) -> Result<Offer> {
+    let source: Source = ask.image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the name", error))?;
+    let request = ImageRequest {
+        text: ask.image,
+        source,
+        platform: Platform::host(),
+        platform_named: false,
+        // What the name means now: Podman has just asked.
+        pull: Pull::Always,
+        // Only what the manifest pins says what is in a layer that Podman keeps.
+        index: IndexChoice::None,
+        profile: None,
+        access: ask.access,
+    };
+    let prepared = engine.prepare_without_streaming(&request, &Silent).await?;
+    engine.keep_forms(&request, &prepared.record, true, &Silent).await?;
+    Ok(Offer::Ready { manifest: *prepared.manifest(), fallbacks: prepared.fallbacks })
+}
+
+/// Has the image prepared by another process, which has time until `until`.
+pub(crate) fn ask(server_command: &[OsString], image: &Reference, access: &Access, until: Instant) -> io::Result<Offer> {
+    let (program, arguments) = server_command.split_first().ok_or_else(|| io::Error::other("no program for it"))?;
+    let mut command = Command::new(program);
+    command.args(arguments).arg("--offer").current_dir("/");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut child = Ended(command.spawn()?);
+    let mut line = serde_json::to_vec(&Ask { image: image.to_string(), access: access.clone() })?;
+    line.push(b'\n');
+    // Shorter than what a pipe holds, but for absurd paths.
+    child.0.stdin.take().map_or(Ok(()), |mut input| input.write_all(&line))?;
+    let output = child.0.stdout.take().ok_or_else(|| io::Error::other("no answer"))?;
+    let line = read_line(output, until)?;
+    if line.is_empty() {
+        return Err(io::Error::other("the process that prepares it ended without a word"));
+    }
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// A child that does not outlive the question.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _killed = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}

@@ -1,0 +1,176 @@
+//! [`Offered`]: an image's layers as Podman's store of layers shows them, and what it says of each.
+//!
+//! Up to version 5.0, Podman asks for a layer by the digest of its blob and believes the diffID that it is told: layers that it pulls
+//! later, of whatever image, are taken for this one if they have the same. So by the rule of [`super::ids`] a layer that was not
+//! hashed here is not said to have the diffID that its image claims, unless the user wants that ([`DiffIds::Claimed`]).
+//!
+//! From version 5.1 on, Podman asks by the digest of the table of contents, names the layer by that, and takes the claimed diffID
+//! for no more than a claim.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use tarpon_fs::DiffFs;
+use tarpon_oci::Digest;
+use tarpon_store::{Store, StoreError};
+
+use super::documents;
+use super::forms::{Forms, LayerForm};
+use crate::protocol::DiffIds;
+use crate::{Error, ErrorKind, Result};
+
+/// The layers of an image.
+pub(crate) struct Offered {
+    /// Lowest first.
+    layers: Vec<OfferedLayer>,
+    /// The chunk table of what no merged tree shows.
+    pub(crate) hidden: Option<Bytes>,
+}
+
+/// One of them.
+pub(crate) struct OfferedLayer {
+    pub(crate) form: LayerForm,
+    /// The layer by itself.
+    pub(crate) diff: Arc<DiffFs<Bytes>>,
+}
+
+impl Offered {
+    /// Reads what is kept with the image's record.
+    pub(crate) fn load(store: &Store, manifest: &Digest) -> Result<Self> {
+        let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's layers", cause);
+        let bytes = store.image_forms(manifest).map_err(|error: StoreError| failed(error.to_string()))?;
+        let bytes = bytes.map(Bytes::from_owner);
+        let forms = bytes.and_then(|bytes| Some((Forms::read(&bytes).filter(|forms| forms.has_each)?, bytes)));
+        let (forms, bytes) = forms.ok_or_else(|| failed("what they are is not kept with it".into()))?;
+        let hidden = forms.hidden(&bytes);
+        let trees = (0..forms.layers.len()).map(|number| forms.by_itself(&bytes, number).unwrap_or_default());
+        let trees: Vec<Bytes> = trees.collect();
+        let layer = |(form, tree): (LayerForm, Bytes)| {
+            let diff = DiffFs::alone(tree).map_err(|error| failed(error.to_string()))?;
+            Ok(OfferedLayer { form, diff: Arc::new(diff) })
+        };
+        let layers = forms.layers.into_iter().zip(trees).map(layer).collect::<Result<_>>()?;
+        Ok(Self { layers, hidden })
+    }
+
+    /// The layer that Podman asks for by this digest.
+    pub(crate) fn find(&self, digest: &Digest) -> Option<&OfferedLayer> {
+        let by_blob = self.layers.iter().find(|layer| layer.form.blob == *digest);
+        by_blob.or_else(|| self.layers.iter().find(|layer| layer.form.toc.as_ref() == Some(digest)))
+    }
+}
+
+impl OfferedLayer {
+    /// What is said of it to who asks by `digest`.
+    pub(crate) fn info(&self, digest: &Digest, diff_ids: DiffIds) -> Bytes {
+        let form = &self.form;
+        if form.blob == *digest {
+            return documents::text(&ByBlob {
+                compressed_diff_digest: form.blob.to_string(),
+                compressed_size: form.blob_size,
+                diff_digest: match diff_ids {
+                    DiffIds::Hashed => form.diff_id.to_string(),
+                    DiffIds::Claimed => form.claimed.to_string(),
+                },
+                diff_size: form.size,
+                compression: form.compression,
+            });
+        }
+        documents::text(&ByToc {
+            toc_digest: digest.to_string(),
+            diff_size: -1,
+            compression: form.compression,
+            flags: Flags { expected_layer_diffid: form.claimed.to_string() },
+        })
+    }
+}
+
+/// `info` as Podman reads it up to version 5.0.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct ByBlob {
+    compressed_diff_digest: String,
+    compressed_size: u64,
+    diff_digest: String,
+    diff_size: u64,
+    compression: u8,
+}
+
+/// `info` as Podman reads it from version 5.1 on.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct ByToc {
+    toc_digest: String,
+    /// Not known.
+    diff_size: i64,
+    compression: u8,
+    flags: Flags,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Flags {
+    expected_layer_diffid: String,
+}
+
+#[cfg(test)]
+impl Offered {
+    /// An image whose layers have these contents; each has a table of contents, and was not hashed.
+    pub(crate) fn test(contents: &[&str]) -> Self {
+        use tarpon_testkit::entries::{file, layer};
+        let layer = |content: &&str| {
+            let tree = [layer([file("f", content)])];
+            let tree = Bytes::from(tarpon_tree::erofs::write(&tarpon_tree::merge(&tree).unwrap()));
+            let digest = |what: &str| Digest::of(format!("{what} {content}").as_bytes());
+            let mut form = LayerForm::test(digest("id"), digest("stands in"), false);
+            (form.blob, form.claimed, form.toc) = (digest("blob"), digest("claimed"), Some(digest("toc")));
+            OfferedLayer { form, diff: Arc::new(DiffFs::alone(tree).unwrap()) }
+        };
+        Self { layers: contents.iter().map(layer).collect(), hidden: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(what: &str) -> Digest {
+        Digest::of(format!("{what} a").as_bytes())
+    }
+
+    fn said(key: &str, diff_ids: DiffIds) -> String {
+        let image = Offered::test(&["a", "b"]);
+        let layer = image.find(&digest(key)).unwrap();
+        String::from_utf8(layer.info(&digest(key), diff_ids).to_vec()).unwrap()
+    }
+
+    #[test]
+    fn by_the_digest_of_the_blob_it_is_what_podman_4_reads() {
+        let expected = |diff_id: &str| {
+            format!(
+                r#"{{"compressed-diff-digest":"{}","compressed-size":7,"diff-digest":"{}","diff-size":1024,"compression":2}}"#,
+                digest("blob"),
+                digest(diff_id)
+            )
+        };
+        assert_eq!(said("blob", DiffIds::Hashed), expected("stands in"), "nobody has hashed it");
+        assert_eq!(said("blob", DiffIds::Claimed), expected("claimed"));
+    }
+
+    #[test]
+    fn by_the_digest_of_the_table_of_contents_it_is_what_podman_5_reads() {
+        let expected = format!(
+            r#"{{"toc-digest":"{}","diff-size":-1,"compression":2,"flags":{{"expected-layer-diffid":"{}"}}}}"#,
+            digest("toc"),
+            digest("claimed")
+        );
+        assert_eq!(said("toc", DiffIds::Hashed), expected);
+        assert_eq!(said("toc", DiffIds::Claimed), expected);
+    }
+
+    #[test]
+    fn no_other_digest_leads_to_a_layer() {
+        assert!(Offered::test(&["a"]).find(&digest("claimed")).is_none());
+    }
+}

@@ -1,0 +1,42 @@
+//! An image of which no layer is streamed: prepared by tables of contents and what is known already, or not at all.
+
+use tarpon_layer::toc::Claim;
+
+use super::layers::{self, Extent};
+use super::{kept, prepared};
+use crate::image::{ImageRequest, Prepared};
+use crate::progress::Progress;
+use crate::{Engine, Error, ErrorKind, Result, access};
+
+impl Engine {
+    /// Makes sure that the record of what the name means now is in the store.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] if a layer has no table of contents that the manifest pins, and was not seen here before.
+    pub(crate) async fn prepare_without_streaming(
+        &self,
+        request: &ImageRequest,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
+        let repository = access::open(&request.text, &request.access).await?;
+        let resolved = access::resolve(&repository, &request.platform).await?;
+        let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
+        let known = self.believed(resolved.manifest.digest()).map_err(failed)?;
+        let (record, fallbacks) = match known {
+            Some(record) => (record, Vec::new()),
+            None => {
+                let wanted = layers::wanted(&resolved.manifest.layers)?;
+                let is_known = |layer: &&layers::Wanted| {
+                    matches!(layer.claim, Claim::Toc(_)) || kept::load(self.store(), layer.blob, &layer.claim).is_some()
+                };
+                if let Some(plain) = wanted.iter().find(|layer| !is_known(layer)) {
+                    let cause = format!("layer {} ({}) has no table of contents", plain.number + 1, plain.blob.digest);
+                    return Err(Error::new(ErrorKind::Refused, "show its layers one by one", cause));
+                }
+                self.index(request, &repository, resolved, Extent::Own, progress).await?
+            }
+        };
+        self.note_name(request, &record)?;
+        Ok(prepared(request, record, fallbacks))
+    }
+}

@@ -1,0 +1,156 @@
+//! Finding out which layers an image has, when Podman asks for one that is not known.
+//!
+//! Podman waits in the kernel meanwhile, where nobody can stop it. So everything is bounded: images that are looked for at the
+//! same time, how long each may take, how often one is looked for in vain.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+use tarpon_fs::{LayerKey, Layers};
+use tarpon_oci::Reference;
+use tokio::sync::Semaphore;
+
+use super::{LayerShelf, backfill};
+use crate::image::Prepared;
+use crate::podman::{self, Offer};
+use crate::protocol::LayersPart;
+use crate::{Error, ErrorKind, Result};
+
+/// How long Podman waits for a layer that is looked for, turns included: less than the warden of mounts waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Images that are looked for at the same time. Each is a process.
+const AT_A_TIME: usize = 4;
+/// How long what was found out of an image's name holds: a pull asks for each layer.
+const FRESH: Duration = Duration::from_secs(10);
+/// Names of which is remembered what came of them, the last ones.
+const REMEMBERED: usize = 64;
+
+/// What is being looked for, and what came of it.
+pub(super) struct Finding {
+    under_way: Mutex<HashMap<Reference, Shared<BoxFuture<'static, ()>>>>,
+    turns: Arc<Semaphore>,
+    /// The last ones last.
+    outcomes: Mutex<VecDeque<Outcome>>,
+}
+
+struct Outcome {
+    reference: Reference,
+    at: Instant,
+    /// Why Podman has to pull the image, or some of it.
+    problem: Option<String>,
+}
+
+impl Default for Finding {
+    fn default() -> Self {
+        Self { under_way: Mutex::default(), turns: Arc::new(Semaphore::new(AT_A_TIME)), outcomes: Mutex::default() }
+    }
+}
+
+impl Finding {
+    /// Why Podman had to pull what it had to pull, lately.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let outcomes = self.outcomes.lock();
+        outcomes.iter().filter_map(|outcome| Some(format!("{}: {}", outcome.reference, outcome.problem.as_ref()?))).collect()
+    }
+
+    /// An image's name is looked up anew when it is asked for next.
+    pub(super) fn forget(&self, reference: &Reference) {
+        self.outcomes.lock().retain(|outcome| outcome.reference != *reference);
+    }
+
+    fn is_fresh(&self, reference: &Reference) -> bool {
+        let outcomes = self.outcomes.lock();
+        outcomes.iter().any(|outcome| outcome.reference == *reference && outcome.at.elapsed() < FRESH)
+    }
+
+    fn note(&self, reference: &Reference, problem: Option<String>) {
+        if let Some(problem) = &problem {
+            tracing::warn!(image = %reference, "Podman pulls it, not lazily: {problem}");
+        }
+        let mut outcomes = self.outcomes.lock();
+        outcomes.retain(|outcome| outcome.reference != *reference);
+        outcomes.push_back(Outcome { reference: reference.clone(), at: Instant::now(), problem });
+        let surplus = outcomes.len().saturating_sub(REMEMBERED);
+        outcomes.drain(..surplus);
+    }
+}
+
+impl LayerShelf {
+    /// Looks the image up, together with whoever else wants it now. What comes of it is noted.
+    pub(super) async fn look_for(self: Arc<Self>, key: LayerKey) {
+        let image = &key.image;
+        if !self.finding.is_fresh(image) {
+            let looking = {
+                let mut under_way = self.finding.under_way.lock();
+                let begin = || {
+                    let (me, image) = (self.clone(), image.clone());
+                    // A task of its own: whoever asked first may be gone before the others.
+                    let task = self.runtime.spawn(async move { me.look_up(image).await });
+                    task.map(drop).boxed().shared()
+                };
+                under_way.entry(image.clone()).or_insert_with(begin).clone()
+            };
+            looking.await;
+        }
+        if self.get(&key).is_none() && !self.finding.has_problem(image) {
+            let problem = format!("{} is no layer of it on this machine's platform, or no digest of one's contents", key.digest);
+            self.finding.note(image, Some(problem));
+        }
+    }
+
+    async fn look_up(self: Arc<Self>, image: Reference) {
+        let until = Instant::now() + PATIENCE;
+        let late = || format!("it could not be prepared within {} s", PATIENCE.as_secs());
+        let turns = self.finding.turns.clone();
+        let problem = match tokio::time::timeout(PATIENCE, turns.acquire_owned()).await {
+            Ok(Ok(turn)) => {
+                let (me, name) = (self.clone(), image.clone());
+                let prepared = tokio::task::spawn_blocking(move || {
+                    let _turn = turn;
+                    me.prepare(&name, until)
+                });
+                match prepared.await {
+                    Ok(Ok(())) => None,
+                    Ok(Err(problem)) => Some(problem),
+                    Err(error) => Some(error.to_string()),
+                }
+            }
+            _ => Some(late()),
+        };
+        self.finding.note(&image, problem);
+        self.finding.under_way.lock().remove(&image);
+    }
+
+    /// Has the image prepared, and shows it. Blocks, until `until` at the longest.
+    fn prepare(&self, image: &Reference, until: Instant) -> std::result::Result<(), String> {
+        let (access, diff_ids) = self.settings().ok_or("it is not wanted any more")?;
+        let offer = podman::ask(&self.server_command, image, &access, until);
+        let offer = offer.map_err(|error| format!("it could not be prepared: {error}"))?;
+        let (manifest, fallbacks) = match offer {
+            Offer::Ready { manifest, fallbacks } => (manifest, fallbacks),
+            Offer::Refused(why) => return Err(why),
+        };
+        let shown = || -> Result<()> {
+            let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
+            let record = self.store.image(&manifest).map_err(|error| failed(error.to_string()))?;
+            let record = record.ok_or_else(|| failed("it is not in the store, or damaged".into()))?;
+            let prepared = Prepared { text: image.to_string(), record, access, fallbacks };
+            let mut request = prepared.mount_on(self.place(image, &manifest));
+            request.layers = Some(LayersPart::Image { uses: Default::default() });
+            request.backfill = backfill(diff_ids);
+            self.show(request)
+        };
+        shown().map_err(|error| error.to_string())
+    }
+}
+
+impl Finding {
+    fn has_problem(&self, reference: &Reference) -> bool {
+        let outcomes = self.outcomes.lock();
+        outcomes.iter().any(|outcome| outcome.reference == *reference && outcome.problem.is_some())
+    }
+}

@@ -1,0 +1,363 @@
+//! [`LayerShelf`]: the images of which Podman pulls layers lazily, in one mount on the store's `podman-layers` folder.
+//!
+//! ```text
+//! podman pull ─► stat …/diff ─► find: a process prepares the image ─► show: record, layers ─► get
+//!                …/use, rmdir ─► count: record
+//! ```
+//!
+//! The mount has a record among those of mounts, and so has each image: by its name and manifest, with how often Podman uses which
+//! of its layers. That keeps it from eviction and lets the next server show it again, for Podman never says twice that it uses a
+//! layer. An image of which nothing is used goes when that was told, or was not for some time.
+
+mod find;
+mod spool;
+mod status;
+mod uses;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use parking_lot::{Mutex, RwLock};
+use tarpon_fs::{Errno, LayerKey, LayerStoreFs, Layers, ShownLayer, Use};
+use tarpon_mount::{Host, Mounted};
+use tarpon_oci::{Blob, Digest, Reference};
+use tarpon_store::Store;
+use tokio::runtime::Handle;
+
+use self::find::Finding;
+use self::spool::Spools;
+pub(super) use self::status::MODE;
+use super::backfill::Backfills;
+use super::images::{Image, Images};
+use super::memo::Memo;
+use super::mounts::cannot_mount;
+use super::shelf::now;
+use crate::podman::{Guard, Offered};
+use crate::protocol::{Access, Backfill, DiffIds, LayersPart, MountRequest};
+use crate::{Engine, Error, ErrorKind, Result};
+
+/// How long an image is shown of which nothing is used yet: a pull says so after it has found all layers.
+const UNUSED: Duration = Duration::from_secs(600);
+
+/// What is shown.
+pub(super) struct LayerShelf {
+    me: Weak<Self>,
+    store: Store,
+    folder: PathBuf,
+    server_command: Vec<OsString>,
+    runtime: Handle,
+    images: Arc<Images>,
+    backfills: Arc<Backfills>,
+    /// Held for as long as it takes to change something and its record.
+    changing: Mutex<()>,
+    /// Held for moments: the kernel asks.
+    state: RwLock<State>,
+    finding: Finding,
+    spools: Spools,
+}
+
+#[derive(Default)]
+struct State {
+    /// The record of the mount. None: it is not wanted.
+    settings: Option<MountRequest>,
+    shown: Option<Shown>,
+    /// The newest last.
+    images: Vec<Entry>,
+    /// By manifest: whoever shows an image again shows the same layers, which live as long as the mount.
+    offered: HashMap<Digest, Arc<Offered>>,
+    /// Of images that went.
+    released: Vec<Digest>,
+}
+
+struct Shown {
+    mounted: Mounted,
+    _guard: Option<Guard>,
+}
+
+struct Entry {
+    reference: Reference,
+    request: MountRequest,
+    image: Arc<Image>,
+    offered: Arc<Offered>,
+    since: Instant,
+}
+
+impl LayerShelf {
+    pub(super) fn new(engine: &Engine, runtime: Handle, images: Arc<Images>, backfills: Arc<Backfills>) -> Arc<Self> {
+        let store = engine.store().clone();
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            folder: store.podman_layers_folder(),
+            spools: Spools::new(store.run_folder(), runtime.clone()),
+            store,
+            server_command: engine.server_command().to_vec(),
+            runtime,
+            images,
+            backfills,
+            changing: Mutex::default(),
+            state: RwLock::default(),
+            finding: Finding::default(),
+        })
+    }
+
+    /// Whether this is the place of the mount, or of an image in it.
+    pub(super) fn holds(&self, mountpoint: &Path) -> bool {
+        mountpoint.starts_with(&self.folder)
+    }
+
+    /// Whether layers of the image with this manifest are shown.
+    pub(super) fn shows(&self, manifest: &Digest) -> bool {
+        self.state.read().images.iter().any(|entry| entry.request.manifest == *manifest)
+    }
+
+    /// The image at this place.
+    pub(super) fn image(&self, mountpoint: &Path) -> Option<Arc<Image>> {
+        let state = self.state.read();
+        let entry = state.images.iter().find(|entry| entry.request.mountpoint == mountpoint)?;
+        Some(entry.image.clone())
+    }
+
+    /// How many images are shown.
+    pub(super) fn count_images(&self) -> u64 {
+        self.state.read().images.len() as u64
+    }
+
+    /// Does what a request for a mount asks: mounts, or shows an image.
+    pub(super) fn mount(&self, host: &Host, request: MountRequest) -> Result<()> {
+        match request.layers {
+            Some(LayersPart::Image { .. }) => self.show(request),
+            _ => self.start(host, request),
+        }
+    }
+
+    /// Mounts it, unless it is. What is asked now counts from now on.
+    fn start(&self, host: &Host, mut request: MountRequest) -> Result<()> {
+        let _changing = self.changing.lock();
+        request.mountpoint.clone_from(&self.folder);
+        let failed = |error| Error::new(ErrorKind::Store, "record the mount", error);
+        Memo::new(&request).write(&self.store).map_err(failed)?;
+        let mut state = self.state.write();
+        let is_same = state.settings.as_ref().is_some_and(|before| before.layers == request.layers);
+        let is_mounted = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
+        let before = state.settings.replace(request);
+        if is_same && is_mounted {
+            return Ok(());
+        }
+        let old = state.shown.take();
+        drop(state);
+        // The kernel keeps what it read of layers' descriptions: they are others in another mount.
+        drop(old);
+        match self.attach(host) {
+            Ok(shown) => self.state.write().shown = Some(shown),
+            Err(error) => {
+                self.state.write().settings = before;
+                self.forget(&self.folder);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn attach(&self, host: &Host) -> Result<Shown> {
+        tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
+        crate::podman::make_empty(&self.folder)
+            .map_err(|error| Error::new(ErrorKind::Store, "make a directory for Podman's layers", error))?;
+        let files = LayerStoreFs::new(Arc::new(Door(self.me.clone())), now());
+        let mounted = host.mount_files(Arc::new(files), &self.folder).map_err(|error| {
+            cannot_mount(error).hint("layers are shown to Podman by root, with /dev/fuse; `tarpon doctor` says more")
+        })?;
+        let guard = Guard::start(&self.server_command, &self.folder);
+        if let Err(error) = &guard {
+            tracing::warn!(%error, "nobody will unmount Podman's store of layers if this server is killed");
+        }
+        Ok(Shown { mounted, _guard: guard.ok().flatten() })
+    }
+
+    /// Unmounts it and forgets all of it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if Podman has images with layers that are here, unless `force`.
+    pub(super) fn stop(&self, mountpoint: &Path, force: bool) -> Result<()> {
+        let _changing = self.changing.lock();
+        let used = self.state.read().images.iter().find(|entry| entry.uses() > 0).map(|entry| entry.request.image.clone());
+        if mountpoint != self.folder {
+            let cause = "Podman has it: it goes when Podman lets go of it";
+            return Err(Error::new(ErrorKind::CannotMount, "remove the image", cause).hint("podman rmi"));
+        }
+        if let Some(image) = used.filter(|_| !force) {
+            let cause = format!("Podman has images that cannot run without it: {image}");
+            return Err(Error::new(ErrorKind::CannotMount, "unmount Podman's layers", cause)
+                .hint("remove them first (podman rmi), or use --force"));
+        }
+        let mut state = self.state.write();
+        let State { shown, images, .. } = std::mem::take(&mut *state);
+        state.released.extend(images.iter().map(|entry| entry.request.manifest));
+        drop(state);
+        images.iter().for_each(|entry| self.forget(&entry.request.mountpoint));
+        self.forget(&self.folder);
+        drop(shown);
+        Ok(())
+    }
+
+    /// Shows the layers of an image whose record is here.
+    fn show(&self, mut request: MountRequest) -> Result<()> {
+        let reference: Reference =
+            request.image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
+        let _changing = self.changing.lock();
+        request.mountpoint = self.place(&reference, &request.manifest);
+        let is_it = |entry: &Entry| entry.request.mountpoint == request.mountpoint;
+        if self.state.read().images.iter().any(is_it) {
+            return Ok(());
+        }
+        let image = self.images.load(&request)?;
+        let known = self.state.read().offered.get(&request.manifest).cloned();
+        let offered = match known {
+            Some(known) => known,
+            None => Arc::new(Offered::load(&self.store, &request.manifest)?),
+        };
+        self.images.show_hidden(&request, &image, offered.hidden.clone())?;
+        let failed = |error| Error::new(ErrorKind::Store, "record the image", error);
+        Memo::new(&request).write(&self.store).map_err(failed)?;
+        if let Err(error) = self.store.touch_image(&request.manifest) {
+            tracing::debug!(%error, "the image's last use is not noted");
+        }
+        self.backfills.begin(&request, &image);
+        image.follow(None);
+        let mut state = self.state.write();
+        state.offered.insert(request.manifest, offered.clone());
+        state.images.push(Entry { reference, request, image, offered, since: Instant::now() });
+        Ok(())
+    }
+
+    /// Where an image is, for whoever lists mounts and for its record.
+    fn place(&self, reference: &Reference, manifest: &Digest) -> PathBuf {
+        self.folder.join(BASE64_STANDARD.encode(reference.to_string())).join(manifest.to_string())
+    }
+
+    /// What is done from time to time. Returns the manifests of images that are not shown any more.
+    pub(super) fn tidy(&self) -> Vec<Digest> {
+        self.spools.tidy();
+        let _changing = self.changing.lock();
+        let mut state = self.state.write();
+        let is_unused = |entry: &mut Entry| entry.uses() == 0 && entry.since.elapsed() > UNUSED;
+        let unused: Vec<Entry> = state.images.extract_if(.., is_unused).collect();
+        let mut released = std::mem::take(&mut state.released);
+        drop(state);
+        unused.iter().for_each(|entry| self.forget(&entry.request.mountpoint));
+        released.extend(unused.iter().map(|entry| entry.request.manifest));
+        released
+    }
+
+    fn note(&self, request: &MountRequest) {
+        if let Err(error) = Memo::new(request).write(&self.store) {
+            tracing::warn!(image = request.image, %error, "how often Podman uses its layers is not noted");
+        }
+    }
+
+    fn forget(&self, mountpoint: &Path) {
+        if let Err(error) = self.store.forget_mount(mountpoint) {
+            tracing::warn!(%error, "a record of Podman's layers stays behind");
+        }
+    }
+
+    /// How registries are asked, and what Podman is told. `None`: nothing is shown.
+    fn settings(&self) -> Option<(Access, DiffIds)> {
+        let state = self.state.read();
+        let settings = state.settings.as_ref()?;
+        let diff_ids = match settings.layers {
+            Some(LayersPart::Store { diff_ids }) => diff_ids,
+            _ => DiffIds::default(),
+        };
+        Some((settings.access.clone(), diff_ids))
+    }
+
+    /// The layer that is meant: that of the newest image of this name that has it.
+    fn with<T>(&self, key: &LayerKey, answer: impl FnOnce(&Entry) -> Option<T>) -> Option<T> {
+        let state = self.state.read();
+        let mut entries = state.images.iter().rev();
+        let entry = entries.find(|entry| entry.reference == key.image && entry.offered.find(&key.digest).is_some())?;
+        answer(entry)
+    }
+}
+
+impl Layers for LayerShelf {
+    fn get(&self, key: &LayerKey) -> Option<ShownLayer> {
+        let (_, diff_ids) = self.settings()?;
+        self.with(key, |entry| {
+            let layer = entry.offered.find(&key.digest)?;
+            let info = layer.info(&key.digest, diff_ids);
+            Some(ShownLayer { diff: layer.diff.clone(), info, blob_size: layer.form.blob_size })
+        })
+    }
+
+    fn find(&self, key: &LayerKey) -> BoxFuture<'static, ()> {
+        match self.me.upgrade() {
+            Some(me) => me.look_for(key.clone()).boxed(),
+            None => futures::future::ready(()).boxed(),
+        }
+    }
+
+    fn used(&self, key: &LayerKey, change: Use) -> BoxFuture<'static, ()> {
+        let (me, key, runtime) = (self.me.clone(), key.clone(), self.runtime.clone());
+        async move {
+            let counted = runtime.spawn_blocking(move || me.upgrade().map(|me| me.count(&key, change)));
+            if let Err(error) = counted.await {
+                tracing::error!(%error, "a use of a layer was not counted");
+            }
+        }
+        .boxed()
+    }
+
+    fn blob(&self, key: &LayerKey, offset: u64, length: u32) -> BoxFuture<'static, std::result::Result<Bytes, Errno>> {
+        let found = self.with(key, |entry| {
+            let form = &entry.offered.find(&key.digest)?.form;
+            Some((Blob { digest: form.blob, size: form.blob_size }, entry.image.source()))
+        });
+        match found {
+            Some((blob, source)) => self.spools.read(blob, source, offset, length).boxed(),
+            None => futures::future::ready(Err(Errno::Stale)).boxed(),
+        }
+    }
+}
+
+/// What the mount has of the shelf, which has the mount.
+struct Door(Weak<LayerShelf>);
+
+impl Layers for Door {
+    fn get(&self, key: &LayerKey) -> Option<ShownLayer> {
+        self.0.upgrade()?.get(key)
+    }
+
+    fn find(&self, key: &LayerKey) -> BoxFuture<'static, ()> {
+        self.0.upgrade().map_or_else(|| futures::future::ready(()).boxed(), |shelf| shelf.find(key))
+    }
+
+    fn used(&self, key: &LayerKey, change: Use) -> BoxFuture<'static, ()> {
+        self.0.upgrade().map_or_else(|| futures::future::ready(()).boxed(), |shelf| shelf.used(key, change))
+    }
+
+    fn blob(&self, key: &LayerKey, offset: u64, length: u32) -> BoxFuture<'static, std::result::Result<Bytes, Errno>> {
+        let gone = || futures::future::ready(Err(Errno::Io)).boxed();
+        self.0.upgrade().map_or_else(gone, |shelf| shelf.blob(key, offset, length))
+    }
+}
+
+/// How an image is brought on whose word Podman takes diffIDs.
+fn backfill(diff_ids: DiffIds) -> Backfill {
+    match diff_ids {
+        DiffIds::Hashed => Backfill::Off,
+        // So that a lie comes out.
+        DiffIds::Claimed => Backfill::Idle,
+    }
+}
+
+#[cfg(test)]
+mod tests;

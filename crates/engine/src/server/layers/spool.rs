@@ -1,0 +1,227 @@
+//! Layers as they lie in the registry, for Podman to push or save: each is brought as a whole, into a file without a name, and read
+//! from there in any order. Whoever reads waits for the part that he reads; the last bytes are given when all of them were
+//! found to be what the layer's digest says.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use tarpon_fetch::BlobSource;
+use tarpon_fs::Errno;
+use tarpon_oci::{Blob, Digest, Hasher, Verified};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::AbortHandle;
+
+/// Layers that are brought at the same time: Podman pushes six.
+const AT_A_TIME: usize = 6;
+/// How long a read waits for its bytes, turns included: less than the warden of mounts waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(100);
+/// How long a layer stays that nobody reads.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// All layers that are being read.
+pub(super) struct Spools {
+    folder: PathBuf,
+    runtime: Handle,
+    turns: Arc<Semaphore>,
+    all: Mutex<HashMap<Digest, Arc<Spool>>>,
+}
+
+/// One layer.
+struct Spool {
+    file: Arc<File>,
+    here: watch::Receiver<Here>,
+    task: AbortHandle,
+    last: Mutex<Instant>,
+}
+
+/// How much of a layer is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Here {
+    /// So many bytes, not yet known to be the right ones.
+    Bytes(u64),
+    /// All, and they are.
+    Whole,
+    /// It will not come.
+    Failed,
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Spools {
+    pub(super) fn new(folder: PathBuf, runtime: Handle) -> Self {
+        Self { folder, runtime, turns: Arc::new(Semaphore::new(AT_A_TIME)), all: Mutex::default() }
+    }
+
+    /// A part of the layer.
+    pub(super) fn read(
+        &self,
+        blob: Blob,
+        source: Arc<dyn BlobSource>,
+        offset: u64,
+        length: u32,
+    ) -> impl Future<Output = Result<Bytes, Errno>> + Send + use<> {
+        let spool = self.spool(blob, source);
+        async move {
+            let spool = spool?;
+            let end = offset.saturating_add(length.into()).min(blob.size);
+            let length = usize::try_from(end.saturating_sub(offset)).map_err(|_| Errno::Invalid)?;
+            if length == 0 {
+                return Ok(Bytes::new());
+            }
+            let is_here = |here: &Here| match here {
+                Here::Bytes(count) => *count >= end && end < blob.size,
+                Here::Whole | Here::Failed => true,
+            };
+            let mut here = spool.here.clone();
+            let waited = async { here.wait_for(is_here).await.map(|here| *here) };
+            match tokio::time::timeout(PATIENCE, waited).await {
+                Ok(Ok(Here::Bytes(_) | Here::Whole)) => {}
+                _ => return Err(Errno::Io),
+            }
+            let file = spool.file.clone();
+            let read = tokio::task::spawn_blocking(move || {
+                let mut bytes = vec![0; length];
+                file.read_exact_at(&mut bytes, offset).map(|()| Bytes::from(bytes))
+            });
+            let bytes = read.await.map_err(|_| Errno::Io)?.map_err(|error| {
+                tracing::warn!(%error, layer = %blob.digest, "a layer that was brought for Podman cannot be read");
+                Errno::Io
+            })?;
+            *spool.last.lock() = Instant::now();
+            Ok(bytes)
+        }
+    }
+
+    fn spool(&self, blob: Blob, source: Arc<dyn BlobSource>) -> Result<Arc<Spool>, Errno> {
+        let mut all = self.all.lock();
+        if let Some(spool) = all.get(&blob.digest).filter(|spool| *spool.here.borrow() != Here::Failed) {
+            *spool.last.lock() = Instant::now();
+            return Ok(spool.clone());
+        }
+        let file = tempfile::tempfile_in(&self.folder).map_err(|error| {
+            tracing::warn!(%error, "no room for a layer that Podman wants to read");
+            Errno::Io
+        })?;
+        let file = Arc::new(file);
+        let (told, here) = watch::channel(Here::Bytes(0));
+        let bringing = bring(blob, source, file.clone(), self.turns.clone(), told);
+        let task = self.runtime.spawn(bringing).abort_handle();
+        let spool = Arc::new(Spool { file, here, task, last: Mutex::new(Instant::now()) });
+        all.insert(blob.digest, spool.clone());
+        Ok(spool)
+    }
+
+    /// Lets go of what nobody reads any more.
+    pub(super) fn tidy(&self) {
+        self.all.lock().retain(|_, spool| spool.last.lock().elapsed() < IDLE);
+    }
+}
+
+async fn bring(
+    blob: Blob,
+    source: Arc<dyn BlobSource>,
+    file: Arc<File>,
+    turns: Arc<Semaphore>,
+    told: watch::Sender<Here>,
+) {
+    let _turn = turns.acquire().await;
+    let outcome = match download(blob, &*source, file, &told).await {
+        Ok(_) => Here::Whole,
+        Err(problem) => {
+            tracing::warn!(layer = %blob.digest, "Podman cannot read the layer: {problem}");
+            Here::Failed
+        }
+    };
+    told.send_replace(outcome);
+}
+
+async fn download(
+    blob: Blob,
+    source: &dyn BlobSource,
+    file: Arc<File>,
+    told: &watch::Sender<Here>,
+) -> Result<Verified<()>, String> {
+    let (mut hasher, mut at) = (Hasher::new(), 0);
+    if blob.size > 0 {
+        let mut stream = source.read(blob, 0..blob.size).await.map_err(|error| error.to_string())?;
+        while let Some(piece) = stream.next().await {
+            let piece = piece.map_err(|error| error.to_string())?;
+            hasher.update(&piece);
+            let (into, length) = (file.clone(), piece.len() as u64);
+            let written = tokio::task::spawn_blocking(move || into.write_all_at(&piece, at));
+            written.map(|done| done.map_err(std::io::Error::other).flatten()).await.map_err(|error| error.to_string())?;
+            at += length;
+            told.send_replace(Here::Bytes(at));
+        }
+    }
+    Verified::check_stream(&blob.digest, hasher).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::BoxFuture;
+    use futures::stream;
+    use tarpon_fetch::{BlobStream, SourceError};
+
+    use super::*;
+
+    /// Gives these bytes, whatever is asked for.
+    struct Gives(Bytes);
+
+    impl BlobSource for Gives {
+        fn read(&self, _: Blob, range: std::ops::Range<u64>) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
+            assert_eq!(range, 0..self.0.len() as u64, "all of it, once");
+            let pieces: Vec<_> = self.0.chunks(1000).map(|piece| Ok(self.0.slice_ref(piece))).collect();
+            async move { Ok(stream::iter(pieces).boxed()) }.boxed()
+        }
+
+        fn name(&self) -> String {
+            "test".to_owned()
+        }
+    }
+
+    fn layer() -> Bytes {
+        (0..10_000_u32).flat_map(u32::to_le_bytes).collect()
+    }
+
+    fn spools(folder: &tempfile::TempDir) -> Spools {
+        Spools::new(folder.path().to_owned(), Handle::current())
+    }
+
+    #[tokio::test]
+    async fn a_layer_is_read_in_any_order_and_brought_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spools, bytes) = (spools(&folder), layer());
+        let blob = Blob { digest: Digest::of(&bytes), size: bytes.len() as u64 };
+        let source: Arc<dyn BlobSource> = Arc::new(Gives(bytes.clone()));
+        for (offset, length) in [(39_000, 1000), (0, 10), (12_345, 4096), (39_999, 4096), (40_000, 1), (u64::MAX, 1)] {
+            let read = spools.read(blob, source.clone(), offset, length).await.unwrap();
+            let start = usize::try_from(offset).unwrap().min(bytes.len());
+            assert_eq!(read, bytes[start..(start + length as usize).min(bytes.len())]);
+        }
+        assert_eq!(spools.all.lock().len(), 1);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "it has no name");
+    }
+
+    #[tokio::test]
+    async fn of_a_layer_that_is_another_the_last_bytes_are_not_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spools, bytes) = (spools(&folder), layer());
+        let blob = Blob { digest: Digest::of(b"another"), size: bytes.len() as u64 };
+        let source: Arc<dyn BlobSource> = Arc::new(Gives(bytes.clone()));
+        assert_eq!(spools.read(blob, source.clone(), blob.size - 10, 4096).await, Err(Errno::Io));
+        spools.tidy();
+    }
+}

@@ -1,0 +1,61 @@
+//! What is told of Podman's store of layers: one line for the mount, with what Podman had to pull instead, and one for each image.
+
+use super::super::images::Image;
+use super::super::memo::described;
+use super::LayerShelf;
+use crate::protocol::{LayerVerification, MountRequest, MountStatus};
+
+/// What stands for the mode of these mounts.
+pub(in super::super) const MODE: &str = "podman-layers";
+
+impl LayerShelf {
+    /// The mount and all images in it.
+    pub(in super::super) fn status(&self) -> Vec<MountStatus> {
+        let (alive, settings, images) = {
+            let state = self.state.read();
+            let alive = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
+            let images: Vec<_> = state.images.iter().map(|entry| (entry.request.clone(), entry.image.clone())).collect();
+            (alive, state.settings.clone(), images)
+        };
+        // Neither is anything read from the disk under it.
+        let mut all: Vec<_> = images.iter().map(|(request, image)| describe(request, image, alive)).collect();
+        let store = settings.map(|settings| MountStatus {
+            mode: MODE.to_owned(),
+            alive,
+            server: std::process::id(),
+            fallbacks: self.finding.problems(),
+            // Of all its images.
+            image_bytes: all.iter().map(|image| image.image_bytes).sum(),
+            fetched_bytes: all.iter().map(|image| image.fetched_bytes).sum(),
+            requests: all.iter().map(|image| image.requests).sum(),
+            failed_reads: all.iter().map(|image| image.failed_reads).sum(),
+            ..described(&settings)
+        });
+        all.extend(store);
+        // Not under the lock: who ends a completion asks, under theirs, whether its image is shown here.
+        all.iter_mut().for_each(|status| status.backfill = self.backfills.status(&status.manifest));
+        all
+    }
+}
+
+fn describe(request: &MountRequest, image: &Image, alive: bool) -> MountStatus {
+    let (transfers, counters) = (image.transfers(), image.counters());
+    let verification = image.layers().into_iter().map(|layer| LayerVerification {
+        digest: layer.digest,
+        format: layer.format,
+        state: layer.verification,
+    });
+    MountStatus {
+        mode: MODE.to_owned(),
+        verification: verification.collect(),
+        alive,
+        server: std::process::id(),
+        image_bytes: image.record.compressed_size(),
+        fetched_bytes: transfers.bytes,
+        requests: transfers.requests,
+        failed_reads: counters.failed_reads,
+        last_error: counters.last_error.clone().filter(|_| counters.failed_reads > 0),
+        counters: serde_json::to_value(counters).unwrap_or_default(),
+        ..described(request)
+    }
+}

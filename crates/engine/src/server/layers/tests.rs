@@ -1,0 +1,228 @@
+//! Images from a scripted registry, of whose layers uses are counted, with servers that come and go.
+
+use std::collections::BTreeMap;
+
+use tarpon_registry::serve::Contents;
+use tarpon_testkit::layers::{EstargzOptions, Image as TestImage, ImageBuilder, Item, Layer, estargz};
+use tarpon_testkit::registry::{Auth, FakeRegistry};
+use tarpon_testkit::server::TestServer;
+use tempfile::TempDir;
+
+use super::super::mounts::Mounts;
+use super::*;
+use crate::{EngineOptions, ImageRequest, IndexChoice, Pull, Silent};
+
+fn lazy(name: &str) -> Layer {
+    estargz(&[Item::file(name, name.as_bytes().repeat(1000))], EstargzOptions::default())
+}
+
+fn image(layers: &[&str]) -> TestImage {
+    layers.iter().fold(ImageBuilder::new(), |image, name| image.layer(lazy(name))).build()
+}
+
+/// A registry with some images, and a store.
+struct Lab {
+    folder: TempDir,
+    server: TestServer,
+    engine: Engine,
+}
+
+impl Lab {
+    async fn new(images: &[(&str, &TestImage)]) -> Self {
+        let mut contents = Contents::new();
+        for (tag, image) in images {
+            for (_, blob) in image.blobs() {
+                contents.add_blob(blob);
+            }
+            contents.add_manifest(
+                Some(("app", tag)),
+                tarpon_oci::media_type::OCI_MANIFEST,
+                image.manifest.clone(),
+            );
+        }
+        let server = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("store");
+        let engine = Engine::open(EngineOptions { store, server_command: Vec::new() }).unwrap();
+        Self { folder, server, engine }
+    }
+
+    fn name(&self, tag: &str) -> String {
+        format!("{}/app:{tag}", self.server.host())
+    }
+
+    async fn prepare(&self, tag: &str) -> Result<crate::Prepared> {
+        let text = self.name(tag);
+        let request = ImageRequest {
+            source: text.parse().unwrap(),
+            text,
+            platform: "linux/amd64".parse().unwrap(),
+            platform_named: false,
+            index: IndexChoice::None,
+            profile: None,
+            pull: Pull::Always,
+            access: Access::default(),
+        };
+        let prepared = self.engine.prepare_without_streaming(&request, &Silent).await?;
+        self.engine.keep_forms(&request, &prepared.record, true, &Silent).await?;
+        Ok(prepared)
+    }
+
+    /// Prepares the image, and asks for its layers to be shown under the name `shown`.
+    async fn request(&self, tag: &str, shown: &str) -> MountRequest {
+        let prepared = crate::Prepared { text: self.name(shown), ..self.prepare(tag).await.unwrap() };
+        let layers = Some(LayersPart::Image { uses: BTreeMap::new() });
+        MountRequest { layers, ..prepared.mount_on(self.folder.path().to_owned()) }
+    }
+
+    /// A server that shows what is on record. No kernel is asked.
+    fn server(&self) -> Arc<Mounts> {
+        let mounts = Arc::new(Mounts::new(&self.engine, Handle::current()).unwrap());
+        let settings = Some(LayersPart::Store { diff_ids: DiffIds::Hashed });
+        let request = MountRequest { layers: settings, ..bare() };
+        mounts.layers.state.write().settings = Some(request);
+        for mount in self.engine.store().mounts().unwrap() {
+            mounts.layers.show(Memo::read(&mount.record).unwrap().request).unwrap();
+        }
+        mounts
+    }
+
+    fn key(&self, shown: &str, digest: Digest) -> LayerKey {
+        LayerKey { image: self.name(shown).parse().unwrap(), digest }
+    }
+}
+
+fn bare() -> MountRequest {
+    MountRequest {
+        image: String::new(),
+        manifest: Digest::of(b""),
+        mountpoint: PathBuf::new(),
+        mode: tarpon_mount::ModeChoice::Auto,
+        writable: tarpon_mount::Writable::No,
+        suid: false,
+        dev: false,
+        access: Access::default(),
+        backfill: Backfill::Off,
+        backfill_rate: None,
+        credentials_lost: false,
+        record: false,
+        metrics: None,
+        trace: None,
+        podman: None,
+        layers: None,
+        fallbacks: Vec::new(),
+    }
+}
+
+/// How often each layer is used, over all images.
+fn uses(shelf: &LayerShelf) -> BTreeMap<Digest, u64> {
+    let mut all = BTreeMap::new();
+    for status in shelf.status() {
+        let Some(LayersPart::Image { uses }) = status.layers else { continue };
+        uses.into_iter().for_each(|(digest, count)| *all.entry(digest).or_default() += count);
+    }
+    all
+}
+
+/// Not to be guessed, and the same each time.
+fn dice(state: &mut u64, sides: usize) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    usize::from(state.to_be_bytes()[0]) % sides
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uses_are_what_podman_said_whatever_servers_come_and_go() {
+    // The name moves from one image to the other, which have a layer in common.
+    let (old, new) = (image(&["base", "old"]), image(&["base", "new"]));
+    let lab = Lab::new(&[("old", &old), ("new", &new)]).await;
+    let requests = [lab.request("old", "v1").await, lab.request("new", "v1").await];
+    let digests: Vec<Digest> = old.layers.iter().chain(&new.layers[1..]).map(|layer| Digest::of(&layer.blob)).collect();
+    for seed in 0..8 {
+        let mut state = seed;
+        let mut model: BTreeMap<Digest, u64> = BTreeMap::new();
+        let mut server = lab.server();
+        for _ in 0..50 {
+            // Podman asks for a layer before it uses it: then both images are there.
+            requests.iter().for_each(|request| server.layers.show(request.clone()).unwrap());
+            let digest = digests[dice(&mut state, digests.len())];
+            let key = lab.key("v1", digest);
+            match dice(&mut state, 5) {
+                0 => server = lab.server(),
+                1 | 2 => {
+                    server.layers.used(&key, Use::More).await;
+                    *model.entry(digest).or_default() += 1;
+                }
+                _ => {
+                    server.layers.used(&key, Use::Less).await;
+                    model.entry(digest).and_modify(|count| *count = count.saturating_sub(1));
+                    model.retain(|_, count| *count > 0);
+                }
+            }
+            assert_eq!(uses(&server.layers), model, "seed {seed}");
+            for digest in model.keys() {
+                assert!(server.layers.get(&lab.key("v1", *digest)).is_some(), "what is used is shown");
+            }
+        }
+        for (digest, count) in model {
+            for _ in 0..count {
+                server.layers.used(&lab.key("v1", digest), Use::Less).await;
+            }
+        }
+        let left = server.layers.state.read().images.iter().filter(|entry| entry.uses() > 0).count();
+        assert_eq!(left, 0, "seed {seed}");
+        for record in lab.engine.store().mounts().unwrap() {
+            lab.engine.store().forget_mount(&record.record.mountpoint).unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_use_takes_an_image_away_and_its_record() {
+    let image = image(&["base"]);
+    let lab = Lab::new(&[("v1", &image)]).await;
+    let server = lab.server();
+    server.layers.show(lab.request("v1", "v1").await).unwrap();
+    let key = lab.key("v1", Digest::of(&image.layers[0].blob));
+    let shown = server.layers.get(&key).unwrap();
+    assert!(!String::from_utf8_lossy(&shown.info).contains("toc-digest"));
+    assert!(server.layers.get(&lab.key("v2", key.digest)).is_none(), "another name");
+    for change in [Use::Less, Use::More, Use::More, Use::Less] {
+        server.layers.used(&key, change).await;
+        assert!(server.layers.get(&key).is_some());
+        assert_eq!(lab.engine.store().mounts().unwrap().len(), 1);
+    }
+    server.layers.used(&key, Use::Less).await;
+    assert!(server.layers.get(&key).is_none() && lab.engine.store().mounts().unwrap().is_empty());
+    assert_eq!(server.layers.tidy().len(), 1, "nothing is done for it any more");
+    let blob = server.layers.blob(&key, 0, 10).await;
+    assert_eq!(blob, Err(Errno::Stale));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_is_found_by_the_digest_of_its_table_of_contents_and_its_blob_can_be_read() {
+    let image = image(&["base"]);
+    let lab = Lab::new(&[("v1", &image)]).await;
+    let server = lab.server();
+    server.layers.show(lab.request("v1", "v1").await).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&image.manifest).unwrap();
+    let toc = manifest["layers"][0]["annotations"]["containerd.io/snapshot/stargz/toc.digest"].as_str().unwrap();
+    let key = lab.key("v1", toc.parse().unwrap());
+    let shown = server.layers.get(&key).unwrap();
+    let info: serde_json::Value = serde_json::from_slice(&shown.info).unwrap();
+    assert_eq!((info["toc-digest"].as_str(), info["diff-size"].as_i64()), (Some(toc), Some(-1)));
+    let blob = &image.layers[0].blob;
+    assert_eq!(shown.blob_size, blob.len() as u64);
+    let read = server.layers.blob(&key, 3, u32::try_from(blob.len()).unwrap()).await.unwrap();
+    assert_eq!(read, blob[3..]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_with_a_layer_that_would_have_to_be_streamed_is_refused_and_nothing_is_fetched() {
+    let plain = tarpon_testkit::layers::tar(&[Item::file("f", b"x".repeat(100_000))], tarpon_testkit::layers::Dialect::Pax);
+    let plain = Layer::plain(&plain, tarpon_oci::Compression::Gzip);
+    let image = ImageBuilder::new().layer(lazy("base")).layer(plain).build();
+    let lab = Lab::new(&[("v1", &image)]).await;
+    let refused = lab.prepare("v1").await.unwrap_err();
+    assert!(refused.to_string().contains("layer 2"), "{refused}");
+    assert_eq!(lab.engine.store().usage().unwrap().objects, 0);
+}

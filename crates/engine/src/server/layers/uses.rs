@@ -1,0 +1,76 @@
+//! How often Podman uses which layer. It says so once for each use and never again, so what is counted is in the record before
+//! Podman has its answer.
+
+use std::collections::BTreeMap;
+
+use tarpon_fs::{LayerKey, Use};
+use tarpon_oci::Digest;
+
+use super::{Entry, LayerShelf};
+use crate::protocol::LayersPart;
+
+impl Entry {
+    fn used(&self) -> Option<&BTreeMap<Digest, u64>> {
+        match &self.request.layers {
+            Some(LayersPart::Image { uses }) => Some(uses),
+            _ => None,
+        }
+    }
+
+    /// How often all its layers together are used.
+    pub(super) fn uses(&self) -> u64 {
+        self.used().into_iter().flat_map(BTreeMap::values).fold(0, |sum, uses| sum.saturating_add(*uses))
+    }
+
+    fn uses_of(&self, digest: &Digest) -> u64 {
+        self.used().and_then(|uses| uses.get(digest)).copied().unwrap_or(0)
+    }
+
+    fn change(&mut self, digest: &Digest, change: Use) {
+        let Some(LayersPart::Image { uses }) = &mut self.request.layers else { return };
+        let count = uses.entry(*digest).or_default();
+        *count = match change {
+            Use::More => count.saturating_add(1),
+            Use::Less => count.saturating_sub(1),
+        };
+        uses.retain(|_, count| *count > 0);
+    }
+}
+
+impl LayerShelf {
+    /// Counts, and writes it down. The last use of an image takes it away.
+    pub(super) fn count(&self, key: &LayerKey, change: Use) {
+        let _changing = self.changing.lock();
+        let mut state = self.state.write();
+        let Some(at) = counted(&state.images, key, change) else {
+            tracing::debug!(image = %key.image, layer = %key.digest, ?change, "a use of a layer that is not shown");
+            return;
+        };
+        let entry = &mut state.images[at];
+        entry.change(&key.digest, change);
+        let request = entry.request.clone();
+        let is_over = change == Use::Less && entry.uses() == 0;
+        if is_over {
+            state.images.remove(at);
+            state.released.push(request.manifest);
+        }
+        drop(state);
+        if is_over {
+            // It may be pulled again at once.
+            self.finding.forget(&key.image);
+            self.forget(&request.mountpoint);
+        } else {
+            self.note(&request);
+        }
+    }
+}
+
+/// Of which image a use is counted, where several of one name have the layer: one that is used, else the newest.
+fn counted(images: &[Entry], key: &LayerKey, change: Use) -> Option<usize> {
+    let has = |entry: &Entry| entry.reference == key.image && entry.offered.find(&key.digest).is_some();
+    let used = images.iter().rposition(|entry| has(entry) && entry.uses_of(&key.digest) > 0);
+    match change {
+        Use::Less => used,
+        Use::More => used.or_else(|| images.iter().rposition(has)),
+    }
+}

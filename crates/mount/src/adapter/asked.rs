@@ -1,0 +1,71 @@
+//! [`Asked`]: the file system, asked from any thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fuser::ReplyEntry;
+use tarpon_fs::{Errno, NodeId, Operations};
+
+use super::reply::Refuse;
+use super::{Counters, FOR_EVER, GENERATION, convert};
+
+/// A file system and the figures of its mount. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Asked {
+    pub(super) files: Arc<dyn Operations>,
+    pub(super) counters: Arc<Counters>,
+}
+
+impl Asked {
+    /// Asks and replies.
+    pub(super) fn answer<R: Refuse, T>(
+        &self,
+        reply: R,
+        ask: impl FnOnce(&dyn Operations) -> Result<T, Errno>,
+        give: impl FnOnce(R, T),
+    ) {
+        // A panic drops the reply, which answers EIO.
+        let _survived = self.guarded(|files| match ask(files) {
+            Ok(answer) => give(reply, answer),
+            Err(errno) => reply.refuse(convert::errno(errno)),
+        });
+    }
+
+    /// Runs `operation`; a panic in it is an I/O error.
+    pub(super) fn guarded<T>(&self, operation: impl FnOnce(&dyn Operations) -> T) -> Result<T, Errno> {
+        catch_unwind(AssertUnwindSafe(|| operation(&*self.files))).map_err(|_panic| {
+            self.counters.panics.fetch_add(1, Ordering::Relaxed);
+            tracing::error!("an operation panicked; its caller gets EIO");
+            Errno::Io
+        })
+    }
+
+    /// Looks a name up.
+    pub(super) fn lookup(&self, parent: NodeId, name: &[u8], reply: ReplyEntry) {
+        let found = |reply: ReplyEntry, attr| match attr {
+            Some(attr) => reply.entry(&self.presence_lasts(parent), &convert::attributes(&attr), GENERATION),
+            None => reply.entry(&self.absence_lasts(parent), &convert::nothing(), GENERATION),
+        };
+        self.answer(
+            reply,
+            |files| match files.lookup(parent, name) {
+                Ok(attr) => Ok(Some(attr)),
+                Err(Errno::NotFound) => Ok(None),
+                Err(errno) => Err(errno),
+            },
+            found,
+        );
+    }
+
+    /// How long the kernel may believe what it was told of an inode, and of the names in it.
+    pub(super) fn presence_lasts(&self, node: NodeId) -> Duration {
+        if self.files.lasts(node) { FOR_EVER } else { Duration::ZERO }
+    }
+
+    /// How long a name that is not in `parent` may be remembered as such.
+    fn absence_lasts(&self, parent: NodeId) -> Duration {
+        if self.files.names_may_appear() { Duration::ZERO } else { self.presence_lasts(parent) }
+    }
+}

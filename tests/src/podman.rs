@@ -1,0 +1,154 @@
+//! A real Podman with stores of its own, and a tarpon store that it was told of.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::dump::{Dump, dump};
+use crate::real::{self, run};
+use crate::tarpon::Tarpon;
+
+/// How long the guard of a killed server may take to unmount, and a server to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A private mount namespace with the cgroups that crun wants.
+const ALONE: &str = "umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup; exec \"$@\"";
+
+/// A store, and a Podman that was told of it. Dropped, nothing of either is left.
+pub struct Podman {
+    /// The store.
+    pub tarpon: Tarpon,
+    /// Where the images are.
+    pub registry: String,
+    /// Of a short name: Podman wants its runroot within 50 bytes.
+    pub folder: tempfile::TempDir,
+}
+
+impl Podman {
+    /// Unless these tests cannot run here. `setup`: options of `tarpon podman setup`.
+    pub fn new(setup: &[&str]) -> Option<Self> {
+        let lacking = || (!real::have(&["podman", "buildah", "unshare"])).then(|| "no podman or buildah".to_owned());
+        if let Some(reason) = real::missing().or_else(lacking) {
+            println!("skipped: {reason}");
+            return None;
+        }
+        let folder = tempfile::Builder::new().prefix("tp-").tempdir_in("/tmp").unwrap();
+        let bed = Self { tarpon: Tarpon::new().unwrap(), registry: real::registry()?, folder };
+        let at = |name: &str| bed.folder.path().join(name).display().to_string();
+        let text =
+            format!("[storage]\ndriver = \"overlay\"\nrunroot = \"{}\"\ngraphroot = \"{}\"\n", at("run"), at("root"));
+        std::fs::write(bed.conf(), text).unwrap();
+        let file = bed.conf().display().to_string();
+        bed.tarpon.run("podman", &[&["setup", "--file", &file], setup].concat()).unwrap();
+        Some(bed)
+    }
+
+    /// Podman's storage.conf.
+    pub fn conf(&self) -> PathBuf {
+        self.folder.path().join("storage.conf")
+    }
+
+    /// What is in it.
+    pub fn conf_text(&self) -> String {
+        std::fs::read_to_string(self.conf()).unwrap()
+    }
+
+    /// The full name of an image for tests.
+    pub fn image(&self, name: &str) -> String {
+        format!("{}/dev/{name}", self.registry)
+    }
+
+    /// A program in the place where Podman works.
+    pub fn command(&self, program: &[&str]) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", "slave", "sh", "-c", ALONE, "sh"]).args(program);
+        command.env("CONTAINERS_STORAGE_CONF", self.conf()).stdin(Stdio::null());
+        command
+    }
+
+    /// A command of Podman.
+    pub fn podman_command(&self, arguments: &[&str]) -> Command {
+        self.command(&[&["podman", "--cgroup-manager", "cgroupfs"], arguments].concat())
+    }
+
+    /// Runs Podman, which must succeed.
+    pub fn podman(&self, arguments: &[&str]) -> String {
+        run(&mut self.podman_command(arguments)).unwrap()
+    }
+
+    /// Runs a container; `options` go before the image.
+    pub fn container(&self, options: &[&str], image: &str, program: &[&str]) -> String {
+        let limits = ["--cgroups=disabled", "--ulimit", "nproc=1000:1000", "--ulimit", "nofile=1000:1000"];
+        let first = ["run", "--rm", "--network", "none", "--pull", "never", "--entrypoint", ""];
+        self.podman(&[&first, &limits[..], options, &[image], program].concat())
+    }
+
+    /// Podman's images.
+    pub fn images(&self) -> Vec<Value> {
+        let listed: Value = serde_json::from_str(&self.podman(&["images", "--format", "json"])).unwrap();
+        listed.as_array().unwrap().clone()
+    }
+
+    /// Layers in Podman's own store.
+    pub fn own_layers(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.folder.path().join("root/overlay-layers/layers.json"));
+        let layers: Value = serde_json::from_str(&text.unwrap_or_else(|_| "[]".to_owned())).unwrap();
+        layers.as_array().unwrap().clone()
+    }
+
+    /// What overlayfs shows of the layer `top` of a driver's folder and of those below it.
+    pub fn stack(&self, overlay: &Path, top: &str) -> Dump {
+        let read = |name: &str| std::fs::read_to_string(overlay.join(top).join(name)).unwrap_or_default();
+        let links = [format!("l/{}", read("link")), read("lower")].join(":");
+        let links = links.trim_end_matches(':').split(':');
+        let lower: Vec<_> = links.map(|link| overlay.join(link).display().to_string()).collect();
+        if let [only] = &lower[..] {
+            // One layer alone is no overlay.
+            return dump(Path::new(only)).unwrap();
+        }
+        let target = self.folder.path().join("stack");
+        std::fs::create_dir_all(&target).unwrap();
+        let options = std::ffi::CString::new(format!("lowerdir={}", lower.join(":"))).unwrap();
+        rustix::mount::mount("overlay", &target, "overlay", MountFlags::RDONLY, options.as_c_str()).unwrap();
+        let seen = dump(&target);
+        rustix::mount::unmount(&target, UnmountFlags::empty()).unwrap();
+        seen.unwrap()
+    }
+
+    /// Whether anything is mounted on this folder of the store.
+    pub fn is_mounted(&self, name: &str) -> bool {
+        let place = self.tarpon.store().join(name).canonicalize().unwrap();
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        mounts.contains(&format!(" {} ", place.display()))
+    }
+
+    /// Sends the server a signal.
+    pub fn signal_server(&self, signal: Signal) {
+        let pid = self.tarpon.status().unwrap()[0]["server"].as_i64().expect("a server");
+        kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        let _ = self.podman_command(&["rm", "--all", "--force", "-t", "0"]).output();
+        let _ = self.tarpon.output("podman", &["rm", "--all", "--force"]);
+        let _ = self.tarpon.output("podman", &["layers", "stop", "--force"]);
+        for name in ["podman", "podman-layers"] {
+            let _ = rustix::mount::unmount(self.tarpon.store().join(name), UnmountFlags::DETACH);
+        }
+        let _ = rustix::mount::unmount(self.folder.path().join("root/overlay"), UnmountFlags::DETACH);
+    }
+}
+
+/// Panics if it takes too long.
+pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

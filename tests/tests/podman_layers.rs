@@ -1,0 +1,193 @@
+//! Real Podman that pulls layers lazily, from the store of layers that tarpon serves: what it pulls, runs, pushes and removes, and
+//! what becomes of it when the server dies.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tarpon_tests::expected::Expected;
+use tarpon_tests::podman::{Podman, wait_until};
+use tarpon_tests::real::{self, run};
+
+/// The formats in which a layer can be read in parts.
+const SEEKABLE: [&str; 2] = ["estargz", "zstdchunked"];
+
+fn bed() -> Option<Podman> {
+    let bed = Podman::new(&["--layers"])?;
+    if bed.conf_text().contains("additionallayerstores") {
+        return Some(bed);
+    }
+    println!("skipped: this Podman loses the layers of additional layer stores");
+    None
+}
+
+/// What is told of the image of this name; nothing if it is not shown.
+fn told(bed: &Podman, image: &str) -> Option<Value> {
+    let all: Value = serde_json::from_str(&bed.tarpon.run("podman", &["layers", "ls", "--json"]).unwrap()).unwrap();
+    all.as_array().unwrap().iter().find(|mount| mount["image"] == image).cloned()
+}
+
+/// How often each of its layers is used.
+fn uses(bed: &Podman, image: &str) -> Vec<u64> {
+    let Some(told) = told(bed, image) else { return Vec::new() };
+    told["layers"]["image"]["uses"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).collect()
+}
+
+fn pull(bed: &Podman, name: &str) -> String {
+    let image = bed.image(name);
+    bed.podman(&["pull", "--quiet", "--tls-verify=false", &image]);
+    image
+}
+
+/// Whether the layers that Podman has of its own are those of the store of layers.
+fn all_layers_are_lazy(bed: &Podman) -> bool {
+    let overlay = bed.folder.path().join("root/overlay");
+    let is_lazy = |layer: &Value| overlay.join(layer["id"].as_str().unwrap()).join("diff").is_symlink();
+    bed.own_layers().iter().all(is_lazy)
+}
+
+#[test]
+fn pulled_images_run_and_nothing_was_fetched_but_what_they_read() {
+    let Some(bed) = bed() else { return };
+    for format in SEEKABLE {
+        for (name, program) in [("redis", &["redis-server", "--version"][..]), ("debian-base", &["cat", "/etc/passwd"])] {
+            let image = pull(&bed, &format!("{name}:{format}"));
+            assert!(all_layers_are_lazy(&bed), "{image}");
+            let pulled = told(&bed, &image).unwrap();
+            assert_eq!(pulled["fetched_bytes"], 0, "{image}: only its tables of contents came, to another process");
+            let seen = bed.container(&[], &image, program);
+            assert!(seen.starts_with("Redis server") || seen.starts_with("root:"), "{seen}");
+            let (fetched, all) = (&told(&bed, &image).unwrap()["fetched_bytes"], &pulled["image_bytes"]);
+            assert!(fetched.as_u64() < all.as_u64().map(|all| all / 4), "{image}: {fetched} of {all}");
+        }
+    }
+}
+
+#[test]
+fn what_podman_has_is_what_the_images_hold() {
+    let Some(bed) = bed() else { return };
+    for name in ["debian-base", "redis", "quirks"] {
+        for format in SEEKABLE {
+            let tag = format!("dev/{name}:{format}");
+            if !real::has_tag(&bed.registry, &format!("dev/{name}"), format) {
+                println!("skipped: {tag}, which the registry does not have");
+                continue;
+            }
+            let image = pull(&bed, &format!("{name}:{format}"));
+            assert!(all_layers_are_lazy(&bed), "{image}");
+            let expected = Expected::of(&bed.registry, &format!("dev/{name}:gzip")).unwrap();
+            let shown: Value = serde_json::from_str(&bed.podman(&["inspect", &image])).unwrap();
+            let layers = bed.folder.path().join("root/overlay-images/images.json");
+            let images: Value = serde_json::from_slice(&std::fs::read(layers).unwrap()).unwrap();
+            let record = images.as_array().unwrap().iter().find(|image| image["id"] == shown[0]["Id"]).unwrap();
+            let seen = bed.stack(&bed.folder.path().join("root/overlay"), record["layer"].as_str().unwrap());
+            expected.assert_stack(&seen, format, false, &tag);
+        }
+    }
+}
+
+#[test]
+fn other_images_are_pulled_as_ever_and_it_is_told_why() {
+    let Some(bed) = bed() else { return };
+    let image = pull(&bed, "redis:gzip");
+    assert!(!all_layers_are_lazy(&bed));
+    bed.container(&[], &image, &["redis-server", "--version"]);
+    let listed = bed.tarpon.run("podman", &["ls"]).unwrap();
+    assert!(listed.contains(&format!("pulled by Podman itself: {image}: ")), "{listed}");
+    assert!(listed.contains("has no table of contents"), "{listed}");
+    let status = bed.tarpon.run("status", &[]).unwrap();
+    assert!(status.contains("ok, with fallbacks"), "{status}");
+    let missing = bed.podman_command(&["pull", "--tls-verify=false", &bed.image("none:1")]).output().unwrap();
+    assert!(!missing.status.success());
+    // An image that tarpon knows has nothing to stream any more.
+    let image = bed.image("debian-base:gzip");
+    bed.tarpon.run("pull", &["--quiet", "--tls-verify=false", &image]).unwrap();
+    pull(&bed, "debian-base:gzip");
+    assert_eq!(uses(&bed, &image), [1]);
+}
+
+#[test]
+fn removed_images_are_let_go_and_uses_outlive_servers() {
+    let Some(bed) = bed() else { return };
+    let image = pull(&bed, "redis:estargz");
+    let counted = uses(&bed, &image);
+    assert!(counted.len() > 1 && counted.iter().all(|count| *count == 1), "{counted:?}");
+    bed.signal_server(Signal::KILL);
+    wait_until("the guard unmounts", || !bed.is_mounted("podman-layers"));
+    assert_eq!(bed.images().len(), 1, "Podman goes on");
+    let dead = bed.tarpon.run("podman", &["layers", "ls"]).unwrap();
+    assert!(dead.contains("dead: run `tarpon recover`"), "{dead}");
+    bed.tarpon.run("recover", &[]).unwrap();
+    assert_eq!(uses(&bed, &image), counted);
+    bed.container(&[], &image, &["redis-server", "--version"]);
+    bed.signal_server(Signal::TERM);
+    wait_until("the server ends", || !bed.is_mounted("podman-layers"));
+    wait_until("it is recovered", || bed.tarpon.run("recover", &[]).is_ok() && bed.is_mounted("podman-layers"));
+    assert_eq!(uses(&bed, &image), counted);
+    let refused = bed.tarpon.output("podman", &["layers", "stop"]).unwrap();
+    let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.contains("Podman has images that cannot run without it"), "{refused}");
+    bed.podman(&["rmi", &image]);
+    assert!(told(&bed, &image).is_none(), "nothing of it is used any more");
+    // It can be pulled again at once.
+    pull(&bed, "redis:estargz");
+    assert_eq!(uses(&bed, &image), counted);
+    bed.podman(&["rmi", &image]);
+    bed.tarpon.run("podman", &["layers", "stop"]).unwrap();
+    wait_until("nothing is mounted", || !bed.is_mounted("podman-layers"));
+    assert_eq!(bed.images().len(), 0);
+    bed.tarpon.run("podman", &["setup", "--undo", "--file", bed.conf().to_str().unwrap()]).unwrap();
+    assert!(!bed.conf_text().contains("additionallayerstores"));
+}
+
+#[test]
+fn layers_that_nobody_has_hashed_have_no_digests_that_others_have() {
+    let Some(bed) = bed() else { return };
+    for format in SEEKABLE {
+        let image = pull(&bed, &format!("debian-base:{format}"));
+        let shown: Value = serde_json::from_str(&bed.podman(&["inspect", &image])).unwrap();
+        let claimed = shown[0]["RootFS"]["Layers"].as_array().unwrap();
+        let layers = bed.own_layers();
+        assert!(layers.iter().all(|layer| !claimed.contains(&layer["diff-digest"])), "{layers:?}");
+        let pushed = bed.podman_command(&["push", "--quiet", &image, &target(&bed)]).output().unwrap();
+        assert!(String::from_utf8_lossy(&pushed.stderr).contains("Digest did not match"), "it is said, and not done");
+    }
+}
+
+/// Somewhere to push to: an OCI layout.
+fn target(bed: &Podman) -> String {
+    format!("oci:{}/pushed:1", bed.folder.path().display())
+}
+
+#[test]
+fn with_claimed_diff_ids_podman_pushes_what_it_reads_from_the_store() {
+    let Some(bed) = bed() else { return };
+    bed.tarpon.run("podman", &["layers", "start", "--claimed-diff-ids"]).unwrap();
+    for format in SEEKABLE {
+        let image = pull(&bed, &format!("debian-base:{format}"));
+        assert!(all_layers_are_lazy(&bed), "{image}");
+        bed.podman(&["push", "--quiet", &image, &target(&bed)]);
+        let config = run(Command::new("skopeo").args(["inspect", "--config", &target(&bed)])).unwrap();
+        let pushed: Value = serde_json::from_str(&config).unwrap();
+        let shown: Value = serde_json::from_str(&bed.podman(&["inspect", &image])).unwrap();
+        assert_eq!(pushed["rootfs"]["diff_ids"], shown[0]["RootFS"]["Layers"], "{image}: every byte of the tar was compared");
+    }
+}
+
+#[test]
+fn a_podman_that_loses_layers_is_told_from_others() {
+    let Some(bed) = Podman::new(&[]) else { return };
+    let folder = bed.folder.path().join("bin");
+    std::fs::create_dir(&folder).unwrap();
+    let podman = folder.join("podman");
+    std::fs::write(&podman, "#!/bin/sh\necho podman version 5.6.2\n").unwrap();
+    run(Command::new("chmod").arg("0755").arg(&podman)).unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let mut setup = bed.tarpon.command("podman");
+    setup.args(["setup", "--layers", "--file"]).arg(bed.conf()).env("PATH", path);
+    let done = setup.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success() && said.contains("Podman 5.6 loses the layers"), "{said}");
+    assert!(!bed.conf_text().contains("additionallayerstores"));
+    assert!(bed.conf_text().contains("additionalimagestores"));
+}
