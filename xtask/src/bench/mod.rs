@@ -2,14 +2,14 @@
 
 use anyhow::Result;
 
-mod chart;
+mod behind;
 mod machine;
-mod packs;
-mod ready;
-mod report;
+mod podman;
+mod runs;
 mod start;
-mod systems;
-mod workloads;
+mod stats;
+mod warm;
+mod wire;
 
 /// The options of `cargo xtask bench`.
 #[derive(clap::Args)]

@@ -1,6 +1,7 @@
-//! What is started: the lines of `fixtures/corpus/workloads.tsv`.
+//! What is started: the lines of `fixtures/corpus/workloads.tsv`, or of a file of the same columns.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -24,8 +25,10 @@ pub(super) struct Workload {
 pub(super) enum Ready {
     /// A line of its output begins with this, or has it somewhere.
     Line { text: String, at_start: bool },
-    /// It answers HTTP on this port of the host.
-    Port(u16),
+    /// Something listens on this port of the host, and answers HTTP at this path if one is given.
+    Port { port: u16, path: Option<String> },
+    /// It has ended well, and what it printed has this sha256.
+    Exit { sha256: String },
 }
 
 impl Ready {
@@ -34,19 +37,23 @@ impl Ready {
         match self {
             Self::Line { text, at_start: true } => line.starts_with(text.as_str()),
             Self::Line { text, at_start: false } => line.contains(text.as_str()),
-            Self::Port(_) => false,
+            Self::Port { .. } | Self::Exit { .. } => false,
         }
+    }
+
+    /// Whether somebody answers in the way that says it, if `ask` finds that.
+    pub(super) fn answers(&self, ask: &impl Fn(u16, Option<&str>) -> bool) -> bool {
+        matches!(self, Self::Port { port, path } if ask(*port, path.as_deref()))
     }
 }
 
-/// The workloads with these ids, or all that are listed.
-pub(super) fn load(ids: &[String]) -> Result<Vec<Workload>> {
-    let file = paths::root().join("fixtures/corpus/workloads.tsv");
+/// The workloads with these ids of a file, else of the corpus.
+pub(super) fn load(file: Option<&Path>, ids: &[String]) -> Result<Vec<Workload>> {
+    let file = file.map_or_else(|| paths::root().join("fixtures/corpus/workloads.tsv"), Path::to_owned);
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let all = parse(&text)?;
-    ids.iter()
-        .map(|id| all.iter().find(|workload| workload.id == *id).cloned().with_context(|| format!("no workload {id}")))
-        .collect()
+    let find = |id: &String| all.iter().find(|workload| workload.id == *id).cloned();
+    ids.iter().map(|id| find(id).with_context(|| format!("no workload {id} in {}", file.display()))).collect()
 }
 
 fn parse(text: &str) -> Result<Vec<Workload>> {
@@ -66,7 +73,15 @@ fn workload(line: &str) -> Result<Workload> {
             let text = pattern.trim_start_matches('^').to_owned();
             Ready::Line { text, at_start: pattern.starts_with('^') }
         }
-        "tcp" => Ready::Port(value.parse()?),
+        "tcp" => Ready::Port { port: value.parse()?, path: None },
+        "http" => {
+            let (port, path) = value.split_once('/').unwrap_or((value, ""));
+            Ready::Port { port: port.parse()?, path: Some(format!("/{path}")) }
+        }
+        "exit" => {
+            let sha256 = value.strip_prefix("sha256:").context("exit wants sha256:DIGEST of the output")?;
+            Ready::Exit { sha256: sha256.to_owned() }
+        }
         other => bail!("unknown kind of readiness {other:?}"),
     };
     let patience = Duration::from_secs(patience.parse()?);
@@ -84,7 +99,18 @@ mod tests {
         let all = all.unwrap();
         assert_eq!(all[0].ready, Ready::Line { text: "READY a".into(), at_start: true });
         assert!(all[0].ready.is_said_by("READY a 1") && !all[0].ready.is_said_by("not READY a"));
-        assert_eq!((all[1].ready.clone(), all[1].patience), (Ready::Port(80), Duration::from_secs(5)));
+        let port = Ready::Port { port: 80, path: None };
+        assert_eq!((&all[1].ready, all[1].patience), (&port, Duration::from_secs(5)));
+        assert!(port.answers(&|port, path| port == 80 && path.is_none()) && !port.is_said_by("80"));
+    }
+
+    #[test]
+    fn a_page_and_an_exit_are_ways_to_be_ready() {
+        let ready = |kind: &str, value: &str| parse(&format!("i\ts\tc\t{kind}\t{value}\t1\tid\tnone\n"));
+        let page = Ready::Port { port: 8080, path: Some("/health".into()) };
+        assert_eq!(ready("http", "8080/health").unwrap()[0].ready, page);
+        assert_eq!(ready("exit", "sha256:ab").unwrap()[0].ready, Ready::Exit { sha256: "ab".into() });
+        assert!(ready("exit", "ab").is_err() && ready("http", "/").is_err());
     }
 
     #[test]
@@ -94,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_listed_workloads_are_understood() {
-        let ids = ["python-numpy", "node-express", "redis", "nginx"].map(str::to_owned);
-        assert_eq!(load(&ids).unwrap().len(), 4);
+        let ids = ["python-numpy", "node-express", "redis", "nginx", "debian-exit"].map(str::to_owned);
+        assert_eq!(load(None, &ids).unwrap().len(), 5);
     }
 }
