@@ -4,10 +4,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::{paths, process};
+
+/// How long a process may take to end after what it is there for.
+pub(super) const ENDING: Duration = Duration::from_secs(30);
 
 /// Everything of the benchmark on disk.
 pub(super) fn folder() -> PathBuf {
@@ -43,6 +48,31 @@ pub(super) fn received() -> Option<u64> {
     let devices = fs::read_to_string("/proc/net/dev").ok()?;
     let link = devices.lines().find_map(|line| line.trim().strip_prefix("tarpon-link:"))?;
     link.split_whitespace().next()?.parse().ok()
+}
+
+/// Takes a folder away, if there is one.
+pub(super) fn remove(folder: &Path) -> Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))
+}
+
+/// Runs something whose failure says only that there was nothing to do.
+pub(super) fn quietly(mut command: Command) {
+    let _nothing = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+}
+
+/// Waits until a process is gone.
+pub(super) fn wait_for_end(pid: u32) -> Result<()> {
+    let until = Instant::now() + ENDING;
+    while Path::new("/proc").join(pid.to_string()).exists() {
+        if Instant::now() > until {
+            bail!("process {pid} does not end");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 /// A group of processes whose processor time the kernel adds up, daemons included. Removed when dropped.
@@ -85,6 +115,23 @@ impl Drop for Accounting {
         let _left = fs::write(parent, std::process::id().to_string());
         let _left = fs::remove_dir(&self.group);
     }
+}
+
+/// Processor time of a process so far, in seconds.
+pub(super) fn processor_seconds(pid: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may hold blanks.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
+    Some(ticks / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// The server of a store of tarpon, if it serves something.
+pub(super) fn server(tarpon: &Path, store: &Path) -> Option<u32> {
+    let mut status = Command::new(tarpon);
+    status.env("TARPON_STORE", store).args(["status", "--json"]).stderr(Stdio::null());
+    let mounts: serde_json::Value = serde_json::from_slice(&status.output().ok()?.stdout).ok()?;
+    u32::try_from(mounts[0]["server"].as_u64()?).ok()
 }
 
 /// What a process has of the machine.

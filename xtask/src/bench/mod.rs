@@ -6,8 +6,11 @@ mod behind;
 mod machine;
 mod podman;
 mod runs;
+mod scale;
 mod start;
 mod stats;
+mod steady;
+mod trees;
 mod warm;
 mod wire;
 
@@ -22,10 +25,16 @@ pub(crate) struct Args {
 enum Bench {
     /// From nothing on this machine to a container that is ready, over a slow link
     Start(start::Args),
+    /// What it costs when there is more of it: layers, files, bytes, mounts, containers, starts at once
+    Scale(scale::Args),
+    /// What reading an image costs after the start, compared with plain overlayfs
+    Steady(steady::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.bench {
         Bench::Start(args) => start::run(args),
+        Bench::Scale(args) => scale::run(args),
+        Bench::Steady(args) => steady::run(args),
     }
 }

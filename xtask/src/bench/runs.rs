@@ -36,10 +36,6 @@ impl Log {
     pub(super) fn add(&mut self, line: &Value) -> Result<()> {
         self.file.write_all(format!("{line}\n").as_bytes()).with_context(|| failed(&self.path))
     }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 fn failed(path: &Path) -> String {

@@ -18,11 +18,11 @@ use super::wire::{Request, Wire};
 use crate::packages::{self, tool};
 use crate::process;
 
-mod packs;
+pub(super) mod packs;
 mod ready;
 mod systems;
 pub(super) mod table;
-mod workloads;
+pub(super) mod workloads;
 
 use ready::{FIRST_EXEC, Running};
 use systems::System;

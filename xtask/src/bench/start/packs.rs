@@ -12,7 +12,7 @@ use crate::bench::machine;
 use crate::process;
 
 /// Records what has not been recorded yet, and publishes all of it.
-pub(super) fn prepare(workloads: &[Workload], tarpon: &Path, registry: &str, tag: &str) -> Result<()> {
+pub(crate) fn prepare(workloads: &[Workload], tarpon: &Path, registry: &str, tag: &str) -> Result<()> {
     let mut images: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();
     let mut changed = Vec::new();
     for workload in workloads {

@@ -10,19 +10,19 @@ use crate::paths;
 
 /// A container to be started, and how to tell that it is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Workload {
-    pub(super) id: String,
+pub(crate) struct Workload {
+    pub(crate) id: String,
     /// The repository in the registry, such as `dev/python`.
-    pub(super) image: String,
+    pub(crate) image: String,
     /// For `/bin/sh -c`.
-    pub(super) command: String,
-    pub(super) ready: Ready,
-    pub(super) patience: Duration,
+    pub(crate) command: String,
+    pub(crate) ready: Ready,
+    pub(crate) patience: Duration,
 }
 
 /// When a container is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ready {
+pub(crate) enum Ready {
     /// A line of its output begins with this, or has it somewhere.
     Line { text: String, at_start: bool },
     /// Something listens on this port of the host, and answers HTTP at this path if one is given.
@@ -33,7 +33,7 @@ pub(super) enum Ready {
 
 impl Ready {
     /// Whether this line of output says it.
-    pub(super) fn is_said_by(&self, line: &str) -> bool {
+    pub(crate) fn is_said_by(&self, line: &str) -> bool {
         match self {
             Self::Line { text, at_start: true } => line.starts_with(text.as_str()),
             Self::Line { text, at_start: false } => line.contains(text.as_str()),
@@ -42,13 +42,13 @@ impl Ready {
     }
 
     /// Whether somebody answers in the way that says it, if `ask` finds that.
-    pub(super) fn answers(&self, ask: &impl Fn(u16, Option<&str>) -> bool) -> bool {
+    pub(crate) fn answers(&self, ask: &impl Fn(u16, Option<&str>) -> bool) -> bool {
         matches!(self, Self::Port { port, path } if ask(*port, path.as_deref()))
     }
 }
 
 /// The workloads with these ids of a file, else of the corpus.
-pub(super) fn load(file: Option<&Path>, ids: &[String]) -> Result<Vec<Workload>> {
+pub(crate) fn load(file: Option<&Path>, ids: &[String]) -> Result<Vec<Workload>> {
     let file = file.map_or_else(|| paths::root().join("fixtures/corpus/workloads.tsv"), Path::to_owned);
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let all = parse(&text)?;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{CONTAINER, System, Workload, quietly, remove};
+use super::{CONTAINER, System, Workload, quietly};
 use crate::bench::podman::Podman;
 
 pub(super) struct Eager {
@@ -21,17 +21,9 @@ pub(super) fn told(mut command: Command, image: &str, script: &str) -> Command {
     command
 }
 
-/// Takes away Podman's store; its files belong to layers that it mounts, and it knows best how to take them away.
-pub(super) fn wipe(podman: &Podman) -> Result<()> {
-    if podman.store().exists() {
-        quietly(podman.command("rmi --all --force"));
-    }
-    remove(podman.store())
-}
-
 /// Takes away a container that is left.
 pub(super) fn end(podman: &Podman) {
-    if podman.store().exists() {
+    if podman.has_store() {
         quietly(podman.command(&format!("rm --force --time 0 {CONTAINER}")));
     }
 }
@@ -47,7 +39,7 @@ impl System for Eager {
 
     fn wipe(&self) -> Result<()> {
         self.end()?;
-        wipe(&self.podman)
+        self.podman.wipe()
     }
 
     fn command(&self, _workload: &Workload, image: &str, script: &str) -> Result<Command> {

@@ -1,14 +1,12 @@
 //! What is compared: adapters of a few lines each, a way from a reference to a running container.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::workloads::Workload;
-use crate::bench::machine;
+use crate::bench::machine::{self, quietly, remove, wait_for_end};
 use crate::bench::podman::Podman;
 use crate::process;
 
@@ -24,9 +22,6 @@ use tarpon::Tarpon;
 
 /// The name of the container that is being measured.
 const CONTAINER: &str = "tarpon-bench";
-
-/// How long a process may take to end after what it is there for.
-const ENDING: Duration = Duration::from_secs(30);
 
 /// A way to run an image.
 pub(super) trait System {
@@ -139,30 +134,6 @@ pub(super) fn usual() -> Vec<String> {
 /// Where a system keeps everything.
 fn store(name: &str) -> PathBuf {
     machine::folder().join(name)
-}
-
-fn remove(store: &Path) -> Result<()> {
-    if !store.exists() {
-        return Ok(());
-    }
-    std::fs::remove_dir_all(store).with_context(|| format!("cannot empty {}", store.display()))
-}
-
-/// Runs something whose failure says only that there was nothing to do.
-fn quietly(mut command: Command) {
-    let _nothing = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-}
-
-/// Waits until a process is gone.
-fn wait_for_end(pid: u32) -> Result<()> {
-    let until = Instant::now() + ENDING;
-    while Path::new("/proc").join(pid.to_string()).exists() {
-        if Instant::now() > until {
-            bail!("process {pid} does not end");
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -41,14 +41,12 @@ impl System for Shown {
 
     fn wipe(&self) -> Result<()> {
         self.end()?;
-        remove(&self.podman.store().join("root"))?;
-        remove(&self.podman.store().join("run"))?;
+        self.podman.wipe()?;
         remove(&self.store)
     }
 
     fn command(&self, workload: &Workload, image: &str, script: &str) -> Result<Command> {
         fs::create_dir_all(&self.store)?;
-        fs::create_dir_all(self.podman.store())?;
         let add = "\"$TARPON\" podman add --quiet --tls-verify=false --index registry --profile \"$PROFILE\" \"$IMAGE\" >/dev/null &&";
         let mut command = told(self.podman.shell(add, RUN), image, script);
         command.env("TARPON", &self.tarpon).env("TARPON_STORE", &self.store);

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::eager::{self, RUN, told};
-use super::{ENDING, Server, System, Workload, quietly, remove, store};
+use super::{Server, System, Workload, quietly, remove, store};
+use crate::bench::machine::ENDING;
 use crate::bench::podman::Podman;
 use crate::process;
 
@@ -59,14 +60,12 @@ impl System for Stargz {
 
     fn wipe(&self) -> Result<()> {
         self.end()?;
-        remove(&self.podman.store().join("root"))?;
-        remove(&self.podman.store().join("run"))?;
+        self.podman.wipe()?;
         remove(&self.store)
     }
 
     fn prepare(&self, registry: &str) -> Result<()> {
         fs::create_dir_all(self.mount())?;
-        fs::create_dir_all(self.podman.store())?;
         let config = self.store.join("config.toml");
         let mirror = format!("[[resolver.host.\"{registry}\".mirrors]]\nhost = \"{registry}\"\ninsecure = true\n");
         fs::write(&config, mirror)?;
