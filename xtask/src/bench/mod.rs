@@ -3,8 +3,11 @@
 use anyhow::Result;
 
 mod behind;
+mod chart;
+pub(crate) mod instructions;
 mod machine;
 mod podman;
+mod report;
 mod runs;
 mod scale;
 mod start;
@@ -25,6 +28,10 @@ pub(crate) struct Args {
 enum Bench {
     /// From nothing on this machine to a container that is ready, over a slow link
     Start(start::Args),
+    /// How many instructions the hot functions take, and whether they have become more
+    Instructions(instructions::Args),
+    /// What the benchmarks found, as a page with pictures
+    Report(report::Args),
     /// What it costs when there is more of it: layers, files, bytes, mounts, containers, starts at once
     Scale(scale::Args),
     /// What reading an image costs after the start, compared with plain overlayfs
@@ -34,6 +41,8 @@ enum Bench {
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.bench {
         Bench::Start(args) => start::run(args),
+        Bench::Report(args) => report::run(args),
+        Bench::Instructions(args) => instructions::run(args),
         Bench::Scale(args) => scale::run(args),
         Bench::Steady(args) => steady::run(args),
     }

@@ -1,97 +1,115 @@
-//! Medians of one link as a picture: a group of bars for each workload, a bar for each system.
+//! A group of horizontal bars for each of several things, a bar for each series.
 
-use std::fmt::Write;
+use super::axis::{Axis, Unit};
+use super::{Anchor, Canvas, LINE, colour, width};
 
-use super::report::Cells;
-
-const WIDTH: f64 = 820.0;
-const LEFT: f64 = 130.0;
-/// Room at the right for the longest bar's figure.
-const RIGHT: f64 = 60.0;
-const TOP: f64 = 76.0;
+const WIDTH: f64 = 860.0;
 const BAR: f64 = 15.0;
-const GAP: f64 = 16.0;
+const GAP: f64 = 14.0;
+const TOP: f64 = 38.0;
+const MARGIN: f64 = 16.0;
 
-/// A colour for each system that is known, in the order of the legend; told apart also by those who see no red or green.
-const SYSTEMS: [(&str, &str, &str); 6] = [
-    ("podman", "podman pull + run", "#7a7a7a"),
-    ("tarpon-streamed", "tarpon, nothing prepared", "#c9a227"),
-    ("tarpon-index", "tarpon, index", "#56b4e9"),
-    ("tarpon-pack", "tarpon, index and boot pack", "#0072b2"),
-    ("tarpon-pack-fuse", "the same in mode fuse", "#8da0cb"),
-    ("tarpon-warm", "tarpon, warm store", "#009e73"),
-];
+/// One bar.
+pub(in crate::bench) struct Bar {
+    pub(in crate::bench) series: String,
+    pub(in crate::bench) value: f64,
+    /// The least and the most of what the value is the median of.
+    pub(in crate::bench) range: Option<(f64, f64)>,
+}
 
-/// The picture, or none if nothing was measured on this link.
-pub(super) fn chart(cells: &Cells<'_>, link: &str) -> Option<String> {
-    let workloads = cells.workloads(link);
-    let shown: Vec<_> = SYSTEMS
-        .iter()
-        .filter(|(system, ..)| workloads.iter().any(|w| cells.ready(link, w, system).is_some()))
-        .collect();
-    let medians = workloads.iter().flat_map(|w| shown.iter().filter_map(|(system, ..)| cells.ready(link, w, system)));
-    let longest = medians.reduce(f64::max)?;
-    let scale = (WIDTH - LEFT - RIGHT) / longest;
-    let mut bars = String::new();
-    let mut y = TOP;
-    for workload in &workloads {
-        let begin = y;
-        for (system, _, colour) in &shown {
-            let Some(ready) = cells.ready(link, workload, system) else { continue };
-            let (length, middle) = (ready * scale, y + BAR - 4.0);
-            // Writing to a string cannot fail.
-            let _ = write!(
-                bars,
-                "<rect x='{LEFT}' y='{y}' width='{length:.1}' height='{:.0}' fill='{colour}'/>\
-                 <text x='{:.1}' y='{middle}'>{ready:.2} s</text>",
-                BAR - 2.0,
-                LEFT + length + 5.0,
-            );
-            y += BAR;
+/// The bars of one thing.
+pub(in crate::bench) struct Group {
+    pub(in crate::bench) name: String,
+    pub(in crate::bench) bars: Vec<Bar>,
+}
+
+/// What the picture is of.
+pub(in crate::bench) struct Bars {
+    pub(in crate::bench) title: String,
+    pub(in crate::bench) unit: Unit,
+    pub(in crate::bench) groups: Vec<Group>,
+    /// A value to compare with, marked by a line.
+    pub(in crate::bench) mark: Option<f64>,
+}
+
+impl Bars {
+    /// The picture, or none if there is nothing in it.
+    pub(in crate::bench) fn draw(&self) -> Option<String> {
+        let all = || self.groups.iter().flat_map(|group| &group.bars);
+        all().next()?;
+        let mut series: Vec<String> = Vec::new();
+        for bar in all().filter(|bar| bar.value.is_finite()) {
+            if !series.contains(&bar.series) {
+                series.push(bar.series.clone());
+            }
         }
-        let middle = f64::midpoint(begin, y) + 4.0;
-        let _ = write!(bars, "<text x='{}' y='{middle:.1}' text-anchor='end'>{workload}</text>", LEFT - 8.0);
-        y += GAP;
+        let mut canvas = Canvas::default();
+        let top = TOP + canvas.legend(&series, MARGIN, WIDTH - MARGIN, TOP) + 10.0;
+        let left = MARGIN + 8.0 + self.groups.iter().map(|group| width(&group.name)).fold(0.0, f64::max);
+        let ends = all().map(|bar| bar.range.map_or(bar.value, |(_, most)| most.max(bar.value)));
+        let most = ends.chain(self.mark).fold(0.0, f64::max);
+        // Room at the right for the figure of the longest bar.
+        let right = WIDTH - MARGIN - width(&self.unit.show(1.234)) - 10.0;
+        let axis = Axis::linear(0.0, if most > 0.0 { most } else { 1.0 }, left, right);
+        let height: f64 = self.groups.iter().map(|group| group.bars.len() as f64 * BAR + GAP).sum();
+        for tick in axis.ticks(6) {
+            let x = axis.place(tick);
+            canvas.line((x, top - 4.0), (x, top + height - GAP + 4.0), "rule");
+            canvas.text(x, top + height + LINE - 8.0, Anchor::Middle, "faint", &self.unit.show(tick));
+        }
+        let mut y = top;
+        for group in &self.groups {
+            let begin = y;
+            for bar in &group.bars {
+                let place = series.iter().position(|name| *name == bar.series).unwrap_or(0);
+                let end = axis.place(bar.value);
+                canvas.rectangle(left, y, (end - left).max(1.0), BAR - 3.0, colour(&bar.series, place));
+                let mut behind = end;
+                if let Some((least, most)) = bar.range.filter(|(least, most)| most > least) {
+                    let middle = y + (BAR - 3.0) / 2.0;
+                    canvas.line((axis.place(least), middle), (axis.place(most), middle), "mark");
+                    behind = behind.max(axis.place(most));
+                }
+                canvas.text(behind + 5.0, y + BAR - 5.0, Anchor::Start, "ink", &self.unit.show(bar.value));
+                y += BAR;
+            }
+            canvas.text(left - 8.0, f64::midpoint(begin, y) + 3.0, Anchor::End, "ink", &group.name);
+            y += GAP;
+        }
+        if let Some(mark) = self.mark {
+            let x = axis.place(mark);
+            canvas.line((x, top - 4.0), (x, top + height - GAP + 4.0), "mark");
+        }
+        Some(canvas.finish(&self.title, WIDTH, top + height + LINE + 6.0))
     }
-    let mut legend = String::new();
-    let mut x = LEFT;
-    for (_, words, colour) in &shown {
-        let _ = write!(
-            legend,
-            "<rect x='{x:.0}' y='42' width='12' height='12' fill='{colour}'/><text x='{:.0}' y='52'>{words}</text>",
-            x + 17.0
-        );
-        // Letters of this size are about six wide.
-        x += 34.0 + 6.1 * f64::from(u32::try_from(words.len()).unwrap_or(0));
-    }
-    let title = format!("Seconds from nothing local to ready, {} (medians)", link.replace(',', ", "));
-    Some(format!(
-        "<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{y}' viewBox='0 0 {WIDTH} {y}' \
-         font-family='sans-serif' font-size='12' role='img' aria-label='{title}'>\
-         <rect width='100%' height='100%' fill='white'/>\
-         <text x='{LEFT}' y='26' font-size='15' font-weight='bold'>{title}</text>{legend}{bars}</svg>\n"
-    ))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::{Cells, parse};
     use super::*;
 
+    fn bars(values: &[(&str, f64)]) -> Bars {
+        let bar = |(series, value): &(&str, f64)| Bar { series: (*series).to_owned(), value: *value, range: None };
+        let group = Group { name: "workload".to_owned(), bars: values.iter().map(bar).collect() };
+        Bars { title: "t".to_owned(), unit: Unit::Seconds, groups: vec![group], mark: None }
+    }
+
     #[test]
-    fn a_bar_is_as_long_as_its_median_and_what_was_not_measured_is_not_drawn() {
-        let lines = parse(
-            r#"{"link": "l", "workload": "w", "system": "podman", "ready": 4.0}
-{"link": "l", "workload": "w", "system": "tarpon-pack", "ready": 1.0}
-{"link": "l", "workload": "v", "system": "tarpon-pack", "ready": 2.0}
-"#,
-        )
-        .unwrap();
-        let cells = Cells::of(&lines);
-        let picture = chart(&cells, "l").unwrap();
-        for (colour, length) in [("#7a7a7a", "630.0"), ("#0072b2", "157.5"), ("#0072b2", "315.0")] {
-            assert!(picture.contains(&format!("width='{length}' height='13' fill='{colour}'")), "{picture}");
-        }
-        assert!(!picture.contains("warm") && chart(&cells, "other").is_none());
+    fn a_bar_is_as_long_as_its_value() {
+        let picture = bars(&[("podman", 4.0), ("tarpon-pack", 1.0)]).draw().unwrap();
+        let length = |series: &str| -> f64 {
+            let (_, rest) = picture.split_once("height='12.0' fill='").unwrap();
+            let _ = rest;
+            let end = picture.rfind(&format!("height='12.0' fill='{}'", colour(series, 0))).unwrap();
+            let (_, width) = picture[..end].rsplit_once("width='").unwrap();
+            width.trim_end().trim_end_matches('\'').parse().unwrap()
+        };
+        assert!((length("podman") / length("tarpon-pack") - 4.0).abs() < 0.01, "{picture}");
+        assert!(picture.contains(">4 s<") && picture.contains(">1 s<"), "{picture}");
+    }
+
+    #[test]
+    fn nothing_is_no_picture() {
+        assert!(bars(&[]).draw().is_none());
     }
 }
