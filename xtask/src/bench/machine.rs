@@ -4,14 +4,30 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
-use crate::paths;
+use crate::{paths, process};
+
+/// How long a process may take to end after what it is there for.
+pub(super) const ENDING: Duration = Duration::from_secs(30);
 
 /// Everything of the benchmark on disk.
 pub(super) fn folder() -> PathBuf {
     paths::target().join("bench")
+}
+
+/// The program to measure: the one that was named, else a release build, which is made.
+pub(super) fn program(named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(named) = named {
+        return fs::canonicalize(named).with_context(|| format!("cannot find {}", named.display()));
+    }
+    let mut build = Command::new("cargo");
+    build.args(["build", "--release", "--locked", "--package", "tarpon"]).current_dir(paths::root());
+    process::check(&mut build)?;
+    Ok(paths::target().join("release/tarpon"))
 }
 
 /// Forgets all cached pages, then reads back the tools themselves: what is cold is the image.
@@ -20,25 +36,11 @@ pub(super) fn make_cold(tools: &[&Path]) -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the page cache")?;
     for tool in tools {
         let mut version = Command::new(tool);
+        // Whatever it says to that, it has been read.
         version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         version.status().with_context(|| format!("cannot run {}", tool.display()))?;
     }
     Ok(())
-}
-
-/// Reads the blobs of an image into the page cache of the registry that `cargo xtask images` runs here: a registry that serves an
-/// image to many has it there.
-pub(super) fn warm_registry(image: &str) {
-    let registry = paths::target().join("registry/data/docker/registry/v2");
-    let links = registry.join("repositories").join(image).join("_layers/sha256");
-    let Ok(blobs) = fs::read_dir(links) else { return };
-    for blob in blobs.flatten() {
-        let name = blob.file_name().to_string_lossy().into_owned();
-        let data = registry.join("blobs/sha256").join(name.get(..2).unwrap_or_default()).join(&name).join("data");
-        let copied = fs::File::open(data).and_then(|mut file| std::io::copy(&mut file, &mut std::io::sink()));
-        // A registry elsewhere has a cache of its own.
-        let _not_here = copied;
-    }
 }
 
 /// Bytes that have come in over the link, if this is behind one.
@@ -46,6 +48,31 @@ pub(super) fn received() -> Option<u64> {
     let devices = fs::read_to_string("/proc/net/dev").ok()?;
     let link = devices.lines().find_map(|line| line.trim().strip_prefix("tarpon-link:"))?;
     link.split_whitespace().next()?.parse().ok()
+}
+
+/// Takes a folder away, if there is one.
+pub(super) fn remove(folder: &Path) -> Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))
+}
+
+/// Runs something whose failure says only that there was nothing to do.
+pub(super) fn quietly(mut command: Command) {
+    let _nothing = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+}
+
+/// Waits until a process is gone.
+pub(super) fn wait_for_end(pid: u32) -> Result<()> {
+    let until = Instant::now() + ENDING;
+    while Path::new("/proc").join(pid.to_string()).exists() {
+        if Instant::now() > until {
+            bail!("process {pid} does not end");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 /// A group of processes whose processor time the kernel adds up, daemons included. Removed when dropped.
@@ -90,26 +117,68 @@ impl Drop for Accounting {
     }
 }
 
-/// The most memory that a process had so far, in bytes: all of it, and how much it has now that is not from files.
-pub(super) fn memory(pid: u32) -> Option<(u64, u64)> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let value = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
-    };
-    Some((value("VmHWM:")?, value("RssAnon:")?))
+/// Processor time of a process so far, in seconds.
+pub(super) fn processor_seconds(pid: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may hold blanks.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
+    Some(ticks / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// The server of a store of tarpon, if it serves something.
+pub(super) fn server(tarpon: &Path, store: &Path) -> Option<u32> {
+    let mut status = Command::new(tarpon);
+    status.env("TARPON_STORE", store).args(["status", "--json"]).stderr(Stdio::null());
+    let mounts: serde_json::Value = serde_json::from_slice(&status.output().ok()?.stdout).ok()?;
+    u32::try_from(mounts[0]["server"].as_u64()?).ok()
+}
+
+/// What a process has of the machine.
+pub(super) struct Held {
+    /// The most memory that it had so far, in bytes.
+    pub(super) peak: u64,
+    /// Memory that it has now: all of it, what is not from files, and its share where several have the same page.
+    pub(super) resident: u64,
+    pub(super) anonymous: u64,
+    pub(super) proportional: u64,
+    pub(super) descriptors: u64,
+}
+
+impl Held {
+    pub(super) fn by(pid: u32) -> Option<Self> {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let status = fs::read_to_string(process.join("status")).ok()?;
+        let shares = fs::read_to_string(process.join("smaps_rollup")).unwrap_or_default();
+        Some(Self {
+            peak: kibibytes(&status, "VmHWM:")?,
+            resident: kibibytes(&status, "VmRSS:")?,
+            anonymous: kibibytes(&status, "RssAnon:")?,
+            proportional: kibibytes(&shares, "Pss:").unwrap_or_default(),
+            descriptors: fs::read_dir(process.join("fd")).map_or(0, |files| files.count() as u64),
+        })
+    }
+}
+
+/// The bytes of a line `NAME   123 kB`.
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// Processor, kernel and programs, for whoever reads the figures.
-pub(super) fn description(programs: &[(&str, &Path)]) -> serde_json::Value {
+pub(super) fn description(programs: &[&Path]) -> serde_json::Value {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let name = |program: &Path| program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let versions: serde_json::Map<_, _> =
-        programs.iter().map(|(name, program)| ((*name).to_owned(), version(program).into())).collect();
+        programs.iter().map(|program| (name(program), version(program).into())).collect();
     serde_json::json!({
         "processor": model.trim_start_matches([' ', '\t', ':']),
         "cores": cores,
+        "memory": kibibytes(&memory, "MemTotal:"),
         "kernel": fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
         "programs": versions,
     })
@@ -119,4 +188,16 @@ fn version(program: &Path) -> String {
     let said = Command::new(program).arg("--version").stdin(Stdio::null()).output();
     let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     said.lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_memory_and_descriptors() {
+        let held = Held::by(std::process::id()).unwrap();
+        assert!(held.peak >= held.resident && held.resident >= held.anonymous && held.descriptors >= 3);
+        assert_eq!(kibibytes("A:  1 kB\nPss:   12 kB\n", "Pss:"), Some(12 << 10));
+    }
 }

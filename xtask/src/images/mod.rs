@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 mod build;
 mod corpus;
-mod http;
+pub(crate) mod http;
 mod registry;
 
 use build::Workshop;
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 }
 
 /// The registry that images are pushed to: `$REGISTRY`, or this one.
-const DEFAULT_REGISTRY: &str = "127.0.0.1:5000";
+pub(crate) const DEFAULT_REGISTRY: &str = "127.0.0.1:5000";
 
 /// The registry that images are kept in.
 fn registry() -> Registry {

@@ -27,10 +27,12 @@ use crate::process;
 
 mod calibrate;
 mod kernel;
+mod log;
 mod relay;
 mod shape;
 mod units;
 
+use log::Log;
 use shape::{Counters, Shape};
 
 /// The options of `cargo xtask link`.
@@ -55,7 +57,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     /// The command and its arguments; in its environment $TARPON_LINK_HOST is this end of the link, $TARPON_LINK_RATE (bits per
-    /// second) and $TARPON_LINK_RTT (seconds) what was measured
+    /// second) and $TARPON_LINK_RTT (seconds) what was measured, and $TARPON_LINK_LOG a file with each request over it
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }
@@ -67,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     packages::ensure(&[tool("ip", "iproute2")])?;
     let link = Link::up(args)?;
     for port in &args.expose {
-        relay::start(&link.host, *port)?;
+        relay::start(&link.host, *port, &link.log)?;
     }
     let status = link.run(args)?;
     link.report(args)?;
@@ -86,6 +88,8 @@ struct Link {
     client: String,
     to_client: Arc<Counters>,
     to_host: Arc<Counters>,
+    /// The requests that crossed it.
+    log: Arc<Log>,
     /// The thread that lives in the namespace of the command.
     inside: kernel::Inside,
 }
@@ -106,7 +110,7 @@ impl Link {
         let shape = Shape { rate: args.rate, delay: args.rtt / 2, queue: args.queue };
         let to_client = shape::carry(near.clone(), far.clone(), shape);
         let to_host = shape::carry(far, near, shape);
-        Ok(Self { host, client, to_client, to_host, inside })
+        Ok(Self { host, client, to_client, to_host, log: Arc::new(Log::new()?), inside })
     }
 
     /// Measures the link, then runs the command in the namespace behind it.
@@ -131,6 +135,7 @@ impl Link {
         self.to_client.reset();
         self.to_host.reset();
         measured.push(("TARPON_LINK_HOST", self.host.clone()));
+        measured.push(("TARPON_LINK_LOG", self.log.path()));
         let command = args.command.clone();
         self.inside.run(move || execute(&command, &measured))?
     }

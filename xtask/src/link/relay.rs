@@ -2,18 +2,23 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, Result};
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
+
+use super::log::{Log, SENDING};
 
 /// Passes connections to `host`:`port` on to 127.0.0.1:`port`, for as long as this program runs.
-pub(crate) fn start(host: &str, port: u16) -> Result<()> {
+pub(super) fn start(host: &str, port: u16, log: &Arc<Log>) -> Result<()> {
     let listener = TcpListener::bind((host, port)).with_context(|| format!("cannot listen at {host}:{port}"))?;
+    let log = log.clone();
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
             // Nobody listens there: the client sees its connection closed, as it would without a relay.
             if let Ok(server) = TcpStream::connect(("127.0.0.1", port)) {
-                join(client, server).ok();
+                join(client, server, &log).ok();
             }
         }
     });
@@ -21,23 +26,29 @@ pub(crate) fn start(host: &str, port: u16) -> Result<()> {
 }
 
 /// Copies both ways between two connections, in threads of their own.
-fn join(client: TcpStream, server: TcpStream) -> std::io::Result<()> {
+fn join(client: TcpStream, server: TcpStream, log: &Arc<Log>) -> std::io::Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
+    // Where that is not allowed the log may be early.
+    set_socket_send_buffer_size_force(&client, SENDING).ok();
     let (client_reader, server_reader) = (client.try_clone()?, server.try_clone()?);
-    thread::spawn(move || copy(client_reader, server));
-    thread::spawn(move || copy(server_reader, client));
+    let connection = log.connection();
+    let (asked, answered) = (log.clone(), log.clone());
+    thread::spawn(move || copy(client_reader, server, |bytes| asked.asked(connection, bytes), |_| {}));
+    thread::spawn(move || copy(server_reader, client, |_| {}, |bytes| answered.answered(connection, bytes.len())));
     Ok(())
 }
 
-fn copy(mut from: TcpStream, mut to: TcpStream) {
+fn copy(mut from: TcpStream, mut to: TcpStream, before: impl Fn(&[u8]), after: impl Fn(&[u8])) {
     let mut buffer = vec![0; 256 * 1024];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
+        before(&buffer[..length]);
         if to.write_all(&buffer[..length]).is_err() {
             // Tell the sender that nobody listens any more.
             from.shutdown(Shutdown::Read).ok();
             break;
         }
+        after(&buffer[..length]);
     }
     to.shutdown(Shutdown::Write).ok();
 }
@@ -51,7 +62,7 @@ mod tests {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = server.local_addr().unwrap().port();
         // Another loopback address stands for this end of the link.
-        start("127.0.0.2", port).unwrap();
+        start("127.0.0.2", port, &Arc::new(Log::new().unwrap())).unwrap();
         let mut client = TcpStream::connect(("127.0.0.2", port)).unwrap();
         let (mut accepted, _) = server.accept().unwrap();
         client.write_all(b"question").unwrap();

@@ -1,4 +1,4 @@
-//! How fast objects are published and images are opened: `cargo bench -p tarpon-store`. The folder is `$TARPON_BENCH_DIR`,
+//! How fast objects are published and images are opened: `cargo bench -p tarpon-benches --bench publish`. The folder is `$TARPON_BENCH_DIR`,
 //! else a temporary one.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark")]
 

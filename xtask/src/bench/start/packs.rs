@@ -7,12 +7,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::machine;
 use super::workloads::{Ready, Workload};
+use crate::bench::machine;
 use crate::process;
 
 /// Records what has not been recorded yet, and publishes all of it.
-pub(super) fn prepare(workloads: &[Workload], tarpon: &Path, registry: &str, tag: &str) -> Result<()> {
+pub(crate) fn prepare(workloads: &[Workload], tarpon: &Path, registry: &str, tag: &str) -> Result<()> {
     let mut images: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();
     let mut changed = Vec::new();
     for workload in workloads {
@@ -44,7 +44,9 @@ fn record(workload: &Workload, tarpon: &Path, registry: &str, tag: &str, trace: 
     record.args(["record", "--quiet", "--tls-verify=false", "--index", "registry", "--profile", &workload.id]);
     record.arg("-o").arg(&draft);
     match &workload.ready {
-        Ready::Port(port) => record.args(["--until-port", &port.to_string()]),
+        Ready::Port { port, .. } => record.args(["--until-port", &port.to_string()]),
+        // Until it has ended, as is usual.
+        Ready::Exit { .. } => &mut record,
         Ready::Line { text, at_start } => {
             let start = if *at_start { "^" } else { "" };
             record.args(["--until-log", &format!("{start}{}", text.replace(['.', '(', ')', '['], "."))])

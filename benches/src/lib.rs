@@ -1,0 +1,61 @@
+//! The functions that a mount and its reads spend their time in, each on an input that is always the same.
+//!
+//! `cargo bench -p tarpon-benches` times them with Criterion; `cargo xtask bench instructions` counts their instructions and compares
+//! them with `instructions.json`.
+
+// A benchmark that cannot make its own input has nothing else to do than to stop.
+#![allow(clippy::unwrap_used, reason = "inputs are made here")]
+
+mod inputs;
+mod layers;
+mod reads;
+mod trees;
+
+/// Something that is measured.
+pub struct Case {
+    /// What it is called.
+    pub name: &'static str,
+    /// Makes the input that all runs have in common.
+    pub make: fn() -> Runs,
+}
+
+/// Makes ready for one run.
+pub type Runs = Box<dyn Fn() -> Run>;
+
+/// What is measured. It gives a number that depends on the work, so that none of it is left out.
+pub type Run = Box<dyn FnOnce() -> u64>;
+
+/// All of them.
+pub const CASES: &[Case] = &[
+    Case { name: "toc-estargz", make: layers::estargz_toc },
+    Case { name: "toc-zstd-chunked", make: layers::zstd_chunked_toc },
+    Case { name: "tar-import", make: layers::tar_import },
+    Case { name: "span-decode", make: layers::span_decode },
+    Case { name: "merge", make: trees::merge },
+    Case { name: "erofs-write", make: trees::erofs_write },
+    Case { name: "erofs-lookup", make: trees::erofs_lookup },
+    Case { name: "store-hit", make: reads::store_hit },
+    Case { name: "read-hit", make: reads::read_hit },
+    Case { name: "read-plan", make: reads::read_plan },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_runs_twice_and_does_the_same() {
+        for case in CASES {
+            let runs = (case.make)();
+            let (first, second) = (runs()(), runs()());
+            assert_eq!(first, second, "{}", case.name);
+            assert!(first > 0, "{} does nothing", case.name);
+        }
+    }
+
+    #[test]
+    fn names_are_different() {
+        let names: std::collections::BTreeSet<_> = CASES.iter().map(|case| case.name).collect();
+        assert_eq!(names.len(), CASES.len());
+    }
+}

@@ -1,0 +1,139 @@
+//! What is done for a read: a local object found, a read answered from it, a missing range planned, fetched and checked.
+
+use std::io::Write;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use tarpon_fetch::{BlobSource, BlobStream, Config, Fetcher, ImageHandle, ObjectStore, SourceError};
+use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
+use tarpon_layer::decode::Compression;
+use tarpon_layer::plain::{Access, Options, import};
+use tarpon_layer::{LayerIndex, Node};
+use tarpon_oci::{Blob, Digest, Hasher, Verified};
+use tarpon_store::{Store, StoreConfig};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::inputs::{Forget, layer_tar, text};
+use crate::{Run, Runs};
+
+const OBJECTS: u64 = 200;
+/// What one read of the kernel asks for at most.
+const READ: u64 = 128 << 10;
+
+/// A plain layer in memory.
+struct Layer {
+    blob: Blob,
+    bytes: Bytes,
+    index: LayerIndex,
+}
+
+impl Layer {
+    fn new() -> Arc<Self> {
+        let bytes = Bytes::from(layer_tar(0, OBJECTS));
+        let options = Options { access: Access::Random, hides_toc_files: false };
+        let index = import(&bytes[..], options, &mut Forget).unwrap();
+        Arc::new(Self { blob: Blob { digest: Digest::of(&bytes), size: bytes.len() as u64 }, bytes, index })
+    }
+
+    fn table(&self) -> ChunkTable<Bytes> {
+        let mut builder = ChunkTableBuilder::new();
+        let layer = builder.add_layer(self.blob, Compression::None).unwrap();
+        builder.add_index(layer, &self.index).unwrap();
+        ChunkTable::open(Bytes::from(builder.finish().unwrap())).unwrap()
+    }
+
+    /// Its files.
+    fn objects(&self) -> Vec<Digest> {
+        let files = self.index.entries.iter().filter_map(|entry| match &entry.node {
+            Node::File(file) if file.size > 0 => Some(file.object),
+            _ => None,
+        });
+        files.collect()
+    }
+}
+
+impl BlobSource for Layer {
+    fn read(&self, _: Blob, range: Range<u64>) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
+        let [start, end] = [range.start, range.end].map(|at| usize::try_from(at).unwrap_or(usize::MAX));
+        let piece = self.bytes.slice(start..end);
+        async move { Ok(stream::iter([Ok(piece)]).boxed()) }.boxed()
+    }
+
+    fn name(&self) -> String {
+        "memory".into()
+    }
+}
+
+/// A host with an empty store. The order of the fields is that in which they end.
+struct Host {
+    image: ImageHandle,
+    fetcher: Fetcher,
+    runtime: Runtime,
+    _folder: TempDir,
+}
+
+impl Host {
+    fn new(layer: &Arc<Layer>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(folder.path(), StoreConfig::default()).unwrap());
+        // One thread: what is counted does not depend on who is scheduled where.
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let fetcher = Fetcher::new(store, runtime.handle().clone(), Config::default());
+        let image = fetcher.add_image(layer.table(), layer.clone(), "bench:latest");
+        Self { image, fetcher, runtime, _folder: folder }
+    }
+
+    fn read(&self, object: &Digest) -> u64 {
+        self.runtime.block_on(self.fetcher.read(object, 0, READ)).unwrap().len() as u64
+    }
+}
+
+/// Reads of files that are not here: planned, fetched from memory, hashed, kept and answered.
+pub(crate) fn read_plan() -> Runs {
+    let layer = Layer::new();
+    let objects = Arc::new(layer.objects());
+    Box::new(move || -> Run {
+        let (host, objects) = (Host::new(&layer), objects.clone());
+        Box::new(move || objects.iter().map(|object| host.read(object)).sum())
+    })
+}
+
+/// Reads of files that are here.
+pub(crate) fn read_hit() -> Runs {
+    let layer = Layer::new();
+    let objects = Arc::new(layer.objects());
+    Box::new(move || -> Run {
+        let (host, objects) = (Host::new(&layer), objects.clone());
+        objects.iter().for_each(|object| drop(host.read(object)));
+        Box::new(move || {
+            let _image = &host.image;
+            objects.iter().filter(|object| host.fetcher.read_local(object, 0, READ).is_some()).count() as u64
+        })
+    })
+}
+
+/// Objects of the store, opened.
+pub(crate) fn store_hit() -> Runs {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::open(folder.path(), StoreConfig::default()).unwrap());
+    let publish = |seed| {
+        let content = text(seed, 3000);
+        let mut writer = store.writer(content.len() as u64).unwrap();
+        let mut hasher = Hasher::new();
+        hasher.update(&content);
+        writer.write_all(&content).unwrap();
+        let object = Digest::of(&content);
+        writer.publish(Verified::check_stream(&object, hasher).unwrap()).unwrap();
+        object
+    };
+    let objects: Arc<Vec<Digest>> = Arc::new((0..OBJECTS).map(publish).collect());
+    let shared = Arc::new((store, folder));
+    Box::new(move || {
+        let (shared, objects) = (shared.clone(), objects.clone());
+        Box::new(move || objects.iter().filter(|object| shared.0.open(object).unwrap().is_some()).count() as u64)
+    })
+}

@@ -1,0 +1,139 @@
+//! One cold start: its phases, and every request below them, in the order in which they were asked.
+
+use super::axis::{Axis, Unit};
+use super::{Anchor, Canvas, LINE, width};
+
+const WIDTH: f64 = 860.0;
+const TOP: f64 = 42.0;
+const MARGIN: f64 = 16.0;
+const PHASE: f64 = 20.0;
+/// Requests that have a line of text each; more of them are thinner, without.
+const NAMED: usize = 30;
+const ROW: f64 = 15.0;
+const THIN: f64 = 4.0;
+
+/// A part of the start, until `end` seconds.
+pub(in crate::bench) struct Phase {
+    pub(in crate::bench) name: &'static str,
+    pub(in crate::bench) begin: f64,
+    pub(in crate::bench) end: f64,
+}
+
+/// A request: when it was asked, and when the first and the last bytes of its answer came.
+pub(in crate::bench) struct Asked {
+    pub(in crate::bench) name: String,
+    pub(in crate::bench) asked: f64,
+    pub(in crate::bench) first: f64,
+    pub(in crate::bench) last: f64,
+    pub(in crate::bench) bytes: f64,
+}
+
+/// What the picture is of.
+pub(in crate::bench) struct Timeline {
+    pub(in crate::bench) title: String,
+    pub(in crate::bench) phases: Vec<Phase>,
+    pub(in crate::bench) requests: Vec<Asked>,
+}
+
+const PHASES: [&str; 6] = ["#1f78c8", "#56b4e9", "#00a37a", "#e69f00", "#cc79a7", "#b279d1"];
+const WAITING: &str = "#b9c2cc";
+const COMING: &str = "#1f78c8";
+
+impl Timeline {
+    /// The picture, or none if the start has no phases.
+    pub(in crate::bench) fn draw(&self) -> Option<String> {
+        let end = self.phases.last()?.end;
+        let named = self.requests.len() <= NAMED;
+        let left = MARGIN
+            + if named { 8.0 + self.requests.iter().map(|r| width(&label(r))).fold(60.0, f64::max) } else { 68.0 };
+        let axis = Axis::linear(0.0, end.max(0.001), left, WIDTH - MARGIN - 20.0);
+        let row = if named { ROW } else { THIN };
+        let first = TOP + 2.0 * LINE + PHASE + 10.0;
+        let bottom = first + row * self.requests.len() as f64 + 6.0;
+        let mut canvas = Canvas::default();
+        for tick in axis.ticks(8) {
+            let x = axis.place(tick);
+            canvas.line((x, TOP + 2.0 * LINE), (x, bottom), "rule");
+            canvas.text(x, bottom + LINE - 2.0, Anchor::Middle, "faint", &Unit::Seconds.show(tick));
+        }
+        self.phases(&mut canvas, &axis, left);
+        let mut y = first;
+        for request in &self.requests {
+            let [asked, began, ended] =
+                [request.asked, request.first, request.last.min(end)].map(|at| axis.place(at.min(end)));
+            canvas.rectangle(asked, y + 1.0, (began - asked).max(0.5), row - 2.0, WAITING);
+            canvas.rectangle(began, y + 1.0, (ended - began).max(1.0), row - 2.0, COMING);
+            if named {
+                canvas.text(left - 8.0, y + row - 4.0, Anchor::End, "faint", &label(request));
+            }
+            y += row;
+        }
+        let words = format!("{} requests; grey: asked, blue: the answer comes", self.requests.len());
+        canvas.text(left, bottom + 2.0 * LINE, Anchor::Start, "faint", &words);
+        Some(canvas.finish(&self.title, WIDTH, bottom + 2.0 * LINE + 12.0))
+    }
+
+    /// The phases in a row; names above them, in two lines by turns, since a short phase has no room for its own.
+    fn phases(&self, canvas: &mut Canvas, axis: &Axis, left: f64) {
+        let y = TOP + 2.0 * LINE;
+        canvas.text(left - 8.0, y + PHASE - 6.0, Anchor::End, "ink", "phases");
+        let mut free = [left; 2];
+        for (number, phase) in self.phases.iter().enumerate() {
+            let (begin, end) = (axis.place(phase.begin), axis.place(phase.end));
+            canvas.rectangle(begin, y, (end - begin).max(1.0), PHASE - 4.0, PHASES[number % PHASES.len()]);
+            let words = format!("{} {}", phase.name, Unit::Seconds.show(phase.end - phase.begin));
+            // In whichever line it may stand nearer to its phase, and never beyond the picture.
+            let line = usize::from(free[1] < free[0]);
+            let at = begin.max(free[line]).min(WIDTH - MARGIN - width(&words)).max(free[line]);
+            canvas.rectangle(at, y - 13.0 - LINE * line as f64, 8.0, 8.0, PHASES[number % PHASES.len()]);
+            canvas.text(at + 11.0, y - 5.0 - LINE * line as f64, Anchor::Start, "ink", &words);
+            free[line] = at + 11.0 + width(&words) + 8.0;
+        }
+    }
+}
+
+fn label(request: &Asked) -> String {
+    format!("{} {}", request.name, Unit::Bytes.show(request.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeline(requests: usize) -> Timeline {
+        let asked = |number: usize| {
+            let at = number as f64 / 100.0;
+            Asked { name: format!("blobs/{number}"), asked: at, first: at + 0.1, last: at + 0.2, bytes: 5e6 }
+        };
+        let phase = |name, begin, end| Phase { name, begin, end };
+        Timeline {
+            title: "t".to_owned(),
+            phases: vec![phase("manifest", 0.0, 0.1), phase("mount", 0.1, 0.11), phase("ready", 0.11, 1.0)],
+            requests: (0..requests).map(asked).collect(),
+        }
+    }
+
+    #[test]
+    fn few_requests_are_named_and_many_are_not() {
+        assert!(timeline(3).draw().unwrap().contains("blobs/2 5 MB"));
+        assert!(!timeline(NAMED + 1).draw().unwrap().contains("blobs/2"));
+    }
+
+    #[test]
+    fn names_of_phases_do_not_stand_on_each_other() {
+        let picture = timeline(0).draw().unwrap();
+        let place = |name: &str| -> (f64, f64) {
+            let at = picture.find(&format!(">{name} ")).unwrap();
+            let (_, tag) = picture[..at].rsplit_once("<text x='").unwrap();
+            let mut parts = tag.split('\'');
+            (parts.next().unwrap().parse().unwrap(), parts.nth(1).unwrap().parse().unwrap())
+        };
+        let (manifest, mount) = (place("manifest"), place("mount"));
+        assert!(manifest.1 != mount.1 || mount.0 - manifest.0 > width("manifest 100 ms"), "{picture}");
+    }
+
+    #[test]
+    fn without_phases_there_is_no_picture() {
+        assert!(Timeline { phases: Vec::new(), ..timeline(1) }.draw().is_none());
+    }
+}

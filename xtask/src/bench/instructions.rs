@@ -1,0 +1,210 @@
+//! `bench instructions`: how many instructions the hot functions take, counted by Callgrind, and whether they have become more.
+//!
+//! Counts do not depend on what else the machine does, so a regression of a few percent is seen. They do depend on the compiler, so
+//! those that are kept (`benches/instructions.json`) belong to one, and are compared with no other.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::machine;
+use crate::{paths, process};
+
+/// More than this is a regression.
+const ALLOWED: f64 = 1.05;
+
+/// The function that is counted.
+const COUNTED: &str = "*tarpon_counted*";
+
+/// The options of `cargo xtask bench instructions`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Keep what is counted now as what is to be compared with
+    #[arg(long)]
+    update: bool,
+    /// The cases [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with = "update")]
+    only: Vec<String>,
+}
+
+/// What is kept.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Kept {
+    /// What counts depend on: the compiler, the processor, Valgrind.
+    with: Vec<String>,
+    instructions: BTreeMap<String, u64>,
+}
+
+/// What came of it, if it could be counted.
+pub(crate) enum Outcome {
+    /// Nothing takes more than before.
+    Same,
+    /// Nothing to compare with, or nothing to count with, and why.
+    Skipped(String),
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match gate(args.update, &args.only)? {
+        Outcome::Same => Ok(()),
+        Outcome::Skipped(why) => bail!("nothing was compared: {why}"),
+    }
+}
+
+/// Counts and compares; an error names each function that takes more than it did, with both numbers.
+pub(crate) fn gate(update: bool, only: &[String]) -> Result<Outcome> {
+    if process::find("valgrind").is_none() {
+        return Ok(Outcome::Skipped("valgrind is not installed".to_owned()));
+    }
+    let with = with()?;
+    let file = paths::root().join("benches/instructions.json");
+    let kept: Option<Kept> = match fs::read(&file) {
+        Ok(bytes) => Some(serde_json::from_slice(&bytes).with_context(|| format!("{} is broken", file.display()))?),
+        Err(_) => None,
+    };
+    if !update && let Some(why) = unlike(kept.as_ref(), &with) {
+        return Ok(Outcome::Skipped(why));
+    }
+    let counter = build()?;
+    let names = names(&counter)?;
+    let wanted = |name: &&String| only.is_empty() || only.contains(name);
+    let mut counts = BTreeMap::new();
+    for name in names.iter().filter(wanted) {
+        let count = count(&counter, name).with_context(|| format!("cannot count {name}"))?;
+        counts.insert(name.clone(), count);
+    }
+    if update {
+        let kept = Kept { with, instructions: counts };
+        fs::write(&file, format!("{}\n", serde_json::to_string_pretty(&kept)?))?;
+        println!("kept in {}", file.display());
+        return Ok(Outcome::Same);
+    }
+    let before = kept.map(|kept| kept.instructions).unwrap_or_default();
+    println!("{}", table(&before, &counts));
+    let more = regressions(&before, &counts);
+    if more.is_empty() { Ok(Outcome::Same) } else { bail!("{}", more.join("\n")) }
+}
+
+/// What counts depend on.
+fn with() -> Result<Vec<String>> {
+    let said = |program: &str, argument: &str| -> Result<String> {
+        let output = Command::new(program).arg(argument).output().with_context(|| format!("cannot run {program}"))?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    Ok(vec![said("rustc", "--version")?, said("valgrind", "--version")?, std::env::consts::ARCH.to_owned()])
+}
+
+/// Why there is nothing to compare with.
+fn unlike(kept: Option<&Kept>, with: &[String]) -> Option<String> {
+    match kept {
+        None => Some("there are no counts: make them with --update".to_owned()),
+        Some(kept) if kept.with != with => {
+            Some(format!("the counts are of {}, and this is {}: --update", kept.with.join(", "), with.join(", ")))
+        }
+        Some(_) => None,
+    }
+}
+
+/// Builds the program that runs one case.
+fn build() -> Result<PathBuf> {
+    let mut build = Command::new("cargo");
+    build.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--profile",
+        "counted",
+        "--package",
+        "tarpon-benches",
+        "--bin",
+        "tarpon-count",
+    ]);
+    process::check(build.current_dir(paths::root()))?;
+    Ok(paths::target().join("counted/tarpon-count"))
+}
+
+fn names(counter: &Path) -> Result<Vec<String>> {
+    let output = Command::new(counter).arg("--list").output().context("cannot list the cases")?;
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// Runs one case in Callgrind.
+fn count(counter: &Path, name: &str) -> Result<u64> {
+    let out = machine::folder().join(format!("callgrind.{name}"));
+    fs::create_dir_all(machine::folder())?;
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--collect-atstart=no", &format!("--toggle-collect={COUNTED}")]);
+    command.arg(format!("--callgrind-out-file={}", out.display())).arg(counter).arg(name);
+    let output = command.stdin(Stdio::null()).output().context("cannot start valgrind")?;
+    if !output.status.success() {
+        bail!("valgrind ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    let said = fs::read_to_string(&out).with_context(|| format!("cannot read {}", out.display()))?;
+    total(&said).with_context(|| format!("{COUNTED} was not seen: {}", out.display()))
+}
+
+/// The total of a file of Callgrind.
+fn total(file: &str) -> Option<u64> {
+    let line =
+        file.lines().find_map(|line| line.strip_prefix("totals: ").or_else(|| line.strip_prefix("summary: ")))?;
+    line.trim().parse().ok().filter(|count| *count > 0)
+}
+
+fn table(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> String {
+    let mut text = String::from("| function | instructions before | now | ratio |\n|---|--:|--:|--:|\n");
+    for (name, now) in now {
+        let (was, ratio) = match before.get(name) {
+            Some(before) => (before.to_string(), format!("{:.3}", *now as f64 / *before as f64)),
+            None => ("new".to_owned(), String::new()),
+        };
+        text.push_str(&format!("| {name} | {was} | {now} | {ratio} |\n"));
+    }
+    text
+}
+
+/// What takes more than it did by more than is allowed.
+fn regressions(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> Vec<String> {
+    let pairs = now.iter().filter_map(|(name, now)| Some((name, *before.get(name)?, *now)));
+    pairs
+        .filter(|(_, before, now)| *now as f64 > *before as f64 * ALLOWED)
+        .map(|(name, before, now)| {
+            let more = (now as f64 / before as f64 - 1.0) * 100.0;
+            format!("{name} takes {now} instructions, {more:.1} % more than the {before} before; if that is right: cargo xtask bench instructions --update")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
+        counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+    }
+
+    #[test]
+    fn more_than_five_percent_more_is_a_regression_and_both_numbers_are_told() {
+        let before = counts(&[("merge", 1000), ("write", 1000), ("gone", 1)]);
+        let found = regressions(&before, &counts(&[("merge", 1051), ("write", 1050), ("new", 5)]));
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("merge takes 1051 instructions, 5.1 % more than the 1000"), "{}", found[0]);
+    }
+
+    #[test]
+    fn counts_of_another_compiler_are_not_compared() {
+        let with = |compiler: &str| vec![compiler.to_owned()];
+        let kept = Kept { with: with("rustc 1.0"), instructions: BTreeMap::new() };
+        assert_eq!(unlike(Some(&kept), &with("rustc 1.0")), None);
+        assert!(unlike(Some(&kept), &with("rustc 2.0")).unwrap().contains("rustc 1.0"));
+        assert!(unlike(None, &with("rustc 2.0")).is_some());
+    }
+
+    #[test]
+    fn the_total_is_found_and_nothing_is_no_total() {
+        assert_eq!(total("events: Ir\nfn=a\n1 5\n\ntotals: 1234\n"), Some(1234));
+        assert_eq!((total("totals: 0\n"), total("")), (None, None));
+    }
+}

@@ -1,0 +1,105 @@
+//! The page.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::{Part, Section};
+use crate::bench::chart::escaped;
+use crate::bench::runs::{Runs, text};
+
+const HEAD: &str = "<!doctype html>\n<html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>\
+<title>How fast tarpon is</title><style>\
+:root{color-scheme:light dark;--page:#fff;--ink:#1f2328;--faint:#59636e;--rule:#d1d9e0}\
+@media (prefers-color-scheme:dark){:root{--page:#0d1117;--ink:#f0f6fc;--faint:#9198a1;--rule:#3d444d}}\
+body{background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif;max-width:1180px;margin:2em auto;padding:0 1em}\
+h1,h2{line-height:1.2}h2{margin-top:2em;border-bottom:1px solid var(--rule)}\
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px;margin:1em 0}\
+th,td{border:1px solid var(--rule);padding:.2em .6em;text-align:left;font-variant-numeric:tabular-nums}td.number,th.number{text-align:right}\
+.pictures{display:flex;flex-wrap:wrap;gap:1em}svg{max-width:100%;height:auto}.about{color:var(--faint);font-size:13px}pre{overflow-x:auto}\
+</style><h1>How fast tarpon is</h1>";
+
+/// What is written so far.
+#[derive(Default)]
+pub(super) struct Page(String);
+
+impl Page {
+    /// Adds what one benchmark found.
+    pub(super) fn add(&mut self, name: &str, runs: &Runs, section: &Section) {
+        let mut page = format!("<h2>{}</h2>{}", escaped(section.title), about(name, &runs.header));
+        for part in &section.parts {
+            page.push_str(&match part {
+                Part::Text(words) => format!("<p>{}</p>", escaped(words).replace('\n', "<br>")),
+                Part::Table(table) => format!("<div class='wide'>{}</div>", self::table(table)),
+                Part::Pictures(pictures) => {
+                    let drawn: String = pictures.iter().map(|(_, picture)| picture.as_str()).collect();
+                    format!("<div class='pictures'>{drawn}</div>")
+                }
+            });
+        }
+        self.0.push_str(&page);
+    }
+
+    pub(super) fn finish(self) -> String {
+        format!("{HEAD}{}</html>\n", self.0)
+    }
+}
+
+/// The command, the machine and the programs behind the figures.
+fn about(name: &str, header: &Value) -> String {
+    let machine = &header["machine"];
+    let mut words = format!(
+        "<p class='about'><code>{}</code>",
+        escaped(&or(header, "command", &format!("cargo xtask bench {name}")))
+    );
+    // Writing to a string cannot fail.
+    let _ = write!(
+        words,
+        ", {}; {}, {} cores, {}, Linux {}",
+        escaped(&or(header, "date", "no date")),
+        escaped(&or(machine, "processor", "some processor")),
+        escaped(&or(machine, "cores", "?")),
+        machine["memory"]
+            .as_f64()
+            .map_or_else(|| "some memory".to_owned(), |bytes| format!("{:.0} GiB", bytes / f64::from(1 << 30))),
+        escaped(&or(machine, "kernel", "?")),
+    );
+    for (_, version) in machine["programs"].as_object().into_iter().flatten() {
+        let _ = write!(words, "; {}", escaped(version.as_str().unwrap_or_default()));
+    }
+    let _ = write!(words, ". Every run: <a href='{name}.jsonl'>{name}.jsonl</a></p>");
+    words
+}
+
+fn or(value: &Value, field: &str, other: &str) -> String {
+    if value.get(field).is_some() { text(value, field) } else { other.to_owned() }
+}
+
+/// A table as benchmarks print it, as one of a page.
+fn table(lines: &str) -> String {
+    let mut rows = lines
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .map(|line| -> Vec<&str> { line.trim_matches('|').split('|').map(str::trim).collect() });
+    let (Some(head), Some(rule)) = (rows.next(), rows.next()) else { return String::new() };
+    let class =
+        |column: usize| if rule.get(column).is_some_and(|rule| rule.ends_with(':')) { " class='number'" } else { "" };
+    let row = |cells: &[&str], kind: &str| -> String {
+        let cell = |(column, words): (usize, &&str)| format!("<{kind}{}>{}</{kind}>", class(column), escaped(words));
+        format!("<tr>{}</tr>", cells.iter().enumerate().map(cell).collect::<String>())
+    };
+    let body: String = rows.map(|cells| row(&cells, "td")).collect();
+    format!("<table>{}{body}</table>", row(&head, "th"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_a_table_stand_at_the_right() {
+        let page = table("| what | s |\n|---|--:|\n| a<b | 1.5 |\n");
+        assert!(page.contains("<td>a&lt;b</td><td class='number'>1.5</td>"), "{page}");
+        assert!(page.contains("<th class='number'>s</th>"), "{page}");
+    }
+}

@@ -1,0 +1,147 @@
+//! `bench report`: what the benchmarks found, as one page with pictures, the pictures by themselves, and the data beside them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::machine;
+use super::runs::Runs;
+
+mod html;
+mod phases;
+mod scale;
+mod start;
+mod steady;
+
+/// The options of `cargo xtask bench report`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where start.jsonl, steady.jsonl and scale.jsonl are; those that are not there are left out [default: target/bench]
+    #[arg(long, value_name = "DIR")]
+    from: Option<PathBuf>,
+    /// Where the report goes [default: target/bench/report]
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+}
+
+/// A part of the report.
+pub(super) struct Section {
+    title: &'static str,
+    /// Paragraphs, tables and pictures, in order.
+    parts: Vec<Part>,
+}
+
+enum Part {
+    Text(String),
+    /// As the benchmark prints it.
+    Table(String),
+    /// Pictures that may stand beside each other, each with the name of its file.
+    Pictures(Vec<(String, String)>),
+}
+
+/// What makes a section of a file of runs.
+type Writer = fn(&Runs) -> Section;
+
+/// The benchmarks, in the order of the report.
+const BENCHES: [(&str, Writer); 3] =
+    [("start", start::section), ("steady", steady::section), ("scale", scale::section)];
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let from = args.from.clone().unwrap_or_else(machine::folder);
+    let to = args.to.clone().unwrap_or_else(|| machine::folder().join("report"));
+    fs::create_dir_all(&to).with_context(|| format!("cannot make {}", to.display()))?;
+    let mut page = html::Page::default();
+    let mut found = 0;
+    for (name, write) in BENCHES {
+        let data = from.join(format!("{name}.jsonl"));
+        if !data.exists() {
+            println!("no {}: cargo xtask bench {name} makes it", data.display());
+            continue;
+        }
+        found += 1;
+        let runs = Runs::read(&data)?;
+        let section = write(&runs);
+        pictures(&section, &to)?;
+        page.add(name, &runs, &section);
+        let copy = to.join(format!("{name}.jsonl"));
+        if copy != data {
+            fs::copy(&data, &copy).with_context(|| format!("cannot write {}", copy.display()))?;
+        }
+    }
+    if found == 0 {
+        bail!("there is nothing to report in {}", from.display());
+    }
+    let file = to.join("report.html");
+    fs::write(&file, page.finish()).with_context(|| format!("cannot write {}", file.display()))?;
+    println!("the report: {}", file.display());
+    Ok(())
+}
+
+/// Writes the pictures of a section into files of their own.
+fn pictures(section: &Section, to: &Path) -> Result<()> {
+    for part in &section.parts {
+        let Part::Pictures(pictures) = part else { continue };
+        for (name, picture) in pictures {
+            let file = to.join(format!("{name}.svg"));
+            fs::write(&file, picture).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// A name for a file out of words.
+fn file_name(words: &[&str]) -> String {
+    let joined = words.join("-").to_lowercase();
+    joined.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: &str = r#"{"command": "cargo xtask bench start", "date": "2026-01-01", "machine": {"processor": "A <b>", "cores": 2, "kernel": "6.18", "memory": 4000000000, "programs": {"podman": "podman 4"}}}
+{"link": "100mbit,10ms", "bits_per_second": 95e6, "round_trip": 0.0101}
+{"link": "100mbit,10ms", "workload": "redis", "system": "podman", "number": 1, "mounted": 4.0, "exec": 4.1, "ready": 4.5, "bytes": 30000000, "timeline": [[0.1, 0.2, 0.2, 500, "manifests/gzip"], [0.3, 0.4, 3.0, 29000000, "blobs/sha256:ab"]]}
+{"link": "100mbit,10ms", "workload": "redis", "system": "tarpon-pack", "number": 1, "mounted": 0.4, "exec": 0.5, "ready": 5.0, "bytes": 3000000, "timeline": []}
+"#;
+    const STEADY: &str = r#"{"machine": {}}
+{"probe": "find", "cache": "warm", "system": "overlayfs", "number": 1, "seconds": 1.0}
+{"probe": "find", "cache": "warm", "system": "tarpon-fuse", "number": 1, "seconds": 2.0}
+"#;
+    const SCALE: &str = r#"{"machine": {}}
+{"axis": "mounts", "size": 1, "system": "one more", "number": 1, "seconds": 0.01, "resident": 14000000, "descriptors": 19}
+{"axis": "mounts", "size": 10, "system": "one more", "number": 1, "seconds": 0.01, "resident": 15000000, "descriptors": 20}
+"#;
+
+    #[test]
+    fn a_report_has_the_pictures_the_machine_and_the_data_beside_it() {
+        let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        for (name, text) in [("start", START), ("steady", STEADY), ("scale", SCALE)] {
+            fs::write(from.path().join(format!("{name}.jsonl")), text).unwrap();
+        }
+        run(&Args { from: Some(from.path().into()), to: Some(to.path().into()) }).unwrap();
+        let page = fs::read_to_string(to.path().join("report.html")).unwrap();
+        for words in ["A &lt;b&gt;", "cargo xtask bench start", "start.jsonl", "redis: podman", "2026-01-01", "<svg"] {
+            assert!(page.contains(words), "{words} is missing");
+        }
+        let files: Vec<_> = fs::read_dir(to.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        for name in [
+            "start-ready-100mbit-10ms.svg",
+            "start-timeline-100mbit-10ms-redis-podman.svg",
+            "steady-warm.svg",
+            "scale-mounts-seconds.svg",
+            "scale.jsonl",
+        ] {
+            assert!(files.iter().any(|file| file == name), "{name} is missing: {files:?}");
+        }
+        assert!(page.contains("podman is faster: 5.00 s against 4.50 s"), "what is not the fastest is told");
+    }
+
+    #[test]
+    fn a_folder_without_data_is_told() {
+        let empty = tempfile::tempdir().unwrap();
+        let args = Args { from: Some(empty.path().into()), to: Some(empty.path().join("to")) };
+        assert!(run(&args).unwrap_err().to_string().contains("nothing to report"));
+    }
+}

@@ -1,0 +1,61 @@
+//! What it costs when there is more of it, as curves.
+
+use super::{Part, Section, file_name};
+use crate::bench::chart::axis::Unit;
+use crate::bench::chart::lines::{Curve, Lines};
+use crate::bench::runs::{Runs, figures};
+use crate::bench::scale::table;
+use crate::bench::stats::median;
+
+/// What is measured, its name, and its unit.
+const FIGURES: [(&str, &str, Unit); 6] = [
+    ("seconds", "seconds", Unit::Seconds),
+    ("resident", "memory of the server, resident", Unit::Bytes),
+    ("proportional", "memory of the server, shared pages divided", Unit::Bytes),
+    ("client_peak", "most memory of the client", Unit::Bytes),
+    ("descriptors", "descriptors of the server", Unit::Count),
+    ("bytes", "bytes over the link, in all", Unit::Bytes),
+];
+
+pub(super) fn section(runs: &Runs) -> Section {
+    let mut parts = Vec::new();
+    for axis in runs.values("axis") {
+        let draw = |(field, name, unit): &(&'static str, &'static str, Unit)| {
+            let lines = lines(runs, &axis, field, (name, *unit));
+            Some((file_name(&["scale", &axis, field]), lines.draw()?))
+        };
+        parts.push(Part::Pictures(FIGURES.iter().filter_map(draw).collect()));
+    }
+    parts.push(Part::Table(table(runs)));
+    Section { title: "Scale: what it costs when there is more of it", parts }
+}
+
+fn lines(runs: &Runs, axis: &str, field: &str, up: (&'static str, Unit)) -> Lines {
+    let mut curves: Vec<Curve> = Vec::new();
+    for ([found, size, system], lines) in runs.cells(["axis", "size", "system"]) {
+        let (Ok(size), Some(value)) = (size.parse::<f64>(), median(&figures(&lines, field))) else { continue };
+        if found != axis {
+            continue;
+        }
+        match curves.iter_mut().find(|curve| curve.series == system) {
+            Some(curve) => curve.points.push((size, value)),
+            None => curves.push(Curve { series: system, points: vec![(size, value)] }),
+        }
+    }
+    for curve in &mut curves {
+        curve.points.sort_by(|one, other| one.0.total_cmp(&other.0));
+    }
+    Lines { title: format!("{axis}: {}", up.0), across: across(axis), up, curves, steps: false, size: (560.0, 330.0) }
+}
+
+/// What grows, in words.
+fn across(axis: &str) -> (&'static str, Unit) {
+    match axis {
+        "layers" => ("layers of the image", Unit::Count),
+        "files" => ("files of the image", Unit::Count),
+        "bytes" => ("bytes of the image", Unit::Bytes),
+        "mounts" => ("mounts of one image", Unit::Count),
+        "containers" => ("containers started at once", Unit::Count),
+        _ => ("first starts at once", Unit::Count),
+    }
+}

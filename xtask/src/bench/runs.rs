@@ -1,0 +1,140 @@
+//! The file of a benchmark: JSON lines. The first tells of the machine and the command, each other of one run, or of a link.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::machine;
+
+/// A file that runs are added to.
+pub(super) struct Log {
+    path: PathBuf,
+    file: File,
+}
+
+impl Log {
+    /// A new file, which begins with the machine.
+    pub(super) fn create(path: &Path, programs: &[&Path]) -> Result<Self> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut log = Self { path: path.to_owned(), file: File::create(path).with_context(|| failed(path))? };
+        log.add(&json!({"command": command(), "date": today(), "machine": machine::description(programs)}))?;
+        Ok(log)
+    }
+
+    /// The file of another process that began it.
+    pub(super) fn append(path: &Path) -> Result<Self> {
+        let file = File::options().append(true).open(path).with_context(|| failed(path))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Adds one line.
+    pub(super) fn add(&mut self, line: &Value) -> Result<()> {
+        self.file.write_all(format!("{line}\n").as_bytes()).with_context(|| failed(&self.path))
+    }
+}
+
+fn failed(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}
+
+/// This program's command line, as somebody would type it.
+fn command() -> String {
+    let words = std::env::args().skip(1);
+    std::iter::once("cargo xtask".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+fn today() -> String {
+    let said = std::process::Command::new("date").arg("--utc").arg("+%Y-%m-%d").output();
+    said.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+/// The lines of such a file.
+pub(super) struct Runs {
+    pub(super) header: Value,
+    pub(super) lines: Vec<Value>,
+}
+
+impl Runs {
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{} is no file of a benchmark", path.display()))
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let line = |line: &str| serde_json::from_str(line).with_context(|| format!("not a line of it: {line}"));
+        let mut lines: Vec<Value> = text.lines().map(line).collect::<Result<_>>()?;
+        let is_header = lines.first().is_some_and(|first| first.get("machine").is_some());
+        let header = if is_header { lines.remove(0) } else { Value::Null };
+        Ok(Self { header, lines })
+    }
+
+    /// The lines that have all of these fields, by the values of these, in the order in which they first come.
+    pub(super) fn cells<const N: usize>(&self, fields: [&str; N]) -> Vec<([String; N], Vec<&Value>)> {
+        let mut cells: Vec<([String; N], Vec<&Value>)> = Vec::new();
+        for line in &self.lines {
+            if fields.iter().any(|field| line.get(field).is_none()) {
+                continue;
+            }
+            let key = fields.map(|field| text(line, field));
+            match cells.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, lines)) => lines.push(line),
+                None => cells.push((key, vec![line])),
+            }
+        }
+        cells
+    }
+
+    /// The different values of a field, in the order in which they first come.
+    pub(super) fn values(&self, field: &str) -> Vec<String> {
+        self.cells([field]).into_iter().map(|([value], _)| value).collect()
+    }
+}
+
+/// A field as people read it.
+pub(super) fn text(line: &Value, field: &str) -> String {
+    match &line[field] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// All figures of a field.
+pub(super) fn figures(lines: &[&Value], field: &str) -> Vec<f64> {
+    lines.iter().filter_map(|line| line[field].as_f64()).collect()
+}
+
+/// All figures of a field with the numbers of their runs.
+pub(super) fn numbered(lines: &[&Value], field: &str) -> Vec<(u64, f64)> {
+    lines.iter().filter_map(|line| Some((line["number"].as_u64()?, line[field].as_f64()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_by_their_fields_in_the_order_of_the_file() {
+        let text = "{\"machine\":{}}\n{\"link\":\"l\"}\n{\"link\":\"l\",\"system\":\"b\",\"number\":1,\"ready\":2.5}\n\
+                    {\"link\":\"l\",\"system\":\"a\",\"number\":1,\"error\":\"no\"}\n\
+                    {\"link\":\"l\",\"system\":\"b\",\"number\":2,\"ready\":1}\n";
+        let runs = Runs::parse(text).unwrap();
+        assert!(runs.header.get("machine").is_some());
+        let cells = runs.cells(["link", "system"]);
+        assert_eq!(cells.iter().map(|(key, _)| key[1].as_str()).collect::<Vec<_>>(), ["b", "a"]);
+        assert_eq!(figures(&cells[0].1, "ready"), [2.5, 1.0]);
+        assert_eq!(numbered(&cells[0].1, "ready"), [(1, 2.5), (2, 1.0)]);
+        assert!(figures(&cells[1].1, "ready").is_empty());
+        assert_eq!(runs.values("link"), ["l"]);
+    }
+
+    #[test]
+    fn what_is_no_json_is_named() {
+        let error = Runs::parse("{}\nnonsense\n").err().unwrap();
+        assert!(format!("{error:#}").contains("nonsense"));
+    }
+}

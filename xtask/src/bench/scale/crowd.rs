@@ -1,0 +1,79 @@
+//! First starts of one image at once, over a slow link: what was fetched in all, and when the last of them was ready.
+
+use std::ffi::OsString;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::mounting::{fresh_store, on_store};
+use super::together::{Together, WAIT};
+use super::{Axis, Setting, told};
+use crate::bench::behind::{self, Here};
+use crate::bench::machine::{self, Held};
+use crate::bench::runs::Log;
+use crate::bench::start::{packs, workloads};
+use crate::bench::warm;
+use crate::bench::wire::Wire;
+
+/// The tag of the image: as it comes.
+const TAG: &str = "gzip";
+
+fn workload(setting: &Setting<'_>) -> Result<workloads::Workload> {
+    let found = workloads::load(None, std::slice::from_ref(&setting.args.workload))?;
+    found.into_iter().next().context("no workload")
+}
+
+/// In front of the link.
+pub(super) fn run(setting: &Setting<'_>, again: &[OsString]) -> Result<()> {
+    packs::prepare(&[workload(setting)?], &setting.tarpon, &behind::registry(), TAG)?;
+    behind::run(&setting.args.link, again)
+}
+
+/// Behind the link.
+pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result<()> {
+    let (here, workload) = (Here::find()?, workload(setting)?);
+    log.add(&here.measured(link))?;
+    let image = format!("{}/{}:{TAG}", here.registry, workload.image);
+    let script = format!("{{ {}; }} && {WAIT}", workload.command);
+    for number in 1..=setting.runs {
+        for &size in Axis::Crowd.sizes(setting.args.quick) {
+            let store = fresh_store(setting)?;
+            machine::make_cold(&[&setting.tarpon])?;
+            warm::ask(&here, &workload.image, TAG)?;
+            let commands = (0..size).map(|number| {
+                let mut command = on_store(setting);
+                command.args(["run", "--quiet", "-i", "--rm", "--network", "host", "--tls-verify=false"]);
+                command.args([
+                    "--index",
+                    "registry",
+                    "--profile",
+                    &workload.id,
+                    "--name",
+                    &format!("tarpon-bench-{number}"),
+                ]);
+                command.args(["--entrypoint", "/bin/sh", &image, "-c", &script]);
+                command
+            });
+            let mut wire = Wire::open()?.context("this is not behind a link")?;
+            wire.mark()?;
+            let before = machine::received();
+            let together = Together::start(commands.collect()).with_context(|| format!("{size} starts"))?;
+            let bytes = before.and_then(|before| Some(machine::received()? - before));
+            let requests = wire.requests()?.len();
+            let server = machine::server(&setting.tarpon, &store).context("nobody serves the containers")?;
+            let held = Held::by(server).context("the server is gone")?;
+            let line = json!({
+                "seconds": together.up.as_secs_f64(),
+                "bytes": bytes,
+                "requests": requests,
+                "resident": held.resident,
+                "proportional": held.proportional,
+                "descriptors": held.descriptors,
+            });
+            together.end()?;
+            machine::wait_for_end(server)?;
+            told(log, Axis::Crowd, size, "tarpon run", number, line)?;
+        }
+    }
+    fresh_store(setting).map(drop)
+}

@@ -1,0 +1,50 @@
+//! More and more mounts of one image, all at the same time.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::images::{self, Shape};
+use super::mounting::{fresh_store, on_store, watched};
+use super::{Axis, Setting, told};
+use crate::bench::machine::{self, Held};
+use crate::bench::runs::Log;
+use crate::process;
+
+const IMAGE: Shape = Shape { layers: 3, files: 1000, bytes: 100, contents: u64::MAX, gzip: false };
+
+pub(super) fn run(setting: &Setting<'_>, log: &mut Log) -> Result<()> {
+    let sizes = Axis::Mounts.sizes(setting.args.quick);
+    let image = images::made("mounts", IMAGE)?;
+    let most = sizes.last().copied().unwrap_or_default();
+    for number in 1..=setting.runs {
+        let store = fresh_store(setting)?;
+        process::check(on_store(setting).args(["pull", "--quiet", &image]))?;
+        for count in 1..=most {
+            let root = machine::folder().join("scale-roots").join(count.to_string());
+            fs::create_dir_all(&root)?;
+            let mut mount = on_store(setting);
+            mount.args(["mount", "--quiet", &image]).arg(&root);
+            let (seconds, _) = watched(mount)?;
+            if sizes.contains(&count) {
+                let server = machine::server(&setting.tarpon, &store).context("nobody serves the mounts")?;
+                let held = Held::by(server).context("the server is gone")?;
+                let line = json!({
+                    "seconds": seconds,
+                    "resident": held.resident,
+                    "anonymous": held.anonymous,
+                    "proportional": held.proportional,
+                    "descriptors": held.descriptors,
+                });
+                told(log, Axis::Mounts, count, "one more", number, line)?;
+            }
+        }
+        let mut unmount = on_store(setting);
+        unmount.args(["umount", "--all"]);
+        let (seconds, _) = watched(unmount)?;
+        told(log, Axis::Mounts, most, "unmount all", number, json!({"seconds": seconds}))?;
+        fresh_store(setting)?;
+    }
+    machine::remove(&machine::folder().join("scale-roots"))
+}

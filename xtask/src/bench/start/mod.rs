@@ -1,0 +1,267 @@
+//! `bench start`: how long it takes from nothing on this machine until a container is ready.
+//!
+//! Each run begins with an empty store, a fresh server and a cold page cache; the registry is warm. The systems take turns, so that
+//! whatever else this machine does hits all of them alike.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::behind::{self, Here};
+use super::machine::{self, Accounting, Held};
+use super::runs::{Log, Runs};
+use super::warm;
+use super::wire::{Request, Wire};
+use crate::packages::{self, tool};
+use crate::process;
+
+pub(super) mod packs;
+mod ready;
+mod systems;
+pub(super) mod table;
+pub(super) mod workloads;
+
+use ready::{FIRST_EXEC, Running};
+use systems::System;
+use workloads::Workload;
+
+/// The options of `cargo xtask bench start`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The links, as RATE,RTT
+    #[arg(long, value_name = "RATE,RTT", default_values_t = ["1gbit,1ms".to_owned(), "100mbit,10ms".to_owned(), "25mbit,80ms".to_owned()])]
+    link: Vec<String>,
+    /// The workloads, by their ids
+    #[arg(
+        long,
+        value_name = "ID",
+        value_delimiter = ',',
+        default_value = "python-numpy,python-pandas,python-flask,node-express,redis,nginx"
+    )]
+    workload: Vec<String>,
+    /// A file of workloads with the columns of fixtures/corpus/workloads.tsv, which is used else
+    #[arg(long, value_name = "FILE")]
+    workloads: Option<PathBuf>,
+    /// The systems: podman (pull and run), tarpon-streamed (no index), tarpon-index, tarpon-index-fuse, tarpon-pack,
+    /// tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
+    /// stargz-store) [default: podman, tarpon-index, tarpon-pack, tarpon-warm, podman-tarpon-pack, and podman-stargz where it is
+    /// installed]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    system: Vec<String>,
+    /// Runs of each workload on each system and link
+    #[arg(long, default_value_t = 5)]
+    runs: u32,
+    /// The tag of the images: gzip (as they come), estargz, zstdchunked
+    #[arg(long, default_value = "gzip")]
+    tag: String,
+    /// One workload, two systems, one run: whether the benchmark still works
+    #[arg(long, conflicts_with_all = ["link", "workload", "system", "runs"])]
+    quick: bool,
+    /// The program to measure [default: the release build, which is made]
+    #[arg(long, value_name = "FILE")]
+    tarpon: Option<PathBuf>,
+    /// Every single run, as JSON lines [default: target/bench/start.jsonl]
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Set by this program when it runs behind the link
+    #[arg(long, hide = true)]
+    behind: Option<String>,
+}
+
+/// What `--quick` measures.
+const QUICK: (&str, &str, [&str; 2]) = ("100mbit,10ms", "redis", ["podman", "tarpon-pack"]);
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if !packages::is_root() {
+        bail!("containers, namespaces and a cold page cache need root");
+    }
+    if let Some(link) = &args.behind {
+        return behind(args, link);
+    }
+    let tarpon = machine::program(args.tarpon.as_deref())?;
+    packages::ensure(&[tool("crun", "crun"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
+    let (workloads, systems) = chosen(args, &tarpon)?;
+    packs::prepare(&workloads, &tarpon, &behind::registry(), &args.tag)?;
+    let programs: Vec<_> = systems.iter().flat_map(|system| system.programs()).collect();
+    let file = args.json.clone().unwrap_or_else(|| machine::folder().join("start.jsonl"));
+    Log::create(&file, &programs)?;
+    for link in links(args) {
+        behind::run(&link, &again(args, &link, &tarpon, &file))?;
+    }
+    let runs = Runs::read(&file)?;
+    println!("{}\n{}", table::table(&runs), table::comparison(&runs));
+    println!("every run: {}; `cargo xtask bench report` draws them", file.display());
+    let failed = runs.lines.iter().filter(|line| line.get("error").is_some()).count();
+    if failed > 0 {
+        bail!("{failed} runs failed, see above");
+    }
+    Ok(())
+}
+
+/// The arguments with which this runs again behind a link.
+fn again(args: &Args, link: &str, tarpon: &Path, file: &Path) -> Vec<OsString> {
+    let mut again: Vec<OsString> = ["start", "--behind", link, "--tag", &args.tag].map(OsString::from).into();
+    again.extend(["--tarpon".into(), tarpon.into(), "--json".into(), file.into()]);
+    if let Some(workloads) = &args.workloads {
+        again.extend(["--workloads".into(), workloads.into()]);
+    }
+    if args.quick {
+        again.push("--quick".into());
+    } else {
+        let rest = ["--workload", &args.workload.join(","), "--runs", &args.runs.to_string()];
+        again.extend(rest.map(OsString::from));
+        if !args.system.is_empty() {
+            again.extend(["--system".into(), args.system.join(",").into()]);
+        }
+    }
+    again
+}
+
+fn links(args: &Args) -> Vec<String> {
+    if args.quick { vec![QUICK.0.to_owned()] } else { args.link.clone() }
+}
+
+fn chosen(args: &Args, tarpon: &Path) -> Result<(Vec<Workload>, Vec<Box<dyn System>>)> {
+    let (workloads, systems) = match (args.quick, args.system.is_empty()) {
+        (true, _) => (vec![QUICK.1.to_owned()], QUICK.2.map(str::to_owned).into()),
+        (false, true) => (args.workload.clone(), systems::usual()),
+        (false, false) => (args.workload.clone(), args.system.clone()),
+    };
+    Ok((workloads::load(args.workloads.as_deref(), &workloads)?, systems::find(&systems, tarpon)?))
+}
+
+/// All runs over the link that this process is behind.
+fn behind(args: &Args, link: &str) -> Result<()> {
+    let here = Here::find()?;
+    let tarpon = args.tarpon.as_deref().context("no program to measure")?;
+    let (workloads, systems) = chosen(args, tarpon)?;
+    let mut log = Log::append(args.json.as_deref().context("no file for the runs")?)?;
+    log.add(&here.measured(link))?;
+    let runs = if args.quick { 1 } else { args.runs };
+    for number in 1..=runs {
+        for workload in &workloads {
+            for system in &systems {
+                let run = one(system.as_ref(), workload, &here, &args.tag, number == 1);
+                let run = run.with_context(|| format!("{} with {}", workload.id, system.name()));
+                // A failed run is a result too, but no reason to lose the others.
+                let mut line = run.unwrap_or_else(|error| json!({"error": format!("{error:#}")}));
+                line["link"] = link.into();
+                line["workload"] = workload.id.clone().into();
+                line["system"] = system.name().into();
+                line["number"] = number.into();
+                log.add(&line)?;
+                told(&line);
+            }
+        }
+    }
+    systems.iter().try_for_each(|system| system.wipe())
+}
+
+/// Says how a run went.
+fn told(line: &Value) {
+    let field = |name: &str| line[name].to_string();
+    match line["error"].as_str() {
+        Some(error) => println!("{} {} failed: {error}", field("system"), field("number")),
+        None => println!(
+            "{} {} run {}: ready after {} s",
+            field("workload"),
+            field("system"),
+            field("number"),
+            field("ready")
+        ),
+    }
+}
+
+/// One run: made cold, started, measured, ended.
+fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_requests: bool) -> Result<Value> {
+    system.wipe()?;
+    let accounting = Accounting::begin();
+    system.prepare(&here.registry)?;
+    let runtime = process::find("crun").context("crun is not installed")?;
+    let mut programs = system.programs();
+    programs.push(&runtime);
+    machine::make_cold(&programs)?;
+    let tag = system.format().unwrap_or(tag);
+    warm::ask(here, &workload.image, tag)?;
+    let image = format!("{}/{}:{tag}", here.registry, workload.image);
+    let command = system.command(workload, &image, &format!("echo {FIRST_EXEC}; {}", workload.command))?;
+    let mut wire = Wire::open()?;
+    if let Some(wire) = &mut wire {
+        wire.mark()?;
+    }
+    let began = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+    let (received, seconds) = (machine::received(), accounting.as_ref().and_then(Accounting::seconds));
+    let mut running = Running::start(command)?;
+    let waited = running.wait(workload, |mountpoint| system.is_root(mountpoint));
+    if waited.is_err() {
+        // A container that is left would answer in the place of the next one.
+        system.end()?;
+    }
+    let times = waited?;
+    let bytes = received.and_then(|before| machine::received().map(|now| now - before));
+    let cpu = seconds.and_then(|before| accounting.as_ref()?.seconds().map(|now| now - before));
+    let requests = wire.map(|mut wire| wire.requests()).transpose()?;
+    let server = system.server();
+    let held = server.as_ref().and_then(|server| Held::by(server.pid));
+    let counters = server.and_then(|server| server.counters);
+    system.end()?;
+    running.wait_for_end()?;
+    if system.needs_pack() && counters.as_ref().is_some_and(|counters| counters.bytes_trace == 0) {
+        bail!("no boot pack was used: remove target/bench/traces, so that they are recorded and published anew");
+    }
+    let mut line = json!({
+        "mounted": times.mounted.map(|mounted| mounted.as_secs_f64()),
+        "exec": times.exec.map(|exec| exec.as_secs_f64()),
+        "ready": times.ready.as_secs_f64(),
+        "bytes": bytes,
+        "requests": requests.as_ref().map(Vec::len),
+        "cpu": cpu,
+        "server_peak": held.as_ref().map(|held| held.peak),
+        "server_anonymous": held.as_ref().map(|held| held.anonymous),
+        "from_pack": counters.as_ref().map(|counters| counters.bytes_trace),
+        "stalls": counters.as_ref().map(|counters| counters.stalls),
+        "stall_millis": counters.as_ref().map(|counters| counters.stall_millis),
+    });
+    if let Some(requests) = requests.filter(|_| with_requests) {
+        line["timeline"] = requests.iter().map(|request: &Request| request.json(began)).collect();
+    }
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(line: &[&str]) -> Result<Args, clap::Error> {
+        Line::try_parse_from(["bench"].iter().chain(line)).map(|line| line.args)
+    }
+
+    #[test]
+    fn behind_the_link_the_same_is_asked_for() {
+        let line = ["--workload", "redis,nginx", "--system", "podman", "--runs", "3", "--tag", "estargz"];
+        let args = parsed(&line).unwrap();
+        let words: Vec<_> = again(&args, "1gbit,1ms", Path::new("t"), Path::new("j"));
+        let words: Vec<_> = words.iter().skip(1).map(|word| word.to_str().unwrap()).collect();
+        let there = parsed(&words).unwrap();
+        assert_eq!((there.workload, there.system, there.runs, there.tag), (args.workload, args.system, 3, args.tag));
+        assert_eq!(there.behind.as_deref(), Some("1gbit,1ms"));
+    }
+
+    #[test]
+    fn quick_is_one_workload_and_two_systems_and_takes_no_others() {
+        let args = parsed(&["--quick"]).unwrap();
+        assert_eq!(links(&args), [QUICK.0]);
+        assert!(parsed(&["--quick", "--runs", "2"]).is_err());
+    }
+}

@@ -1,0 +1,163 @@
+//! What is compared: adapters of a few lines each, a way from a reference to a running container.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use super::workloads::Workload;
+use crate::bench::machine::{self, quietly, remove, wait_for_end};
+use crate::bench::podman::Podman;
+use crate::process;
+
+mod eager;
+mod shown;
+mod stargz;
+mod tarpon;
+
+use eager::Eager;
+use shown::Shown;
+use stargz::Stargz;
+use tarpon::Tarpon;
+
+/// The name of the container that is being measured.
+const CONTAINER: &str = "tarpon-bench";
+
+/// A way to run an image.
+pub(super) trait System {
+    fn name(&self) -> &'static str;
+
+    /// The programs that are started, for warming them up.
+    fn programs(&self) -> Vec<&Path>;
+
+    /// The format that it has to have, whatever was asked for.
+    fn format(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Takes away everything that an earlier run left, unless that is to be used.
+    fn wipe(&self) -> Result<()>;
+
+    /// Starts what runs before the clock does.
+    fn prepare(&self, _registry: &str) -> Result<()> {
+        Ok(())
+    }
+
+    /// The command that brings `image` and runs `script` in it.
+    fn command(&self, workload: &Workload, image: &str, script: &str) -> Result<Command>;
+
+    /// Whether the container's root file system is mounted there.
+    fn is_root(&self, mountpoint: &Path) -> bool;
+
+    /// What serves the container's files while it runs.
+    fn server(&self) -> Option<Server> {
+        None
+    }
+
+    /// Whether a run of it is one only if a boot pack was used.
+    fn needs_pack(&self) -> bool {
+        false
+    }
+
+    /// Ends what a run left behind: the container, and the server with it.
+    fn end(&self) -> Result<()>;
+}
+
+/// A process that serves files, and what it counted, if it counts.
+pub(super) struct Server {
+    pub(super) pid: u32,
+    pub(super) counters: Option<Counters>,
+}
+
+/// What tarpon's server counted for the image.
+#[derive(serde::Deserialize)]
+pub(super) struct Counters {
+    /// Bytes that a boot pack brought.
+    pub(super) bytes_trace: u64,
+    /// Reads that waited for a source, and how long together.
+    pub(super) stalls: u64,
+    pub(super) stall_millis: u64,
+}
+
+/// All systems, in the order in which they run.
+const NAMES: [&str; 10] = [
+    "podman",
+    "tarpon-streamed",
+    "tarpon-index",
+    "tarpon-index-fuse",
+    "tarpon-pack",
+    "tarpon-pack-fuse",
+    "tarpon-warm",
+    "podman-tarpon",
+    "podman-tarpon-pack",
+    "podman-stargz",
+];
+
+/// The systems of these names, in the order in which they run.
+pub(super) fn find(wanted: &[String], tarpon: &Path) -> Result<Vec<Box<dyn System>>> {
+    if let Some(unknown) = wanted.iter().find(|name| !NAMES.contains(&name.as_str())) {
+        bail!("no system {unknown}: there are {}", NAMES.join(", "));
+    }
+    let is_wanted = |name: &&&str| wanted.iter().any(|wanted| wanted == **name);
+    if is_wanted(&&"tarpon-warm") && !is_wanted(&&"tarpon-pack") {
+        bail!("tarpon-warm starts with what tarpon-pack leaves: measure both");
+    }
+    NAMES.iter().filter(is_wanted).map(|name| system(name, tarpon)).collect()
+}
+
+fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
+    let tarpon = tarpon.to_owned();
+    let cold = Tarpon { name, program: tarpon.clone(), index: true, pack: false, warm_of: None, mode: "auto" };
+    Ok(match name {
+        "podman" => Box::new(Eager { podman: Podman::new(store(name), String::new())? }),
+        "tarpon-streamed" => Box::new(Tarpon { index: false, ..cold }),
+        "tarpon-index-fuse" => Box::new(Tarpon { mode: "fuse", ..cold }),
+        "tarpon-pack" => Box::new(Tarpon { pack: true, ..cold }),
+        "tarpon-pack-fuse" => Box::new(Tarpon { pack: true, mode: "fuse", ..cold }),
+        "tarpon-warm" => Box::new(Tarpon { pack: true, warm_of: Some("tarpon-pack"), ..cold }),
+        "podman-tarpon" => Box::new(Shown::new(name, tarpon, false)?),
+        "podman-tarpon-pack" => Box::new(Shown::new(name, tarpon, true)?),
+        "podman-stargz" => Box::new(Stargz::new(name)?),
+        _ => Box::new(cold),
+    })
+}
+
+/// The systems that are measured when none are named: those that can run here.
+pub(super) fn usual() -> Vec<String> {
+    let mut names = vec!["podman", "tarpon-index", "tarpon-pack", "tarpon-warm", "podman-tarpon-pack"];
+    if process::find(stargz::PROGRAM).is_some() {
+        names.push("podman-stargz");
+    }
+    names.into_iter().map(str::to_owned).collect()
+}
+
+/// Where a system keeps everything.
+fn store(name: &str) -> PathBuf {
+    machine::folder().join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(names: &[&str]) -> Result<Vec<&'static str>> {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        Ok(find(&names, Path::new("/bin/true"))?.iter().map(|system| system.name()).collect())
+    }
+
+    #[test]
+    fn systems_run_in_one_order_however_they_are_named() {
+        assert_eq!(named(&["tarpon-pack", "tarpon-streamed"]).unwrap(), ["tarpon-streamed", "tarpon-pack"]);
+    }
+
+    #[test]
+    fn a_warm_store_needs_the_run_that_warms_it() {
+        assert!(named(&["tarpon-warm"]).is_err() && named(&["tarpon-warm", "tarpon-pack"]).is_ok());
+    }
+
+    #[test]
+    fn an_unknown_system_is_told_the_known_ones() {
+        let error = named(&["docker"]).err().unwrap().to_string();
+        assert!(error.contains("docker") && error.contains("podman-tarpon"), "{error}");
+    }
+}

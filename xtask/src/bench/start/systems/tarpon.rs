@@ -1,0 +1,101 @@
+//! `tarpon run`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Result;
+
+use super::{CONTAINER, Counters, Server, System, Workload, quietly, remove, store, wait_for_end};
+
+#[derive(Clone)]
+pub(super) struct Tarpon {
+    pub(super) name: &'static str,
+    pub(super) program: PathBuf,
+    /// With the index that lies beside the image.
+    pub(super) index: bool,
+    /// With the boot pack of the workload.
+    pub(super) pack: bool,
+    /// With what an earlier run of this system left in the store.
+    pub(super) warm_of: Option<&'static str>,
+    pub(super) mode: &'static str,
+}
+
+/// What is of interest of a mount.
+#[derive(serde::Deserialize)]
+struct Mount {
+    server: u32,
+    counters: Counters,
+}
+
+/// A command on a store.
+pub(super) fn on(program: &Path, store: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("TARPON_STORE", store);
+    command
+}
+
+/// The server of a store, if it serves something.
+pub(super) fn server(program: &Path, store: &Path) -> Option<Server> {
+    let output = on(program, store).args(["status", "--json"]).stderr(Stdio::null()).output().ok()?;
+    let mounts: Vec<Mount> = serde_json::from_slice(&output.stdout).ok()?;
+    mounts.into_iter().next().map(|mount| Server { pid: mount.server, counters: Some(mount.counters) })
+}
+
+/// How index and boot pack are chosen.
+pub(super) fn chosen(index: bool, profile: Option<&str>) -> [&str; 4] {
+    ["--index", if index { "registry" } else { "none" }, "--profile", profile.unwrap_or("none")]
+}
+
+impl Tarpon {
+    fn store(&self) -> PathBuf {
+        store(self.warm_of.unwrap_or(self.name))
+    }
+}
+
+impl System for Tarpon {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn programs(&self) -> Vec<&Path> {
+        vec![&self.program]
+    }
+
+    fn wipe(&self) -> Result<()> {
+        self.end()?;
+        if self.warm_of.is_some() { Ok(()) } else { remove(&self.store()) }
+    }
+
+    fn command(&self, workload: &Workload, image: &str, script: &str) -> Result<Command> {
+        fs::create_dir_all(self.store())?;
+        let mut command = on(&self.program, &self.store());
+        command.args(["run", "--rm", "--quiet", "--network", "host", "--tls-verify=false", "--name", CONTAINER]);
+        command.args(["--mode", self.mode]).args(chosen(self.index, self.pack.then_some(workload.id.as_str())));
+        command.args(["--entrypoint", "/bin/sh", image, "-c", script]);
+        Ok(command)
+    }
+
+    fn is_root(&self, mountpoint: &Path) -> bool {
+        mountpoint == self.store().join("containers").join(CONTAINER).join("rootfs")
+    }
+
+    fn server(&self) -> Option<Server> {
+        server(&self.program, &self.store())
+    }
+
+    fn needs_pack(&self) -> bool {
+        self.pack && self.warm_of.is_none()
+    }
+
+    fn end(&self) -> Result<()> {
+        if !self.store().exists() {
+            return Ok(());
+        }
+        let server = self.server();
+        let mut remove = on(&self.program, &self.store());
+        remove.args(["rm", "--force", CONTAINER]);
+        quietly(remove);
+        server.map_or(Ok(()), |server| wait_for_end(server.pid))
+    }
+}

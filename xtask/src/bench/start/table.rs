@@ -1,0 +1,121 @@
+//! Medians of many starts, side by side.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::bench::runs::{Runs, figures, numbered};
+use crate::bench::stats::{median, ratios, spread};
+
+/// The system whose time is compared with what the wire allows, and the one that says how long the start takes without a wire.
+const PACK: &str = "tarpon-pack";
+const WARM: &str = "tarpon-warm";
+/// Round trips that a start needs at least: manifest, index, pack.
+const ROUND_TRIPS: f64 = 3.0;
+
+const HEAD: &str = "| link | workload | system | mounted s | first exec s | ready s | min to max | MB | requests | CPU s | server MB | runs | of the wire's limit |\n\
+                    |---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+
+/// All cells of a file of starts.
+type Cells<'a> = Vec<([String; 3], Vec<&'a Value>)>;
+
+fn cells(runs: &Runs) -> Cells<'_> {
+    runs.cells(["link", "workload", "system"])
+}
+
+fn cell<'a, 'b>(cells: &'b Cells<'a>, key: [&str; 3]) -> &'b [&'a Value] {
+    cells.iter().find(|(found, _)| *found == key).map_or(&[], |(_, runs)| runs)
+}
+
+/// The medians of all runs, as a table.
+pub(crate) fn table(runs: &Runs) -> String {
+    let cells = cells(runs);
+    let mut text = HEAD.to_owned();
+    for ([link, workload, system], lines) in &cells {
+        let of = |field: &str| median(&figures(lines, field));
+        let ready = figures(lines, "ready");
+        let share = limit(runs, &cells, link, workload).filter(|_| system == PACK);
+        let share = share.zip(median(&ready)).map(|(limit, ready)| ready / limit);
+        let spread = spread(&ready);
+        let spread = spread.map_or_else(|| "failed".to_owned(), |(least, most)| format!("{least:.2} to {most:.2}"));
+        let mega = |value: Option<f64>| number(value.map(|bytes| bytes / 1e6), 1);
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "| {link} | {workload} | {system} | {} | {} | {} | {spread} | {} | {} | {} | {} | {} | {} |",
+            number(of("mounted"), 2),
+            number(of("exec"), 2),
+            number(median(&ready), 2),
+            mega(of("bytes")),
+            number(of("requests"), 0),
+            number(of("cpu"), 2),
+            mega(of("server_peak")),
+            ready.len(),
+            number(share, 2),
+        );
+    }
+    text
+}
+
+/// How many times as long each system took as the first one, of neighbouring runs.
+pub(crate) fn comparison(runs: &Runs) -> String {
+    let cells = cells(runs);
+    let systems = runs.values("system");
+    let Some((first, others)) = systems.split_first() else { return String::new() };
+    let mut text =
+        format!("times as fast as {first} (median of the ratios of neighbouring runs, and the least to the most):\n");
+    let mut starts: Vec<(&str, &str)> =
+        cells.iter().map(|([link, workload, _], _)| (link.as_str(), workload.as_str())).collect();
+    starts.dedup();
+    for (link, workload) in starts {
+        let base = numbered(cell(&cells, [link, workload, first]), "ready");
+        for other in others {
+            let ratios = ratios(&base, &numbered(cell(&cells, [link, workload, other]), "ready"));
+            if let (Some(middle), Some((least, most))) = (median(&ratios), spread(&ratios)) {
+                let _ = writeln!(text, "  {link} {workload} {other}: {middle:.2} ({least:.2} to {most:.2})");
+            }
+        }
+    }
+    text
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(String::new, |value| format!("{value:.digits$}"))
+}
+
+/// How long a start with a pack must take: as with a warm store, and what has to cross the wire.
+fn limit(runs: &Runs, cells: &Cells<'_>, link: &str, workload: &str) -> Option<f64> {
+    let measured = runs.lines.iter().find(|line| line["link"] == link && line.get("bits_per_second").is_some())?;
+    let of = |system: &str, field: &str| median(&figures(cell(cells, [link, workload, system]), field));
+    let wire = of(PACK, "bytes")? * 8.0 / measured["bits_per_second"].as_f64()?;
+    Some(of(WARM, "ready")? + ROUND_TRIPS * measured["round_trip"].as_f64()? + wire)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUNS: &str = r#"{"machine": {"cores": 2}}
+{"link": "100mbit,10ms", "bits_per_second": 100e6, "round_trip": 0.01}
+{"link": "100mbit,10ms", "workload": "w", "system": "podman", "ready": 6.0, "number": 2}
+{"link": "100mbit,10ms", "workload": "w", "system": "tarpon-pack", "ready": 2.0, "bytes": 12500000, "requests": 9, "number": 1}
+{"link": "100mbit,10ms", "workload": "w", "system": "tarpon-pack", "ready": 1.0, "bytes": 12500000, "mounted": 0.5, "number": 2}
+{"link": "100mbit,10ms", "workload": "w", "system": "tarpon-pack", "ready": 1.5, "bytes": 12500000, "number": 3}
+{"link": "100mbit,10ms", "workload": "w", "system": "tarpon-warm", "ready": 0.47, "bytes": 0, "number": 1}
+{"link": "100mbit,10ms", "workload": "v", "system": "podman", "error": "no", "number": 1}
+"#;
+
+    #[test]
+    fn a_cell_is_the_median_and_a_pack_is_compared_with_the_wire() {
+        let table = table(&Runs::parse(RUNS).unwrap());
+        let wanted = "| tarpon-pack | 0.50 |  | 1.50 | 1.00 to 2.00 | 12.5 | 9 |  |  | 3 | 1.00 |";
+        assert!(table.contains(wanted), "{table}");
+        assert!(table.contains("| v | podman |  |  |  | failed |"), "{table}");
+    }
+
+    #[test]
+    fn systems_are_compared_with_the_first_one() {
+        let text = comparison(&Runs::parse(RUNS).unwrap());
+        assert!(text.contains("as podman") && text.contains("w tarpon-pack: 6.00 (6.00 to 6.00)"), "{text}");
+    }
+}

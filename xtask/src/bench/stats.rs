@@ -1,0 +1,61 @@
+//! What is said of several runs.
+
+/// The value in the middle; of an even number the mean of the two there.
+pub(super) fn median(values: &[f64]) -> Option<f64> {
+    let sorted = sorted(values);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        length if length % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+    }
+}
+
+/// The least and the most.
+pub(super) fn spread(values: &[f64]) -> Option<(f64, f64)> {
+    let sorted = sorted(values);
+    Some((*sorted.first()?, *sorted.last()?))
+}
+
+/// For each value the share of values that are not above it, in order: an empirical distribution function.
+pub(super) fn distribution(values: &[f64]) -> Vec<(f64, f64)> {
+    let sorted = sorted(values);
+    let all = sorted.len() as f64;
+    sorted.iter().enumerate().map(|(place, value)| (*value, (place + 1) as f64 / all)).collect()
+}
+
+/// How many times as long the first took as the second, of runs that were neighbours; each pair is the runs of one number.
+pub(super) fn ratios(of: &[(u64, f64)], to: &[(u64, f64)]) -> Vec<f64> {
+    let other = |number: u64| to.iter().find(|(n, _)| *n == number).map(|(_, value)| *value);
+    of.iter().filter_map(|(number, value)| Some(value / other(*number).filter(|v| *v > 0.0)?)).collect()
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!((median(&[]), spread(&[])), (None, None));
+    }
+
+    #[test]
+    fn a_distribution_rises_to_one() {
+        assert_eq!(distribution(&[2.0, 1.0]), [(1.0, 0.5), (2.0, 1.0)]);
+        assert_eq!(spread(&[2.0, 1.0, 5.0]), Some((1.0, 5.0)));
+    }
+
+    #[test]
+    fn runs_are_compared_with_the_neighbour_of_their_number() {
+        assert_eq!(ratios(&[(1, 2.0), (2, 9.0), (3, 1.0)], &[(2, 3.0), (1, 1.0), (4, 1.0)]), [2.0, 3.0]);
+        assert!(ratios(&[(1, 2.0)], &[(1, 0.0)]).is_empty());
+    }
+}
