@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use crate::connection::Connection;
 use crate::error::MountError;
-use crate::make::Maker;
+use crate::make::{LazyObjects, Maker};
 use crate::mounted::{Live, Mounted};
 use crate::overlay::{self, Reach};
 use crate::spec::{Mode, ModeChoice, MountSpec};
@@ -35,6 +35,8 @@ pub(crate) struct Roll {
     /// Uppers of mounts that are gone, with the connection until whose end somebody may be using them.
     left: Mutex<Vec<(Arc<Connection>, Upper)>>,
     uppers: Arc<Uppers>,
+    /// What native mounts share, for the next one when the last one is gone: making a connection costs more than making a mount.
+    kept: Mutex<Option<Arc<LazyObjects>>>,
 }
 
 impl Host {
@@ -93,7 +95,7 @@ impl Host {
     /// were unmounted while in use. A server may exit then without failing anybody. The connection that native mounts share is
     /// not kept for more of them from here on, until there are more.
     pub async fn drained(&self) {
-        self.maker.let_go();
+        self.roll.let_go();
         while let Some(connection) = self.roll.connections().into_iter().next() {
             // An error means that its thread is gone, which is an end too.
             let mut ended = connection.ended();
@@ -110,7 +112,7 @@ impl Host {
     /// Unmounts everything and waits, for at most `patience`, until running requests are answered. For SIGTERM.
     pub async fn shut_down(&self, patience: Duration) {
         let until = Instant::now() + patience;
-        self.maker.let_go();
+        self.roll.let_go();
         for live in self.roll.live() {
             match live.unmount() {
                 Ok(how) => tracing::info!(path = %live.mountpoint().display(), ?how, "unmounted"),
@@ -164,6 +166,19 @@ impl Roll {
         let mut connections = self.connections.lock();
         connections.retain(|connection| !*connection.ended().borrow());
         connections.clone()
+    }
+
+    /// Keeps what native mounts share for the next one.
+    pub(crate) fn keep(&self, lazy: &Arc<LazyObjects>) {
+        let before = self.kept.lock().replace(lazy.clone());
+        drop(before);
+    }
+
+    /// It ends with the mounts that there are, and with who uses them.
+    pub(crate) fn let_go(&self) {
+        let kept = self.kept.lock().take();
+        // Not under the lock: this may unmount.
+        drop(kept);
     }
 
     /// The upper directories in use.

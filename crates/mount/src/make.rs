@@ -31,15 +31,7 @@ pub(crate) struct Maker {
     scratch: PathBuf,
     reach: Reach,
     roll: Arc<Roll>,
-    lazy: Mutex<Shared>,
-}
-
-/// The connection that all native mounts share, once there was one.
-#[derive(Default)]
-struct Shared {
-    made: Weak<LazyObjects>,
-    /// For the next mount, when the last one is gone: making a connection costs more than making a mount.
-    kept: Option<Arc<LazyObjects>>,
+    lazy: Mutex<Weak<LazyObjects>>,
 }
 
 /// A connection that native mounts share, with a mount of it that keeps it alive while new overlays may want
@@ -195,18 +187,11 @@ impl Maker {
         Ok(if spec.read_ahead && spec.watch.is_none() { adapter } else { adapter.without_read_ahead() })
     }
 
-    /// No native mount is expected: the shared connection ends with the last one that there is.
-    pub(crate) fn let_go(&self) {
-        let kept = self.lazy.lock().kept.take();
-        // Not under the lock: this unmounts.
-        drop(kept);
-    }
-
     /// The shared connection; a new one if there is none or it has broken off.
     fn lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {
         let mut shared = self.lazy.lock();
-        if let Some(lazy) = shared.made.upgrade().filter(|lazy| !*lazy.connection.ended().borrow()) {
-            shared.kept = Some(lazy.clone());
+        if let Some(lazy) = shared.upgrade().filter(|lazy| !*lazy.connection.ended().borrow()) {
+            self.roll.keep(&lazy);
             return Ok(lazy);
         }
         let (objects, runtime) = (self.objects.clone(), self.runtime.clone());
@@ -216,7 +201,8 @@ impl Maker {
         let connection = self.enrolled(connection);
         let root = Reachable::new(mount, self.reach, &self.scratch)?;
         let lazy = Arc::new(LazyObjects { connection, root });
-        *shared = Shared { made: Arc::downgrade(&lazy), kept: Some(lazy.clone()) };
+        self.roll.keep(&lazy);
+        *shared = Arc::downgrade(&lazy);
         Ok(lazy)
     }
 
@@ -350,7 +336,7 @@ mod tests {
             assert_eq!(bed.private_mounts(), 1, "the shared FUSE mount alone");
             live.unmount().unwrap();
             assert_eq!(bed.private_mounts(), 1, "which is kept for the next one");
-            bed.maker.let_go();
+            bed.maker.roll.let_go();
             assert_eq!(bed.private_mounts(), 0);
         }
     }

@@ -207,6 +207,10 @@ impl Live {
     }
 
     fn let_go(&self, rest: &mut Option<Rest>, unused: bool) {
+        if !unused {
+            // Its users go on until the connection that it shares ends. The next mount has another one then.
+            self.roll.let_go();
+        }
         if let Some(upper) = rest.take().and_then(|rest| rest.upper) {
             if unused {
                 upper.clean_up();
