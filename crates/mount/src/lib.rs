@@ -32,6 +32,7 @@ pub use host::Host;
 pub use kernel::StepError;
 pub use mounted::{Mounted, Unmounted};
 pub use mountpoint::{clear, clear_dead, is_mounted};
+pub use overlay::sees_trusted;
 pub use probe::{Capability, probe};
 pub use spec::{Mode, ModeChoice, MountSpec, TreeFile, Watch, Writable};
 pub use table::{TableEntry, mount_at, mounts};

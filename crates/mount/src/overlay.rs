@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::mount::MountAttrFlags;
+use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::connection::io_step;
 use crate::kernel::{Context, StepError};
@@ -95,6 +96,13 @@ fn add(context: &Context, key: &str, layer: Layer<'_>) -> Result<(), StepError> 
 pub(crate) fn is_initial_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// Whether this process sees what overlayfs notes of files under mounts of root, in attributes `trusted.overlay.*`. Who does not, is not even
+/// told that there are any.
+pub fn sees_trusted() -> bool {
+    let has_it = |sets: CapabilitySets| sets.effective.contains(CapabilitySet::SYS_ADMIN);
+    is_initial_user_namespace() && rustix::thread::capabilities(None).is_ok_and(has_it)
 }
 
 /// How an overlay is told where its layers are.

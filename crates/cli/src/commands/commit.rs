@@ -24,9 +24,9 @@ Examples:
   tarpon mount --rw=/srv/changes app:v1 /mnt && touch /mnt/new && tarpon commit /srv/changes app:v2
   tarpon commit --base app:v1 ./changes app:v2          nothing is mounted
 
-The image is in the store afterwards: its config and manifest, and the new layer. The layers below are not fetched for it;
-`tarpon push` has the registry take them over. What was not pushed stays until `tarpon cache rm --force`; `tarpon cache ls`
-lists it.";
+The image is in the store afterwards: its config and manifest, and the new layer. The layers below
+are not fetched for it; `tarpon push` has the registry take them over. What was not pushed stays
+until `tarpon cache rm --force`; `tarpon cache ls` lists it.";
 
 /// Make an image of what a container wrote
 ///

@@ -12,11 +12,20 @@ const USER: &[u8] = b"user.overlay.";
 /// Room for the names of a file's attributes: mostly there are few, and Linux takes no more than the last.
 const LIST_BYTES: [usize; 2] = [1 << 10, 64 << 10];
 
+/// Whose mounts' notes are read here: those of root, which others do not see, or those of another user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    Root,
+    User,
+}
+
 /// The extended attributes of a file in an upper directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks {
     /// Those that a layer keeps, by name.
     pub(super) xattrs: Vec<Xattr>,
+    /// Overlayfs noted something.
+    pub(super) is_marked: bool,
     /// A directory that hides what is below it.
     pub(super) is_opaque: bool,
     /// An empty file that stands for a removed name.
@@ -30,12 +39,12 @@ impl Marks {
     ///
     /// # Errors
     /// In words: a note that says that the file is not all that there is to it, or an attribute that cannot be read.
-    pub(super) fn of(file: &OwnedFd) -> Result<Self, String> {
+    pub(super) fn of(file: &OwnedFd, whose: Whose) -> Result<Self, String> {
         // An open path has no attributes itself, and a link is not followed behind this one.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mut marks = Self::default();
         for name in names(&path).map_err(|error| format!("list its extended attributes: {error}"))? {
-            marks.note(&name, || {
+            marks.note(&name, whose, || {
                 value(&path, &name).map_err(|error| format!("read its attribute {}: {error}", shown(&name)))
             })?;
         }
@@ -43,18 +52,20 @@ impl Marks {
         Ok(marks)
     }
 
-    fn note(&mut self, name: &[u8], value: impl FnOnce() -> Result<Option<Vec<u8>>, String>) -> Result<(), String> {
+    fn note(
+        &mut self,
+        name: &[u8],
+        whose: Whose,
+        value: impl FnOnce() -> Result<Option<Vec<u8>>, String>,
+    ) -> Result<(), String> {
         let trusted = name.strip_prefix(TRUSTED);
         if let Some(mark) = trusted.or_else(|| name.strip_prefix(USER)) {
-            if is_ours(trusted.is_some()) {
-                return self.mark(mark, value);
-            }
-            return Err(format!(
-                "it has the mark {} of a mount by {}, and this is run by {}",
-                shown(name),
-                if trusted.is_some() { "root" } else { "another user than root" },
-                if trusted.is_some() { "another user" } else { "root" },
-            ));
+            let (by, here) = match (trusted, whose) {
+                (Some(_), Whose::Root) | (None, Whose::User) => return self.mark(mark, value),
+                (Some(_), Whose::User) => ("root", "another user"),
+                (None, Whose::Root) => ("another user than root", "root"),
+            };
+            return Err(format!("it has the mark {} of a mount by {by}, and this is run by {here}", shown(name)));
         }
         if name == b"security.capability" || name.starts_with(b"user.") {
             if name.contains(&b'=') {
@@ -69,6 +80,7 @@ impl Marks {
 
     /// What overlayfs itself noted. Most is about inode numbers and the like, and of no meaning elsewhere.
     fn mark(&mut self, mark: &[u8], value: impl FnOnce() -> Result<Option<Vec<u8>>, String>) -> Result<(), String> {
+        self.is_marked = true;
         match mark {
             // `x` says only that some files in it are whiteouts by an attribute of theirs.
             b"opaque" => self.is_opaque = value()?.is_some_and(|value| value == b"y"),
@@ -85,9 +97,11 @@ impl Marks {
     }
 }
 
-/// Whether overlayfs takes such notes for its own where this process mounts: those of `trusted.` are root's.
-fn is_ours(trusted: bool) -> bool {
-    trusted == rustix::process::geteuid().is_root()
+impl Whose {
+    /// Of this process, which sees those of root or does not.
+    pub(super) fn here() -> Self {
+        if tarpon_mount::sees_trusted() { Self::Root } else { Self::User }
+    }
 }
 
 fn names(path: &str) -> rustix::io::Result<Vec<Vec<u8>>> {
@@ -127,54 +141,57 @@ fn shown(name: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn marks(names: &[(&[u8], &[u8])]) -> Result<Marks, String> {
+    fn marks(whose: Whose, names: &[(&[u8], &[u8])]) -> Result<Marks, String> {
         let mut marks = Marks::default();
         for (name, value) in names {
-            marks.note(name, || Ok(Some(value.to_vec())))?;
+            marks.note(name, whose, || Ok(Some(value.to_vec())))?;
         }
         Ok(marks)
     }
 
-    fn own(mark: &str) -> Vec<u8> {
-        let prefix = if rustix::process::geteuid().is_root() { TRUSTED } else { USER };
-        [prefix, mark.as_bytes()].concat()
+    fn prefix(whose: Whose) -> &'static [u8] {
+        if whose == Whose::Root { TRUSTED } else { USER }
     }
 
     #[test]
     fn a_layer_keeps_what_images_may_set() {
-        let found = marks(&[
+        let given: [(&[u8], &[u8]); 5] = [
             (b"user.note", b"\0a"),
             (b"security.capability", b"c"),
             (b"security.selinux", b"s"),
             (b"system.posix_acl_access", b"l"),
             (b"trusted.md5sum", b"t"),
-        ]);
-        let found = found.unwrap();
+        ];
+        let found = marks(Whose::Root, &given).unwrap();
         let kept: Vec<&[u8]> = found.xattrs.iter().map(|xattr| &*xattr.name).collect();
         assert_eq!(kept, [&b"user.note"[..], b"security.capability"]);
-        assert!(found.has_acl && !found.is_opaque && !found.is_whiteout);
+        assert!(found.has_acl && !found.is_opaque && !found.is_whiteout && !found.is_marked);
     }
 
     #[test]
     fn marks_of_overlayfs_are_understood_or_refused() {
-        let origin = marks(&[(&own("origin"), b"x"), (&own("impure"), b"y"), (&own("overlay.opaque"), b"y")]).unwrap();
-        assert_eq!(origin, Marks::default());
-        assert!(marks(&[(&own("opaque"), b"y")]).unwrap().is_opaque);
-        assert!(!marks(&[(&own("opaque"), b"x")]).unwrap().is_opaque);
-        assert!(marks(&[(&own("whiteout"), b"")]).unwrap().is_whiteout);
-        assert!(marks(&[(&own("metacopy"), b"")]).unwrap_err().contains("without data"));
-        assert!(marks(&[(&own("redirect"), b"/a")]).unwrap_err().contains("without its content"));
+        for whose in [Whose::Root, Whose::User] {
+            let one = |mark: &str, value: &[u8]| marks(whose, &[(&[prefix(whose), mark.as_bytes()].concat(), value)]);
+            for harmless in ["origin", "impure", "uuid", "overlay.opaque"] {
+                assert_eq!(one(harmless, b"y"), Ok(Marks { is_marked: true, ..Marks::default() }), "{harmless}");
+            }
+            assert!(one("opaque", b"y").unwrap().is_opaque && !one("opaque", b"x").unwrap().is_opaque);
+            assert!(one("whiteout", b"").unwrap().is_whiteout);
+            assert!(one("metacopy", b"").unwrap_err().contains("without data"));
+            assert!(one("redirect", b"/a").unwrap_err().contains("without its content"));
+        }
     }
 
     #[test]
     fn a_name_that_a_tar_would_cut_is_refused() {
-        assert!(marks(&[(b"user.a=b", b"")]).unwrap_err().contains("user.a=b has a ="));
+        assert!(marks(Whose::Root, &[(b"user.a=b", b"")]).unwrap_err().contains("user.a=b has a ="));
     }
 
     #[test]
     fn marks_of_another_user_are_refused() {
-        let other = if rustix::process::geteuid().is_root() { USER } else { TRUSTED };
-        let error = marks(&[(&[other, b"opaque"].concat(), b"y")]).unwrap_err();
-        assert!(error.contains("overlay.opaque of a mount by"), "{error}");
+        for (whose, other) in [(Whose::Root, Whose::User), (Whose::User, Whose::Root)] {
+            let error = marks(whose, &[(&[prefix(other), b"opaque"].concat(), b"y")]).unwrap_err();
+            assert!(error.contains("overlay.opaque of a mount by"), "{error}");
+        }
     }
 }

@@ -315,7 +315,10 @@ fn notes(tar: &LayerTar) -> Vec<String> {
         line(tally.sockets, "sockets: a layer has none"),
         line(tally.acls, "files' access control lists: a layer has none, and the files are there"),
     ];
-    left_out.into_iter().flatten().chain(nothing).collect()
+    let blind = "this user cannot see the marks of a mount by root: if one wrote this, a directory that it emptied or replaced still \
+                 shows what is below it; commit as root then";
+    let blind = tally.is_blind.then(|| blind.to_owned());
+    left_out.into_iter().flatten().chain(nothing).chain(blind).collect()
 }
 
 /// Puts config and manifest into the layout; the manifest's digest.

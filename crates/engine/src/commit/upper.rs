@@ -16,7 +16,7 @@ use tarpon_layer::tar::TarKind;
 use tarpon_layer::{Attributes, Device, Timestamp};
 use tarpon_oci::limits;
 
-use super::marks::Marks;
+use super::marks::{Marks, Whose};
 
 /// Begins the name of an entry that removes another one.
 const WHITEOUT: &[u8] = b".wh.";
@@ -74,12 +74,15 @@ pub(super) struct Tally {
     pub(super) sockets: u64,
     /// Files with access control lists, which a layer cannot hold.
     pub(super) acls: u64,
+    /// Whether nothing says that this user mounted it, and marks of root are not seen here.
+    pub(super) is_blind: bool,
 }
 
 pub(super) struct Walk {
     /// Directories that are being walked, the innermost last.
     open: Vec<Directory>,
     left_out: LeftOut,
+    whose: Whose,
     /// Files are no newer than this.
     newest: Option<i64>,
     /// The first name of each file that has several.
@@ -109,8 +112,15 @@ impl Walk {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let file =
             rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(b"", "open it", error))?;
-        let mut walk =
-            Self { open: Vec::new(), left_out, newest, linked: HashMap::new(), ahead: None, tally: Tally::default() };
+        let mut walk = Self {
+            open: Vec::new(),
+            left_out,
+            whose: Whose::here(),
+            newest,
+            linked: HashMap::new(),
+            ahead: None,
+            tally: Tally::default(),
+        };
         walk.ahead = walk.root(Found::of(Vec::new(), file)?)?;
         Ok(walk)
     }
@@ -139,7 +149,8 @@ impl Walk {
 
     /// The upper directory itself: an entry only if somebody changed what is usual. That it is opaque overlayfs does not look at.
     fn root(&mut self, found: Found) -> Result<Option<Entry>, UpperError> {
-        let marks = found.marks()?;
+        let marks = found.marks(self.whose)?;
+        self.tally.is_blind = self.whose == Whose::User && !marks.is_marked;
         let entry = self.described(&found, b"./".to_vec(), TarKind::Directory, marks);
         let Attributes { mode, uid, gid, xattrs, .. } = &entry.attributes;
         let is_usual = (*mode, *uid, *gid) == (ROOT_MODE, 0, 0) && xattrs.is_empty();
@@ -166,7 +177,7 @@ impl Walk {
             self.tally.sockets += 1;
             return Ok(None);
         }
-        let marks = found.marks()?;
+        let marks = found.marks(self.whose)?;
         self.tally.acls += u64::from(marks.has_acl);
         match kind {
             FileType::Directory => self.directory(found, marks),
@@ -285,8 +296,8 @@ impl Found {
         Ok(Self { path, file, stat })
     }
 
-    fn marks(&self) -> Result<Marks, UpperError> {
-        Marks::of(&self.file).map_err(|why| self.refused(&why))
+    fn marks(&self, whose: Whose) -> Result<Marks, UpperError> {
+        Marks::of(&self.file, whose).map_err(|why| self.refused(&why))
     }
 
     /// Opens it for more than to be looked at.

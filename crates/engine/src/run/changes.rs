@@ -51,7 +51,11 @@ impl Engine {
         let held = held.map_err(|error| Error::new(ErrorKind::Store, "look whether the container runs", error))?;
         let (kept, running) = match held {
             Holding::Ours(lock) => (Some(lock), None),
-            Holding::Theirs => (None, Some(handle(&place, &record))),
+            // Or somebody else reads one that has ended.
+            Holding::Theirs => {
+                let handle = handle(&place, &record);
+                (None, if handle.is_running()? { Some(handle) } else { None })
+            }
             Holding::Gone => return Err(Error::new(ErrorKind::NotFound, "find the container", "it was just removed")),
         };
         let left_out = left_out(&Bundle::mounts(place.folder())?, &place);

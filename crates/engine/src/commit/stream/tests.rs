@@ -15,7 +15,7 @@ use crate::commit::LeftOut;
 
 /// How overlayfs calls its marks where this process mounts.
 fn mark(name: &str) -> String {
-    let whose = if rustix::process::geteuid().is_root() { "trusted" } else { "user" };
+    let whose = if tarpon_mount::sees_trusted() { "trusted" } else { "user" };
     format!("{whose}.overlay.{name}")
 }
 
