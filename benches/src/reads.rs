@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -90,7 +91,21 @@ impl Host {
     fn read(&self, object: &Digest) -> u64 {
         self.runtime.block_on(self.fetcher.read(object, 0, READ)).unwrap().len() as u64
     }
+
+    /// Reads an object and waits until it is in the store.
+    fn bring(&self, object: &Digest) {
+        self.read(object);
+        let kept = async {
+            while self.fetcher.open_local(object).is_none() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        self.runtime.block_on(async { tokio::time::timeout(KEEPING, kept).await }).unwrap();
+    }
 }
+
+/// How long an object may take to be kept, once it was read.
+const KEEPING: Duration = Duration::from_secs(30);
 
 /// Reads of files that are not here: planned, fetched from memory, hashed, kept and answered.
 pub(crate) fn read_plan() -> Runs {
@@ -108,7 +123,7 @@ pub(crate) fn read_hit() -> Runs {
     let objects = Arc::new(layer.objects());
     Box::new(move || -> Run {
         let (host, objects) = (Host::new(&layer), objects.clone());
-        objects.iter().for_each(|object| drop(host.read(object)));
+        objects.iter().for_each(|object| host.bring(object));
         Box::new(move || {
             let _image = &host.image;
             objects.iter().filter(|object| host.fetcher.read_local(object, 0, READ).is_some()).count() as u64

@@ -8,7 +8,7 @@ use crate::Runs;
 use crate::inputs::stack;
 
 const LAYERS: u64 = 5;
-const FILES: u64 = 400;
+const FILES: u64 = 200;
 
 pub(crate) fn merge() -> Runs {
     let layers = Arc::new(stack(LAYERS, FILES));

@@ -2,11 +2,13 @@
 //!
 //! A check or a run that fails does not stop the ones behind it: whoever waits for the end wants to hear everything.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use crate::bench::instructions::{self, Outcome};
 use crate::packages::{self, Tool, tool};
 use crate::{images, paths, process, tidy};
 
@@ -22,6 +24,9 @@ pub(crate) struct Args {
     #[arg(long)]
     quick: bool,
 }
+
+/// What a slow link is made of.
+const TUN: &str = "/dev/net/tun";
 
 /// What the end-to-end tests run or compare with.
 const TOOLS: &[Tool] = &[
@@ -94,9 +99,41 @@ fn end_to_end() -> Result<Count> {
     let images = prepare_images();
     // The end-to-end tests run the binary, which cargo builds for tests of its own package only.
     let built = check("the binary", cargo(&["build", "--package", "tarpon"]));
+    let benchmarks = benchmark(images.as_ref()) + count_instructions();
     println!("== tests");
     let registry = images.as_ref().map(images::TestImages::registry);
-    Ok(built + cargo::test(&paths::root(), cargo::Which::All { registry })?)
+    Ok(built + benchmarks + cargo::test(&paths::root(), cargo::Which::All { registry })?)
+}
+
+/// Whether the benchmark of starts still works, with one workload and two systems. Its figures are of no interest.
+fn benchmark(images: Option<&images::TestImages>) -> Count {
+    let Some(images) = images.filter(|_| Path::new(TUN).exists()) else {
+        println!("== the benchmark: skipped, it needs root, images and {TUN}");
+        return Count::skipped();
+    };
+    check("the benchmark", || {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "start", "--quick", "--tarpon"]).arg(paths::target().join("debug/tarpon"));
+        process::check(command.env("REGISTRY", images.registry()))
+    })
+}
+
+/// Whether hot functions take more instructions than they did.
+fn count_instructions() -> Count {
+    println!("== instructions");
+    let counted = packages::ensure(&[tool("valgrind", "valgrind")])
+        .map_or_else(|error| Ok(Outcome::Skipped(format!("{error:#}"))), |()| instructions::gate(false, &[]));
+    match counted {
+        Ok(Outcome::Same) => Count::passed(),
+        Ok(Outcome::Skipped(why)) => {
+            println!("instructions skipped: {why}");
+            Count::skipped()
+        }
+        Err(error) => {
+            println!("instructions failed: {error:#}");
+            Count::failed()
+        }
+    }
 }
 
 /// Installs the tools and builds the images of the end-to-end tests. What is missing skips the tests that need it.

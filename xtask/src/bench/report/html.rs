@@ -32,7 +32,7 @@ impl Page {
                 Part::Text(words) => format!("<p>{}</p>", escaped(words).replace('\n', "<br>")),
                 Part::Table(table) => format!("<div class='wide'>{}</div>", self::table(table)),
                 Part::Pictures(pictures) => {
-                    let drawn: String = pictures.iter().map(|(_, picture)| picture.as_str()).collect();
+                    let drawn: String = pictures.iter().map(|picture| picture.svg.as_str()).collect();
                     format!("<div class='pictures'>{drawn}</div>")
                 }
             });

@@ -1,6 +1,6 @@
 //! What it costs when there is more of it, as curves.
 
-use super::{Part, Section, file_name};
+use super::{Part, Picture, Section};
 use crate::bench::chart::axis::Unit;
 use crate::bench::chart::lines::{Curve, Lines};
 use crate::bench::runs::{Runs, figures};
@@ -21,8 +21,7 @@ pub(super) fn section(runs: &Runs) -> Section {
     let mut parts = Vec::new();
     for axis in runs.values("axis") {
         let draw = |(field, name, unit): &(&'static str, &'static str, Unit)| {
-            let lines = lines(runs, &axis, field, (name, *unit));
-            Some((file_name(&["scale", &axis, field]), lines.draw()?))
+            lines(runs, &axis, field, (name, *unit)).draw().map(Picture::inside)
         };
         parts.push(Part::Pictures(FIGURES.iter().filter_map(draw).collect()));
     }

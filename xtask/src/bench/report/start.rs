@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Part, Section, file_name, phases};
+use super::{Part, Picture, Section, file_name, phases};
 use crate::bench::chart::axis::Unit;
 use crate::bench::chart::bars::{Bar, Bars, Group};
 use crate::bench::chart::lines::{Curve, Lines};
@@ -23,7 +23,9 @@ pub(super) fn section(runs: &Runs) -> Section {
         );
         let bytes = bars(runs, &link, "bytes", Unit::Bytes, format!("Bytes over the link until ready, {at}"));
         let pictures = [("ready", ready), ("bytes", bytes)].into_iter();
-        let drawn = pictures.filter_map(|(what, bars)| Some((file_name(&["start", what, &link]), bars.draw()?)));
+        let drawn = pictures.filter_map(|(what, bars)| {
+            Some(Picture { svg: bars.draw()?, file: Some(file_name(&["start", what, &link])) })
+        });
         parts.push(Part::Pictures(drawn.collect()));
         parts.push(Part::Pictures(distributions(runs, &link)));
     }
@@ -66,7 +68,7 @@ fn bars(runs: &Runs, link: &str, field: &str, unit: Unit, title: String) -> Bars
 }
 
 /// For each workload how the runs of the systems are distributed.
-fn distributions(runs: &Runs, link: &str) -> Vec<(String, String)> {
+fn distributions(runs: &Runs, link: &str) -> Vec<Picture> {
     let draw = |workload: String| {
         let cells = cells(runs).into_iter().filter(|(key, _)| key[0] == link && key[1] == workload);
         let curves = cells
@@ -79,13 +81,13 @@ fn distributions(runs: &Runs, link: &str) -> Vec<(String, String)> {
             steps: true,
             size: (560.0, 330.0),
         };
-        Some((file_name(&["start-runs", link, &workload]), lines.draw()?))
+        lines.draw().map(Picture::inside)
     };
     runs.values("workload").into_iter().filter_map(draw).collect()
 }
 
 /// The first run of each system over one link: of the first workload, and of the second link if there are several, which is the usual one.
-fn timelines(runs: &Runs) -> Vec<(String, String)> {
+fn timelines(runs: &Runs) -> Vec<Picture> {
     let links = runs.values("link");
     let (Some(link), Some(workload)) = (links.get(1).or(links.first()), runs.values("workload").into_iter().next())
     else {
@@ -96,7 +98,7 @@ fn timelines(runs: &Runs) -> Vec<(String, String)> {
         let run =
             lines.into_iter().find(|line| line["timeline"].as_array().is_some_and(|requests| !requests.is_empty()))?;
         let timeline = phases::timeline(format!("{workload}: {system}, {}", link.replace(',', ", ")), run)?;
-        Some((file_name(&["start-timeline", link, &workload, &system]), timeline.draw()?))
+        timeline.draw().map(Picture::inside)
     };
     here.filter_map(draw).collect()
 }

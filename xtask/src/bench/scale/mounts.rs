@@ -10,6 +10,7 @@ use super::mounting::{fresh_store, on_store, watched};
 use super::{Axis, Setting, told};
 use crate::bench::machine::{self, Held};
 use crate::bench::runs::Log;
+use crate::bench::stats::median;
 use crate::process;
 
 const IMAGE: Shape = Shape { layers: 3, files: 1000, bytes: 100, contents: u64::MAX, gzip: false };
@@ -21,17 +22,19 @@ pub(super) fn run(setting: &Setting<'_>, log: &mut Log) -> Result<()> {
     for number in 1..=setting.runs {
         let store = fresh_store(setting)?;
         process::check(on_store(setting).args(["pull", "--quiet", &image]))?;
+        // One mount is over in no time, and says little: the figure is the median of those since the last size.
+        let mut times = Vec::new();
         for count in 1..=most {
             let root = machine::folder().join("scale-roots").join(count.to_string());
             fs::create_dir_all(&root)?;
             let mut mount = on_store(setting);
             mount.args(["mount", "--quiet", &image]).arg(&root);
-            let (seconds, _) = watched(mount)?;
+            times.push(watched(mount)?.0);
             if sizes.contains(&count) {
                 let server = machine::server(&setting.tarpon, &store).context("nobody serves the mounts")?;
                 let held = Held::by(server).context("the server is gone")?;
                 let line = json!({
-                    "seconds": seconds,
+                    "seconds": median(&std::mem::take(&mut times)),
                     "resident": held.resident,
                     "anonymous": held.anonymous,
                     "proportional": held.proportional,

@@ -25,7 +25,7 @@ pub(super) mod table;
 pub(super) mod workloads;
 
 use ready::{FIRST_EXEC, Running};
-use systems::System;
+use systems::{System, Systems};
 use workloads::Workload;
 
 /// The options of `cargo xtask bench start`.
@@ -84,6 +84,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let tarpon = machine::program(args.tarpon.as_deref())?;
     packages::ensure(&[tool("crun", "crun"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
     let (workloads, systems) = chosen(args, &tarpon)?;
+    if args.quick {
+        packs::forget()?;
+    }
     packs::prepare(&workloads, &tarpon, &behind::registry(), &args.tag)?;
     let programs: Vec<_> = systems.iter().flat_map(|system| system.programs()).collect();
     let file = args.json.clone().unwrap_or_else(|| machine::folder().join("start.jsonl"));
@@ -124,7 +127,7 @@ fn links(args: &Args) -> Vec<String> {
     if args.quick { vec![QUICK.0.to_owned()] } else { args.link.clone() }
 }
 
-fn chosen(args: &Args, tarpon: &Path) -> Result<(Vec<Workload>, Vec<Box<dyn System>>)> {
+fn chosen(args: &Args, tarpon: &Path) -> Result<(Vec<Workload>, Systems)> {
     let (workloads, systems) = match (args.quick, args.system.is_empty()) {
         (true, _) => (vec![QUICK.1.to_owned()], QUICK.2.map(str::to_owned).into()),
         (false, true) => (args.workload.clone(), systems::usual()),

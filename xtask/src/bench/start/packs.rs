@@ -11,6 +11,12 @@ use super::workloads::{Ready, Workload};
 use crate::bench::machine;
 use crate::process;
 
+/// Forgets what was recorded: the registry may be another one than the last time.
+pub(crate) fn forget() -> Result<()> {
+    machine::remove(&machine::folder().join("traces"))?;
+    machine::remove(&machine::folder().join("recording"))
+}
+
 /// Records what has not been recorded yet, and publishes all of it.
 pub(crate) fn prepare(workloads: &[Workload], tarpon: &Path, registry: &str, tag: &str) -> Result<()> {
     let mut images: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();

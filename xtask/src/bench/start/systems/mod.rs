@@ -63,6 +63,9 @@ pub(super) trait System {
     fn end(&self) -> Result<()>;
 }
 
+/// What is compared with each other.
+pub(super) type Systems = Vec<Box<dyn System>>;
+
 /// A process that serves files, and what it counted, if it counts.
 pub(super) struct Server {
     pub(super) pid: u32,
@@ -94,7 +97,7 @@ const NAMES: [&str; 10] = [
 ];
 
 /// The systems of these names, in the order in which they run.
-pub(super) fn find(wanted: &[String], tarpon: &Path) -> Result<Vec<Box<dyn System>>> {
+pub(super) fn find(wanted: &[String], tarpon: &Path) -> Result<Systems> {
     if let Some(unknown) = wanted.iter().find(|name| !NAMES.contains(&name.as_str())) {
         bail!("no system {unknown}: there are {}", NAMES.join(", "));
     }
