@@ -32,6 +32,7 @@ mod image;
 mod index;
 mod inspect;
 mod lock_file;
+mod mountpoint;
 mod namespaces;
 mod podman;
 mod prepare;
@@ -56,6 +57,7 @@ pub use image::{DEFAULT_PROFILE, ImageRequest, IndexChoice, Prepared, Pull};
 pub use index::{BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer};
 pub use inspect::{Inspection, LayerInspection};
 pub use lock_file::LockFile;
+pub use mountpoint::resolve_mountpoint;
 pub use namespaces::Namespaces;
 pub use podman::{PodmanImage, PodmanNames, PodmanWish, Setup, guard};
 pub use prepare::Pulled;
@@ -69,8 +71,8 @@ pub use run::{
     ContainerName, ContainerRecord, ContainerState, ContainerStatus, ExecRequest, Output, RunError, RunOutcome,
     RunRequest, Signals, Standing, signal_name,
 };
-pub use serve::serve;
-pub use server::{Client, Ended, Server};
+pub use serve::{serve, start_for_good};
+pub use server::{Client, Ended, MountChange, Observer, Server};
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor, trace};
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};

@@ -13,7 +13,6 @@ pub(crate) mod ls;
 pub(crate) mod man;
 mod mode;
 pub(crate) mod mount;
-mod mountpoint;
 pub(crate) mod podman;
 pub(crate) mod pull;
 pub(crate) mod record;

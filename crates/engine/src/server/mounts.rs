@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,6 +14,7 @@ use tarpon_store::Store;
 use tokio::runtime::Handle;
 
 use super::backfill::Backfills;
+use super::changes::Changes;
 use super::hints;
 use super::images::{Image, Images};
 use super::memo::Memo;
@@ -22,6 +24,9 @@ use super::recording::Recording;
 use super::shelf::Shelf;
 use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
+
+/// Why something is not mounted that a server remembered when it was stopped.
+const STOPPED: &str = "its server was stopped: the next one mounts it again";
 
 /// All mounts of the server.
 pub(crate) struct Mounts {
@@ -34,6 +39,9 @@ pub(crate) struct Mounts {
     shelf: Shelf,
     runtime: Handle,
     pub(super) places: Arc<Places<Served>>,
+    pub(super) changes: Changes,
+    /// What is unmounted from now on is remembered for the next server.
+    remembers: AtomicBool,
     /// What a dead server had mounted and this one could not mount again.
     lost: Mutex<BTreeMap<PathBuf, MountStatus>>,
 }
@@ -63,8 +71,9 @@ impl Mounts {
         let images = Arc::new(Images::new(store.clone(), fetcher.clone()));
         let backfills = Backfills::new(store.clone(), fetcher, runtime.clone(), images.clone());
         let (places, lost, endpoint) = (Arc::default(), Mutex::default(), Endpoint::default());
+        let (changes, remembers) = (Changes::default(), AtomicBool::new(false));
         let shelf = Shelf::new(engine);
-        Ok(Self { store, host, images, backfills, endpoint, shelf, runtime, places, lost })
+        Ok(Self { store, host, images, backfills, endpoint, shelf, runtime, places, changes, remembers, lost })
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -136,6 +145,7 @@ impl Mounts {
         self.lost.lock().remove(&request.mountpoint);
         let served = Arc::new(Served { request, image, mounted, before, recording });
         place.settle(served.clone());
+        self.changes.tell(&served.request.mountpoint, &served.request.image, served.request.manifest, true);
         self.backfills.begin(&served.request, &served.image);
         let status = self.describe(&served);
         self.runtime.spawn(watch(self.clone(), served));
@@ -178,6 +188,7 @@ impl Mounts {
             tracing::debug!(%error, "the image's last use is not noted");
         }
         self.lost.lock().remove(&request.mountpoint);
+        self.changes.tell(&request.mountpoint, &request.image, request.manifest, true);
         self.backfills.begin(&request, &shown);
         let mine = |status: &MountStatus| status.mountpoint == request.mountpoint;
         self.status().into_iter().find(mine).ok_or_else(|| {
@@ -187,9 +198,13 @@ impl Mounts {
 
     /// Takes an image away from Podman, or one of its names.
     pub(super) fn take_from_podman(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Unmounted> {
+        let known = self.shelf.status(&self.backfills).into_iter().find(|mount| mount.mountpoint == mountpoint);
         match self.shelf.remove(mountpoint, name, force)? {
             None => self.give_up(mountpoint),
             Some(removed) => {
+                if let Some(known) = known.filter(|_| !removed.is_empty()) {
+                    self.changes.tell(mountpoint, &known.image, known.manifest, false);
+                }
                 removed.iter().for_each(|manifest| self.no_longer_used(manifest));
                 Ok(Unmounted::Clean)
             }
@@ -257,10 +272,12 @@ impl Mounts {
         }
     }
 
-    /// Unmounts everything; what is being done has `patience` to end, and so have running requests.
-    pub(super) async fn shut_down(&self, patience: Duration) {
+    /// Unmounts everything; what is being done has `patience` to end, and so have running requests. `remembers`: what is unmounted now
+    /// stays on record, for the next server to mount it again.
+    pub(super) async fn shut_down(&self, patience: Duration, remembers: bool) {
         self.places.close();
         let _late = tokio::time::timeout(patience, self.places.settled()).await;
+        self.remembers.store(remembers, Ordering::Release);
         self.host.shut_down(patience).await;
         for served in self.places.mounted().iter().filter(|served| !served.mounted.is_attached()) {
             self.remove(served);
@@ -276,10 +293,22 @@ impl Mounts {
 
     /// The record goes before the place is free: whoever mounts there next writes another.
     fn finish(&self, leaving: Leaving<'_, Served>) {
-        self.forget(&leaving.mount().request.mountpoint);
-        let manifest = leaving.mount().request.manifest;
+        let MountRequest { mountpoint, image, manifest, .. } = leaving.mount().request.clone();
+        if !self.remembers.load(Ordering::Acquire) || !self.remember(&leaving.mount().request) {
+            self.forget(&mountpoint);
+        }
         leaving.free();
+        self.changes.tell(&mountpoint, &image, manifest, false);
         self.no_longer_used(&manifest);
+    }
+
+    /// Keeps a mount on record. `false`: nobody would have a use for it, or it cannot be written down.
+    fn remember(&self, request: &MountRequest) -> bool {
+        if request.record || request.mountpoint.starts_with(self.store.containers_folder()) {
+            return false;
+        }
+        let memo = Memo { problem: Some(STOPPED.to_owned()), ..Memo::new(request) };
+        memo.write(&self.store).inspect_err(|error| tracing::warn!(%error, "a mount is not remembered")).is_ok()
     }
 
     /// Ends what is done for an image in the background if nothing shows it any more.

@@ -48,7 +48,7 @@ impl<'a> Row<'a> {
     fn of(container: &'a ContainerStatus) -> Self {
         let ContainerStatus { name, record, standing } = container;
         let problem = record.as_ref().err().map(String::as_str);
-        Self { name: name.as_str(), status: word(*standing).to_owned(), problem, record: record.as_ref().ok() }
+        Self { name: name.as_str(), status: standing.name().to_owned(), problem, record: record.as_ref().ok() }
     }
 }
 
@@ -66,16 +66,6 @@ impl Ps {
             );
         }
         output::text(&overview(&containers))
-    }
-}
-
-fn word(standing: Standing) -> &'static str {
-    match standing {
-        Standing::Starting => "starting",
-        Standing::Running => "running",
-        Standing::Exited(_) => "exited",
-        Standing::Lost => "lost",
-        Standing::Unreadable => "unreadable",
     }
 }
 
@@ -114,6 +104,6 @@ fn status(standing: Standing, record: &ContainerRecord) -> String {
             None => format!("exited {}", at(*end)),
         },
         (Standing::Running, ContainerState::Running { since, .. }) => format!("running since {}", at(*since)),
-        (standing, _) => word(standing).to_owned(),
+        (standing, _) => standing.name().to_owned(),
     }
 }
