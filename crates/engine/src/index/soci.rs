@@ -7,7 +7,8 @@
 //! | any | by the digest that the user pinned | whoever made it |
 
 use bytes::Bytes;
-use futures::{StreamExt, stream};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
 use tarpon_layer::decode::Compression;
 use tarpon_layer::soci::{Options, index};
 use tarpon_oci::{Blob, Descriptor, Digest, Manifest, MediaType, Verified, limits};
@@ -126,8 +127,12 @@ impl SociIndex {
         verification: &'static str,
     ) -> Result<Found, String> {
         let of = |layer: &Blob| self.0.layers.iter().find(|ztoc| is_about(ztoc, layer));
-        let ztocs = wanted.iter().filter_map(|layer| Some((*layer, of(layer)?)));
-        let fetches = ztocs.map(|(layer, ztoc)| async move { (layer, fetch(repository, layer, ztoc).await) });
+        // Boxed and in a list: so the compiler sees that whoever waits for it may do so on any thread.
+        let mut fetches: Vec<BoxFuture<'_, _>> = Vec::new();
+        for layer in wanted {
+            let ztoc = of(layer);
+            fetches.extend(ztoc.map(|ztoc| async move { (*layer, fetch(repository, *layer, ztoc).await) }.boxed()));
+        }
         let mut fetches = stream::iter(fetches).buffer_unordered(ZTOCS);
         let mut found = Found::default();
         while let Some((layer, fetched)) = fetches.next().await {

@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::FutureExt;
+use futures::future::{BoxFuture, try_join_all};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_fetch::BlobSource;
 use tarpon_layer::decode::Compression;
@@ -176,9 +177,11 @@ pub(super) async fn index_all(
             (ByToc::MustStream { fallback }, None) => to_stream.push((layer, fallback)),
         }
     }
-    let streams = to_stream
+    // Boxed and in a list: so the compiler sees that whoever waits for it may do so on any thread.
+    let streams: Vec<BoxFuture<'_, _>> = to_stream
         .into_iter()
-        .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), store.clone(), progress));
+        .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), store.clone(), progress).boxed())
+        .collect();
     let mut streams = stream::iter(streams).buffer_unordered(STREAMS);
     while let Some((wanted, streamed)) = streams.try_next().await? {
         // A table of contents is how everybody reads the layer; streaming only proved that the layer is what it should be.

@@ -92,6 +92,12 @@ impl Engine {
         Ok(status.filter(|(_, place)| place.exists()).map(|(status, _)| status).collect())
     }
 
+    /// # Errors
+    /// [`ErrorKind::Conflict`] if there is a container of this name.
+    pub fn check_container_name(&self, name: &ContainerName) -> Result<()> {
+        Containers::of(self.store()).check_free(name)
+    }
+
     /// Asks a container to stop, and kills it if it has not after `patience`. Returns when everything is settled; one that has ended
     /// already is no error, and another one that has got its name meanwhile is left alone.
     pub fn stop_container(&self, name: &ContainerName, patience: Duration) -> Result<()> {

@@ -31,7 +31,6 @@ use self::held::Held;
 pub use self::life::{ContainerStatus, Standing};
 pub use self::log::Output;
 pub use self::name::ContainerName;
-use self::place::Containers;
 pub use self::record::{ContainerRecord, ContainerState};
 pub use self::signals::{Signals, signal_name};
 use crate::container::{ContainerOptions, Runtime};
@@ -91,7 +90,7 @@ impl Engine {
         let runtime = Runtime::find(request.runtime.as_deref())?;
         if let Some(name) = &request.name {
             // Before anything is fetched.
-            Containers::of(self.store()).check_free(name)?;
+            self.check_container_name(name)?;
         }
         let prepared = tokio::select! {
             prepared = self.prepare_to_mount(&request.image, progress) => prepared?,
