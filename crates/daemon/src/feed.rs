@@ -35,6 +35,7 @@ pub(crate) struct Event {
 /// What happened.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case", tag = "event")]
+#[schema(as = EventKind)]
 pub(crate) enum What {
     /// The first line: what happens from now on is told.
     Listening,

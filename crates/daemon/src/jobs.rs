@@ -41,6 +41,7 @@ pub(crate) struct Job {
 /// What a job does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = JobKind)]
 pub(crate) enum Kind {
     /// It brings an image whole.
     Prefetch,
@@ -51,6 +52,7 @@ pub(crate) enum Kind {
 /// Where a job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = JobState)]
 pub(crate) enum Standing {
     /// It goes on, or waits for its turn.
     Running,
@@ -73,6 +75,7 @@ impl Standing {
 
 /// What came of a job.
 #[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = JobOutcome)]
 pub(crate) struct Outcome {
     /// Digest of the image's manifest.
     pub(crate) manifest: String,

@@ -31,7 +31,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use tarpon_engine::{ContainerName, Engine, Error, ErrorKind, Result, start_for_good};
+use tarpon_engine::{ContainerName, Engine, Error, ErrorKind, Result, Server, start_for_good};
 
 pub use api::description;
 use connections::Api;
@@ -55,33 +55,52 @@ pub struct Options {
     pub keeper_command: Vec<OsString>,
 }
 
-/// Serves the engine's store until SIGTERM or SIGINT. What is mounted then and is not a container's, the next server mounts again.
-///
-/// # Errors
-/// It could not begin to.
-pub async fn serve(engine: Engine, options: Options) -> Result<()> {
-    let mut server = start_for_good(&engine).await?;
-    let began = async {
-        options.metrics.map_or(Ok(()), |address| server.tell_metrics(address))?;
-        let place = options.socket.place();
-        let state = State::new(engine.clone(), server.observer(), options.keeper_command);
-        Ok((Api::start(state, options.socket)?, place))
-    };
-    let (api, place) = match began.await {
-        Ok(began) => began,
-        Err(error) => {
-            server.suspend().await;
-            return Err(error);
+/// A running daemon.
+pub struct Daemon {
+    engine: Engine,
+    server: Server,
+    api: Api,
+}
+
+impl Daemon {
+    /// Becomes the server of the engine's store, and answers at the socket.
+    ///
+    /// # Errors
+    /// Another process serves the store, or it cannot listen.
+    pub async fn start(engine: Engine, options: Options) -> Result<Self> {
+        let Options { socket, metrics, keeper_command } = options;
+        let server = start_for_good(&engine).await?;
+        let place = socket.place();
+        let state = State::new(engine.clone(), server.observer(), keeper_command);
+        let told = metrics.map_or(Ok(()), |address| server.tell_metrics(address));
+        match told.and_then(|()| Api::start(state, socket)) {
+            Ok(api) => {
+                tracing::info!("listening at {place}");
+                systemd::notify(systemd::READY);
+                Ok(Self { engine, server, api })
+            }
+            Err(error) => {
+                // What an earlier server had mounted is mounted here by now.
+                server.suspend().await;
+                Err(error)
+            }
         }
-    };
-    tracing::info!("listening at {place}");
-    systemd::notify(systemd::READY);
-    let _which = server.until_told().await;
-    systemd::notify(systemd::STOPPING);
-    api.stop().await;
-    stop_containers(&engine).await;
-    server.suspend().await;
-    Ok(())
+    }
+
+    /// Resolves at SIGTERM or SIGINT.
+    pub async fn until_told(&mut self) {
+        let _which = self.server.until_told().await;
+    }
+
+    /// Ends: nobody is accepted any more, containers are stopped, everything is unmounted. What was mounted and is not a container's, the
+    /// next server of the store mounts again.
+    pub async fn stop(self) {
+        let Self { engine, server, api } = self;
+        systemd::notify(systemd::STOPPING);
+        api.stop().await;
+        stop_containers(&engine).await;
+        server.suspend().await;
+    }
 }
 
 /// Ends all containers of the store as `tarpon stop` does: nobody would answer their reads any more.

@@ -4,6 +4,7 @@ pub(crate) mod cache;
 pub(crate) mod completions;
 pub(crate) mod container;
 pub(crate) mod convert;
+pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod image;
@@ -53,6 +54,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Cache(command) => command.run(global),
         Command::Trace(command) => command.run(global),
         Command::Recover(command) => command.run(global),
+        Command::Daemon(command) => command.run(global),
         Command::Doctor(command) => command.run(global),
         Command::Demo(command) => command.run(global),
         Command::Completions(command) => command.run(),

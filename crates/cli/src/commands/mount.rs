@@ -212,7 +212,7 @@ pub(super) fn backfill() -> impl TypedValueParser<Value = Backfill> {
 }
 
 /// Other machines reach it only if the address says so.
-fn address(text: &str) -> std::result::Result<SocketAddr, String> {
+pub(super) fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     let port = text.strip_prefix("localhost:").or_else(|| text.strip_prefix(':')).unwrap_or(text);
     match port.parse() {
         Ok(port) => Ok((Ipv4Addr::LOCALHOST, port).into()),

@@ -168,6 +168,7 @@ pub(super) struct RunWish {
 /// What a container is connected to.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = Network)]
 enum Connected {
     /// The network of this host, as it is.
     #[default]
@@ -272,6 +273,7 @@ pub(super) struct LogsQuery {
 /// Where a container wrote something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = LogStream)]
 enum Stream {
     /// Standard output, and all that a terminal shows.
     Stdout,

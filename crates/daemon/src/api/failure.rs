@@ -31,6 +31,7 @@ pub(crate) struct Failure {
 /// Classes of failures, and the status of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = FailureKind)]
 enum Kind {
     /// 400: the request makes no sense.
     Invalid,

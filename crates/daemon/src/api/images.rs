@@ -155,6 +155,7 @@ pub(super) async fn prefetch(
 async fn pull(state: &State, wish: &ImageWish) -> Result<Outcome, Failure> {
     let request = wish.request()?;
     let _turn = state.gates.prepare().await;
+    state.feed.tell(What::Preparing { image: wish.image.clone() });
     let Pulled { record, fetched } =
         state.engine.pull(&request, &Told::new(state.feed.clone(), wish.image.clone())).await?;
     Ok(Outcome {

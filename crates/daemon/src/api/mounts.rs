@@ -184,6 +184,7 @@ pub(super) struct MountWish {
 /// How an image is mounted.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = MountMode)]
 pub(super) enum Mode {
     /// `native` where it works, else `fuse`.
     #[default]
@@ -207,6 +208,7 @@ impl From<Mode> for tarpon_engine::ModeChoice {
 /// When the rest of an image is brought.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = BackfillWhen)]
 pub(super) enum When {
     /// Not at all.
     #[default]
@@ -229,6 +231,7 @@ impl From<When> for Backfill {
 
 /// How an unmount went.
 #[derive(Serialize, ToSchema)]
+#[schema(as = Unmounted)]
 pub(super) struct Gone {
     how: How,
 }
@@ -236,6 +239,7 @@ pub(super) struct Gone {
 /// How an unmount went.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = UnmountedHow)]
 enum How {
     /// Nobody used it.
     Clean,

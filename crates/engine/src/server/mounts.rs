@@ -294,7 +294,7 @@ impl Mounts {
     /// The record goes before the place is free: whoever mounts there next writes another.
     fn finish(&self, leaving: Leaving<'_, Served>) {
         let MountRequest { mountpoint, image, manifest, .. } = leaving.mount().request.clone();
-        if !self.remembers.load(Ordering::Acquire) || !self.remember(&leaving.mount().request) {
+        if !self.remembers.load(Ordering::Acquire) || !self.remember(leaving.mount()) {
             self.forget(&mountpoint);
         }
         leaving.free();
@@ -303,11 +303,12 @@ impl Mounts {
     }
 
     /// Keeps a mount on record. `false`: nobody would have a use for it, or it cannot be written down.
-    fn remember(&self, request: &MountRequest) -> bool {
+    fn remember(&self, served: &Served) -> bool {
+        let request = &served.request;
         if request.record || request.mountpoint.starts_with(self.store.containers_folder()) {
             return false;
         }
-        let memo = Memo { problem: Some(STOPPED.to_owned()), ..Memo::new(request) };
+        let memo = Memo { mode: Some(served.mounted.mode()), problem: Some(STOPPED.to_owned()), ..Memo::new(request) };
         memo.write(&self.store).inspect_err(|error| tracing::warn!(%error, "a mount is not remembered")).is_ok()
     }
 
