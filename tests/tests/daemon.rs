@@ -106,7 +106,11 @@ fn started(command: &mut Command, tarpon: &Tarpon) -> Child {
     let _ = std::fs::remove_file(&path);
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let child = command.env("NOTIFY_SOCKET", &path).spawn().expect("start tarpon (cargo build -p tarpon)");
+    let child = command
+        .env("NOTIFY_SOCKET", &path)
+        .env("RUST_LOG", "off")
+        .spawn()
+        .expect("start tarpon (cargo build -p tarpon)");
     let mut said = [0; 64];
     let length = manager.recv(&mut said).expect("it says that it is ready");
     assert_eq!(&said[..length], b"READY=1");
@@ -195,7 +199,7 @@ fn a_daemon_that_is_stopped_or_killed_finds_its_mounts_at_the_next_start() {
 #[test]
 fn containers_are_stopped_with_the_daemon_and_outlive_its_death() {
     let Some(mut bed) = Bed::new() else { return };
-    let script = "trap 'echo asked; exit 3' TERM; echo $NOTIFY_SOCKET ready; while :; do sleep 0.1; done";
+    let script = "trap 'echo asked; exit 3' TERM; echo \"$NOTIFY_SOCKET\" ready; while :; do sleep 0.1; done";
     let wish = |name: &str| json!({"image": bed.image, "name": name, "command": ["sh", "-c", script]});
     bed.post("/v1/containers", &wish("first"));
     until(|| bed.curl("/v1/containers/first/logs", &[]) == " ready\n");

@@ -7,8 +7,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::container::{exec, keep, kill, logs, ps, rm, stop};
 use crate::commands::{
-    cache, completions, convert, daemon, demo, doctor, index, inspect, ls, man, mount, podman, pull, record, recover, run,
-    serve, status, trace, umount, why,
+    cache, completions, convert, daemon, demo, doctor, index, inspect, ls, man, mount, podman, pull, record, recover,
+    run, serve, status, trace, umount, why,
 };
 use crate::exit;
 

@@ -81,10 +81,16 @@ impl State {
     }
 
     /// Prepares an image, together with all who want the same, for at most `patience`. It goes on as long as one of them waits.
-    pub(crate) async fn prepare(&self, wish: ImageWish, what_for: For, patience: Duration) -> Result<Prepared, Failure> {
+    pub(crate) async fn prepare(
+        &self,
+        wish: ImageWish,
+        what_for: For,
+        patience: Duration,
+    ) -> Result<Prepared, Failure> {
         let _waiting = self.gates.wait()?;
         let (state, wanted) = (self.clone(), wish.clone());
-        let flight = self.prepares.join((wish, what_for), || async move { state.prepare_alone(wanted, what_for).await }.boxed());
+        let flight =
+            self.prepares.join((wish, what_for), || async move { state.prepare_alone(wanted, what_for).await }.boxed());
         let late = |_| Failure::late("prepare the image", patience);
         tokio::time::timeout(patience, flight).await.map_err(late)?
     }
@@ -122,7 +128,9 @@ impl State {
             };
             match change {
                 Ok(change) => self.tell_mount(change).await,
-                Err(RecvError::Lagged(missed)) => tracing::warn!("{missed} mounts were made or went too fast to be told"),
+                Err(RecvError::Lagged(missed)) => {
+                    tracing::warn!("{missed} mounts were made or went too fast to be told")
+                }
                 Err(RecvError::Closed) => return,
             }
         }

@@ -12,6 +12,8 @@
 //!
 //! let server = Server::start(&engine).await?;                                      // the same in this process
 //! server.mount(prepared.mount_on(dir)).await?;  server.run().await;
+//! let mut server = start_for_good(&engine).await?;                                 // one that stays, and comes back as it was
+//! server.until_told().await;  server.suspend().await;
 //!
 //! engine.run(&RunRequest { … }, &mut signals, &progress).await?;                   // containers: run, list, stop, remove
 //! engine.containers()?;  engine.stop_container(&name, patience)?;  engine.remove_container(&name, force)?;

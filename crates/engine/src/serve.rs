@@ -61,8 +61,9 @@ pub async fn start_for_good(engine: &Engine) -> Result<Server> {
         let mounts = asked.ok().and_then(|status| status.ok().flatten()).unwrap_or_default().len();
         if mounts > 0 {
             let s = if mounts == 1 { "" } else { "s" };
-            return Err(Error { cause: format!("{}, with {mounts} mount{s}", error.cause), ..error }
-                .hint("`tarpon status` lists them; a server that was started on demand ends with `tarpon umount --all`"));
+            return Err(Error { cause: format!("{}, with {mounts} mount{s}", error.cause), ..error }.hint(
+                "`tarpon status` lists them; a server that was started on demand ends with `tarpon umount --all`",
+            ));
         }
         if began.elapsed() > HANDOVER {
             return Err(error.hint("one daemon serves a store: stop that process, or name another store with --store"));

@@ -180,7 +180,8 @@ enum Connected {
 impl RunWish {
     /// What the engine is asked to run.
     fn request(self, image: ImageRequest, state: &State) -> Result<RunRequest, Failure> {
-        let volumes = self.volumes.iter().map(|text| text.parse().map_err(invalid)).collect::<Result<Vec<Volume>, _>>()?;
+        let volumes =
+            self.volumes.iter().map(|text| text.parse().map_err(invalid)).collect::<Result<Vec<Volume>, _>>()?;
         let tmpfs = self.tmpfs.iter().map(|text| text.parse().map_err(invalid)).collect::<Result<Vec<Tmpfs>, _>>()?;
         let options = ContainerOptions {
             entrypoint: self.entrypoint,
@@ -363,10 +364,7 @@ impl Container {
         (status = 200, description = "It", body = Container),
         (status = "default", description = "It failed", body = Failure),
     ))]
-pub(super) async fn show(
-    With(state): With<State>,
-    InPath(text): InPath<String>,
-) -> Result<Answer<Container>, Failure> {
+pub(super) async fn show(With(state): With<State>, InPath(text): InPath<String>) -> Result<Answer<Container>, Failure> {
     Ok(found(find(&state, name(&text)?).await?.into()))
 }
 

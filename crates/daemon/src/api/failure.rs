@@ -139,13 +139,19 @@ impl Failure {
 
     /// Too many want the same.
     pub(crate) fn busy(cause: &str) -> Self {
-        Self { hint: Some("try again later".to_owned()), ..Self::new(Kind::Busy, "find a place for the request", cause) }
+        Self {
+            hint: Some("try again later".to_owned()),
+            ..Self::new(Kind::Busy, "find a place for the request", cause)
+        }
     }
 
     /// It was not done in time.
     pub(crate) fn late(step: impl Into<String>, patience: Duration) -> Self {
         let failure = Self::new(Kind::Late, step, format!("not done within {} s", patience.as_secs()));
-        Self { hint: Some("what arrived is kept: ask again, or give it more time with timeout_seconds".to_owned()), ..failure }
+        Self {
+            hint: Some("what arrived is kept: ask again, or give it more time with timeout_seconds".to_owned()),
+            ..failure
+        }
     }
 
     /// It ended before it was done, because somebody said so.

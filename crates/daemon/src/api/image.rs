@@ -82,11 +82,12 @@ impl ImageWish {
 
     /// What the engine is asked for.
     pub(crate) fn request(&self) -> Result<ImageRequest, Failure> {
-        let ImageOptions { platform, pull, index: _, profile: _, creds, authfile, cert_dir, tls_verify } = &self.options;
+        let ImageOptions { platform, pull, index: _, profile: _, creds, authfile, cert_dir, tls_verify } =
+            &self.options;
         let invalid = |cause: &dyn std::fmt::Display| Failure::invalid(STEP, cause);
         let source: Source = self.image.parse().map_err(|error| invalid(&error))?;
         check_absolute(&source)?;
-        for path in [authfile, cert_dir].into_iter().flatten().filter(|path| !path.is_absolute()) {
+        if let Some(path) = [authfile, cert_dir].into_iter().flatten().find(|path| !path.is_absolute()) {
             return Err(invalid(&format!("{} is not absolute", path.display())));
         }
         let named = platform.as_deref().map(str::parse::<Platform>).transpose().map_err(|error| invalid(&error))?;

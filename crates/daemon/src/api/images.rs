@@ -107,9 +107,8 @@ pub(super) struct PrefetchWish {
     (status = "default", description = "It failed", body = Failure),
 ))]
 pub(super) async fn list(With(state): With<State>) -> Result<Answer<Vec<Image>>, Failure> {
-    let images = state.call(|engine| {
-        engine.store().images().map_err(|error| Error::new(ErrorKind::Store, "list the images", error))
-    });
+    let images = state
+        .call(|engine| engine.store().images().map_err(|error| Error::new(ErrorKind::Store, "list the images", error)));
     Ok(found(images.await?.into_iter().map(Image::from).collect()))
 }
 
@@ -133,10 +132,7 @@ pub(super) async fn prepare(
     (status = 202, description = "It has begun", body = Job),
     (status = "default", description = "It failed", body = Failure),
 ))]
-pub(super) async fn prefetch(
-    With(state): With<State>,
-    Said(wish): Said<PrefetchWish>,
-) -> Result<Answer<Job>, Failure> {
+pub(super) async fn prefetch(With(state): With<State>, Said(wish): Said<PrefetchWish>) -> Result<Answer<Job>, Failure> {
     let wish = ImageWish::new(wish.image, wish.image_options);
     // What makes no sense is said at once.
     wish.request()?;

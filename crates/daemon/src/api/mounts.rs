@@ -266,7 +266,8 @@ pub(super) async fn list(With(state): With<State>) -> Result<Answer<Vec<Mount>>,
 ))]
 pub(super) async fn mount(With(state): With<State>, Said(wish): Said<MountWish>) -> Result<Answer<Mount>, Failure> {
     let patience = patience(wish.timeout_seconds)?;
-    for path in [Some(&wish.mountpoint), wish.upper.as_ref()].into_iter().flatten().filter(|path| !path.is_absolute()) {
+    let mut paths = std::iter::once(&wish.mountpoint).chain(&wish.upper);
+    if let Some(path) = paths.find(|path| !path.is_absolute()) {
         return Err(Failure::invalid("read where to mount", format!("{} is not absolute", path.display())));
     }
     let mountpoint = wish.mountpoint;
@@ -311,10 +312,7 @@ fn place(wanted: &Path) -> tarpon_engine::Result<PathBuf> {
         (status = 200, description = "It", body = Mount),
         (status = "default", description = "It failed", body = Failure),
     ))]
-pub(super) async fn show(
-    With(state): With<State>,
-    InPath(mount): InPath<String>,
-) -> Result<Answer<Mount>, Failure> {
+pub(super) async fn show(With(state): With<State>, InPath(mount): InPath<String>) -> Result<Answer<Mount>, Failure> {
     Ok(found(find(&state, mount).await?.into()))
 }
 
@@ -325,10 +323,7 @@ pub(super) async fn show(
         (status = 200, description = "It is unmounted", body = Gone),
         (status = "default", description = "It failed", body = Failure),
     ))]
-pub(super) async fn unmount(
-    With(state): With<State>,
-    InPath(mount): InPath<String>,
-) -> Result<Answer<Gone>, Failure> {
+pub(super) async fn unmount(With(state): With<State>, InPath(mount): InPath<String>) -> Result<Answer<Gone>, Failure> {
     let mountpoint = find(&state, mount).await?.mountpoint;
     let how = match state.call(move |engine| engine.client().unmount(&mountpoint)).await? {
         Some(Unmounted::Clean) => How::Clean,

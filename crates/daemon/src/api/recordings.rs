@@ -60,7 +60,9 @@ impl RecordWish {
         match (self.until_port, &self.until_log, self.for_seconds) {
             (None, None, None) => Ok(Until::Exit),
             (Some(port), None, None) => Ok(Until::Port(port)),
-            (None, Some(pattern), None) => Regex::new(pattern).map(Until::Log).map_err(|error| invalid(error.to_string())),
+            (None, Some(pattern), None) => {
+                Regex::new(pattern).map(Until::Log).map_err(|error| invalid(error.to_string()))
+            }
             (None, None, Some(seconds)) => Ok(Until::Elapsed(Duration::from_secs(seconds.into()))),
             _ => Err(invalid("only one of until_port, until_log and for_seconds can say so".to_owned())),
         }

@@ -36,8 +36,22 @@ impl Description {
     /// Whether a value is as its schema says. Of JSON Schema it knows what our schemas use, and refuses the rest.
     fn fit(&self, schema: &Value, value: &Value, at: &str) {
         const KNOWN: [&str; 16] = [
-            "type", "properties", "required", "items", "enum", "oneOf", "allOf", "description", "format", "minimum",
-            "example", "default", "additionalProperties", "maximum", "examples", "title",
+            "type",
+            "properties",
+            "required",
+            "items",
+            "enum",
+            "oneOf",
+            "allOf",
+            "description",
+            "format",
+            "minimum",
+            "example",
+            "default",
+            "additionalProperties",
+            "maximum",
+            "examples",
+            "title",
         ];
         if let Some(name) = schema["$ref"].as_str() {
             let name = name.strip_prefix("#/components/schemas/").unwrap();
@@ -106,7 +120,10 @@ fn the_description_in_the_repository_is_current() {
     if std::env::var_os("UPDATE_DESCRIPTION").is_some() {
         std::fs::write(&file, &now).unwrap();
     }
-    assert!(std::fs::read_to_string(&file).unwrap() == now, "UPDATE_DESCRIPTION=1 cargo test -p tarpon-daemon writes it anew");
+    assert!(
+        std::fs::read_to_string(&file).unwrap() == now,
+        "UPDATE_DESCRIPTION=1 cargo test -p tarpon-daemon writes it anew"
+    );
 }
 
 #[tokio::test]

@@ -58,7 +58,8 @@ async fn what_is_not_there_is_not_found() {
     assert_failed(&lab.post("/v1/images/prepare", &never).await, 404, "not-found");
     assert_failed(&lab.post("/v1/mounts", &none("/nowhere/at/all")).await, 404, "not-found");
     assert_failed(&lab.post("/v1/mounts", &none(&file)).await, 404, "not-found");
-    for path in ["/v1/mounts/0123456789ab", "/v1/mounts/%2Fnowhere", "/v1/containers/none", "/v1/jobs/7", "/v1/jobs/x"] {
+    for path in ["/v1/mounts/0123456789ab", "/v1/mounts/%2Fnowhere", "/v1/containers/none", "/v1/jobs/7", "/v1/jobs/x"]
+    {
         assert_failed(&lab.send(Method::GET, path, b"").await, 404, "not-found");
         assert_failed(&lab.send(Method::DELETE, path, b"").await, 404, "not-found");
     }

@@ -67,7 +67,11 @@ async fn what_nobody_waits_for_any_more_is_not_prepared() {
     let ((status, body), ()) = futures::join!(next, leave);
     assert_eq!(status, StatusCode::OK, "{body}");
     let told = events.next().await.unwrap();
-    assert_eq!((&told["event"], &told["image"]), (&json!("preparing"), &wish["image"]), "of the others nothing is told");
+    assert_eq!(
+        (&told["event"], &told["image"]),
+        (&json!("preparing"), &wish["image"]),
+        "of the others nothing is told"
+    );
 }
 
 #[tokio::test]

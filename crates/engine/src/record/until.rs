@@ -63,12 +63,7 @@ pub(super) struct Watcher {
 
 impl Watcher {
     /// Begins to look. `to_stderr`: all output that is read for it is passed on to standard error.
-    pub(super) fn new(
-        until: &Until,
-        enough: Arc<AtomicBool>,
-        running: &mut Running,
-        to_stderr: bool,
-    ) -> Result<Self> {
+    pub(super) fn new(until: &Until, enough: Arc<AtomicBool>, running: &mut Running, to_stderr: bool) -> Result<Self> {
         let lines = match until {
             Until::Log(pattern) => {
                 let (out, err) = running.output();

@@ -37,8 +37,12 @@ impl Default for Changes {
 impl Changes {
     /// Tells it to all who listen, and waits for none of them.
     pub(super) fn tell(&self, mountpoint: &Path, image: &str, manifest: Digest, is_mounted: bool) {
-        let _nobody_listens =
-            self.0.send(MountChange { mountpoint: mountpoint.to_owned(), image: image.to_owned(), manifest, is_mounted });
+        let _nobody_listens = self.0.send(MountChange {
+            mountpoint: mountpoint.to_owned(),
+            image: image.to_owned(),
+            manifest,
+            is_mounted,
+        });
     }
 
     fn listen(&self) -> Receiver<MountChange> {
