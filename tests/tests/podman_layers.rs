@@ -50,7 +50,8 @@ fn all_layers_are_lazy(bed: &Podman) -> bool {
 fn pulled_images_run_and_nothing_was_fetched_but_what_they_read() {
     let Some(bed) = bed() else { return };
     for format in SEEKABLE {
-        for (name, program) in [("redis", &["redis-server", "--version"][..]), ("debian-base", &["cat", "/etc/passwd"])] {
+        for (name, program) in [("redis", &["redis-server", "--version"][..]), ("debian-base", &["cat", "/etc/passwd"])]
+        {
             let image = pull(&bed, &format!("{name}:{format}"));
             assert!(all_layers_are_lazy(&bed), "{image}");
             let pulled = told(&bed, &image).unwrap();
@@ -170,7 +171,10 @@ fn with_claimed_diff_ids_podman_pushes_what_it_reads_from_the_store() {
         let config = run(Command::new("skopeo").args(["inspect", "--config", &target(&bed)])).unwrap();
         let pushed: Value = serde_json::from_str(&config).unwrap();
         let shown: Value = serde_json::from_str(&bed.podman(&["inspect", &image])).unwrap();
-        assert_eq!(pushed["rootfs"]["diff_ids"], shown[0]["RootFS"]["Layers"], "{image}: every byte of the tar was compared");
+        assert_eq!(
+            pushed["rootfs"]["diff_ids"], shown[0]["RootFS"]["Layers"],
+            "{image}: every byte of the tar was compared"
+        );
     }
 }
 

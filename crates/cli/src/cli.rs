@@ -7,8 +7,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::container::{exec, keep, kill, logs, ps, rm, stop};
 use crate::commands::{
-    cache, commit, completions, convert, demo, doctor, index, inspect, ls, man, mount, podman, pull, push, record,
-    recover, run, serve, status, trace, umount, why,
+    cache, commit, completions, convert, daemon, demo, doctor, index, inspect, ls, man, mount, podman, pull, push,
+    record, recover, run, serve, status, trace, umount, why,
 };
 use crate::exit;
 
@@ -82,6 +82,7 @@ pub(crate) enum Command {
     Cache(cache::Cache),
     Trace(trace::Trace),
     Recover(recover::Recover),
+    Daemon(daemon::Daemon),
     Doctor(doctor::Doctor),
     Demo(demo::Demo),
     Completions(completions::Completions),
@@ -96,7 +97,7 @@ impl Command {
     /// What is logged when `$RUST_LOG` does not say. Commands speak for themselves; servers have nobody to speak to.
     pub(crate) fn default_log(&self) -> &'static str {
         match self {
-            Self::Serve(_) | Self::Keep(_) => "info",
+            Self::Serve(_) | Self::Keep(_) | Self::Daemon(_) => "info",
             Self::Mount(mount) if mount.foreground => "warn",
             _ => "off",
         }

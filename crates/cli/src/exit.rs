@@ -71,7 +71,7 @@ impl From<ErrorKind> for Exit {
             ErrorKind::Refused => Self::Refused,
             ErrorKind::CannotMount => Self::CannotMount,
             ErrorKind::Store => Self::Store,
-            ErrorKind::Other => Self::Failure,
+            ErrorKind::Conflict | ErrorKind::Other => Self::Failure,
         }
     }
 }

@@ -32,6 +32,8 @@ pub enum ErrorKind {
     CannotMount,
     /// The local store failed: disk, permissions, lock.
     Store,
+    /// What is there already is in the way: a name that is taken, a container that has not ended.
+    Conflict,
     /// Anything else.
     Other,
 }

@@ -1,6 +1,7 @@
 //! Which image is meant, and what is known of it once it is prepared.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use tarpon_mount::{ModeChoice, Writable};
@@ -36,6 +37,18 @@ pub enum IndexChoice {
     Locked(Arc<IndexLock>),
     /// Whichever the registry lists for the image.
     Registry,
+}
+
+impl FromStr for IndexChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "none" => Ok(Self::None),
+            "registry" => Ok(Self::Registry),
+            digest => digest.parse().map(Self::Pinned).map_err(|_| "expected none, registry or a digest".to_owned()),
+        }
+    }
 }
 
 /// The way of starting an image that is meant where none is named.

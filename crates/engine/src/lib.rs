@@ -15,6 +15,8 @@
 //!
 //! let server = Server::start(&engine).await?;                                      // the same in this process
 //! server.mount(prepared.mount_on(dir)).await?;  server.rootfs(…).await?;  server.run().await;
+//! let mut server = start_for_good(&engine).await?;                                 // one that stays, and comes back as it was
+//! server.until_told().await;  server.suspend().await;
 //!
 //! engine.run(&RunRequest { … }, &mut signals, &progress).await?;                   // containers: run, list, stop, remove
 //! engine.containers()?;  engine.stop_container(&name, patience)?;  engine.remove_container(&name, force)?;
@@ -41,6 +43,7 @@ mod image;
 mod index;
 mod inspect;
 mod lock_file;
+mod mountpoint;
 mod namespaces;
 mod podman;
 mod prepare;
@@ -71,13 +74,14 @@ pub use image::{DEFAULT_PROFILE, ImageRequest, IndexChoice, Prepared, Pull};
 pub use index::{BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer};
 pub use inspect::{Inspection, LayerInspection};
 pub use lock_file::LockFile;
+pub use mountpoint::resolve_mountpoint;
 pub use namespaces::Namespaces;
 pub use podman::{PodmanImage, PodmanNames, PodmanVersion, PodmanWish, Setup, guard, offer};
 pub use prepare::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
-    Access, Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, MountAccount, MountRequest,
-    MountStatus, Request, Response,
+    Access, Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, MountAccount,
+    MountRequest, MountStatus, Request, Response,
 };
 pub use record::{RecordRequest, Recorded, Until};
 pub use rootfs::{Rootfs, RootfsRequest};
@@ -85,8 +89,8 @@ pub use run::{
     ContainerName, ContainerRecord, ContainerState, ContainerStatus, ExecRequest, Output, RunError, RunOutcome,
     RunRequest, Signals, Standing, signal_name,
 };
-pub use serve::serve;
-pub use server::{Client, Ended, Server};
+pub use serve::{serve, start_for_good};
+pub use server::{Client, Ended, MountChange, Observer, Server};
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor, trace};
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};

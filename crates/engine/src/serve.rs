@@ -12,6 +12,10 @@ use crate::{Engine, Error, Result};
 /// as running requests take to drain.
 const RACE: Duration = Duration::from_secs(15);
 
+/// How long whoever wants the place for good waits for a server that has nothing mounted: it ends within milliseconds if it was started
+/// on demand, and not at all otherwise.
+const HANDOVER: Duration = Duration::from_secs(5);
+
 /// Pause between two looks at the other one.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -36,6 +40,35 @@ pub async fn serve(engine: &Engine, mut said: impl Write) -> Result<()> {
             say(&mut said, &error.to_string());
             Err(error)
         }
+    }
+}
+
+/// Becomes the server of the engine's store, to serve until it is told to stop. One that was started on demand and has nothing mounted
+/// ends as soon as it has answered, and is waited for.
+///
+/// # Errors
+/// Another process serves mounts of the store, and goes on doing so: nobody could take these over without failing their readers.
+pub async fn start_for_good(engine: &Engine) -> Result<Server> {
+    allow_open_files();
+    let began = Instant::now();
+    loop {
+        let error = match Server::start(engine).await {
+            Ok(server) => return Ok(server),
+            Err(error) => error,
+        };
+        let client = engine.client();
+        let asked = tokio::task::spawn_blocking(move || client.status()).await;
+        let mounts = asked.ok().and_then(|status| status.ok().flatten()).unwrap_or_default().len();
+        if mounts > 0 {
+            let s = if mounts == 1 { "" } else { "s" };
+            return Err(Error { cause: format!("{}, with {mounts} mount{s}", error.cause), ..error }.hint(
+                "`tarpon status` lists them; a server that was started on demand ends with `tarpon umount --all`",
+            ));
+        }
+        if began.elapsed() > HANDOVER {
+            return Err(error.hint("one daemon serves a store: stop that process, or name another store with --store"));
+        }
+        tokio::time::sleep(LOOK).await;
     }
 }
 

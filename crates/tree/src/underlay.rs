@@ -21,7 +21,9 @@ pub fn underlay(layer: &LayerIndex, root: Attributes) -> LayerIndex {
         let Some((parent, _)) = entry.path.split_last() else { continue };
         match entry.node {
             // A directory with something in it: the layer may make one of that name anew, which then has to hide what is below.
-            Node::Whiteout => paths.extend([inside(entry.path.as_bytes(), FILLER), inside(parent, SURVIVOR)].into_iter().flatten()),
+            Node::Whiteout => {
+                paths.extend([inside(entry.path.as_bytes(), FILLER), inside(parent, SURVIVOR)].into_iter().flatten())
+            }
             Node::Opaque => paths.extend(inside(entry.path.as_bytes(), FILLER)),
             _ => {}
         }

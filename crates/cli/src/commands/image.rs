@@ -127,7 +127,7 @@ pub(crate) struct ImageOptions {
     /// Which index may stand in for tables of contents that layers do not have: none, registry (whichever the registry lists
     /// for the image, tarpon's own or SOCI: it is believed), or the DIGEST of one. A SOCI index that the image itself names is
     /// always used [default: the one that the lock file pins for the image, else none]
-    #[arg(long, value_name = "INDEX", value_parser = index_choice, env = "TARPON_INDEX")]
+    #[arg(long, value_name = "INDEX", env = "TARPON_INDEX")]
     index: Option<IndexChoice>,
     /// The lock file that pins indexes of images, unless --index says which. One in the current directory must be named: whoever
     /// wrote a directory must not decide what is believed there [default: $XDG_CONFIG_HOME/tarpon/tarpon.lock, else
@@ -148,14 +148,6 @@ fn profile_name(name: &str) -> Result<String, String> {
         return Err(format!("expected up to {PROFILE_BYTES} letters, digits, -, _ and ."));
     }
     Ok(name.to_owned())
-}
-
-fn index_choice(argument: &str) -> Result<IndexChoice, String> {
-    match argument {
-        "none" => Ok(IndexChoice::None),
-        "registry" => Ok(IndexChoice::Registry),
-        digest => digest.parse().map(IndexChoice::Pinned).map_err(|_| "expected none, registry or a digest".to_owned()),
-    }
 }
 
 impl ImageOptions {

@@ -5,6 +5,7 @@ pub(crate) mod commit;
 pub(crate) mod completions;
 pub(crate) mod container;
 pub(crate) mod convert;
+pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod image;
@@ -14,7 +15,6 @@ pub(crate) mod ls;
 pub(crate) mod man;
 mod mode;
 pub(crate) mod mount;
-mod mountpoint;
 pub(crate) mod podman;
 pub(crate) mod pull;
 pub(crate) mod push;
@@ -56,6 +56,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Cache(command) => command.run(global),
         Command::Trace(command) => command.run(global),
         Command::Recover(command) => command.run(global),
+        Command::Daemon(command) => command.run(global),
         Command::Doctor(command) => command.run(global),
         Command::Demo(command) => command.run(global),
         Command::Completions(command) => command.run(),

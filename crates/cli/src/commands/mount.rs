@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use tarpon_engine::{Backfill, Ended, ModeChoice, MountRequest, MountStatus, Server, Writable};
+use tarpon_engine::{Backfill, Ended, ModeChoice, MountRequest, MountStatus, Server, Writable, resolve_mountpoint};
 
 use super::image::ImageArgs;
 use super::session::{Session, runtime};
-use super::{mode, mountpoint, trace};
+use super::{mode, trace};
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -158,7 +158,7 @@ impl Mount {
     /// The mount point as the kernel will list it.
     fn mountpoint(&self) -> Result<PathBuf> {
         let doing = || format!("cannot mount {} on {}", self.image.text(), self.dir.display());
-        let path = mountpoint::resolve(&self.dir).map_err(|error| {
+        let path = resolve_mountpoint(&self.dir).map_err(|error| {
             let failure = Failure::new(Exit::NotFound, format_args!("{}: {error}", doing()));
             match error.kind() {
                 io::ErrorKind::NotFound => failure.hint(format!("make it: mkdir -p {}", self.dir.display())),
@@ -212,7 +212,7 @@ pub(super) fn backfill() -> impl TypedValueParser<Value = Backfill> {
 }
 
 /// Other machines reach it only if the address says so.
-fn address(text: &str) -> std::result::Result<SocketAddr, String> {
+pub(super) fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     let port = text.strip_prefix("localhost:").or_else(|| text.strip_prefix(':')).unwrap_or(text);
     match port.parse() {
         Ok(port) => Ok((Ipv4Addr::LOCALHOST, port).into()),

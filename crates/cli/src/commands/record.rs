@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -203,6 +204,7 @@ impl Record {
             command: self.command.clone(),
             env: self.env.clone(),
             until,
+            enough: Arc::default(),
             patience: Duration::from_secs(self.timeout.into()),
             runtime: self.runtime.clone(),
             to_stderr: self.json,

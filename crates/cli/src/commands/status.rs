@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Deserialize;
-use tarpon_engine::{BackfillState, BackfillStatus, LayersPart, MountStatus, Stats, Writable};
+use tarpon_engine::{BackfillState, BackfillStatus, LayersPart, MountStatus, Stats, Writable, resolve_mountpoint};
 
-use super::{mountpoint, session::Session};
+use super::session::Session;
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -56,7 +56,7 @@ impl Status {
 
 fn find(mounts: Vec<MountStatus>, dir: &Path) -> Result<MountStatus> {
     let missing = |why: &str| Failure::new(Exit::NotFound, format_args!("cannot describe {}: {why}", dir.display()));
-    let path = mountpoint::resolve(dir).map_err(|error| missing(&error.to_string()))?;
+    let path = resolve_mountpoint(dir).map_err(|error| missing(&error.to_string()))?;
     mounts.into_iter().find(|mount| mount.mountpoint == path).ok_or_else(|| missing("this store has no mount there"))
 }
 

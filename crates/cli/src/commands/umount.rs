@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tarpon_engine::{LayersPart, Unmounted};
+use tarpon_engine::{LayersPart, Unmounted, resolve_mountpoint};
 
-use super::{mountpoint, session::Session};
+use super::session::Session;
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -62,7 +62,7 @@ fn unmount_each(session: &Session, global: &Global, dirs: impl Iterator<Item = P
 fn unmount(session: &Session, global: &Global, dir: &Path) -> Result {
     let doing = || format!("cannot unmount {}", dir.display());
     let mountpoint =
-        mountpoint::resolve(dir).map_err(|error| Failure::new(Exit::NotFound, format_args!("{}: {error}", doing())))?;
+        resolve_mountpoint(dir).map_err(|error| Failure::new(Exit::NotFound, format_args!("{}: {error}", doing())))?;
     let mut how = session.client().unmount(&mountpoint).doing(doing)?;
     if how.is_none() && is_known(session, &mountpoint).doing(doing)? {
         // Its server is dead. The next one cleans up after it, and can be asked.

@@ -4,10 +4,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
-use tarpon_engine::{Event, Explanation, Noted, SlowRead, WaitSum};
+use tarpon_engine::{Event, Explanation, Noted, SlowRead, WaitSum, resolve_mountpoint};
 use tarpon_oci::Digest;
 
-use super::mountpoint;
 use super::session::Session;
 use crate::cli::Global;
 use crate::exit::Exit;
@@ -45,7 +44,7 @@ impl Why {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
         let doing = || format!("cannot explain {}", self.mount.display());
-        let path = mountpoint::resolve(&self.mount)
+        let path = resolve_mountpoint(&self.mount)
             .map_err(|error| Failure::new(Exit::NotFound, format_args!("{}: {error}", doing())))?;
         let explained = session.engine().why(&path).doing(doing)?;
         if self.json { output::json(&explained) } else { output::text(&text(&explained)) }

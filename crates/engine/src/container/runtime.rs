@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use super::Bundle;
 use crate::{Error, ErrorKind, Result};
 
+/// By these variables systemd talks to its services.
+const MANAGER: [&str; 4] = ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+
 /// Superblock number of cgroup v2.
 const CGROUP2: i64 = 0x6367_7270;
 
@@ -114,6 +117,10 @@ impl Runtime {
 impl Handle {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.runtime.program);
+        // What a service manager has said to us is not said to a container: runtimes pass these on.
+        for variable in MANAGER {
+            command.env_remove(variable);
+        }
         command.arg("--root").arg(&self.state);
         command
     }

@@ -38,6 +38,8 @@ pub struct RecordRequest {
     pub env: Vec<String>,
     /// When the start is over.
     pub until: Until,
+    /// It is over before that once this is set: what was touched until then is recorded.
+    pub enough: Arc<AtomicBool>,
     /// How long to wait for that.
     pub patience: Duration,
     /// The OCI runtime, if not the one that is found.
@@ -157,7 +159,8 @@ impl Session {
 
     /// Waits until the start is over, and says when that was.
     fn wait(&self, running: &mut Running) -> Result<Instant> {
-        let watcher = Watcher::new(&self.request.until, running, self.request.to_stderr)?;
+        let enough = self.request.enough.clone();
+        let watcher = Watcher::new(&self.request.until, enough, running, self.request.to_stderr)?;
         let ready = watcher.wait(running, self.request.patience, || self.stop.load(Ordering::Relaxed))?;
         if self.stop.load(Ordering::Relaxed) {
             return Err(interrupted());

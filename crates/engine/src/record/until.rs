@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -54,13 +56,14 @@ impl Until {
 /// Looks out for the end of a start.
 pub(super) struct Watcher {
     until: Until,
+    enough: Arc<AtomicBool>,
     began: Instant,
     lines: Option<Receiver<Instant>>,
 }
 
 impl Watcher {
     /// Begins to look. `to_stderr`: all output that is read for it is passed on to standard error.
-    pub(super) fn new(until: &Until, running: &mut Running, to_stderr: bool) -> Result<Self> {
+    pub(super) fn new(until: &Until, enough: Arc<AtomicBool>, running: &mut Running, to_stderr: bool) -> Result<Self> {
         let lines = match until {
             Until::Log(pattern) => {
                 let (out, err) = running.output();
@@ -77,7 +80,7 @@ impl Watcher {
             }
             _ => None,
         };
-        Ok(Self { until: until.clone(), began: Instant::now(), lines })
+        Ok(Self { until: until.clone(), enough, began: Instant::now(), lines })
     }
 
     /// Waits until the start is over, which is an error if it is not after `patience`, or until `is_stopped`.
@@ -111,6 +114,9 @@ impl Watcher {
     }
 
     fn is_over(&self) -> Option<Instant> {
+        if self.enough.load(Ordering::Relaxed) {
+            return Some(Instant::now());
+        }
         match &self.until {
             Until::Exit => None,
             Until::Port(port) => answers(*port).then(Instant::now),

@@ -57,6 +57,19 @@ pub enum Standing {
     Unreadable,
 }
 
+impl Standing {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Exited(_) => "exited",
+            Self::Lost => "lost",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
 impl ContainerStatus {
     pub(super) fn of(name: ContainerName, place: &Place) -> Self {
         // In this order: a record that changes meanwhile is one of somebody who holds it.
@@ -109,6 +122,12 @@ impl Engine {
         Ok(status.filter(|(_, place)| place.exists()).map(|(status, _)| status).collect())
     }
 
+    /// # Errors
+    /// [`ErrorKind::Conflict`] if there is a container of this name.
+    pub fn check_container_name(&self, name: &ContainerName) -> Result<()> {
+        Containers::of(self.store()).check_free(name)
+    }
+
     /// Asks a container to stop, and kills it if it has not after `patience`. Returns when everything is settled; one that has ended
     /// already is no error, and another one that has got its name meanwhile is left alone.
     pub fn stop_container(&self, name: &ContainerName, patience: Duration) -> Result<()> {
@@ -134,7 +153,7 @@ impl Engine {
         let step = "send a signal to the container";
         let signal = signal_name(signal).map_err(|cause| Error::new(ErrorKind::Other, step, cause))?;
         if ContainerStatus::of(name.clone(), &place).has_ended() {
-            return Err(Error::new(ErrorKind::Other, step, "it does not run"));
+            return Err(Error::new(ErrorKind::Conflict, step, "it does not run"));
         }
         handle(&place, &record).signal(&signal)
     }
@@ -152,7 +171,7 @@ impl Engine {
                     );
                 }
                 Ok(_) if !status.has_ended() => {
-                    return Err(Error::new(ErrorKind::Other, step, "it has not ended")
+                    return Err(Error::new(ErrorKind::Conflict, step, "it has not ended")
                         .hint(format!("tarpon stop {name} stops it, tarpon rm -f {name} kills and removes it")));
                 }
                 Ok(_) => {}
@@ -181,11 +200,12 @@ impl Engine {
         Containers::of(self.store()).remove(&place, &lock)
     }
 
-    /// Gives the output of a detached container to `sink`, oldest first, and waits for more if `follow` says so.
+    /// Gives the output of a detached container to `sink`, oldest first. `follow`: waits for more until the container ends, or until
+    /// this says that it is enough.
     pub fn container_logs(
         &self,
         name: &ContainerName,
-        follow: bool,
+        follow: Option<&dyn Fn() -> bool>,
         sink: &mut dyn FnMut(Output, &[u8]) -> std::io::Result<()>,
     ) -> Result<()> {
         let (place, record) = self.known(name)?;
@@ -194,8 +214,8 @@ impl Engine {
             let cause = "its output went to where it was started: only of detached containers (-d) a log is kept";
             return Err(Error::new(ErrorKind::NotFound, step, cause));
         }
-        let is_over = || !place.is_held();
-        let is_over: Option<&dyn Fn() -> bool> = if follow { Some(&is_over) } else { None };
+        let is_over = follow.map(|is_enough| || is_enough() || !place.is_held());
+        let is_over = is_over.as_ref().map(|is_over| is_over as &dyn Fn() -> bool);
         log::read(place.folder(), is_over, sink).map_err(|error| Error::new(ErrorKind::Store, step, error))
     }
 
@@ -364,7 +384,7 @@ mod tests {
         let engine = engine(folder.path());
         let attached = ContainerRecord { detached: false, ..record("web") };
         Containers::of(engine.store()).create(&attached).unwrap();
-        let error = engine.container_logs(&"web".parse().unwrap(), false, &mut |_, _| Ok(())).unwrap_err();
+        let error = engine.container_logs(&"web".parse().unwrap(), None, &mut |_, _| Ok(())).unwrap_err();
         assert!(error.cause.contains("only of detached containers"));
     }
 }

@@ -33,7 +33,6 @@ pub(crate) use self::life::may_run_on;
 pub use self::life::{ContainerStatus, Standing};
 pub use self::log::Output;
 pub use self::name::ContainerName;
-use self::place::Containers;
 pub(crate) use self::place::container_at;
 pub use self::record::{ContainerRecord, ContainerState};
 pub use self::signals::{Signals, signal_name};
@@ -94,7 +93,7 @@ impl Engine {
         let runtime = Runtime::find(request.runtime.as_deref())?;
         if let Some(name) = &request.name {
             // Before anything is fetched.
-            Containers::of(self.store()).check_free(name)?;
+            self.check_container_name(name)?;
         }
         let prepared = tokio::select! {
             prepared = self.prepare_to_mount(&request.image, progress) => prepared?,

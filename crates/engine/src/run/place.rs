@@ -72,7 +72,7 @@ impl Containers {
     }
 
     /// # Errors
-    /// [`ErrorKind::Other`] if there is a container of this name.
+    /// [`ErrorKind::Conflict`] if there is a container of this name.
     pub(super) fn check_free(&self, name: &ContainerName) -> Result<()> {
         if self.place(name).exists() { Err(taken(name)) } else { Ok(()) }
     }
@@ -176,7 +176,7 @@ pub(super) fn place_at(store: &Store, mountpoint: &Path) -> Option<(ContainerNam
 }
 
 fn taken(name: &ContainerName) -> Error {
-    Error::new(ErrorKind::Other, "name the container", format!("there is a container {name} already"))
+    Error::new(ErrorKind::Conflict, "name the container", format!("there is a container {name} already"))
         .hint(format!("remove it with `tarpon rm {name}`, or use another --name"))
 }
 

@@ -5,6 +5,7 @@
 //! (`backfill`) is streamed and merged here, after it was mounted.
 
 mod backfill;
+mod changes;
 mod client;
 mod early;
 mod hints;
@@ -26,6 +27,7 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use changes::{MountChange, Observer};
 pub use client::Client;
 pub(crate) use client::{Hold, READY, read_line, unexpected};
 pub(crate) use memo::is_served;
@@ -117,6 +119,16 @@ impl Server {
         self.mounts.endpoint.address()
     }
 
+    /// Tells metrics at this address from now on, whether anything is mounted or not.
+    pub fn tell_metrics(&self, address: std::net::SocketAddr) -> Result<()> {
+        metrics::open(&self.mounts, address).map(drop)
+    }
+
+    /// Looks at it from outside.
+    pub fn observer(&self) -> Observer {
+        Observer::of(Arc::downgrade(&self.mounts))
+    }
+
     #[cfg(test)]
     fn backfills(&self) -> &backfill::Backfills {
         self.mounts.backfills()
@@ -138,8 +150,22 @@ impl Server {
         ended
     }
 
+    /// Serves, with mounts or without, until SIGTERM or SIGINT, and says which it was. It still serves then.
+    pub async fn until_told(&mut self) -> Ended {
+        self.signals.stop().await
+    }
+
+    /// As [`Server::stop`], and the next server of the store mounts again what was mounted here and is not a container's.
+    pub async fn suspend(self) {
+        self.end(true, true).await;
+    }
+
     /// Ends, after unmounting everything if `unmount` says so.
     pub async fn stop(self, unmount: bool) {
+        self.end(unmount, false).await;
+    }
+
+    async fn end(self, unmount: bool, remembers: bool) {
         let Self { engine: _, mounts, listener, maintenance, lock, signals: _ } = self;
         maintenance.abort();
         mounts.endpoint.close();
@@ -147,7 +173,7 @@ impl Server {
         listener.abort();
         let _aborted = listener.await;
         if unmount {
-            mounts.shut_down(DRAIN).await;
+            mounts.shut_down(DRAIN, remembers).await;
         }
         // A successor may start while this one still waits for the disk: syncing takes what the disk takes.
         drop(lock);

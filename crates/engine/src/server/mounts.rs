@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,6 +14,7 @@ use tarpon_store::Store;
 use tokio::runtime::Handle;
 
 use super::backfill::Backfills;
+use super::changes::Changes;
 use super::hints;
 use super::images::{Image, Images};
 use super::layers::{self, LayerShelf};
@@ -23,6 +25,9 @@ use super::recording::Recording;
 use super::shelf::Shelf;
 use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result, run};
+
+/// Why something is not mounted that a server remembered when it was stopped.
+const STOPPED: &str = "its server was stopped: the next one mounts it again";
 
 /// All mounts of the server.
 pub(crate) struct Mounts {
@@ -37,6 +42,9 @@ pub(crate) struct Mounts {
     pub(super) layers: Arc<LayerShelf>,
     runtime: Handle,
     pub(super) places: Arc<Places<Served>>,
+    pub(super) changes: Changes,
+    /// What is unmounted from now on is remembered for the next server.
+    remembers: AtomicBool,
     /// What a dead server had mounted and this one could not mount again.
     lost: Mutex<BTreeMap<PathBuf, MountStatus>>,
 }
@@ -66,9 +74,10 @@ impl Mounts {
         let images = Arc::new(Images::new(store.clone(), fetcher.clone()));
         let backfills = Arc::new(Backfills::new(store.clone(), fetcher, runtime.clone(), images.clone()));
         let (places, lost, endpoint) = (Arc::default(), Mutex::default(), Endpoint::default());
+        let (changes, remembers) = (Changes::default(), AtomicBool::new(false));
         let shelf = Shelf::new(engine);
         let layers = LayerShelf::new(engine, runtime.clone(), images.clone(), backfills.clone());
-        Ok(Self { store, host, images, backfills, endpoint, shelf, layers, runtime, places, lost })
+        Ok(Self { store, host, images, backfills, endpoint, shelf, layers, runtime, places, changes, remembers, lost })
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -142,6 +151,7 @@ impl Mounts {
         self.lost.lock().remove(&request.mountpoint);
         let served = Arc::new(Served { request, image, mounted, before, recording });
         place.settle(served.clone());
+        self.changes.tell(&served.request.mountpoint, &served.request.image, served.request.manifest, true);
         self.backfills.begin(&served.request, &served.image);
         let status = self.describe(&served);
         self.runtime.spawn(watch(self.clone(), served));
@@ -198,6 +208,7 @@ impl Mounts {
             tracing::debug!(%error, "the image's last use is not noted");
         }
         self.lost.lock().remove(&request.mountpoint);
+        self.changes.tell(&request.mountpoint, &request.image, request.manifest, true);
         self.backfills.begin(&request, &shown);
         self.status_at(&request.mountpoint)
     }
@@ -241,9 +252,13 @@ impl Mounts {
         if self.layers.holds(mountpoint) {
             return self.stop_layers(mountpoint, force);
         }
+        let known = self.shelf.status(&self.backfills).into_iter().find(|mount| mount.mountpoint == mountpoint);
         match self.shelf.remove(mountpoint, name, force)? {
             None => self.give_up(mountpoint),
             Some(removed) => {
+                if let Some(known) = known.filter(|_| !removed.is_empty()) {
+                    self.changes.tell(mountpoint, &known.image, known.manifest, false);
+                }
                 removed.iter().for_each(|manifest| self.no_longer_used(manifest));
                 Ok(Unmounted::Clean)
             }
@@ -308,10 +323,12 @@ impl Mounts {
         }
     }
 
-    /// Unmounts everything; what is being done has `patience` to end, and so have running requests.
-    pub(super) async fn shut_down(&self, patience: Duration) {
+    /// Unmounts everything; what is being done has `patience` to end, and so have running requests. `remembers`: what is unmounted now
+    /// stays on record, for the next server to mount it again.
+    pub(super) async fn shut_down(&self, patience: Duration, remembers: bool) {
         self.places.close();
         let _late = tokio::time::timeout(patience, self.places.settled()).await;
+        self.remembers.store(remembers, Ordering::Release);
         self.host.shut_down(patience).await;
         for served in self.places.mounted().iter().filter(|served| !served.mounted.is_attached()) {
             self.remove(served);
@@ -327,10 +344,23 @@ impl Mounts {
 
     /// The record goes before the place is free: whoever mounts there next writes another.
     fn finish(&self, leaving: Leaving<'_, Served>) {
-        self.forget(&leaving.mount().request.mountpoint);
-        let manifest = leaving.mount().request.manifest;
+        let MountRequest { mountpoint, image, manifest, .. } = leaving.mount().request.clone();
+        if !self.remembers.load(Ordering::Acquire) || !self.remember(leaving.mount()) {
+            self.forget(&mountpoint);
+        }
         leaving.free();
+        self.changes.tell(&mountpoint, &image, manifest, false);
         self.no_longer_used(&manifest);
+    }
+
+    /// Keeps a mount on record. `false`: nobody would have a use for it, or it cannot be written down.
+    fn remember(&self, served: &Served) -> bool {
+        let request = &served.request;
+        if request.record || request.mountpoint.starts_with(self.store.containers_folder()) {
+            return false;
+        }
+        let memo = Memo { mode: Some(served.mounted.mode()), problem: Some(STOPPED.to_owned()), ..Memo::new(request) };
+        memo.write(&self.store).inspect_err(|error| tracing::warn!(%error, "a mount is not remembered")).is_ok()
     }
 
     /// Ends what is done for an image in the background if nothing shows it any more.

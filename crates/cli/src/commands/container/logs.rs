@@ -41,7 +41,8 @@ impl Logs {
             nobody_reads = matches!(&written, Err(error) if error.kind() == io::ErrorKind::BrokenPipe);
             written
         };
-        let read = session.engine().container_logs(&self.name, self.follow, &mut print);
+        let follow: Option<&dyn Fn() -> bool> = if self.follow { Some(&|| false) } else { None };
+        let read = session.engine().container_logs(&self.name, follow, &mut print);
         if nobody_reads {
             // `tarpon logs … | head` has seen enough.
             return Ok(());

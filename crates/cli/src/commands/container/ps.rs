@@ -50,7 +50,7 @@ impl<'a> Row<'a> {
     fn of(container: &'a ContainerStatus) -> Self {
         let ContainerStatus { name, record, standing, source_lost } = container;
         let problem = record.as_ref().err().map(String::as_str);
-        let (status, record) = (word(*standing).to_owned(), record.as_ref().ok());
+        let (status, record) = (standing.name().to_owned(), record.as_ref().ok());
         Self { name: name.as_str(), status, problem, source_lost: *source_lost, record }
     }
 }
@@ -69,16 +69,6 @@ impl Ps {
             );
         }
         output::text(&overview(&containers))
-    }
-}
-
-fn word(standing: Standing) -> &'static str {
-    match standing {
-        Standing::Starting => "starting",
-        Standing::Running => "running",
-        Standing::Exited(_) => "exited",
-        Standing::Lost => "lost",
-        Standing::Unreadable => "unreadable",
     }
 }
 
@@ -120,6 +110,6 @@ fn status(standing: Standing, source_lost: bool, record: &ContainerRecord) -> St
             let lost = if source_lost { ", source lost" } else { "" };
             format!("running since {}{lost}", at(*since))
         }
-        (standing, _) => word(standing).to_owned(),
+        (standing, _) => standing.name().to_owned(),
     }
 }

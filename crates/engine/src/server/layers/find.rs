@@ -54,7 +54,10 @@ impl Finding {
     /// Why Podman had to pull what it had to pull, lately.
     pub(super) fn problems(&self) -> Vec<String> {
         let outcomes = self.outcomes.lock();
-        outcomes.iter().filter_map(|outcome| Some(format!("{}: {}", outcome.reference, outcome.problem.as_ref()?))).collect()
+        outcomes
+            .iter()
+            .filter_map(|outcome| Some(format!("{}: {}", outcome.reference, outcome.problem.as_ref()?)))
+            .collect()
     }
 
     /// An image's name is looked up anew when it is asked for next.
@@ -97,7 +100,8 @@ impl LayerShelf {
             looking.await;
         }
         if self.get(&key).is_none() && !self.finding.has_problem(image) {
-            let problem = format!("{} is no layer of it on this machine's platform, or no digest of one's contents", key.digest);
+            let problem =
+                format!("{} is no layer of it on this machine's platform, or no digest of one's contents", key.digest);
             self.finding.note(image, Some(problem));
         }
     }

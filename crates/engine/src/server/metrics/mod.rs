@@ -86,10 +86,14 @@ fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
 /// Begins to tell the metrics where the mount asks for it. Must be called in a runtime. `true`: they were not told before, and need not be
 /// if it is not mounted after all.
 pub(super) fn tell(mounts: &Arc<Mounts>, request: &MountRequest) -> Result<bool> {
-    let Some(address) = request.metrics else { return Ok(false) };
+    request.metrics.map_or(Ok(false), |address| open(mounts, address))
+}
+
+/// As [`tell`], at an address that nobody's mount has asked for.
+pub(super) fn open(mounts: &Arc<Mounts>, address: SocketAddr) -> Result<bool> {
     let handler = || -> Arc<dyn Handler> { Arc::new(Told(Arc::downgrade(mounts))) };
     mounts.endpoint.open(address, handler).map_err(|cause| {
-        Error::new(ErrorKind::Other, "tell metrics", cause)
+        Error::new(ErrorKind::Conflict, "tell metrics", cause)
             .hint("a server has one address for its metrics, and each store a server of its own; nothing was mounted")
     })
 }

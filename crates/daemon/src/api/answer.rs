@@ -1,0 +1,38 @@
+//! [`Answer`]: what a request that succeeded gets.
+
+use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// JSON, one value a line.
+pub(super) const LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
+
+/// A status and what is said with it, in JSON.
+pub(super) struct Answer<T>(pub(super) StatusCode, pub(super) T);
+
+/// What is there.
+pub(super) fn found<T>(what: T) -> Answer<T> {
+    Answer(StatusCode::OK, what)
+}
+
+/// A body of this type.
+pub(super) fn typed(content_type: HeaderValue, body: Body) -> Response {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+impl<T: Serialize> IntoResponse for Answer<T> {
+    fn into_response(self) -> Response {
+        let Self(status, what) = self;
+        // Our types can be written as JSON.
+        let mut text = serde_json::to_vec(&what).unwrap_or_default();
+        text.push(b'\n');
+        let mut response = typed(JSON, Body::from(text));
+        *response.status_mut() = status;
+        response
+    }
+}

@@ -1,0 +1,130 @@
+//! Which image a request means, and how to get at it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tarpon_engine::oci::{Platform, Source};
+use tarpon_engine::{Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, Pull, auth_files};
+use utoipa::ToSchema;
+
+use super::Failure;
+
+const STEP: &str = "read which image is meant";
+
+/// An image, as it is asked for. Who asks for equal ones asks for the same.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ImageWish {
+    pub(crate) image: String,
+    options: ImageOptions,
+}
+
+/// Which variant of an image, and how to get at it. All of it may be left out.
+#[derive(Clone, PartialEq, Eq, Hash, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ImageOptions {
+    /// This platform of an image index, as OS/ARCH[/VARIANT]. Else this machine's.
+    platform: Option<String>,
+    /// When the registry is asked what a tag means.
+    pull: PullWhen,
+    /// Which index may stand in for tables of contents: `none`, `registry`, or the digest of one. Else what the daemon's lock file says.
+    index: Option<String>,
+    /// Which boot pack is used; `none`: do without. Else `default`.
+    profile: Option<String>,
+    /// `USER:PASSWORD` for the registry. Never written to disk.
+    creds: Option<String>,
+    /// A file with credentials. Else those that Podman and Docker use for the daemon's user.
+    #[schema(value_type = Option<String>)]
+    authfile: Option<PathBuf>,
+    /// A folder with the registry's certificates.
+    #[schema(value_type = Option<String>)]
+    cert_dir: Option<PathBuf>,
+    /// `false`: certificates are not checked, and plain HTTP will do.
+    tls_verify: Option<bool>,
+}
+
+/// When the registry is asked what a tag means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+enum PullWhen {
+    /// Only if the image is not in the store.
+    #[default]
+    Missing,
+    /// Always; if the registry does not answer, what is in the store is used.
+    Newer,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl From<PullWhen> for Pull {
+    fn from(when: PullWhen) -> Self {
+        match when {
+            PullWhen::Missing => Self::Missing,
+            PullWhen::Newer => Self::Newer,
+            PullWhen::Always => Self::Always,
+            PullWhen::Never => Self::Never,
+        }
+    }
+}
+
+impl ImageWish {
+    pub(super) fn new(image: String, options: ImageOptions) -> Self {
+        Self { image, options }
+    }
+
+    /// The profile that is meant.
+    pub(super) fn profile(&self) -> Option<String> {
+        let named = self.options.profile.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned());
+        Some(named).filter(|profile| profile != "none")
+    }
+
+    /// What the engine is asked for.
+    pub(crate) fn request(&self) -> Result<ImageRequest, Failure> {
+        let ImageOptions { platform, pull, index: _, profile: _, creds, authfile, cert_dir, tls_verify } =
+            &self.options;
+        let invalid = |cause: &dyn std::fmt::Display| Failure::invalid(STEP, cause);
+        let source: Source = self.image.parse().map_err(|error| invalid(&error))?;
+        check_absolute(&source)?;
+        if let Some(path) = [authfile, cert_dir].into_iter().flatten().find(|path| !path.is_absolute()) {
+            return Err(invalid(&format!("{} is not absolute", path.display())));
+        }
+        let named = platform.as_deref().map(str::parse::<Platform>).transpose().map_err(|error| invalid(&error))?;
+        Ok(ImageRequest {
+            text: self.image.clone(),
+            source,
+            platform_named: named.is_some(),
+            platform: named.unwrap_or_else(Platform::host),
+            pull: (*pull).into(),
+            index: self.index()?,
+            profile: self.profile(),
+            access: Access {
+                creds: creds.clone(),
+                authfiles: authfile.as_ref().map_or_else(auth_files, |file| vec![file.clone()]),
+                cert_dir: cert_dir.clone(),
+                tls_verify: *tls_verify,
+            },
+        })
+    }
+
+    fn index(&self) -> Result<IndexChoice, Failure> {
+        match &self.options.index {
+            Some(named) => named.parse().map_err(|error| Failure::invalid(STEP, error)),
+            None => {
+                let lock = LockFile::of_environment()?;
+                Ok(lock.map_or(IndexChoice::None, |lock| IndexChoice::Locked(Arc::new(lock))))
+            }
+        }
+    }
+}
+
+/// The daemon is nowhere in particular: a path that does not begin at the root means nothing to it.
+fn check_absolute(source: &Source) -> Result<(), Failure> {
+    let path = match source {
+        Source::Registry(_) => return Ok(()),
+        Source::OciLayout { directory, .. } => directory,
+        Source::OciArchive { file, .. } | Source::DockerArchive { file, .. } => file,
+    };
+    if path.is_absolute() { Ok(()) } else { Err(Failure::invalid(STEP, format!("{} is not absolute", path.display()))) }
+}

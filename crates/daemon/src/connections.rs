@@ -1,0 +1,145 @@
+//! Connections to the API, on a runtime of their own: so many at once, each within bounds of size and time.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tarpon_engine::{Error, ErrorKind, Result};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::Runtime;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::api;
+use crate::flag;
+use crate::patient::Patient;
+use crate::socket::Socket;
+use crate::state::State;
+
+/// Connections at once; more wait in the socket's queue. Each is a few tasks and buffers.
+const CONNECTIONS: usize = 64;
+/// Bytes of a request's line and headers. The longest path has a mount point of 4 KiB, escaped.
+const HEAD_BYTES: usize = 32 << 10;
+/// How long the head of a request may take, and how long a connection may be idle.
+const HEAD_TIME: Duration = Duration::from_secs(30);
+/// How long a client may take nothing of its answer: nobody pauses so long who still wants it.
+const WRITE_TIME: Duration = Duration::from_secs(60);
+/// How long requests may take to be answered when the daemon ends: as long as the server lets reads take then.
+const DRAIN: Duration = Duration::from_secs(10);
+/// How long to wait until another connection is accepted after one could not be.
+const BACKOFF: Duration = Duration::from_millis(100);
+
+/// Threads that handle requests. They wait for the most part; layers are decoded in threads of their own.
+const WORKERS: usize = 2;
+/// Threads that may block at the same time: one for each call and listener, and the rest for decoding and writing, which memory limits.
+const BLOCKING_THREADS: usize = 96;
+
+/// The running API. Dropped, it is cut off.
+pub(crate) struct Api {
+    state: State,
+    /// None once it has ended.
+    runtime: Option<Runtime>,
+    accepting: JoinHandle<()>,
+    _socket: Arc<Socket>,
+}
+
+impl Api {
+    /// Begins to answer at the socket.
+    pub(crate) fn start(state: State, socket: Socket) -> Result<Self> {
+        let failed = |error: io::Error| Error::new(ErrorKind::Other, "start the API", error);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .max_blocking_threads(BLOCKING_THREADS)
+            .thread_name("tarpon-api")
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let listener = {
+            let _of_the_api = runtime.enter();
+            socket.listener()
+        };
+        let listener = match listener {
+            Ok(listener) => listener,
+            Err(error) => {
+                runtime.shutdown_background();
+                return Err(failed(error));
+            }
+        };
+        let (router, stopping) = (api::router(state.clone()), state.stopping.subscribe());
+        runtime.spawn(state.clone().tell_mounts());
+        let accepting = runtime.spawn(accept(listener, router, stopping));
+        Ok(Self { state, runtime: Some(runtime), accepting, _socket: Arc::new(socket) })
+    }
+
+    /// Accepts nobody any more, and gives those who are being answered some time.
+    pub(crate) async fn stop(mut self) {
+        self.state.stopping.send_replace(true);
+        let state = self.state.clone();
+        let ended = async { futures::join!(&mut self.accepting, state.jobs.cancel_all()) };
+        if tokio::time::timeout(DRAIN, ended).await.is_err() {
+            tracing::warn!("not all requests were answered within {} s", DRAIN.as_secs());
+        }
+    }
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // It may be dropped in a task of another runtime, which must not wait.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Accepts connections until the daemon ends, and returns when the last one has.
+async fn accept(listener: UnixListener, router: Router, mut stopping: watch::Receiver<bool>) {
+    let (places, mut connections) = (Arc::new(Semaphore::new(CONNECTIONS)), JoinSet::new());
+    loop {
+        while connections.try_join_next().is_some() {}
+        let accepted = async {
+            let place = places.clone().acquire_owned().await;
+            (listener.accept().await, place)
+        };
+        let (accepted, place) = tokio::select! {
+            accepted = accepted => accepted,
+            () = flag::set(&mut stopping) => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let (router, stopping) = (router.clone(), stopping.clone());
+                connections.spawn(async move {
+                    let _until_done = place;
+                    serve(stream, router, stopping).await;
+                });
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: something must end first.
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(BACKOFF).await;
+            }
+        }
+    }
+    drop(listener);
+    connections.join_all().await;
+}
+
+async fn serve(stream: UnixStream, router: Router, mut stopping: watch::Receiver<bool>) {
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(HEAD_BYTES);
+    let stream = TokioIo::new(Patient::new(stream, WRITE_TIME));
+    let connection = http.serve_connection(stream, TowerToHyperService::new(router));
+    let mut connection = std::pin::pin!(connection);
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = flag::set(&mut stopping) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection has ended early");
+    }
+}

@@ -1,0 +1,276 @@
+//! Work that goes on when its request was answered: images that are pulled, starts that are recorded.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::UNIX_EPOCH;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::sync::watch;
+use utoipa::ToSchema;
+
+use crate::api::Failure;
+use crate::flag;
+
+/// Jobs that are remembered, those that have ended among them. A trace has at most a few megabytes.
+const JOBS: usize = 64;
+
+/// A job.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Job {
+    /// What it is called.
+    pub(crate) id: String,
+    /// What it does.
+    pub(crate) kind: Kind,
+    /// With which image, as it was asked for.
+    pub(crate) image: String,
+    /// Where it stands.
+    pub(crate) state: Standing,
+    /// When it began, in seconds since 1970.
+    pub(crate) began: u64,
+    /// When it ended.
+    pub(crate) ended: Option<u64>,
+    /// Why it failed.
+    pub(crate) failure: Option<Failure>,
+    /// What came of it, if it is done.
+    pub(crate) outcome: Option<Outcome>,
+}
+
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = JobKind)]
+pub(crate) enum Kind {
+    /// It brings an image whole.
+    Prefetch,
+    /// It notes what a start of an image touches.
+    Recording,
+}
+
+/// Where a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = JobState)]
+pub(crate) enum Standing {
+    /// It goes on, or waits for its turn.
+    Running,
+    /// It has done what it should.
+    Done,
+    /// It has not, and ended.
+    Failed,
+}
+
+impl Standing {
+    /// In a word.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What came of a job.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = JobOutcome)]
+pub(crate) struct Outcome {
+    /// Digest of the image's manifest.
+    pub(crate) manifest: String,
+    /// Of an image that was pulled: bytes that came over the wire.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fetched_bytes: Option<u64>,
+    /// Of a recorded start: contents that were touched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) touches: Option<usize>,
+    /// Of a recorded start: the exit code, if the container ended by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i32>,
+}
+
+/// All jobs.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    jobs: BTreeMap<u64, Arc<Entry>>,
+}
+
+/// A job and how to end it.
+pub(crate) struct Entry {
+    number: u64,
+    job: watch::Sender<Job>,
+    cancelled: watch::Sender<bool>,
+    /// A recording is over.
+    pub(crate) enough: Arc<AtomicBool>,
+    trace: Mutex<Option<Bytes>>,
+}
+
+impl Jobs {
+    /// A new job. What ended first is forgotten for it.
+    pub(crate) fn begin(&self, kind: Kind, image: String) -> Result<Arc<Entry>, Failure> {
+        let mut state = self.state.lock();
+        if state.jobs.len() >= JOBS {
+            let over = state.jobs.iter().find(|(_, entry)| !entry.is_running()).map(|(number, _)| *number);
+            let over = over.ok_or_else(|| Failure::busy(&format!("{JOBS} jobs are running already")))?;
+            state.jobs.remove(&over);
+        }
+        state.next += 1;
+        let number = state.next;
+        let job = Job {
+            id: format!("{number}"),
+            kind,
+            image,
+            state: Standing::Running,
+            began: now(),
+            ended: None,
+            failure: None,
+            outcome: None,
+        };
+        let entry = Arc::new(Entry {
+            number,
+            job: watch::Sender::new(job),
+            cancelled: watch::Sender::new(false),
+            enough: Arc::default(),
+            trace: Mutex::default(),
+        });
+        state.jobs.insert(number, entry.clone());
+        Ok(entry)
+    }
+
+    /// All, in the order of their beginning.
+    pub(crate) fn list(&self) -> Vec<Job> {
+        self.state.lock().jobs.values().map(|entry| entry.job()).collect()
+    }
+
+    pub(crate) fn find(&self, id: &str) -> Result<Arc<Entry>, Failure> {
+        let found = id.parse().ok().and_then(|number: u64| self.state.lock().jobs.get(&number).cloned());
+        found.ok_or_else(|| Failure::not_found("find the job", format!("there is no job {id}")))
+    }
+
+    /// Ends it if it runs, and knows it no more.
+    pub(crate) fn forget(&self, entry: &Entry) {
+        entry.cancel();
+        self.state.lock().jobs.remove(&entry.number);
+    }
+
+    /// Ends all, for the end of the daemon.
+    pub(crate) async fn cancel_all(&self) {
+        let entries: Vec<_> = self.state.lock().jobs.values().cloned().collect();
+        entries.iter().for_each(|entry| entry.cancel());
+        for entry in entries {
+            entry.ended().await;
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn job(&self) -> Job {
+        self.job.borrow().clone()
+    }
+
+    fn is_running(&self) -> bool {
+        self.job.borrow().state == Standing::Running
+    }
+
+    fn cancel(&self) {
+        self.cancelled.send_replace(true);
+    }
+
+    /// Resolves when nobody wants it any more.
+    pub(crate) async fn cancelled(&self) {
+        flag::set(&mut self.cancelled.subscribe()).await;
+    }
+
+    /// A recording has touched enough.
+    pub(crate) fn stop(&self) {
+        self.enough.store(true, Ordering::Relaxed);
+    }
+
+    /// Resolves when it is over.
+    pub(crate) async fn ended(&self) {
+        let mut job = self.job.subscribe();
+        // The sender lives in `self`.
+        let _ended = job.wait_for(|job| job.state != Standing::Running).await;
+    }
+
+    /// It is over.
+    pub(crate) fn end(&self, outcome: Result<Outcome, Failure>) -> Standing {
+        let state = if outcome.is_ok() { Standing::Done } else { Standing::Failed };
+        self.job.send_modify(|job| {
+            (job.state, job.ended) = (state, Some(now()));
+            match outcome {
+                Ok(outcome) => job.outcome = Some(outcome),
+                Err(failure) => job.failure = Some(failure),
+            }
+        });
+        state
+    }
+
+    /// What was recorded.
+    pub(crate) fn keep_trace(&self, trace: Vec<u8>) {
+        *self.trace.lock() = Some(trace.into());
+    }
+
+    /// What was recorded, if it is here.
+    pub(crate) fn trace(&self) -> Option<Bytes> {
+        self.trace.lock().clone()
+    }
+}
+
+/// In seconds since 1970.
+fn now() -> u64 {
+    UNIX_EPOCH.elapsed().unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome() -> Outcome {
+        Outcome { manifest: "sha256:…".to_owned(), fetched_bytes: Some(7), touches: None, exit_code: None }
+    }
+
+    #[tokio::test]
+    async fn a_job_ends_once_and_says_how() {
+        let jobs = Jobs::default();
+        let entry = jobs.begin(Kind::Prefetch, "app".to_owned()).unwrap();
+        assert_eq!(entry.job().state, Standing::Running);
+        entry.end(Ok(outcome()));
+        entry.ended().await;
+        let job = jobs.find(&entry.job().id).unwrap().job();
+        assert_eq!((job.state, job.outcome.unwrap().fetched_bytes), (Standing::Done, Some(7)));
+        jobs.forget(&entry);
+        assert!(jobs.find(&job.id).is_err() && jobs.find("../1").is_err());
+    }
+
+    #[test]
+    fn the_oldest_that_is_over_makes_room_and_one_that_runs_does_not() {
+        let jobs = Jobs::default();
+        let entries: Vec<_> = (0..JOBS).map(|_| jobs.begin(Kind::Prefetch, "app".to_owned()).unwrap()).collect();
+        assert!(jobs.begin(Kind::Prefetch, "app".to_owned()).is_err());
+        entries[3].end(Ok(outcome()));
+        let new = jobs.begin(Kind::Recording, "app".to_owned()).unwrap();
+        let ids: Vec<_> = jobs.list().into_iter().map(|job| job.id).collect();
+        assert!(!ids.contains(&entries[3].job().id) && ids.contains(&new.job().id));
+        assert_eq!(ids.len(), JOBS);
+    }
+
+    #[tokio::test]
+    async fn all_are_ended_with_the_daemon() {
+        let jobs = Jobs::default();
+        let entry = jobs.begin(Kind::Prefetch, "app".to_owned()).unwrap();
+        let work = async {
+            entry.cancelled().await;
+            entry.end(Err(Failure::busy("it was cancelled")));
+        };
+        futures::join!(work, jobs.cancel_all());
+        assert_eq!(entry.job().state, Standing::Failed);
+    }
+}

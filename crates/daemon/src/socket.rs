@@ -1,0 +1,157 @@
+//! The socket of the API: handed over by systemd, or made here.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use listenfd::ListenFd;
+use tarpon_engine::{Error, ErrorKind, Result};
+
+/// Whoever may connect may do all that this user may: nobody else.
+const MODE: u32 = 0o600;
+/// A directory that is made for it. Others may look into it, as into `/run`; the socket is closed to them.
+const FOLDER_MODE: u32 = 0o755;
+
+/// A listening socket. One that was made here is removed when this is dropped.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    /// Where it was made, and which file that is.
+    made: Option<(PathBuf, u64)>,
+}
+
+/// Where the API is if nobody says: `/run/tarpon/tarpon.sock` as root, else in the user's own runtime directory.
+pub fn default_path() -> Result<PathBuf> {
+    let user = || std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let folder = if rustix::process::geteuid().is_root() { Some(PathBuf::from("/run")) } else { user() };
+    folder.map(|folder| folder.join("tarpon/tarpon.sock")).ok_or_else(|| {
+        Error::new(ErrorKind::Other, "find a place for the socket", "$XDG_RUNTIME_DIR is not set")
+            .hint("say where with --listen unix:///PATH")
+    })
+}
+
+impl Socket {
+    /// The one that systemd hands over, if it does, else one at `path`. Call it before there are other threads: it takes what concerns
+    /// it out of the environment.
+    pub fn open(path: &Path) -> Result<Self> {
+        let failed = |error: io::Error| {
+            Error::new(ErrorKind::Other, format!("listen at {}", path.display()), error)
+                .hint("another place: --listen unix:///PATH")
+        };
+        let mut handed = ListenFd::from_env();
+        let listener = if handed.len() == 0 { None } else { handed.take_unix_listener(0).map_err(failed)? };
+        let socket = match listener {
+            Some(listener) => Self { listener, made: None },
+            None => Self::make(path).map_err(failed)?,
+        };
+        socket.listener.set_nonblocking(true).map_err(failed)?;
+        Ok(socket)
+    }
+
+    /// It appears under its name closed to others, and in place of one that nobody listens at any more.
+    fn make(path: &Path) -> io::Result<Self> {
+        if let Some(folder) = path.parent() {
+            std::fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
+        }
+        check_free(path)?;
+        let new = path.with_extension(format!("{}", std::process::id()));
+        let listener = UnixListener::bind(&new)?;
+        let placed = std::fs::set_permissions(&new, std::fs::Permissions::from_mode(MODE))
+            .and_then(|()| std::fs::rename(&new, path))
+            .and_then(|()| path.metadata());
+        match placed {
+            Ok(file) => Ok(Self { listener, made: Some((path.to_owned(), file.ino())) }),
+            Err(error) => {
+                let _never_placed = std::fs::remove_file(&new);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where it is, for people.
+    pub(crate) fn place(&self) -> String {
+        match &self.made {
+            Some((path, _)) => path.display().to_string(),
+            None => {
+                let address = self.listener.local_addr().ok();
+                let path = address.as_ref().and_then(|address| address.as_pathname());
+                path.map_or_else(|| "the socket that was handed over".to_owned(), |path| path.display().to_string())
+            }
+        }
+    }
+
+    /// The same for a task to listen at. For a runtime.
+    pub(crate) fn listener(&self) -> io::Result<tokio::net::UnixListener> {
+        tokio::net::UnixListener::from_std(self.listener.try_clone()?)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some((path, inode)) = &self.made
+            && path.metadata().is_ok_and(|file| file.ino() == *inode)
+        {
+            let _gone_already = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether nothing is at `path` but, perhaps, a socket that nobody listens at.
+fn check_free(path: &Path) -> io::Result<()> {
+    let other = |cause: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, cause));
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(found) if !found.file_type().is_socket() => other("there is something else, which is no socket"),
+        Ok(_) => match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => other("another process listens there"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_for_its_owner_and_goes_when_it_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b/api.sock");
+        let socket = Socket::make(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, MODE);
+        assert_eq!(socket.place(), path.display().to_string());
+        let names = |folder: &Path| std::fs::read_dir(folder).unwrap().count();
+        assert_eq!(names(path.parent().unwrap()), 1);
+        UnixStream::connect(&path).unwrap();
+        drop(socket);
+        assert_eq!(names(path.parent().unwrap()), 0);
+    }
+
+    #[test]
+    fn what_a_dead_daemon_left_is_replaced_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("api.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        let socket = Socket::make(&path).unwrap();
+        let error = Socket::make(&path).unwrap_err();
+        assert_eq!(error.to_string(), "another process listens there");
+        drop(socket);
+        std::fs::write(&path, "mine").unwrap();
+        assert!(Socket::make(&path).unwrap_err().to_string().contains("no socket"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn one_that_another_daemon_has_taken_over_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("api.sock");
+        let first = Socket::make(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let _second = Socket::make(&path).unwrap();
+        drop(first);
+        UnixStream::connect(&path).unwrap();
+    }
+}

@@ -1,0 +1,164 @@
+//! What all requests share: the engine, who is doing what, and how much of it at once.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt as _;
+use tarpon_engine::{ContainerName, ContainerState, Engine, MountChange, Observer, Prepared};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
+
+use crate::api::{Failure, ImageWish};
+use crate::feed::{Feed, What};
+use crate::flag;
+use crate::flights::Flights;
+use crate::gates::Gates;
+use crate::jobs::Jobs;
+use crate::progress::Told;
+
+/// What all requests share.
+#[derive(Clone)]
+pub(crate) struct State(Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) engine: Engine,
+    pub(crate) observer: Observer,
+    pub(crate) keeper_command: Vec<OsString>,
+    pub(crate) feed: Arc<Feed>,
+    pub(crate) gates: Gates,
+    pub(crate) jobs: Jobs,
+    pub(crate) began: Instant,
+    /// Set when the daemon ends.
+    pub(crate) stopping: watch::Sender<bool>,
+    prepares: Flights<(ImageWish, For), Result<Prepared, Failure>>,
+}
+
+/// What an image is prepared for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum For {
+    /// To be there.
+    Later,
+    /// To be mounted at once: its boot pack begins to come.
+    Mount,
+}
+
+impl std::ops::Deref for State {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl State {
+    pub(crate) fn new(engine: Engine, observer: Observer, keeper_command: Vec<OsString>) -> Self {
+        Self(Arc::new(Shared {
+            engine,
+            observer,
+            keeper_command,
+            feed: Arc::default(),
+            gates: Gates::default(),
+            jobs: Jobs::default(),
+            began: Instant::now(),
+            stopping: watch::Sender::new(false),
+            prepares: Flights::default(),
+        }))
+    }
+
+    /// Calls the engine where it may block. What was begun is done to its end, whether anybody still waits or not.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Engine) -> tarpon_engine::Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let place = self.gates.call().await;
+        let engine = self.engine.clone();
+        let called = tokio::task::spawn_blocking(move || {
+            let _until_done = place;
+            call(&engine)
+        });
+        Ok(called.await.map_err(|error| Failure::of_us("serve the request", error))??)
+    }
+
+    /// Prepares an image, together with all who want the same, for at most `patience`. It goes on as long as one of them waits.
+    pub(crate) async fn prepare(
+        &self,
+        wish: ImageWish,
+        what_for: For,
+        patience: Duration,
+    ) -> Result<Prepared, Failure> {
+        let _waiting = self.gates.wait()?;
+        let (state, wanted) = (self.clone(), wish.clone());
+        let flight =
+            self.prepares.join((wish, what_for), || async move { state.prepare_alone(wanted, what_for).await }.boxed());
+        let late = |_| Failure::late("prepare the image", patience);
+        tokio::time::timeout(patience, flight).await.map_err(late)?
+    }
+
+    async fn prepare_alone(self, wish: ImageWish, what_for: For) -> Result<Prepared, Failure> {
+        let request = wish.request()?;
+        let _turn = self.gates.prepare().await;
+        self.feed.tell(What::Preparing { image: wish.image.clone() });
+        let progress = Told::new(self.feed.clone(), wish.image.clone());
+        let prepared = match what_for {
+            For::Later => self.engine.prepare(&request, &progress).await,
+            For::Mount => self.engine.prepare_to_mount(&request, &progress).await,
+        };
+        let prepared = prepared.map_err(Failure::from);
+        self.tell_prepared(wish.image, prepared.as_ref().map(|prepared| prepared.manifest().to_string()));
+        prepared
+    }
+
+    /// Tells what came of an image.
+    pub(crate) fn tell_prepared(&self, image: String, outcome: Result<String, &Failure>) {
+        self.feed.tell(match outcome {
+            Ok(manifest) => What::Prepared { image, manifest },
+            Err(failure) => What::NotPrepared { image, failure: failure.clone() },
+        });
+    }
+
+    /// Passes on what the server tells, until it ends or the daemon does.
+    pub(crate) async fn tell_mounts(self) {
+        let Some(mut changes) = self.observer.changes() else { return };
+        let mut stopping = self.stopping.subscribe();
+        loop {
+            let change = tokio::select! {
+                change = changes.recv() => change,
+                () = flag::set(&mut stopping) => return,
+            };
+            match change {
+                Ok(change) => self.tell_mount(change).await,
+                Err(RecvError::Lagged(missed)) => {
+                    tracing::warn!("{missed} mounts were made or went too fast to be told")
+                }
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    async fn tell_mount(&self, change: MountChange) {
+        let MountChange { mountpoint, image, manifest, is_mounted } = change;
+        let container = self.container_at(&mountpoint).filter(|_| !is_mounted);
+        let (mountpoint, manifest) = (mountpoint.to_string_lossy().into_owned(), manifest.to_string());
+        self.feed.tell(match is_mounted {
+            true => What::Mounted { mountpoint, image, manifest },
+            false => What::Unmounted { mountpoint, image, manifest },
+        });
+        if let Some(name) = container {
+            let ended = name.clone();
+            let known = self.call(move |engine| engine.containers()).await.unwrap_or_default();
+            let known = known.into_iter().find(|container| container.name == ended);
+            let exit_code = known.and_then(|container| match container.record.ok()?.state {
+                ContainerState::Exited { code, .. } => code,
+                _ => None,
+            });
+            self.feed.tell(What::ContainerEnded { name: name.to_string(), exit_code });
+        }
+    }
+
+    /// The container whose image is mounted there: it is unmounted when the container has ended and that is on record.
+    fn container_at(&self, mountpoint: &std::path::Path) -> Option<ContainerName> {
+        let below = mountpoint.strip_prefix(self.engine.store().containers_folder()).ok()?;
+        below.components().next()?.as_os_str().to_str()?.parse().ok()
+    }
+}

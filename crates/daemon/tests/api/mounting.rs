@@ -1,0 +1,96 @@
+//! Mounts. Needs root and /dev/fuse, and is passed over without.
+
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+use tarpon_daemon::{Daemon, Options, Socket};
+use tarpon_testkit::kernel::can_mount;
+
+use crate::lab::{HELLO, Lab, Lines, with};
+
+/// Reads on a thread of its own: the server runs on ours.
+async fn read(path: String) -> String {
+    tokio::task::spawn_blocking(move || std::fs::read_to_string(path).unwrap()).await.unwrap()
+}
+
+async fn mounted(lab: &Lab, place: &str, more: Value) -> Value {
+    let wish = with(with(lab.wish("app:v1"), json!({"mountpoint": place, "mode": "fuse"})), more);
+    let (status, mount) = lab.post("/v1/mounts", &wish).await;
+    assert_eq!(status, StatusCode::CREATED, "{mount}");
+    mount
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_mounted_read_described_and_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let mut lab = Lab::new().await;
+    let mut events = Lines::of(lab.open(Method::GET, "/v1/events", b"").await);
+    let place = lab.directory("mnt");
+    let mount = mounted(&lab, &place, json!({})).await;
+    assert_eq!((&mount["mountpoint"], &mount["mode"], &mount["alive"]), (&json!(place), &json!("fuse"), &json!(true)));
+    assert_eq!(read(format!("{place}/etc/hello")).await, HELLO);
+    let id = mount["id"].as_str().unwrap();
+    for name in [id.to_owned(), place.replace('/', "%2F")] {
+        assert_eq!(lab.get(&format!("/v1/mounts/{name}")).await["id"], id);
+    }
+    let wish = with(lab.wish("app:v1"), json!({"mountpoint": place}));
+    let (status, failure) = lab.post("/v1/mounts", &wish).await;
+    assert_eq!((status, &failure["kind"]), (StatusCode::CONFLICT, &json!("cannot-mount")), "{failure}");
+    assert_eq!(events.until("mounted").await["mountpoint"], json!(place));
+    let (status, gone) = lab.send(Method::DELETE, &format!("/v1/mounts/{id}"), b"").await;
+    assert_eq!((status, gone), (StatusCode::OK, json!({"how": "clean"})));
+    assert_eq!(events.until("unmounted").await["mountpoint"], json!(place));
+    assert_eq!(lab.get("/v1/mounts").await, json!([]));
+    lab.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writable_mount_keeps_its_changes_where_it_was_told() {
+    if !can_mount() {
+        return;
+    }
+    let mut lab = Lab::new().await;
+    let (place, upper) = (lab.directory("mnt"), lab.directory("upper"));
+    let mount = mounted(&lab, &place, json!({"upper": upper})).await;
+    assert_eq!((&mount["is_writable"], &mount["upper"]), (&json!(true), &json!(upper)));
+    let new = format!("{place}/etc/new");
+    tokio::task::spawn_blocking(move || std::fs::write(new, "new").unwrap()).await.unwrap();
+    lab.stop().await;
+    assert_eq!(std::fs::read_to_string(format!("{upper}/etc/new")).unwrap(), "new");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_mounted_at_the_end_is_unmounted_and_on_record_for_the_next_start() {
+    if !can_mount() {
+        return;
+    }
+    let mut lab = Lab::new().await;
+    let (kept, given_up) = (lab.directory("kept"), lab.directory("given-up"));
+    mounted(&lab, &kept, json!({})).await;
+    let other = mounted(&lab, &given_up, json!({})).await;
+    lab.send(Method::DELETE, &format!("/v1/mounts/{}", other["id"].as_str().unwrap()), b"").await;
+    lab.stop().await;
+    assert!(!std::path::Path::new(&kept).join("etc").exists());
+    let left = lab.engine.mounts().unwrap();
+    assert_eq!(left.len(), 1);
+    assert_eq!((left[0].mountpoint.to_str(), left[0].alive, &*left[0].mode), (Some(&*kept), false, "fuse"));
+    assert!(left[0].problem.as_ref().unwrap().contains("the next one mounts it again"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_daemon_of_a_store_is_told_who_serves_it() {
+    if !can_mount() {
+        return;
+    }
+    let mut lab = Lab::new().await;
+    let place = lab.directory("mnt");
+    mounted(&lab, &place, json!({})).await;
+    let socket = Socket::open(&lab.path("other.sock")).unwrap();
+    let options = Options { socket, metrics: None, keeper_command: Vec::new() };
+    let error = Daemon::start(lab.engine.clone(), options).await.err().unwrap();
+    assert!(error.cause.contains(&format!("(process {}), with 1 mount", std::process::id())), "{error}");
+    assert!(error.hint.unwrap().contains("tarpon umount --all"));
+    assert!(!lab.path("other.sock").exists());
+    lab.stop().await;
+}

@@ -1,0 +1,71 @@
+//! What is mounted and unmounted, as it happens, for whoever wants to know.
+
+use std::path::{Path, PathBuf};
+use std::sync::Weak;
+
+use tarpon_fetch::Stats;
+use tarpon_oci::Digest;
+use tokio::sync::broadcast::{Receiver, Sender};
+
+use super::mounts::Mounts;
+
+/// Changes that a listener may be behind: more than anybody makes while another one looks away for a moment.
+const BEHIND: usize = 1024;
+
+/// Something was mounted or unmounted, whoever asked for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountChange {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// The image, as the user wrote it.
+    pub image: String,
+    /// Digest of its manifest.
+    pub manifest: Digest,
+    /// Whether it is there now.
+    pub is_mounted: bool,
+}
+
+/// Where changes are told.
+pub(super) struct Changes(Sender<MountChange>);
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self(Sender::new(BEHIND))
+    }
+}
+
+impl Changes {
+    /// Tells it to all who listen, and waits for none of them.
+    pub(super) fn tell(&self, mountpoint: &Path, image: &str, manifest: Digest, is_mounted: bool) {
+        let _nobody_listens = self.0.send(MountChange {
+            mountpoint: mountpoint.to_owned(),
+            image: image.to_owned(),
+            manifest,
+            is_mounted,
+        });
+    }
+
+    fn listen(&self) -> Receiver<MountChange> {
+        self.0.subscribe()
+    }
+}
+
+/// Looks at a server without keeping it.
+#[derive(Clone)]
+pub struct Observer(Weak<Mounts>);
+
+impl Observer {
+    pub(super) fn of(mounts: Weak<Mounts>) -> Self {
+        Self(mounts)
+    }
+
+    /// What it has counted since it started. `None`: it has ended.
+    pub fn stats(&self) -> Option<Stats> {
+        self.0.upgrade().map(|mounts| mounts.images.fetcher().stats())
+    }
+
+    /// What is mounted and unmounted from now on. `None`: it has ended.
+    pub fn changes(&self) -> Option<Receiver<MountChange>> {
+        self.0.upgrade().map(|mounts| mounts.changes.listen())
+    }
+}

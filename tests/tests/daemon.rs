@@ -1,0 +1,278 @@
+//! `tarpon daemon`, as programs and people use it: with curl, beside the command line, under systemd's protocol, and through its death.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tarpon_tests::real::{self, run};
+use tarpon_tests::tarpon::{Tarpon, binary};
+
+/// Debian's base, read lazily by its tables of contents.
+const IMAGE: &str = "dev/debian-base:estargz";
+/// How long something may take that happens behind the back of whoever asked for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const API: &str = include_str!("../../docs/api.md");
+
+/// A store with a daemon. Dropped, it is ended, and everything is unmounted.
+struct Bed {
+    tarpon: Tarpon,
+    image: String,
+    daemon: Child,
+}
+
+impl Bed {
+    fn new() -> Option<Self> {
+        let is_there = real::have(&["curl", "jq"]) && (real::have(&["crun"]) || real::have(&["runc"]));
+        let missing = real::missing().or_else(|| (!is_there).then(|| "curl, jq, or crun and runc are missing".into()));
+        if let Some(reason) = missing {
+            println!("skipped: {reason}");
+            return None;
+        }
+        let tarpon = Tarpon::new().unwrap();
+        let image = format!("{}/{IMAGE}", real::registry()?);
+        let daemon = started(&mut plain(&tarpon), &tarpon);
+        Some(Self { tarpon, image, daemon })
+    }
+
+    fn place(&self, name: &str) -> PathBuf {
+        beside(&self.tarpon, name)
+    }
+
+    /// What curl prints.
+    fn curl(&self, path: &str, options: &[&str]) -> String {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--fail-with-body", "--unix-socket"]).arg(self.place("api.sock"));
+        run(curl.args(options).arg(format!("http://localhost{path}"))).unwrap()
+    }
+
+    fn get(&self, path: &str) -> Value {
+        serde_json::from_str(&self.curl(path, &[])).unwrap()
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        serde_json::from_str(&self.curl(path, &["-d", &body.to_string()])).unwrap()
+    }
+
+    /// Mounts the image over the API on a new directory.
+    fn mounted(&self, name: &str) -> PathBuf {
+        let place = self.place(name);
+        std::fs::create_dir(&place).unwrap();
+        let place = place.canonicalize().unwrap();
+        self.post("/v1/mounts", &json!({"image": self.image, "mountpoint": place}));
+        place
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.daemon), signal).unwrap();
+    }
+
+    /// Ends the daemon with a signal and starts another one.
+    fn restart(&mut self, signal: Signal) {
+        self.signal(signal);
+        self.daemon.wait().unwrap();
+        self.daemon = started(&mut plain(&self.tarpon), &self.tarpon);
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for name in self.tarpon.run("ps", &["-a", "--names"]).unwrap_or_default().lines() {
+            let _ = self.tarpon.output("rm", &["-f", name]);
+        }
+        let _ = self.tarpon.output("umount", &["--all"]);
+        let _ = kill_process(Pid::from_child(&self.daemon), Signal::TERM);
+        let _ = self.daemon.wait();
+    }
+}
+
+fn beside(tarpon: &Tarpon, name: &str) -> PathBuf {
+    tarpon.store().with_file_name(name)
+}
+
+fn plain(tarpon: &Tarpon) -> Command {
+    let mut command = tarpon.command("daemon");
+    command.arg("--listen").arg(format!("unix://{}", beside(tarpon, "api.sock").display()));
+    command
+}
+
+/// Starts a daemon, and waits until it says that it is ready.
+fn started(command: &mut Command, tarpon: &Tarpon) -> Child {
+    let path = beside(tarpon, "notify.sock");
+    let _ = std::fs::remove_file(&path);
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let child = command
+        .env("NOTIFY_SOCKET", &path)
+        .env("RUST_LOG", "off")
+        .spawn()
+        .expect("start tarpon (cargo build -p tarpon)");
+    let mut said = [0; 64];
+    let length = manager.recv(&mut said).expect("it says that it is ready");
+    assert_eq!(&said[..length], b"READY=1");
+    child
+}
+
+fn until(mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "it never happened");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn is_mounted(place: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    mounts.lines().any(|line| line.split(' ').nth(4) == place.to_str())
+}
+
+#[test]
+fn the_examples_of_the_documentation_work_as_they_stand_there() {
+    let Some(bed) = Bed::new() else { return };
+    let place = bed.place("mnt");
+    std::fs::create_dir(&place).unwrap();
+    let blocks = API.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let script: String = blocks.collect();
+    let script = script
+        .replace("/run/tarpon/tarpon.sock", bed.place("api.sock").to_str().unwrap())
+        .replace("docker.io/library/debian:12", &bed.image)
+        .replace("/mnt", place.canonicalize().unwrap().to_str().unwrap());
+    let printed = run(Command::new("bash").args(["-euc", &script])).unwrap();
+    for expected in ["\"how\":\"clean\"", "\"event\":\"listening\"", "\"tarpon-trace\":1", "\"status\":\"ok\""] {
+        assert!(printed.contains(expected), "no {expected} in {printed}");
+    }
+    assert!(!is_mounted(&place));
+}
+
+#[test]
+fn the_command_line_uses_the_daemon_and_the_daemon_tells_what_it_does() {
+    let Some(mut bed) = Bed::new() else { return };
+    let mut curl = Command::new("curl");
+    curl.args(["-sSN", "--unix-socket"]).arg(bed.place("api.sock")).arg("http://localhost/v1/events");
+    let mut listener = curl.stdout(Stdio::piped()).spawn().unwrap();
+    let mut events = BufReader::new(listener.stdout.take().unwrap()).lines();
+    let mut next = |event: &str| -> Value {
+        let lines = events.by_ref().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+        lines.into_iter().find(|line| line["event"] == event).unwrap()
+    };
+    next("listening");
+    let image = bed.image.clone();
+    let place = bed.tarpon.mount(&image, &[]).unwrap();
+    let status = bed.tarpon.status().unwrap();
+    assert_eq!(status[0]["server"], bed.daemon.id());
+    assert_eq!(next("mounted")["mountpoint"], place.to_str().unwrap());
+    assert_eq!(bed.get("/v1/mounts")[0]["mountpoint"], place.to_str().unwrap());
+    bed.tarpon.unmount(&place).unwrap();
+    assert_eq!(next("unmounted")["mountpoint"], place.to_str().unwrap());
+    assert_eq!(bed.get("/v1/stats")["pid"], bed.daemon.id(), "it stays when nothing is mounted");
+    let ran = bed.tarpon.run("run", &["--name", "short", &image, "true"]).unwrap();
+    assert_eq!((ran.as_str(), &next("container-ended")["name"]), ("", &json!("short")));
+    bed.signal(Signal::TERM);
+    next("stopping");
+    assert!(listener.wait().unwrap().success() && bed.daemon.wait().unwrap().success());
+    bed.daemon = started(&mut plain(&bed.tarpon), &bed.tarpon);
+}
+
+#[test]
+fn a_daemon_that_is_stopped_or_killed_finds_its_mounts_at_the_next_start() {
+    let Some(mut bed) = Bed::new() else { return };
+    let place = bed.mounted("mnt");
+    let content = std::fs::read(place.join("etc/debian_version")).unwrap();
+    bed.signal(Signal::TERM);
+    assert!(bed.daemon.wait().unwrap().success());
+    assert!(!is_mounted(&place) && !bed.place("api.sock").exists());
+    bed.daemon = started(&mut plain(&bed.tarpon), &bed.tarpon);
+    for signal in [Signal::KILL, Signal::KILL, Signal::TERM] {
+        assert_eq!(bed.get("/v1/mounts")[0]["alive"], true);
+        assert_eq!(std::fs::read(place.join("etc/debian_version")).unwrap(), content);
+        bed.restart(signal);
+    }
+    bed.tarpon.run("umount", &[place.to_str().unwrap()]).unwrap();
+    bed.restart(Signal::KILL);
+    assert_eq!(bed.get("/v1/mounts"), json!([]), "what was unmounted stays so");
+}
+
+#[test]
+fn containers_are_stopped_with_the_daemon_and_outlive_its_death() {
+    let Some(mut bed) = Bed::new() else { return };
+    let script = "trap 'echo asked; exit 3' TERM; echo \"$NOTIFY_SOCKET\" ready; while :; do sleep 0.1; done";
+    let wish = |name: &str| json!({"image": bed.image, "name": name, "command": ["sh", "-c", script]});
+    bed.post("/v1/containers", &wish("first"));
+    until(|| bed.curl("/v1/containers/first/logs", &[]) == " ready\n");
+    bed.restart(Signal::KILL);
+    assert_eq!(bed.get("/v1/containers/first")["status"], "running");
+    bed.restart(Signal::TERM);
+    let ended = bed.get("/v1/containers/first");
+    assert_eq!((&ended["status"], &ended["exit_code"]), (&json!("exited"), &json!(3)));
+    assert_eq!(bed.curl("/v1/containers/first/logs", &["-G", "-d", "follow=true"]), " ready\nasked\n");
+    assert_eq!(bed.get("/v1/mounts"), json!([]));
+    bed.curl("/v1/containers/first", &["-X", "DELETE"]);
+    assert_eq!(bed.get("/v1/containers"), json!([]));
+}
+
+#[test]
+fn a_socket_that_is_handed_over_is_used_and_left_alone() {
+    let Some(mut bed) = Bed::new() else { return };
+    bed.signal(Signal::TERM);
+    bed.daemon.wait().unwrap();
+    let path = bed.place("api.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    // Before anybody serves: whoever connects waits for the daemon that is started for it.
+    let mut early = Command::new("curl");
+    early.args(["-sS", "--unix-socket"]).arg(&path).arg("http://localhost/healthz");
+    let early = early.stdout(Stdio::piped()).spawn().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" daemon"]).arg(binary());
+    command.env("TARPON_STORE", bed.tarpon.store()).stdin(std::os::fd::OwnedFd::from(listener.try_clone().unwrap()));
+    bed.daemon = started(&mut command, &bed.tarpon);
+    let answered = early.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&answered.stdout), "{\"status\":\"ok\"}\n");
+    assert_eq!(bed.get("/v1/stats")["pid"], bed.daemon.id());
+    bed.signal(Signal::TERM);
+    assert!(bed.daemon.wait().unwrap().success());
+    assert!(path.exists(), "it is the manager's");
+    drop(listener);
+    std::fs::remove_file(&path).unwrap();
+    bed.daemon = started(&mut plain(&bed.tarpon), &bed.tarpon);
+}
+
+#[test]
+fn a_server_that_was_started_on_demand_gives_way_only_when_it_has_nothing_mounted() {
+    let Some(mut bed) = Bed::new() else { return };
+    bed.signal(Signal::TERM);
+    bed.daemon.wait().unwrap();
+    let image = bed.image.clone();
+    let place = bed.tarpon.mount(&image, &[]).unwrap();
+    let server = bed.tarpon.status().unwrap()[0]["server"].clone();
+    let refused = plain(&bed.tarpon).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(8), "{said}");
+    assert!(said.contains(&format!("(process {server}), with 1 mount\nhint: ")), "{said}");
+    bed.tarpon.unmount(&place).unwrap();
+    bed.daemon = started(&mut plain(&bed.tarpon), &bed.tarpon);
+}
+
+#[test]
+fn systemd_takes_the_units() {
+    if !real::have(&["systemd-analyze"]) {
+        println!("skipped: systemd-analyze is not installed");
+        return;
+    }
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib/systemd");
+    // With the binary of this build: the real one need not be installed here.
+    let work = real::scratch().unwrap();
+    for unit in ["tarpon.service", "tarpon.socket"] {
+        let text = std::fs::read_to_string(units.join(unit)).unwrap();
+        let text = text.replace("/usr/local/bin/tarpon", binary().to_str().unwrap());
+        std::fs::write(work.path().join(unit), text.replace("Documentation=man:tarpon-daemon(1)\n", "")).unwrap();
+    }
+    let mut verify = Command::new("systemd-analyze");
+    let output = verify.args(["verify", "tarpon.service", "tarpon.socket"]).current_dir(work.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let ours: Vec<_> = said.lines().filter(|line| line.contains("tarpon")).collect();
+    assert!(output.status.success() && ours.is_empty(), "{said}");
+}
