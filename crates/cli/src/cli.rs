@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::commands::container::{exec, keep, kill, logs, ps, rm, stop};
 use crate::commands::{
     cache, completions, convert, demo, doctor, index, inspect, ls, man, mount, podman, pull, record, recover, run,
-    serve, status, trace, umount, why,
+    serve, snapshotter, status, trace, umount, why,
 };
 use crate::exit;
 
@@ -75,6 +75,7 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     Convert(convert::Convert),
     Podman(podman::Podman),
+    Snapshotter(Box<snapshotter::Snapshotter>),
     Status(status::Status),
     Why(why::Why),
     Cache(cache::Cache),
@@ -94,7 +95,7 @@ impl Command {
     /// What is logged when `$RUST_LOG` does not say. Commands speak for themselves; servers have nobody to speak to.
     pub(crate) fn default_log(&self) -> &'static str {
         match self {
-            Self::Serve(_) | Self::Keep(_) => "info",
+            Self::Serve(_) | Self::Keep(_) | Self::Snapshotter(_) => "info",
             Self::Mount(mount) if mount.foreground => "warn",
             _ => "off",
         }

@@ -34,6 +34,7 @@ mod inspect;
 mod lock_file;
 mod namespaces;
 mod podman;
+mod prefix;
 mod prepare;
 mod private;
 mod progress;
@@ -59,6 +60,7 @@ pub use lock_file::LockFile;
 pub use namespaces::Namespaces;
 pub use podman::{PodmanImage, PodmanNames, PodmanWish, Setup, guard};
 pub use prepare::Pulled;
+pub use private::{create_dir as create_private_dir, write as write_private};
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
     Access, Backfill, BackfillState, BackfillStatus, LayerVerification, MountAccount, MountRequest, MountStatus,

@@ -34,7 +34,7 @@ impl ImageArgs {
 
     /// The profile, if the user named one.
     pub(crate) fn named_profile(&self) -> Option<&str> {
-        self.options.profile.as_deref()
+        self.options.choice.profile.as_deref()
     }
 }
 
@@ -110,6 +110,13 @@ pub(crate) struct ImageOptions {
     /// When to ask the registry what a tag means
     #[arg(long, value_name = "WHEN", default_value = "missing")]
     pull: PullWhen,
+    #[command(flatten)]
+    choice: ImageChoice,
+}
+
+/// Options that say what is believed of images beside what they say themselves, and how to get at them.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ImageChoice {
     /// Which index may stand in for tables of contents that layers do not have: none, registry (whichever the registry lists
     /// for the image, tarpon's own or SOCI: it is believed), or the DIGEST of one. A SOCI index that the image itself names is
     /// always used [default: the one that the lock file pins for the image, else none]
@@ -144,31 +151,23 @@ fn index_choice(argument: &str) -> Result<IndexChoice, String> {
     }
 }
 
-impl ImageOptions {
+impl ImageChoice {
+    /// What these options ask for: an index, a boot pack, credentials.
+    pub(crate) fn read(&self) -> tarpon_engine::Result<(IndexChoice, Option<String>, Access)> {
+        let registry = self.registry.clone();
+        let access = Access {
+            creds: registry.creds.map(|creds| creds.0),
+            authfiles: registry.authfile.map_or_else(auth_files, |file| vec![file]),
+            cert_dir: registry.cert_dir,
+            tls_verify: registry.tls_verify,
+        };
+        Ok((self.index()?, self.profile(), access))
+    }
+
     /// The profile that is meant.
     fn profile(&self) -> Option<String> {
         let named = self.profile.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned());
         Some(named).filter(|profile| profile != "none")
-    }
-
-    /// What these options ask for.
-    pub(crate) fn request(&self, image: ImageName) -> tarpon_engine::Result<ImageRequest> {
-        let registry = self.registry.clone();
-        Ok(ImageRequest {
-            text: image.text,
-            source: image.source,
-            platform: self.platform.clone().unwrap_or_else(Platform::host),
-            platform_named: self.platform.is_some(),
-            pull: self.pull.into(),
-            index: self.index()?,
-            profile: self.profile(),
-            access: Access {
-                creds: registry.creds.map(|creds| creds.0),
-                authfiles: registry.authfile.map_or_else(auth_files, |file| vec![file]),
-                cert_dir: registry.cert_dir,
-                tls_verify: registry.tls_verify,
-            },
-        })
     }
 
     /// An index that is named here is meant, whatever a lock says.
@@ -181,6 +180,23 @@ impl ImageOptions {
             None => LockFile::of_environment()?,
         };
         Ok(lock.map_or(IndexChoice::None, |lock| IndexChoice::Locked(Arc::new(lock))))
+    }
+}
+
+impl ImageOptions {
+    /// What these options ask for.
+    pub(crate) fn request(&self, image: ImageName) -> tarpon_engine::Result<ImageRequest> {
+        let (index, profile, access) = self.choice.read()?;
+        Ok(ImageRequest {
+            text: image.text,
+            source: image.source,
+            platform: self.platform.clone().unwrap_or_else(Platform::host),
+            platform_named: self.platform.is_some(),
+            pull: self.pull.into(),
+            index,
+            profile,
+            access,
+        })
     }
 }
 

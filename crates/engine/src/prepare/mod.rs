@@ -19,7 +19,7 @@ mod platform;
 mod stream;
 pub(crate) mod toc;
 
-pub(crate) use assemble::{chunk_table, chunks_of};
+pub(crate) use assemble::{Image, assemble, chunk_table, chunks_of};
 pub(crate) use complete::{Completion, Incomplete};
 pub(crate) use early::EarlyServer;
 pub(crate) use known::{Known, known_layers};

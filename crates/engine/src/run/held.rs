@@ -172,21 +172,9 @@ pub(super) fn handle(place: &Place, record: &ContainerRecord) -> Handle {
     Runtime::of(record.runtime.clone()).container(&format!("tarpon-{}", record.id), &place.runtime())
 }
 
-/// Unmounts the container's image, whoever served it. It may be unmounted already.
+/// Unmounts the container's image.
 pub(super) fn unmount(engine: &Engine, place: &Place) -> Result<()> {
-    let (client, rootfs) = (engine.client(), place.rootfs());
-    let asked = match client.unmount(&rootfs) {
-        // Its server is dead. The next one clears away what it left.
-        Ok(None) if place.is_mounted() => client.unmount_left(&rootfs).map(Some),
-        other => other,
-    };
-    match asked {
-        Err(error) if error.kind != ErrorKind::NotFound => Err(error),
-        _ => {
-            let cannot = |error| Error::new(ErrorKind::CannotMount, "unmount", error);
-            tarpon_mount::clear(&rootfs).map(drop).map_err(cannot)
-        }
-    }
+    engine.client().release(&place.rootfs())
 }
 
 fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime: &Runtime) -> Result<ContainerRecord> {

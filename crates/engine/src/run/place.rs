@@ -19,12 +19,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, RenameFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{CWD, FlockOperation, RenameFlags};
 use rustix::io::Errno;
 use tarpon_store::Store;
 
 use super::record::{ContainerRecord, RECORD_BYTES};
 use super::{ContainerName, name};
+use crate::server::is_mount_point;
 use crate::{Error, ErrorKind, Result, private};
 
 /// Begins the names of directories that are no container yet, or no more.
@@ -276,11 +277,7 @@ impl Place {
 
     /// Whether something is mounted where its image should be. Whoever cannot tell says yes.
     pub(super) fn is_mounted(&self) -> bool {
-        let flags = AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
-        match rustix::fs::statx(CWD, self.rootfs(), flags, StatxFlags::empty()) {
-            Ok(found) => found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
-            Err(error) => error != Errno::NOENT,
-        }
+        is_mount_point(&self.rootfs())
     }
 }
 

@@ -8,6 +8,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
 use tarpon_mount::Unmounted;
 use tarpon_oci::Blob;
 use tarpon_store::Store;
@@ -73,6 +75,34 @@ impl Client {
         match self.ask_or_start(&Request::Unmount { mountpoint: mountpoint.to_owned() })? {
             Response::Unmounted { how } => Ok(how),
             other => Err(unexpected(other)),
+        }
+    }
+
+    /// As [`Client::mount`], unless just this is mounted there already and a server answers for it.
+    pub fn ensure_mounted(&self, request: MountRequest) -> Result<MountStatus> {
+        match self.recover()?.into_iter().find(|mount| mount.mountpoint == request.mountpoint) {
+            Some(mount) if mount.manifest == request.manifest && mount.alive && mount.problem.is_none() => Ok(mount),
+            Some(other) => {
+                self.release(&other.mountpoint)?;
+                self.mount(request)
+            }
+            None => self.mount(request),
+        }
+    }
+
+    /// Unmounts, whoever served it. It may be unmounted already.
+    pub fn release(&self, mountpoint: &Path) -> Result<()> {
+        let asked = match self.unmount(mountpoint) {
+            // Its server is dead. The next one clears away what it left.
+            Ok(None) if is_mount_point(mountpoint) => self.unmount_left(mountpoint).map(Some),
+            other => other,
+        };
+        match asked {
+            Err(error) if error.kind != ErrorKind::NotFound => Err(error),
+            _ => {
+                let cannot = |error| Error::new(ErrorKind::CannotMount, "unmount", error);
+                tarpon_mount::clear(mountpoint).map(drop).map_err(cannot)
+            }
         }
     }
 
@@ -178,7 +208,19 @@ impl Client {
             .stderr(log)
             .spawn()
             .map_err(|error| failed(error.to_string()))?;
-        wait_until_ready(&mut child, STARTING).map_err(failed)
+        let ready = wait_until_ready(&mut child, STARTING).map_err(failed);
+        // Whoever lives longer than the server takes note of its end, so that nothing of it stays in the table of processes.
+        std::thread::spawn(move || child.wait());
+        ready
+    }
+}
+
+/// Whether something is mounted at `path`. Whoever cannot tell says yes.
+pub(crate) fn is_mount_point(path: &Path) -> bool {
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    match rustix::fs::statx(CWD, path, flags, StatxFlags::empty()) {
+        Ok(found) => found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+        Err(error) => error != Errno::NOENT,
     }
 }
 

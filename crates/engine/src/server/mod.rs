@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use client::Client;
-pub(crate) use client::READY;
+pub(crate) use client::{READY, is_mount_point};
 use mounts::Mounts;
 use signals::Signals;
 use tarpon_mount::Unmounted;

@@ -14,7 +14,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fs", &["oci", "layer", "tree", "fetch"]),
     ("mount", &["oci", "layer", "tree", "fs"]),
     ("engine", &["oci", "layer", "tree", "registry", "store", "fetch", "fs", "mount"]),
-    ("cli", &["oci", "engine"]),
+    ("snapshotter", &["oci", "engine"]),
+    ("cli", &["oci", "engine", "snapshotter"]),
     ("testkit", &["oci", "layer", "tree", "registry", "store", "fetch", "fs"]),
 ];
 
