@@ -112,6 +112,9 @@ pub(crate) struct ImageOptions {
     pull: PullWhen,
     #[command(flatten)]
     choice: ImageChoice,
+    /// Credentials for this registry; other users can see arguments, so prefer --authfile
+    #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
+    creds: Option<Creds>,
 }
 
 /// Options that say what is believed of images beside what they say themselves, and how to get at them.
@@ -152,11 +155,11 @@ fn index_choice(argument: &str) -> Result<IndexChoice, String> {
 }
 
 impl ImageChoice {
-    /// What these options ask for: an index, a boot pack, credentials.
+    /// What these options ask for: an index, a boot pack, a way to the registry.
     pub(crate) fn read(&self) -> tarpon_engine::Result<(IndexChoice, Option<String>, Access)> {
         let registry = self.registry.clone();
         let access = Access {
-            creds: registry.creds.map(|creds| creds.0),
+            creds: None,
             authfiles: registry.authfile.map_or_else(auth_files, |file| vec![file]),
             cert_dir: registry.cert_dir,
             tls_verify: registry.tls_verify,
@@ -195,7 +198,7 @@ impl ImageOptions {
             pull: self.pull.into(),
             index,
             profile,
-            access,
+            access: Access { creds: self.creds.clone().map(|creds| creds.0), ..access },
         })
     }
 }
@@ -230,9 +233,6 @@ struct RegistryOptions {
     /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
     #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = path())]
     authfile: Option<PathBuf>,
-    /// Credentials for this registry; other users can see arguments, so prefer --authfile
-    #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
-    creds: Option<Creds>,
     /// Check certificates; `false` also allows plain HTTP, which else only loopback addresses may speak [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = REGISTRY_OPTIONS)]

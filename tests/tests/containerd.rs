@@ -1,0 +1,137 @@
+//! Real containerd on images that tarpon's snapshotter mounts for it: pulled as the kubelet pulls, run, kept over restarts, removed.
+
+use std::process::Command;
+
+use tarpon_tests::containerd::Containerd;
+use tarpon_tests::real::{self, run};
+
+fn bed(options: &[&str]) -> Option<(Containerd, String)> {
+    if let Some(reason) = Containerd::missing() {
+        println!("skipped: {reason}");
+        return None;
+    }
+    Some((Containerd::start(options).unwrap(), real::registry()?))
+}
+
+/// Bytes of the layers of an image.
+fn size(image: &str) -> u64 {
+    let raw =
+        run(Command::new("skopeo").args(["inspect", "--raw", "--tls-verify=false", &format!("docker://{image}")]));
+    let manifest: serde_json::Value = serde_json::from_str(&raw.unwrap()).unwrap();
+    manifest["layers"].as_array().unwrap().iter().map(|layer| layer["size"].as_u64().unwrap()).sum()
+}
+
+/// What a container sees of its image: all names, kinds, modes, owners, sizes and link targets, and contents of some.
+const LOOK: &str = "cd / && find bin etc home lib opt root sbin srv usr var -xdev -printf '%p %y %m %U %G %l %T@ ' -a \\( -type f -printf '%s' -o -true \\) -printf '\\n' \
+    | grep -v '^etc/\\(hosts\\|hostname\\|resolv.conf\\)' | sort | sha256sum; find etc usr/bin -xdev -type f -exec sha256sum {} + | sort | sha256sum";
+
+#[test]
+fn a_pulled_image_runs_while_hardly_anything_of_it_was_fetched() {
+    let Some((bed, registry)) = bed(&[]) else { return };
+    for format in ["estargz", "zstdchunked"] {
+        let image = format!("{registry}/dev/debian-base:{format}");
+        bed.pull(&image).unwrap();
+        let content = bed.ctr(&["content", "ls"]).unwrap();
+        assert_eq!(content.lines().count(), 3, "a title, the manifest and the config, and no layer:\n{content}");
+        let seen = bed.run("tarpon", &image, "lazy", &["cat", "/etc/debian_version"]).unwrap();
+        assert!(seen.starts_with("12"), "{seen}");
+        let status: serde_json::Value = serde_json::from_str(&bed.tarpon(&["status", "--json"]).unwrap()).unwrap();
+        let mounts = status.as_array().unwrap();
+        let mount = mounts.iter().find(|mount| mount["image"].as_str().unwrap().contains("debian-base")).unwrap();
+        let fetched = mount["fetched_bytes"].as_u64().unwrap();
+        assert!(fetched * 4 < size(&image), "{fetched} of {}", size(&image));
+        let listed = bed.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).unwrap();
+        assert!(listed.contains("Committed"), "{listed}");
+        bed.remove(&image).unwrap();
+        let listed = bed.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).unwrap();
+        assert!(!listed.contains("Committed"), "{listed}");
+        assert!(!bed.mounts().unwrap().contains("/snapshotter/"), "nothing of it is mounted any more");
+    }
+}
+
+#[test]
+fn a_container_sees_what_it_sees_with_containerd_s_own_snapshotter() {
+    let Some((bed, registry)) = bed(&[]) else { return };
+    let image = format!("{registry}/dev/redis:gzip");
+    let look = ["sh", "-c", LOOK];
+    bed.pull(&image).unwrap();
+    let lazy = bed.run("tarpon", &image, "lazy", &look).unwrap();
+    bed.remove(&image).unwrap();
+    bed.ctr(&["images", "pull", "--plain-http", "--snapshotter", "overlayfs", &image]).unwrap();
+    let own = bed.run("overlayfs", &image, "own", &look).unwrap();
+    bed.ctr(&["images", "rm", "--sync", &image]).unwrap();
+    bed.ctr(&["images", "pull", "--plain-http", "--snapshotter", "tarpon", &image]).unwrap();
+    let unpacked = bed.run("tarpon", &image, "unpacked", &look).unwrap();
+    assert_eq!(unpacked, own, "unpacked by containerd");
+    assert_eq!(lazy, own, "mounted by tarpon");
+}
+
+#[test]
+fn snapshots_are_there_after_the_snapshotter_and_the_server_were_killed() {
+    let Some((mut bed, registry)) = bed(&[]) else { return };
+    let image = format!("{registry}/dev/redis:estargz");
+    bed.pull(&image).unwrap();
+    let version = ["redis-server", "--version"];
+    bed.run("tarpon", &image, "before", &version).unwrap();
+    bed.stop_snapshotter(true).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&bed.tarpon(&["status", "--json"]).unwrap()).unwrap();
+    let server = status[0]["server"].as_i64().unwrap();
+    let server = rustix::process::Pid::from_raw(i32::try_from(server).unwrap()).unwrap();
+    rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
+    bed.start_snapshotter(&[]).unwrap();
+    let seen = bed.run("tarpon", &image, "after", &version).unwrap();
+    assert!(seen.starts_with("Redis server"), "{seen}");
+    // As after the machine was started anew: nothing is mounted, and nobody remembers that it was.
+    bed.stop_snapshotter(false).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&bed.tarpon(&["status", "--json"]).unwrap()).unwrap();
+    for mount in status.as_array().unwrap() {
+        bed.tarpon(&["umount", mount["mountpoint"].as_str().unwrap()]).unwrap();
+    }
+    bed.start_snapshotter(&[]).unwrap();
+    let seen = bed.run("tarpon", &image, "anew", &version).unwrap();
+    assert!(seen.starts_with("Redis server"), "{seen}");
+}
+
+#[test]
+fn what_a_container_changed_can_be_committed_on_layers_that_are_mounted() {
+    let Some((bed, registry)) = bed(&[]) else { return };
+    let image = format!("{registry}/dev/debian-base:estargz");
+    bed.pull(&image).unwrap();
+    let chain = bed.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).unwrap();
+    let top =
+        chain.lines().find(|line| line.contains("Committed")).unwrap().split_whitespace().next().unwrap().to_owned();
+    let snapshots = |arguments: &[&str]| bed.ctr(&[&["snapshots", "--snapshotter", "tarpon"], arguments].concat());
+    snapshots(&["prepare", "work", &top]).unwrap();
+    let mount = snapshots(&["mounts", "/mnt", "work"]).unwrap();
+    let upper = mount.split(',').find_map(|option| option.trim().strip_prefix("upperdir=")).unwrap().to_owned();
+    std::fs::write(format!("{upper}/added"), "by hand").unwrap();
+    snapshots(&["commit", "done", "work"]).unwrap();
+    snapshots(&["view", "look", "done"]).unwrap();
+    let mount = snapshots(&["mounts", "/mnt", "look"]).unwrap();
+    let target = bed.path("mnt");
+    std::fs::create_dir(&target).unwrap();
+    let mount = mount.trim().replace("/mnt", target.to_str().unwrap());
+    let script = format!("{mount} && cat {0}/added {0}/etc/debian_version && umount {0}", target.display());
+    let seen = run(&mut bed.command(&["sh", "-c", &script])).unwrap();
+    assert!(seen.starts_with("by hand12"), "{seen}");
+    let diff = snapshots(&["diff", "work2"]).is_err();
+    assert!(diff, "there is no such snapshot");
+    snapshots(&["rm", "look"]).unwrap();
+    assert!(snapshots(&["rm", &top]).is_err(), "something lies on it");
+    snapshots(&["rm", "done"]).unwrap();
+}
+
+#[test]
+fn images_that_cannot_be_read_in_parts_are_left_to_containerd_if_that_is_wanted() {
+    let Some((bed, registry)) = bed(&["--plain", "unpack"]) else { return };
+    let image = format!("{registry}/dev/debian-base:gzip");
+    bed.pull(&image).unwrap();
+    let logs = bed.logs();
+    assert!(logs.contains("containerd pulls and unpacks this layer"), "{logs}");
+    let listed = bed.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).unwrap();
+    let name = listed.lines().find(|line| line.contains("Committed")).unwrap().split_whitespace().next().unwrap();
+    let info = bed.ctr(&["snapshots", "--snapshotter", "tarpon", "info", name]).unwrap();
+    assert!(info.contains("tarpon/unpacked-because"), "{info}");
+    let seen = bed.run("tarpon", &image, "unpacked", &["cat", "/etc/debian_version"]).unwrap();
+    assert!(seen.starts_with("12"), "{seen}");
+}
