@@ -49,21 +49,42 @@ fn a_pulled_image_runs_while_hardly_anything_of_it_was_fetched() {
     }
 }
 
+/// What a container sees of an image when containerd has unpacked it for this snapshotter.
+fn unpacked(bed: &Containerd, snapshotter: &str, image: &str) -> String {
+    bed.ctr(&["images", "pull", "--plain-http", "--snapshotter", snapshotter, image]).unwrap();
+    let seen = bed.run(snapshotter, image, "unpacked", &["sh", "-c", LOOK]).unwrap();
+    bed.ctr(&["images", "rm", "--sync", image]).unwrap();
+    seen
+}
+
 #[test]
 fn a_container_sees_what_it_sees_with_containerd_s_own_snapshotter() {
     let Some((bed, registry)) = bed(&[]) else { return };
-    let image = format!("{registry}/dev/redis:gzip");
-    let look = ["sh", "-c", LOOK];
-    bed.pull(&image).unwrap();
-    let lazy = bed.run("tarpon", &image, "lazy", &look).unwrap();
-    bed.remove(&image).unwrap();
-    bed.ctr(&["images", "pull", "--plain-http", "--snapshotter", "overlayfs", &image]).unwrap();
-    let own = bed.run("overlayfs", &image, "own", &look).unwrap();
-    bed.ctr(&["images", "rm", "--sync", &image]).unwrap();
-    bed.ctr(&["images", "pull", "--plain-http", "--snapshotter", "tarpon", &image]).unwrap();
-    let unpacked = bed.run("tarpon", &image, "unpacked", &look).unwrap();
-    assert_eq!(unpacked, own, "unpacked by containerd");
-    assert_eq!(lazy, own, "mounted by tarpon");
+    for name in ["redis:gzip", "redis:estargz", "quirks:zstdchunked"] {
+        let image = format!("{registry}/dev/{name}");
+        bed.pull(&image).unwrap();
+        let lazy = bed.run("tarpon", &image, "lazy", &["sh", "-c", LOOK]).unwrap();
+        bed.remove(&image).unwrap();
+        let own = unpacked(&bed, "overlayfs", &image);
+        assert_eq!(lazy, own, "{name}, mounted by tarpon");
+        assert_eq!(unpacked(&bed, "tarpon", &image), own, "{name}, unpacked by containerd");
+    }
+}
+
+#[test]
+fn an_image_whose_layers_came_with_another_one_is_those_layers_and_no_more() {
+    let Some((bed, registry)) = bed(&[]) else { return };
+    let (derived, base) = (format!("{registry}/dev/redis:estargz"), format!("{registry}/dev/debian-base:estargz"));
+    bed.pull(&derived).unwrap();
+    bed.pull(&base).unwrap();
+    let seen = bed.run("tarpon", &base, "base", &["sh", "-c", LOOK]).unwrap();
+    let without = bed.run("tarpon", &base, "without", &["sh", "-c", "command -v redis-server || echo none"]).unwrap();
+    assert_eq!(without, "none\n");
+    bed.run("tarpon", &derived, "derived", &["redis-server", "--version"]).unwrap();
+    bed.remove(&derived).unwrap();
+    bed.run("tarpon", &base, "still", &["cat", "/etc/debian_version"]).unwrap();
+    bed.remove(&base).unwrap();
+    assert_eq!(unpacked(&bed, "overlayfs", &base), seen);
 }
 
 #[test]
@@ -134,4 +155,15 @@ fn images_that_cannot_be_read_in_parts_are_left_to_containerd_if_that_is_wanted(
     assert!(info.contains("tarpon/unpacked-because"), "{info}");
     let seen = bed.run("tarpon", &image, "unpacked", &["cat", "/etc/debian_version"]).unwrap();
     assert!(seen.starts_with("12"), "{seen}");
+}
+
+#[test]
+fn with_whole_an_image_is_verified_before_it_is_there() {
+    let Some((bed, registry)) = bed(&["--whole"]) else { return };
+    let image = format!("{registry}/dev/debian-base:estargz");
+    bed.pull(&image).unwrap();
+    bed.run("tarpon", &image, "whole", &["cat", "/etc/debian_version"]).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&bed.tarpon(&["status", "--json"]).unwrap()).unwrap();
+    assert_eq!(status[0]["verification"][0]["state"], "diffID-verified");
+    assert_eq!(status[0]["fetched_bytes"], 0, "nothing was left to be fetched");
 }

@@ -57,6 +57,8 @@ pub struct ImageOptions {
     pub backfill: Backfill,
     /// Images that cannot be read in parts.
     pub plain: PlainImages,
+    /// Whether each image is brought whole and verified when it is pulled.
+    pub whole: bool,
 }
 
 /// Images of an engine.
@@ -103,7 +105,10 @@ impl EngineImages {
         if self.is_left_alone(&text).await? {
             return Err("a layer has no table of contents, and such images are to be unpacked".to_owned());
         }
-        let (_, prepared) = self.prepare(&text, layer.manifest).await?;
+        let (request, prepared) = self.prepare(&text, layer.manifest).await?;
+        if self.options.whole && !prepared.is_verified() {
+            self.engine.pull(&request, &Logged(&text)).await.map_err(|error| error.to_string())?;
+        }
         self.engine.chain_ids(&prepared).map(Arc::from).map_err(|error| error.to_string())
     }
 

@@ -58,6 +58,11 @@ pub(crate) struct Snapshotter {
     /// What becomes of an image of which some layer has no table of contents
     #[arg(long, value_name = "HOW", default_value = "stream")]
     plain: Plain,
+    /// Bring each image whole when it is pulled, and verify all of its layers before containerd is told that they are there
+    ///
+    /// Containerd shares layers among images by what their configs say. Else that is believed of layers with a table of contents.
+    #[arg(long)]
+    whole: bool,
     /// How to mount images
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode::parser())]
     mode: ModeChoice,
@@ -86,7 +91,8 @@ impl Snapshotter {
             Plain::Unpack => PlainImages::Unpack,
         };
         let (index, profile, access) = self.choice.read()?;
-        let images = ImageOptions { index, profile, access, mode: self.mode, backfill: self.backfill, plain };
+        let (mode, backfill, whole) = (self.mode, self.backfill, self.whole);
+        let images = ImageOptions { index, profile, access, mode, backfill, plain, whole };
         let options = Options { root, address: self.address, images };
         runtime()?.block_on(tarpon_snapshotter::serve(session.engine(), options)).doing(|| "cannot serve containerd")
     }

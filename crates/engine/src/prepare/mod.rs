@@ -20,7 +20,7 @@ mod stream;
 pub(crate) mod toc;
 
 pub(crate) use assemble::{Image, assemble, chunk_table, chunks_of};
-pub(crate) use complete::{Completion, Incomplete};
+pub(crate) use complete::{Completion, Incomplete, seen_whole};
 pub(crate) use early::EarlyServer;
 pub(crate) use known::{Known, known_layers};
 use layers::Indexes;
