@@ -1,5 +1,6 @@
 //! A containerd of a test's own, with tarpon as its snapshotter, in a mount namespace of their own.
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -142,8 +143,17 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 
     /// Runs a container to its end; gives what it printed.
     pub fn run(&self, snapshotter: &str, image: &str, name: &str, program: &[&str]) -> Result<String> {
-        let first = ["run", "--rm", "--cgroup=", "--cpu-shares=0", "--snapshotter", snapshotter, image, name];
-        self.ctr(&[&first[..], program].concat())
+        run(&mut self.container(snapshotter, &[], image, name, program))
+    }
+
+    /// The command that runs a container.
+    pub fn container(&self, snapshotter: &str, options: &[&str], image: &str, name: &str, program: &[&str]) -> Command {
+        let at = |name: &str| self.path(name).display().to_string();
+        // Else identifiers would be those of all containerds here. Cgroups are not what runc expects of a whole machine.
+        let own = ["--runc-root", &at("runc"), "--cgroup=", "--cpu-shares=0", "--snapshotter", snapshotter];
+        let mut command = self.command(&["ctr", "-a", &at("c.sock"), "-n", "k8s.io", "run", "--rm"]);
+        command.args(own).args(options).args([image, name]).args(program);
+        command
     }
 
     /// Starts the snapshotter.
@@ -254,6 +264,12 @@ impl Drop for Containerd {
         let mounts: Vec<serde_json::Value> = serde_json::from_str(&status).unwrap_or_default();
         for mount in mounts.iter().filter_map(|mount| mount["mountpoint"].as_str()) {
             let _ = self.tarpon(&["umount", mount]);
+        }
+        let servers: HashSet<u64> = mounts.iter().filter_map(|mount| mount["server"].as_u64()).collect();
+        let began = Instant::now();
+        // What a server writes when it ends belongs into the store, which goes with us.
+        while servers.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists()) && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
         }
         // With its last process the namespace goes, and all mounts in it.
         drop(self.holder.stdin.take());

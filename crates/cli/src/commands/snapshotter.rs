@@ -16,12 +16,12 @@ use crate::failure::{Context, Result};
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon snapshotter                                        at /run/tarpon/snapshotter.sock, snapshots in STORE/snapshotter
+  tarpon snapshotter                      at /run/tarpon/snapshotter.sock, snapshots in STORE/snapshotter
   tarpon snapshotter --address /run/other.sock --root /srv/snapshots
-  tarpon snapshotter --plain unpack                         leave images without tables of contents to containerd
-  tarpon snapshotter --backfill idle                        bring the rest of each image, and verify all of it
-  ctr images pull --snapshotter tarpon localhost:5000/app:v1     is pulled whole: ctr says nothing of the image to a snapshotter
-  crictl pull localhost:5000/app:v1                         is not
+  tarpon snapshotter --plain unpack       images without tables of contents are containerd's own affair
+  tarpon snapshotter --whole              images are verified when they are pulled
+  crictl pull localhost:5000/app:v1       is lazy
+  ctr images pull --snapshotter tarpon localhost:5000/app:v1    is not: ctr does not say which image it is
 
 Containerd 1.6 and 1.7, in /etc/containerd/config.toml:
   version = 2
@@ -37,8 +37,8 @@ Containerd 2.x: the same with version = 3 and, for the last table,
     snapshotter = \"tarpon\"
     disable_snapshot_annotations = false
 
-Containerd tells a snapshotter no credentials: they come from --authfile, or from Podman's and Docker's files. More, with a unit for
-systemd: docs/containerd.md.";
+Containerd tells a snapshotter no credentials: they come from --authfile, or from Podman's and Docker's
+files. docs/containerd.md says more and has a unit for systemd.";
 
 /// Serve images to containerd, as its snapshotter
 ///

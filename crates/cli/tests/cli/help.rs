@@ -36,6 +36,7 @@ fn help_of_every_subcommand() {
         "convert",
         "index",
         "podman",
+        "snapshotter",
         "status",
         "why",
         "trace",
