@@ -1,5 +1,6 @@
 //! What the end-to-end tests share: looking at trees, running the binary, real registries and real rivals.
 
+pub mod containerd;
 pub mod dump;
 pub mod expected;
 pub mod podman;

@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::commands::container::{exec, keep, kill, logs, ps, rm, stop};
 use crate::commands::{
     cache, commit, completions, convert, daemon, demo, doctor, index, inspect, ls, man, mount, podman, pull, push,
-    record, recover, run, serve, status, trace, umount, why,
+    record, recover, run, serve, snapshotter, status, trace, umount, why,
 };
 use crate::exit;
 
@@ -77,6 +77,7 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     Convert(convert::Convert),
     Podman(podman::Podman),
+    Snapshotter(Box<snapshotter::Snapshotter>),
     Status(status::Status),
     Why(why::Why),
     Cache(cache::Cache),
@@ -97,7 +98,7 @@ impl Command {
     /// What is logged when `$RUST_LOG` does not say. Commands speak for themselves; servers have nobody to speak to.
     pub(crate) fn default_log(&self) -> &'static str {
         match self {
-            Self::Serve(_) | Self::Keep(_) | Self::Daemon(_) => "info",
+            Self::Serve(_) | Self::Keep(_) | Self::Daemon(_) | Self::Snapshotter(_) => "info",
             Self::Mount(mount) if mount.foreground => "warn",
             _ => "off",
         }

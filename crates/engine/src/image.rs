@@ -9,7 +9,7 @@ use tarpon_oci::{Digest, ImageConfig, IndexLock, Platform, Source};
 use tarpon_store::ImageRecord;
 
 use crate::protocol::{Access, Backfill, MountRequest};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::{Engine, Error, ErrorKind, Result, prepare};
 
 /// Whether to ask the registry for a tag that was resolved before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,6 +92,11 @@ impl Prepared {
     /// Digest of the manifest: what a mount of it is pinned to.
     pub fn manifest(&self) -> &Digest {
         &self.record.manifest
+    }
+
+    /// Whether every layer was seen whole here and is what manifest and config say.
+    pub fn is_verified(&self) -> bool {
+        prepare::seen_whole(&self.record)
     }
 
     /// Its config, out of the store.

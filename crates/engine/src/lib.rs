@@ -46,6 +46,7 @@ mod lock_file;
 mod mountpoint;
 mod namespaces;
 mod podman;
+mod prefix;
 mod prepare;
 mod private;
 mod progress;
@@ -78,6 +79,7 @@ pub use mountpoint::resolve_mountpoint;
 pub use namespaces::Namespaces;
 pub use podman::{PodmanImage, PodmanNames, PodmanVersion, PodmanWish, Setup, guard, offer};
 pub use prepare::Pulled;
+pub use private::{create_dir as create_private_dir, write as write_private};
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
     Access, Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, MountAccount,

@@ -37,6 +37,7 @@ const TOOLS: &[Tool] = &[
     tool("podman", "podman"),
     tool("crun", "crun"),
     tool("runc", "runc"),
+    tool("containerd", "containerd"),
     tool("docker-registry", "docker-registry"),
     tool("debootstrap", "debootstrap"),
     tool("fsck.erofs", "erofs-utils"),

@@ -34,7 +34,7 @@ impl ImageArgs {
 
     /// The profile, if the user named one.
     pub(crate) fn named_profile(&self) -> Option<&str> {
-        self.options.profile.as_deref()
+        self.options.choice.profile.as_deref()
     }
 }
 
@@ -124,6 +124,15 @@ pub(crate) struct ImageOptions {
     /// When to ask the registry what a tag means
     #[arg(long, value_name = "WHEN", default_value = "missing")]
     pull: PullWhen,
+    #[command(flatten)]
+    choice: ImageChoice,
+    #[command(flatten)]
+    login: Login,
+}
+
+/// Options that say what is believed of images beside what they say themselves, and how to get at them.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ImageChoice {
     /// Which index may stand in for tables of contents that layers do not have: none, registry (whichever the registry lists
     /// for the image, tarpon's own or SOCI: it is believed), or the DIGEST of one. A SOCI index that the image itself names is
     /// always used [default: the one that the lock file pins for the image, else none]
@@ -139,7 +148,7 @@ pub(crate) struct ImageOptions {
     #[arg(long, value_name = "NAME", value_parser = profile_name, env = "TARPON_PROFILE")]
     profile: Option<String>,
     #[command(flatten)]
-    registry: RegistryOptions,
+    registry: RegistryPlace,
 }
 
 fn profile_name(name: &str) -> Result<String, String> {
@@ -150,25 +159,16 @@ fn profile_name(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-impl ImageOptions {
+impl ImageChoice {
+    /// What these options ask for: an index, a boot pack, a way to the registry.
+    pub(crate) fn read(&self) -> tarpon_engine::Result<(IndexChoice, Option<String>, Access)> {
+        Ok((self.index()?, self.profile(), self.registry.access()))
+    }
+
     /// The profile that is meant.
     fn profile(&self) -> Option<String> {
         let named = self.profile.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned());
         Some(named).filter(|profile| profile != "none")
-    }
-
-    /// What these options ask for.
-    pub(crate) fn request(&self, image: ImageName) -> tarpon_engine::Result<ImageRequest> {
-        Ok(ImageRequest {
-            text: image.text,
-            source: image.source,
-            platform: self.platform.clone().unwrap_or_else(Platform::host),
-            platform_named: self.platform.is_some(),
-            pull: self.pull.into(),
-            index: self.index()?,
-            profile: self.profile(),
-            access: self.registry.access(),
-        })
     }
 
     /// An index that is named here is meant, whatever a lock says.
@@ -181,6 +181,23 @@ impl ImageOptions {
             None => LockFile::of_environment()?,
         };
         Ok(lock.map_or(IndexChoice::None, |lock| IndexChoice::Locked(Arc::new(lock))))
+    }
+}
+
+impl ImageOptions {
+    /// What these options ask for.
+    pub(crate) fn request(&self, image: ImageName) -> tarpon_engine::Result<ImageRequest> {
+        let (index, profile, access) = self.choice.read()?;
+        Ok(ImageRequest {
+            text: image.text,
+            source: image.source,
+            platform: self.platform.clone().unwrap_or_else(Platform::host),
+            platform_named: self.platform.is_some(),
+            pull: self.pull.into(),
+            index,
+            profile,
+            access: self.login.with(access),
+        })
     }
 }
 
@@ -208,15 +225,27 @@ impl From<PullWhen> for Pull {
     }
 }
 
-/// How to talk to the registry.
+/// How to talk to a registry, and who is asking.
 #[derive(Debug, Clone, Args)]
 pub(super) struct RegistryOptions {
+    #[command(flatten)]
+    place: RegistryPlace,
+    #[command(flatten)]
+    login: Login,
+}
+
+impl RegistryOptions {
+    pub(super) fn access(&self) -> Access {
+        self.login.with(self.place.access())
+    }
+}
+
+/// How to talk to registries.
+#[derive(Debug, Clone, Args)]
+struct RegistryPlace {
     /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
     #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = path())]
     authfile: Option<PathBuf>,
-    /// Credentials for this registry; other users can see arguments, so prefer --authfile
-    #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
-    creds: Option<Creds>,
     /// Check certificates; `false` also allows plain HTTP, which else only loopback addresses may speak [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = REGISTRY_OPTIONS)]
@@ -226,14 +255,28 @@ pub(super) struct RegistryOptions {
     cert_dir: Option<PathBuf>,
 }
 
-impl RegistryOptions {
-    pub(super) fn access(&self) -> Access {
+impl RegistryPlace {
+    fn access(&self) -> Access {
         Access {
-            creds: self.creds.as_ref().map(|creds| creds.0.clone()),
+            creds: None,
             authfiles: self.authfile.clone().map_or_else(auth_files, |file| vec![file]),
             cert_dir: self.cert_dir.clone(),
             tls_verify: self.tls_verify,
         }
+    }
+}
+
+/// Credentials for one registry.
+#[derive(Debug, Clone, Args)]
+struct Login {
+    /// Credentials for this registry; other users can see arguments, so prefer --authfile
+    #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
+    creds: Option<Creds>,
+}
+
+impl Login {
+    fn with(&self, access: Access) -> Access {
+        Access { creds: self.creds.as_ref().map(|creds| creds.0.clone()), ..access }
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) mod recover;
 pub(crate) mod run;
 pub(crate) mod serve;
 mod session;
+pub(crate) mod snapshotter;
 pub(crate) mod status;
 mod stop;
 pub(crate) mod trace;
@@ -51,6 +52,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Record(command) => command.run(global),
         Command::Inspect(command) => command.run(global),
         Command::Convert(command) => command.run(global),
+        Command::Snapshotter(command) => command.run(global),
         Command::Status(command) => command.run(global),
         Command::Why(command) => command.run(global),
         Command::Cache(command) => command.run(global),

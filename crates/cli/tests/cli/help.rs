@@ -38,6 +38,7 @@ fn help_of_every_subcommand() {
         "convert",
         "index",
         "podman",
+        "snapshotter",
         "status",
         "why",
         "trace",

@@ -15,19 +15,19 @@ use crate::index::{Piece, is_by_index, is_list, piece};
 use crate::{Error, ErrorKind, Result};
 
 /// Everything that a record is made of.
-pub(super) struct Image {
+pub(crate) struct Image {
     /// As the user named it.
-    pub(super) name: String,
-    pub(super) platform: String,
-    pub(super) manifest: Manifest,
-    pub(super) config: ImageConfig,
-    pub(super) layers: Vec<Layer>,
+    pub(crate) name: String,
+    pub(crate) platform: String,
+    pub(crate) manifest: Manifest,
+    pub(crate) config: ImageConfig,
+    pub(crate) layers: Vec<Layer>,
     /// The index of its boot pack.
-    pub(super) boot: Option<Verified<Bytes>>,
+    pub(crate) boot: Option<Verified<Bytes>>,
 }
 
 /// Merges and installs. Blocks on the processor and the disk.
-pub(super) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
+pub(crate) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
     let Image { name, platform, manifest, config, layers, boot } = image;
     let (indexes, layers): (Vec<LayerIndex>, Vec<Layer>) =
         layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer)).unzip();

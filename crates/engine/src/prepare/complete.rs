@@ -260,7 +260,8 @@ impl Completion {
     }
 }
 
-fn seen_whole(record: &ImageRecord) -> bool {
+/// Whether every layer of the image was seen whole.
+pub(crate) fn seen_whole(record: &ImageRecord) -> bool {
     record.layers.iter().all(|layer| layer.verification == layers::DIFF_ID_VERIFIED)
 }
 

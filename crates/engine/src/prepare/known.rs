@@ -26,6 +26,12 @@ impl Known {
         let (indexes, layers) = taken.unzip();
         Self { layers, indexes }
     }
+
+    /// The lowest of them, with their indexes.
+    pub(crate) fn lowest(self, count: usize) -> Vec<Layer> {
+        let Self { layers, indexes } = self;
+        layers.into_iter().zip(indexes).take(count).map(|(layer, index)| Layer { index, ..layer }).collect()
+    }
 }
 
 /// The layers, lowest first: as they are kept, or indexed anew where they are not any more.

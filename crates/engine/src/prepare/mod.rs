@@ -21,8 +21,8 @@ mod stream;
 pub(crate) mod toc;
 mod unstreamed;
 
-pub(crate) use assemble::{chunk_table, chunks_of};
-pub(crate) use complete::{Completion, Incomplete};
+pub(crate) use assemble::{Image, assemble, chunk_table, chunks_of};
+pub(crate) use complete::{Completion, Incomplete, seen_whole};
 pub(crate) use early::EarlyServer;
 use futures::FutureExt;
 use futures::future::BoxFuture;

@@ -54,33 +54,12 @@ impl Host {
     /// It may be unmounted already.
     pub(super) fn unmount(&self, path: &Path) -> Result<()> {
         match self {
-            Self::Server(client) => unmount(client, path),
+            Self::Server(client) => client.release(path),
             // A server that has ended has unmounted everything.
             Self::Here(mounts) => match mounts.upgrade() {
-                Some(mounts) => settled(mounts.unmount(path), path),
+                Some(mounts) => server::settled(mounts.unmount(path), path),
                 None => Ok(()),
             },
-        }
-    }
-}
-
-/// Unmounts what is mounted at `path`, whichever server made it. It may be unmounted already.
-pub(crate) fn unmount(client: &Client, path: &Path) -> Result<()> {
-    let asked = match client.unmount(path) {
-        // Its server is dead. The next one clears away what it left.
-        Ok(None) if tarpon_mount::is_mounted(path) => client.unmount_left(path).map(Some),
-        other => other,
-    };
-    settled(asked, path)
-}
-
-/// What no server knows of is unmounted all the same.
-fn settled<T>(asked: Result<T>, path: &Path) -> Result<()> {
-    match asked {
-        Err(error) if error.kind != ErrorKind::NotFound => Err(error),
-        _ => {
-            let cannot = |error| Error::new(ErrorKind::CannotMount, "unmount", error);
-            tarpon_mount::clear(path).map(drop).map_err(cannot)
         }
     }
 }

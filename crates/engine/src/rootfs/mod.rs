@@ -12,7 +12,7 @@ mod host;
 use std::path::{Path, PathBuf};
 
 pub(crate) use folder::Folders;
-pub(crate) use host::{Host, unmount};
+pub(crate) use host::Host;
 use tarpon_mount::{ModeChoice, Writable};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;

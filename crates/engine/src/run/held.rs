@@ -12,7 +12,7 @@ use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord, RunRequest, name};
 use crate::container::{Bundle, ContainerOptions, Handle, Network, Runtime, bind, image_volumes};
 use crate::image::Prepared;
-use crate::rootfs::{self, RootMount, RootfsRequest};
+use crate::rootfs::{RootMount, RootfsRequest};
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// What asks a container to stop where neither the image nor the user says.
@@ -128,7 +128,7 @@ impl Held {
         self.record.state = ContainerState::Exited { code, at: now() };
         let written = self.place.write(&self.record);
         self.handle().forget()?;
-        rootfs::unmount(&self.engine.client(), &self.place.rootfs())?;
+        self.engine.client().release(&self.place.rootfs())?;
         if self.record.remove {
             return Containers::of(self.engine.store()).remove(&self.place, &self.lock);
         }
@@ -164,7 +164,7 @@ fn clear_away(engine: &Engine, place: &Place, record: &ContainerRecord, lock: &L
         return Ok(());
     }
     handle(place, record).forget()?;
-    rootfs::unmount(&engine.client(), &place.rootfs())?;
+    engine.client().release(&place.rootfs())?;
     Containers::of(engine.store()).remove(place, lock)
 }
 

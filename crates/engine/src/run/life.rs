@@ -14,7 +14,7 @@ use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord};
 use crate::container::{Handle, forget_all};
 use crate::server::is_served;
-use crate::{Engine, Error, ErrorKind, Result, rootfs};
+use crate::{Engine, Error, ErrorKind, Result};
 
 /// How long a container that was killed may take until everything of it is settled.
 const KILLED: Duration = Duration::from_secs(30);
@@ -196,7 +196,7 @@ impl Engine {
             Ok(record) => handle(&place, record).forget()?,
             Err(_) => forget_all(&place.runtime())?,
         }
-        rootfs::unmount(&self.client(), &place.rootfs())?;
+        self.client().release(&place.rootfs())?;
         Containers::of(self.store()).remove(&place, &lock)
     }
 
@@ -230,7 +230,7 @@ impl Engine {
             return Ok(());
         }
         handle(place, &record).forget()?;
-        rootfs::unmount(&self.client(), &place.rootfs())?;
+        self.client().release(&place.rootfs())?;
         if record.remove {
             return Containers::of(self.store()).remove(place, &lock);
         }

@@ -101,6 +101,28 @@ impl Client {
         }
     }
 
+    /// As [`Client::mount`], unless just this is mounted there already and a server answers for it.
+    pub fn ensure_mounted(&self, request: MountRequest) -> Result<MountStatus> {
+        match self.recover()?.into_iter().find(|mount| mount.mountpoint == request.mountpoint) {
+            Some(mount) if mount.manifest == request.manifest && mount.alive && mount.problem.is_none() => Ok(mount),
+            Some(other) => {
+                self.release(&other.mountpoint)?;
+                self.mount(request)
+            }
+            None => self.mount(request),
+        }
+    }
+
+    /// Unmounts, whoever served it. It may be unmounted already.
+    pub fn release(&self, mountpoint: &Path) -> Result<()> {
+        let asked = match self.unmount(mountpoint) {
+            // Its server is dead. The next one clears away what it left.
+            Ok(None) if tarpon_mount::is_mounted(mountpoint) => self.unmount_left(mountpoint).map(Some),
+            other => other,
+        };
+        settled(asked, mountpoint)
+    }
+
     /// All mounts of the running server. `None`: no server runs.
     pub fn status(&self) -> Result<Option<Vec<MountStatus>>> {
         match self.ask(&Request::Status)? {
@@ -213,7 +235,21 @@ impl Client {
             .stderr(log)
             .spawn()
             .map_err(|error| failed(error.to_string()))?;
-        wait_until_ready(&mut child, STARTING).map_err(failed)
+        let ready = wait_until_ready(&mut child, STARTING).map_err(failed);
+        // Whoever lives longer than the server takes note of its end, so that nothing of it stays in the table of processes.
+        std::thread::spawn(move || child.wait());
+        ready
+    }
+}
+
+/// What no server knows of is unmounted all the same.
+pub(crate) fn settled<T>(asked: Result<T>, mountpoint: &Path) -> Result<()> {
+    match asked {
+        Err(error) if error.kind != ErrorKind::NotFound => Err(error),
+        _ => {
+            let cannot = |error| Error::new(ErrorKind::CannotMount, "unmount", error);
+            tarpon_mount::clear(mountpoint).map(drop).map_err(cannot)
+        }
     }
 }
 

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 pub use changes::{MountChange, Observer};
 pub use client::Client;
-pub(crate) use client::{Hold, READY, read_line, unexpected};
+pub(crate) use client::{Hold, READY, read_line, settled, unexpected};
 pub(crate) use memo::is_served;
 pub(crate) use mounts::Mounts;
 use signals::Signals;

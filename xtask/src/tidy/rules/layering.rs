@@ -15,7 +15,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("mount", &["oci", "layer", "tree", "fs"]),
     ("engine", &["oci", "layer", "tree", "registry", "store", "fetch", "fs", "mount"]),
     ("daemon", &["engine"]),
-    ("cli", &["oci", "engine", "daemon"]),
+    ("snapshotter", &["oci", "engine"]),
+    ("cli", &["oci", "engine", "daemon", "snapshotter"]),
     ("testkit", &["oci", "layer", "tree", "registry", "store", "fetch", "fs"]),
 ];
 

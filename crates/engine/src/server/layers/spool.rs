@@ -162,7 +162,7 @@ async fn download(
             let (into, length) = (file.clone(), piece.len() as u64);
             let written = tokio::task::spawn_blocking(move || into.write_all_at(&piece, at));
             written
-                .map(|done| done.map_err(std::io::Error::other).flatten())
+                .map(|done| done.map_err(std::io::Error::other).and_then(|written| written))
                 .await
                 .map_err(|error| error.to_string())?;
             at += length;

@@ -1,0 +1,103 @@
+//! `tarpon snapshotter`: images for containerd, as a proxy plugin.
+
+use std::path::PathBuf;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use tarpon_engine::{Backfill, ModeChoice};
+use tarpon_snapshotter::{ImageOptions, Options, PlainImages};
+
+use super::image::ImageChoice;
+use super::mode;
+use super::mount::backfill;
+use super::session::{Session, runtime};
+use crate::cli::Global;
+use crate::failure::{Context, Result};
+
+const EXAMPLES: &str = "\
+Examples:
+  tarpon snapshotter                      at /run/tarpon/snapshotter.sock, snapshots in STORE/snapshotter
+  tarpon snapshotter --address /run/other.sock --root /srv/snapshots
+  tarpon snapshotter --plain unpack       images without tables of contents are containerd's own affair
+  tarpon snapshotter --whole              images are verified when they are pulled
+  crictl pull localhost:5000/app:v1       is lazy
+  ctr images pull --snapshotter tarpon localhost:5000/app:v1    is not: ctr does not say which image it is
+
+Containerd 1.6 and 1.7, in /etc/containerd/config.toml:
+  version = 2
+  [proxy_plugins.tarpon]
+    type = \"snapshot\"
+    address = \"/run/tarpon/snapshotter.sock\"
+  [plugins.\"io.containerd.grpc.v1.cri\".containerd]
+    snapshotter = \"tarpon\"
+    disable_snapshot_annotations = false
+
+Containerd 2.x: the same with version = 3 and, for the last table,
+  [plugins.\"io.containerd.cri.v1.images\"]
+    snapshotter = \"tarpon\"
+    disable_snapshot_annotations = false
+
+Containerd tells a snapshotter no credentials: they come from --authfile, or from Podman's and Docker's
+files. docs/containerd.md says more and has a unit for systemd.";
+
+/// Serve images to containerd, as its snapshotter
+///
+/// Answers containerd's snapshots service until it is told to stop (SIGTERM). Layers of images that containerd pulls for
+/// Kubernetes are not downloaded but mounted, by the store's server, and what is read comes when it is read. All else is
+/// unpacked by containerd as with its own snapshotter for overlayfs. Needs root, and containerd in the same mount namespace.
+/// What is mounted stays when the snapshotter ends.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Snapshotter {
+    /// The socket to listen at
+    #[arg(long, value_name = "SOCKET", default_value = "/run/tarpon/snapshotter.sock", value_parser = path())]
+    address: PathBuf,
+    /// Where snapshots are kept; on a disk that can hold upper directories of overlayfs [default: STORE/snapshotter]
+    #[arg(long, value_name = "DIR", value_parser = path())]
+    root: Option<PathBuf>,
+    /// What becomes of an image of which some layer has no table of contents
+    #[arg(long, value_name = "HOW", default_value = "stream")]
+    plain: Plain,
+    /// Bring each image whole when it is pulled, and verify all of its layers before containerd is told that they are there
+    ///
+    /// Containerd shares layers among images by what their configs say. Else that is believed of layers with a table of contents.
+    #[arg(long)]
+    whole: bool,
+    /// How to mount images
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode::parser())]
+    mode: ModeChoice,
+    /// Bring the rest of each mounted image in the background, and verify all of it: off, idle (while no reader waits), now
+    #[arg(long, value_name = "WHEN", env = "TARPON_BACKFILL", default_value = "off", value_parser = backfill())]
+    backfill: Backfill,
+    #[command(flatten)]
+    choice: ImageChoice,
+}
+
+/// What becomes of an image that cannot be read in parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Plain {
+    /// It is streamed into the store once, when it is pulled, and mounted; what is evicted comes back in parts
+    Stream,
+    /// Containerd pulls and unpacks it, unless it is in the store
+    Unpack,
+}
+
+impl Snapshotter {
+    pub(crate) fn run(self, global: &Global) -> Result {
+        let session = Session::open(global)?;
+        let root = self.root.unwrap_or_else(|| session.engine().store().folder().join("snapshotter"));
+        let plain = match self.plain {
+            Plain::Stream => PlainImages::Stream,
+            Plain::Unpack => PlainImages::Unpack,
+        };
+        let (index, profile, access) = self.choice.read()?;
+        let (mode, backfill, whole) = (self.mode, self.backfill, self.whole);
+        let images = ImageOptions { index, profile, access, mode, backfill, plain, whole };
+        let options = Options { root, address: self.address, images };
+        runtime()?.block_on(tarpon_snapshotter::serve(session.engine(), options)).doing(|| "cannot serve containerd")
+    }
+}
+
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(std::path::absolute)
+}

@@ -1,0 +1,103 @@
+//! [`Flights`]: work that several callers want at once is done once, and to its end, whoever stops waiting.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+
+/// What is being done, by what it is for.
+pub(crate) struct Flights<K, V>(Arc<Mutex<HashMap<K, Shared<BoxFuture<'static, V>>>>>);
+
+impl<K, V> Default for Flights<K, V> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<K, V> Flights<K, V>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    /// Waits for what is being done for `key`, or does `work`. `broken`: what it came to if the work panicked.
+    pub(crate) async fn join(
+        &self,
+        key: K,
+        work: impl FnOnce() -> BoxFuture<'static, V>,
+        broken: impl FnOnce(String) -> V + Send + 'static,
+    ) -> V {
+        let flight = {
+            let mut running = self.0.lock();
+            match running.get(&key) {
+                Some(flight) => flight.clone(),
+                None => {
+                    let (work, flights, ended) = (work(), self.0.clone(), key.clone());
+                    let task = tokio::spawn(async move {
+                        let done = std::panic::AssertUnwindSafe(work).catch_unwind().await;
+                        flights.lock().remove(&ended);
+                        done
+                    });
+                    let flight = async move {
+                        match task.await {
+                            Ok(Ok(value)) => value,
+                            Ok(Err(_)) => broken("it panicked".to_owned()),
+                            Err(error) => broken(error.to_string()),
+                        }
+                    };
+                    let flight = flight.boxed().shared();
+                    running.insert(key, flight.clone());
+                    flight
+                }
+            }
+        };
+        flight.await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_is_done_once_for_all_who_want_it_at_once_and_goes_on_without_them() {
+        let flights = Arc::new(Flights::<u8, usize>::default());
+        let (count, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let join = || {
+            let (flights, count, gate) = (flights.clone(), count.clone(), gate.clone());
+            async move {
+                let work = move || {
+                    async move {
+                        gate.acquire().await.unwrap().forget();
+                        count.fetch_add(1, Ordering::SeqCst) + 1
+                    }
+                    .boxed()
+                };
+                flights.join(1, work, |_| 0).await
+            }
+        };
+        let mut impatient = Box::pin(join());
+        assert!(futures::poll!(&mut impatient).is_pending());
+        drop(impatient);
+        let (mut first, mut second) = (Box::pin(join()), Box::pin(join()));
+        assert!(futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending());
+        gate.add_permits(1);
+        assert_eq!((first.await, second.await), (1, 1));
+        gate.add_permits(1);
+        assert_eq!(join().await, 2, "what was done is not remembered");
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_fails_for_all_and_is_tried_anew() {
+        let flights = Flights::<u8, usize>::default();
+        let broken = || async { panic!("on purpose") }.boxed();
+        assert_eq!(flights.join(1, broken, |_| 7).await, 7);
+        assert_eq!(flights.join(1, || async { 8 }.boxed(), |_| 0).await, 8);
+    }
+}

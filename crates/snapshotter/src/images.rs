@@ -1,0 +1,192 @@
+//! [`Images`]: what the snapshotter needs of the engine, and how the engine does it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tarpon_engine::{
+    Access, Backfill, Engine, ImageRequest, IndexChoice, ModeChoice, MountRequest, Prepared, Progress, Pull,
+};
+use tarpon_oci::{Digest, Platform, Source};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::labels::PulledLayer;
+use crate::record::LazyLayers;
+
+/// Images that are prepared at the same time: each may be streamed, which takes memory.
+const PREPARED_AT_ONCE: usize = 4;
+
+/// What came of it, or why it did not work, in a line.
+pub(crate) type Outcome<T> = Result<T, String>;
+
+/// Images whose layers are mounted.
+pub(crate) trait Images: Send + Sync + 'static {
+    /// Sees to it that the image can be mounted. Gives the chain IDs of its layers, lowest first; else why it is to be unpacked.
+    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Outcome<Arc<[Digest]>>>;
+
+    /// Mounts layers, unless they are mounted there.
+    fn mount(&self, layers: LazyLayers, place: PathBuf) -> BoxFuture<'static, Outcome<()>>;
+
+    /// Unmounts what is mounted there, if anything is.
+    fn unmount(&self, place: PathBuf) -> BoxFuture<'static, Outcome<()>>;
+}
+
+/// What becomes of images with layers whose files cannot be fetched one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlainImages {
+    /// They are streamed into the store once and mounted like all others.
+    Stream,
+    /// Containerd pulls and unpacks them.
+    Unpack,
+}
+
+/// How images are got at and mounted.
+#[derive(Debug, Clone)]
+pub struct ImageOptions {
+    /// Which index may stand in for tables of contents that layers do not have.
+    pub index: IndexChoice,
+    /// Which boot pack is used.
+    pub profile: Option<String>,
+    /// Credentials and certificates.
+    pub access: Access,
+    /// How images are mounted.
+    pub mode: ModeChoice,
+    /// Whether the rest of an image is brought in the background once it is mounted.
+    pub backfill: Backfill,
+    /// Images that cannot be read in parts.
+    pub plain: PlainImages,
+    /// Whether each image is brought whole and verified when it is pulled.
+    pub whole: bool,
+}
+
+/// Images of an engine.
+#[derive(Clone)]
+pub(crate) struct EngineImages {
+    engine: Engine,
+    options: Arc<ImageOptions>,
+    turns: Arc<Semaphore>,
+}
+
+impl EngineImages {
+    pub(crate) fn new(engine: Engine, options: ImageOptions) -> Self {
+        Self { engine, options: Arc::new(options), turns: Arc::new(Semaphore::new(PREPARED_AT_ONCE)) }
+    }
+
+    fn request(&self, text: &str) -> Outcome<ImageRequest> {
+        let source: Source = text.parse().map_err(|error| format!("{text:?} is no image: {error}"))?;
+        let ImageOptions { index, profile, access, .. } = (*self.options).clone();
+        let (text, platform, pull) = (text.to_owned(), Platform::host(), Pull::Missing);
+        Ok(ImageRequest { text, source, platform, platform_named: false, pull, index, profile, access })
+    }
+
+    async fn prepare(&self, text: &str, manifest: Digest) -> Outcome<(ImageRequest, Prepared)> {
+        let request = self.request(text)?;
+        let prepared = self.engine.prepare(&request, &Logged(text)).await.map_err(|error| error.to_string())?;
+        if *prepared.manifest() == manifest {
+            Ok((request, prepared))
+        } else {
+            Err(format!("{text} is an index of images"))
+        }
+    }
+
+    /// Whether containerd is to unpack it because some layer cannot be read in parts.
+    async fn is_left_alone(&self, text: &str) -> Outcome<bool> {
+        if self.options.plain == PlainImages::Stream {
+            return Ok(false);
+        }
+        let found = self.engine.inspect(&self.request(text)?).await.map_err(|error| error.to_string())?;
+        Ok(!found.in_store && found.layers.iter().any(|layer| !layer.lazy))
+    }
+
+    async fn chain(&self, layer: &PulledLayer) -> Outcome<Arc<[Digest]>> {
+        let text = layer.image.to_string();
+        if self.is_left_alone(&text).await? {
+            return Err("a layer has no table of contents, and such images are to be unpacked".to_owned());
+        }
+        let (request, prepared) = self.prepare(&text, layer.manifest).await?;
+        if self.options.whole && !prepared.is_verified() {
+            self.engine.pull(&request, &Logged(&text)).await.map_err(|error| error.to_string())?;
+        }
+        self.engine.chain_ids(&prepared).map(Arc::from).map_err(|error| error.to_string())
+    }
+
+    async fn mount(&self, layers: LazyLayers, place: PathBuf) -> Outcome<()> {
+        let (request, prepared) = self.prepare(&layers.image, layers.manifest).await?;
+        let failed = |error: tarpon_engine::Error| error.to_string();
+        let whole = self.engine.chain_ids(&prepared).map_err(failed)?.len() == layers.count;
+        let prepared = if whole {
+            prepared
+        } else {
+            let logged = Logged(&layers.image);
+            self.engine.lowest_layers(&request, &prepared, layers.count, &logged).await.map_err(failed)?
+        };
+        let mount = MountRequest {
+            mode: self.options.mode,
+            // What lies on it says what is allowed.
+            suid: true,
+            dev: true,
+            // The documents of some of the layers are ours, and no registry has them.
+            backfill: if whole { self.options.backfill } else { Backfill::Off },
+            ..prepared.mount_on(place)
+        };
+        let client = self.engine.client();
+        let mounted = blocking(move || client.ensure_mounted(mount)).await?;
+        for fallback in &mounted.fallbacks {
+            tracing::warn!(image = layers.image, "{fallback}");
+        }
+        Ok(())
+    }
+}
+
+impl Images for EngineImages {
+    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Outcome<Arc<[Digest]>>> {
+        let this = self.clone();
+        async move {
+            let turn = this.turns.clone().acquire_owned().await.map_err(|error| error.to_string())?;
+            on_a_thread(async move || {
+                let _turn = turn;
+                this.chain(&layer).await
+            })
+            .await
+        }
+        .boxed()
+    }
+
+    fn mount(&self, layers: LazyLayers, place: PathBuf) -> BoxFuture<'static, Outcome<()>> {
+        let this = self.clone();
+        on_a_thread(async move || Self::mount(&this, layers, place).await).boxed()
+    }
+
+    fn unmount(&self, place: PathBuf) -> BoxFuture<'static, Outcome<()>> {
+        let client = self.engine.client();
+        blocking(move || client.release(&place)).boxed()
+    }
+}
+
+/// Does work of the engine, whose futures stay where they are, on a thread of its own: those that block are for the engine.
+async fn on_a_thread<T: Send + 'static, W: Future<Output = Outcome<T>>>(
+    work: impl FnOnce() -> W + Send + 'static,
+) -> Outcome<T> {
+    let (runtime, (tell, told)) = (Handle::current(), oneshot::channel());
+    let thread = std::thread::Builder::new().name("image".to_owned());
+    // Nobody hears of it if nobody waits any more.
+    let spawned = thread.spawn(move || drop(tell.send(runtime.block_on(work()))));
+    spawned.map_err(|error| format!("start a thread: {error}"))?;
+    told.await.unwrap_or_else(|_| Err("it panicked".to_owned()))
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> tarpon_engine::Result<T> + Send + 'static) -> Outcome<T> {
+    let done = tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())?;
+    done.map_err(|error| error.to_string())
+}
+
+/// Says in the log what it is told of an image.
+struct Logged<'a>(&'a str);
+
+impl Progress for Logged<'_> {
+    fn note(&self, line: &str) {
+        tracing::warn!(image = self.0, "{line}");
+    }
+}

@@ -1,0 +1,106 @@
+//! What containerd says of a layer that it is about to unpack, in the labels of the snapshot to unpack it into.
+
+use tarpon_oci::{Digest, Reference};
+
+use crate::record::Labels;
+
+/// The chain ID of the layers up to this one, as what containerd will look for the snapshot.
+pub(crate) const REF: &str = "containerd.io/snapshot.ref";
+
+/// The image, as it is pulled. This and the next two are set by the CRI plugin of containerd 1.4 and newer, by nerdctl, by Docker with containerd's
+/// image store and, if asked to, by the transfer service.
+const IMAGE: &str = "containerd.io/snapshot/cri.image-ref";
+
+/// Digest of the manifest.
+const MANIFEST: &str = "containerd.io/snapshot/cri.manifest-digest";
+
+/// Digest of the layer.
+const LAYER: &str = "containerd.io/snapshot/cri.layer-digest";
+
+/// Set by us: which layers of which image the snapshot mounts.
+pub(crate) const LAZY: &str = "tarpon/lazy";
+
+/// Set by us: why a layer that could have been mounted is unpacked.
+pub(crate) const UNPACKED: &str = "tarpon/unpacked-because";
+
+/// Containerd takes no labels that are longer, name and value together.
+const LABEL_BYTES: usize = 4096;
+
+/// A layer of an image that is being pulled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PulledLayer {
+    /// Of it and all layers below.
+    pub(crate) chain_id: Digest,
+    /// Where the image is, pinned to its manifest.
+    pub(crate) image: Reference,
+    /// Digest of the manifest.
+    pub(crate) manifest: Digest,
+}
+
+/// The layer that labels speak of. `None`: none, as with `ctr images pull`. Else what is wrong with them.
+pub(crate) fn pulled_layer(labels: &Labels) -> Option<Result<PulledLayer, String>> {
+    let label = |name: &str| labels.get(name);
+    let (chain_id, image) = (label(REF)?, label(IMAGE)?);
+    let read = || {
+        let digest = |text: &str| text.parse::<Digest>().map_err(|error| error.to_string());
+        let manifest = label(MANIFEST).ok_or_else(|| format!("there is no label {MANIFEST}"))?;
+        let manifest = digest(manifest)?;
+        label(LAYER).map(|layer| digest(layer)).transpose()?;
+        let image: Reference = image.parse().map_err(|error| format!("{image:?} is no image: {error}"))?;
+        Ok(PulledLayer { chain_id: digest(chain_id)?, image: image.pinned(manifest), manifest })
+    };
+    Some(read())
+}
+
+/// Digest of the layer, as labels give it.
+pub(crate) fn layer(labels: &Labels) -> Option<&String> {
+    labels.get(LAYER)
+}
+
+/// The labels with one of ours.
+pub(crate) fn with(mut labels: Labels, name: &str, value: &str) -> Labels {
+    let mut end = value.len().min(LABEL_BYTES - name.len());
+    while !value.is_char_boundary(end) {
+        end -= 1;
+    }
+    labels.insert(name.to_owned(), value[..end].to_owned());
+    labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(pairs: &[(&str, String)]) -> Labels {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+    }
+
+    #[test]
+    fn a_pulled_layer_is_known_by_its_labels() {
+        let (chain, manifest) = (Digest::of(b"chain"), Digest::of(b"manifest"));
+        let mut all = labels(&[
+            (REF, chain.to_string()),
+            (IMAGE, "docker.io/library/redis:7".to_owned()),
+            (MANIFEST, manifest.to_string()),
+            (LAYER, Digest::of(b"layer").to_string()),
+        ]);
+        let layer = pulled_layer(&all).unwrap().unwrap();
+        assert_eq!((layer.chain_id, layer.manifest), (chain, manifest));
+        assert_eq!(layer.image.to_string(), format!("docker.io/library/redis@{manifest}"));
+        for (name, value) in [(MANIFEST, "sha512:00"), (IMAGE, "no image"), (REF, "7"), (LAYER, "x")] {
+            let wrong = with(all.clone(), name, value);
+            assert!(pulled_layer(&wrong).unwrap().is_err(), "{name}");
+        }
+        all.remove(MANIFEST);
+        assert!(pulled_layer(&all).unwrap().unwrap_err().contains(MANIFEST));
+        all.remove(IMAGE);
+        assert!(pulled_layer(&all).is_none());
+    }
+
+    #[test]
+    fn our_labels_are_no_longer_than_containerd_takes() {
+        let long = with(Labels::new(), UNPACKED, &"ä".repeat(4000));
+        let length = long[UNPACKED].len();
+        assert!(UNPACKED.len() + length <= LABEL_BYTES && length > 4000, "{length}");
+    }
+}

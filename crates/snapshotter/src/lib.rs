@@ -1,0 +1,154 @@
+//! Images for containerd: the snapshots service that containerd calls through a proxy plugin.
+//!
+//! ```text
+//! containerd ──gRPC──► rpc ─► snapshots ─┬─► records     what snapshots there are: one directory each
+//!                                        └─► images ──► the engine, and the store's server, which mounts
+//! ```
+//!
+//! A snapshot is either a directory that containerd unpacks a layer into, or the layers of an image from the base up to one of them, which
+//! the store's server mounts. Containers lie on both alike: what is returned is one overlay, and containerd mounts it.
+//!
+//! All that is known is in the records; nothing is known of containerd's namespaces, which are part of the names that it
+//! gives.
+
+mod error;
+mod filter;
+mod flights;
+mod images;
+mod labels;
+mod listen;
+mod messages;
+mod mounts;
+mod record;
+mod records;
+mod rpc;
+mod snapshots;
+#[cfg(test)]
+mod tests;
+mod usage;
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream;
+use rustix::fs::FlockOperation;
+use tarpon_engine::{Engine, ErrorKind};
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tonic::transport::Server;
+
+use self::images::EngineImages;
+pub use self::images::{ImageOptions, PlainImages};
+use self::rpc::Rpc;
+use self::snapshots::Snapshots;
+
+/// How long calls that are being answered may take when the snapshotter is told to stop. Images are prepared anew next time.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Calls of one connection that are answered at once. Containerd has one, and pulls a few layers at a time.
+const CALLS: usize = 64;
+
+/// Characters that mean something in the options of an overlay.
+const SPECIAL: [char; 3] = [':', ',', '\\'];
+
+/// Where a snapshotter keeps its snapshots and where it listens.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where snapshots are kept; made if it is not there.
+    pub root: PathBuf,
+    /// The socket.
+    pub address: PathBuf,
+    /// How images are got at.
+    pub images: ImageOptions,
+}
+
+/// Answers containerd until SIGTERM or SIGINT. What is mounted stays so.
+pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<()> {
+    let failed =
+        |step: &str, cause: &dyn std::fmt::Display| tarpon_engine::Error::new(ErrorKind::Store, step.to_owned(), cause);
+    if !rustix::process::geteuid().is_root() {
+        let step = "serve containerd";
+        return Err(tarpon_engine::Error::new(ErrorKind::CannotMount, step, "only root may mount for containerd"));
+    }
+    let stop = stopped().map_err(|error| failed("listen for signals", &error))?;
+    let root = furnish(&options.root).map_err(|error| failed("make the snapshotter's directory", &error))?;
+    let _lock = lock(&root).map_err(|error| failed("lock the snapshotter's directory", &error))?;
+    let images = Arc::new(EngineImages::new(engine.clone(), options.images));
+    let snapshots = Snapshots::open(&root, images).map_err(|error| failed("read the snapshots", &error))?;
+    let snapshots = Arc::new(snapshots);
+    let socket = listen::listen(&options.address);
+    let socket = socket.map_err(|error| failed(&format!("listen at {}", options.address.display()), &error))?;
+    let restored = tokio::spawn({
+        let snapshots = snapshots.clone();
+        async move {
+            if let Err(error) = snapshots.clean_up().await {
+                tracing::warn!(%error, "what was left behind is not cleaned up");
+            }
+            snapshots.restore().await;
+        }
+    });
+    listen::notify_ready();
+    tracing::info!(address = %options.address.display(), root = %root.display(), "ready");
+    let served = answer(socket, Rpc(snapshots), stop).await;
+    restored.abort();
+    let _gone = std::fs::remove_file(&options.address);
+    served.map_err(|error| failed("serve containerd", &error))
+}
+
+/// Answers calls until `stop`, and those that are being answered then for a while.
+async fn answer(
+    socket: UnixListener,
+    rpc: Rpc,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<(), tonic::transport::Error> {
+    let (stopping, told) = tokio::sync::oneshot::channel::<()>();
+    let incoming =
+        stream::unfold(socket, |socket| async move { Some((socket.accept().await.map(|(stream, _)| stream), socket)) });
+    let server = Server::builder().concurrency_limit_per_connection(CALLS);
+    let stopped = async move {
+        stop.await;
+        drop(stopping);
+    };
+    let late = async move {
+        let _dropped = told.await;
+        tokio::time::sleep(DRAIN).await;
+    };
+    tokio::select! {
+        done = server.serve_with_incoming_shutdown(rpc, Box::pin(incoming), stopped) => done,
+        () = late => Ok(()),
+    }
+}
+
+fn stopped() -> std::io::Result<impl Future<Output = ()> + Send> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// The directory as the kernel will list it.
+fn furnish(root: &Path) -> std::io::Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root)?;
+    let root = root.canonicalize()?;
+    if root.to_str().is_none_or(|path| path.contains(SPECIAL)) {
+        let problem = format!("{} has a colon, a comma or a backslash in it, or is not UTF-8", root.display());
+        return Err(std::io::Error::other(problem));
+    }
+    Ok(root)
+}
+
+/// Nobody else answers for these snapshots as long as this is held.
+fn lock(root: &Path) -> std::io::Result<OwnedFd> {
+    let file = File::options().create(true).truncate(false).write(true).open(root.join("lock"))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(std::io::Error::other("another snapshotter uses it")),
+        other => other.map(|()| file.into()).map_err(Into::into),
+    }
+}

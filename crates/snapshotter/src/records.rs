@@ -1,0 +1,272 @@
+//! [`Records`]: all snapshots, in memory and on the disk.
+//!
+//! ```text
+//! ROOT/snapshots/NUMBER/snapshot.json    its record: written whole, by a rename; without it the directory is rubbish
+//!                      /fs               what containerd writes (the upper directory), or where layers of an image are mounted
+//!                      /work             overlayfs' work directory, of active snapshots
+//! ```
+//!
+//! Names come from containerd and are never paths: directories have numbers.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tarpon_engine::{create_private_dir, write_private};
+
+use crate::error::{Error, Result};
+use crate::record::{Kind, Labels, LazyLayers, Record, Usage, VERSION, now};
+
+/// The file with a snapshot's record.
+const RECORD: &str = "snapshot.json";
+
+/// Containerd sends at most 4 MiB in a request.
+const RECORD_BYTES: u64 = 16 << 20;
+
+/// Deepest stack of snapshots: overlayfs takes 500 layers.
+const DEEPEST: usize = 500;
+
+/// All snapshots.
+#[derive(Debug)]
+pub(crate) struct Records {
+    folder: PathBuf,
+    all: BTreeMap<String, Snapshot>,
+    next: u64,
+}
+
+/// A snapshot and its directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    pub(crate) folder: PathBuf,
+    pub(crate) record: Record,
+}
+
+impl Snapshot {
+    /// What is written to, or where layers of an image are mounted.
+    pub(crate) fn fs(&self) -> PathBuf {
+        self.folder.join("fs")
+    }
+
+    /// Overlayfs' work directory.
+    pub(crate) fn work(&self) -> PathBuf {
+        self.folder.join("work")
+    }
+}
+
+impl Records {
+    /// Reads what is on the disk.
+    pub(crate) fn open(root: &Path) -> Result<Self> {
+        let folder = root.join("snapshots");
+        let failed = |path: &Path| Error::disk(format!("read {}", path.display()));
+        std::fs::create_dir_all(&folder).map_err(failed(&folder))?;
+        let mut records = Self { folder: folder.clone(), all: BTreeMap::new(), next: 1 };
+        for entry in std::fs::read_dir(&folder).map_err(failed(&folder))? {
+            let path = entry.map_err(failed(&folder))?.path();
+            let Some(number) = number(&path) else { continue };
+            records.next = records.next.max(number.saturating_add(1));
+            if let Some(record) = read(&path).map_err(failed(&path))? {
+                records.all.insert(record.name.clone(), Snapshot { folder: path, record });
+            }
+        }
+        Ok(records)
+    }
+
+    /// The directories that belong to no snapshot: left by a process that was killed, or whose removal failed.
+    pub(crate) fn rubbish(&self) -> Result<Vec<PathBuf>> {
+        let failed = || Error::disk(format!("read {}", self.folder.display()));
+        let mut rubbish = Vec::new();
+        for entry in std::fs::read_dir(&self.folder).map_err(failed())? {
+            let path = entry.map_err(failed())?.path();
+            if number(&path).is_some() && !self.all.values().any(|snapshot| snapshot.folder == path) {
+                rubbish.push(path);
+            }
+        }
+        Ok(rubbish)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Snapshot> {
+        self.all.values()
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Result<&Snapshot> {
+        self.all.get(name).ok_or_else(|| Error::NotFound(name.to_owned()))
+    }
+
+    /// The stack that ends with the committed snapshot `top`, uppermost first, down to what has nothing below it in a mount: the
+    /// lowest one, or layers of an image, which are mounted with all that is below them.
+    pub(crate) fn stack(&self, top: &str) -> Result<Vec<Snapshot>> {
+        let mut stack = Vec::new();
+        let mut name = top;
+        while !name.is_empty() && stack.len() < DEEPEST {
+            let snapshot = self.get(name)?;
+            stack.push(snapshot.clone());
+            if snapshot.record.lazy.is_some() {
+                break;
+            }
+            name = &snapshot.record.parent;
+        }
+        Ok(stack)
+    }
+
+    /// Makes an active snapshot or a view.
+    pub(crate) fn create(&mut self, name: &str, parent: &str, kind: Kind, labels: Labels) -> Result<Snapshot> {
+        self.check_new(name, parent)?;
+        self.add(Record::new(name, parent, kind, labels))
+    }
+
+    /// Makes a committed snapshot of layers that are mounted.
+    pub(crate) fn create_lazy(
+        &mut self,
+        name: &str,
+        parent: &str,
+        labels: Labels,
+        layers: LazyLayers,
+    ) -> Result<Snapshot> {
+        self.check_new(name, parent)?;
+        self.add(Record { lazy: Some(layers), ..Record::new(name, parent, Kind::Committed, labels) })
+    }
+
+    fn check_new(&self, name: &str, parent: &str) -> Result<()> {
+        if name.is_empty() {
+            return Err(Error::Invalid("a snapshot needs a name".to_owned()));
+        }
+        if self.all.contains_key(name) {
+            return Err(Error::Exists(name.to_owned()));
+        }
+        if !parent.is_empty() && self.get(parent)?.record.kind != Kind::Committed {
+            return Err(Error::Invalid(format!("the parent {parent} is not committed")));
+        }
+        if self.depth(parent) >= DEEPEST {
+            return Err(Error::Precondition(format!("{parent} lies on {DEEPEST} snapshots already")));
+        }
+        Ok(())
+    }
+
+    fn depth(&self, name: &str) -> usize {
+        let (mut name, mut depth) = (name, 0);
+        while let Some(snapshot) = self.all.get(name).filter(|_| depth < DEEPEST) {
+            depth += 1;
+            name = &snapshot.record.parent;
+        }
+        depth
+    }
+
+    fn add(&mut self, record: Record) -> Result<Snapshot> {
+        let folder = self.folder.join(self.next.to_string());
+        self.next += 1;
+        let snapshot = Snapshot { folder, record };
+        if let Err(error) = furnish(&snapshot) {
+            let _swept_later = std::fs::remove_dir_all(&snapshot.folder);
+            return Err(Error::disk(format!("make {}", snapshot.folder.display()))(error));
+        }
+        self.all.insert(snapshot.record.name.clone(), snapshot.clone());
+        Ok(snapshot)
+    }
+
+    /// Finishes an active snapshot under a name of its own. Labels are replaced.
+    pub(crate) fn commit(&mut self, key: &str, name: &str, labels: Labels, usage: Usage) -> Result<()> {
+        let active = self.get(key)?;
+        if active.record.kind != Kind::Active {
+            return Err(Error::Precondition(format!("{key} is not active")));
+        }
+        if name.is_empty() {
+            return Err(Error::Invalid("a snapshot needs a name".to_owned()));
+        }
+        if self.all.contains_key(name) {
+            return Err(Error::Exists(name.to_owned()));
+        }
+        let (name, kind, updated) = (name.to_owned(), Kind::Committed, now());
+        let record = Record { name, kind, labels, updated, usage, ..active.record.clone() };
+        self.replace(key, record)
+    }
+
+    /// Replaces all labels of a snapshot, or with `only` those of these names.
+    pub(crate) fn set_labels(&mut self, name: &str, labels: Labels, only: Option<&[String]>) -> Result<Record> {
+        let mut record = self.get(name)?.record.clone();
+        record.updated = now();
+        match only {
+            None => record.labels = labels,
+            Some(only) => {
+                for name in only {
+                    match labels.get(name) {
+                        Some(value) => record.labels.insert(name.clone(), value.clone()),
+                        None => record.labels.remove(name),
+                    };
+                }
+            }
+        }
+        self.replace(name, record.clone())?;
+        Ok(record)
+    }
+
+    fn replace(&mut self, name: &str, record: Record) -> Result<()> {
+        let folder = self.get(name)?.folder.clone();
+        write(&folder, &record).map_err(Error::disk(format!("write down snapshot {name}")))?;
+        self.all.remove(name);
+        self.all.insert(record.name.clone(), Snapshot { folder, record });
+        Ok(())
+    }
+
+    /// Forgets a snapshot on which nothing lies. Its directory is rubbish then.
+    pub(crate) fn remove(&mut self, name: &str) -> Result<Snapshot> {
+        let snapshot = self.get(name)?.clone();
+        if self.has_children(name) {
+            return Err(Error::Precondition(format!("other snapshots lie on {name}")));
+        }
+        let file = snapshot.folder.join(RECORD);
+        std::fs::remove_file(&file).map_err(Error::disk(format!("remove {}", file.display())))?;
+        self.all.remove(name);
+        Ok(snapshot)
+    }
+
+    /// Whether other snapshots lie on it.
+    pub(crate) fn has_children(&self, name: &str) -> bool {
+        self.all.values().any(|other| other.record.parent == name)
+    }
+}
+
+fn number(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.parse().ok()
+}
+
+/// The record in a directory; `None` if there is none.
+fn read(folder: &Path) -> io::Result<Option<Record>> {
+    let file = match File::open(folder.join(RECORD)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut text = Vec::new();
+    file.take(RECORD_BYTES).read_to_end(&mut text)?;
+    let record: Record = serde_json::from_slice(&text)?;
+    if record.version == VERSION {
+        Ok(Some(record))
+    } else {
+        let problem = format!("the record is of version {}, this program knows {VERSION}", record.version);
+        Err(io::Error::new(io::ErrorKind::InvalidData, problem))
+    }
+}
+
+/// Everything that a snapshot has, its record last.
+fn furnish(snapshot: &Snapshot) -> io::Result<()> {
+    create_private_dir(&snapshot.folder)?;
+    create_private_dir(&snapshot.fs())?;
+    // A container finds it as its root.
+    std::fs::set_permissions(snapshot.fs(), std::fs::Permissions::from_mode(0o755))?;
+    if snapshot.record.kind == Kind::Active {
+        create_private_dir(&snapshot.work())?;
+    }
+    write(&snapshot.folder, &snapshot.record)?;
+    snapshot.folder.parent().map_or(Ok(()), sync)
+}
+
+fn write(folder: &Path, record: &Record) -> io::Result<()> {
+    write_private(&folder.join(RECORD), &serde_json::to_vec(record)?)?;
+    sync(folder)
+}
+
+/// Containerd keeps what it knows of snapshots on the disk as well: what it was told is there must be there after a crash.
+fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}

@@ -1,0 +1,308 @@
+//! [`Snapshots`]: what is done with snapshots, and in which order.
+//!
+//! ```text
+//! Prepare of a layer that is pulled ─► image prepared ─► chain ID right ─► committed, lazy ─► ALREADY_EXISTS: nothing is downloaded
+//!                                            └──── else, with the reason ────┐
+//! Prepare, View ─────────────────────────────────────────────────────────────┴─► record ─► layers below are mounted ─► mounts
+//! ```
+//!
+//! A snapshot is recorded before what lies below it is mounted: so it holds that, and nobody removes it meanwhile.
+
+use std::collections::HashSet;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::FutureExt;
+use parking_lot::Mutex;
+use tarpon_oci::Digest;
+
+use crate::error::{Error, Result};
+use crate::filter::Filters;
+use crate::flights::Flights;
+use crate::images::{Images, Outcome};
+use crate::labels::{self, LAZY, PulledLayer, UNPACKED, pulled_layer};
+use crate::messages::{CommitRequest, CreateRequest, Info, Mount, UpdateRequest};
+use crate::mounts;
+use crate::record::{Kind, Labels, LazyLayers, Usage};
+use crate::records::{Records, Snapshot};
+use crate::usage::usage;
+
+/// All snapshots, and the images below them.
+pub(crate) struct Snapshots {
+    records: Arc<Mutex<Records>>,
+    images: Arc<dyn Images>,
+    preparing: Flights<String, Outcome<Arc<[Digest]>>>,
+    mounting: Flights<PathBuf, Outcome<()>>,
+    /// Options of all overlays.
+    usual: Vec<String>,
+}
+
+impl Snapshots {
+    pub(crate) fn open(root: &Path, images: Arc<dyn Images>) -> Result<Self> {
+        let records = Arc::new(Mutex::new(Records::open(root)?));
+        let usual = mounts::usual_options();
+        Ok(Self { records, images, preparing: Flights::default(), mounting: Flights::default(), usual })
+    }
+
+    /// `Prepare` and `View`.
+    pub(crate) async fn create(&self, kind: Kind, request: CreateRequest) -> Result<Vec<Mount>> {
+        let CreateRequest { key, parent, labels, .. } = request;
+        let mut labels: Labels = labels.into_iter().collect();
+        if let Some(layer) = pulled_layer(&labels).filter(|_| kind == Kind::Active) {
+            match self.create_lazy(layer, &parent, &labels).await {
+                Ok(name) => return Err(Error::Exists(name)),
+                Err(why) => {
+                    tracing::warn!(key, "containerd pulls and unpacks this layer: {why}");
+                    labels = labels::with(labels, UNPACKED, &why);
+                }
+            }
+        }
+        let made = self.change(move |records| records.create(&key, &parent, kind, labels)).await?;
+        match self.furnish(&made).await {
+            Ok(mounts) => Ok(mounts),
+            Err(error) => {
+                if let Err(problem) = self.remove(&made.record.name).await {
+                    tracing::warn!(key = made.record.name, %problem, "a snapshot that failed stays behind");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Commits the layer without its being unpacked; gives the name. Else why not.
+    async fn create_lazy(&self, layer: Outcome<PulledLayer>, parent: &str, labels: &Labels) -> Outcome<String> {
+        let layer = layer?;
+        let name = layer.chain_id.to_string();
+        if self.is_there(&name, parent, labels)? {
+            return Ok(name);
+        }
+        let text = layer.image.to_string();
+        let (images, wanted) = (self.images.clone(), layer.clone());
+        let chain = self.preparing.join(text.clone(), || images.prepare(wanted), Err).await?;
+        let at = chain.iter().position(|id| *id == layer.chain_id).ok_or_else(|| {
+            format!("{text} has no layers with the chain ID {name}: its config is not the one that containerd has")
+        })?;
+        let below = at.checked_sub(1).map(|below| chain[below].to_string()).unwrap_or_default();
+        if below != parent {
+            return Err(format!("it is to lie on {parent:?}, the layers of the image lie on {below:?}"));
+        }
+        let count = at + 1;
+        let told = labels::with(labels.clone(), LAZY, &format!("layers 1 to {count} of {} of {text}", chain.len()));
+        let layers = LazyLayers { image: text, manifest: layer.manifest, count };
+        let (new, parent, labels) = (name.clone(), parent.to_owned(), labels.clone());
+        let made = self.change(move |records| records.create_lazy(&new, &parent, told, layers)).await;
+        match made {
+            Ok(made) => {
+                tracing::info!(name, image = made.record.lazy.map(|lazy| lazy.image), count, "a layer is not pulled");
+                Ok(name)
+            }
+            // Somebody else was faster.
+            Err(Error::Exists(_)) => {
+                self.is_there(&name, &below, &labels)?.then_some(name).ok_or("it is gone".to_owned())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Whether the layer is here already, on the same parent. Else why it cannot be put there, if it cannot.
+    fn is_there(&self, name: &str, parent: &str, labels: &Labels) -> Outcome<bool> {
+        let records = self.records.lock();
+        if let Ok(there) = records.get(name) {
+            // One chain ID, and another blob: what is known of the one need not be so of the other.
+            let is_same = labels::layer(&there.record.labels) == labels::layer(labels);
+            return match (&there.record.lazy, there.record.parent == parent && is_same) {
+                (Some(_), true) => Ok(true),
+                _ => Err(format!("{name} is here already, of another layer or on other layers")),
+            };
+        }
+        if parent.is_empty() {
+            return Ok(false);
+        }
+        match records.get(parent) {
+            Ok(below) if below.record.lazy.is_some() => Ok(false),
+            Ok(_) => Err("the layer below it was unpacked".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Makes a new snapshot usable.
+    async fn furnish(&self, made: &Snapshot) -> Result<Vec<Mount>> {
+        let stack = self.mounted_stack(&made.record.parent).await?;
+        if let Some(top) = stack.first() {
+            // The root of an overlay is that of its upper directory.
+            let (from, to) = (top.fs(), made.fs());
+            let failed = Error::disk(format!("make {} like {}", to.display(), from.display()));
+            self.blocking(move || make_alike(&from, &to).map_err(failed)).await?;
+        }
+        Ok(mounts::mounts(made, &stack, &self.usual))
+    }
+
+    /// What lies below a snapshot with this parent, mounted as far as it is an image's.
+    async fn mounted_stack(&self, parent: &str) -> Result<Vec<Snapshot>> {
+        let stack = self.records.lock().stack(parent)?;
+        if let Some(lowest) = stack.last() {
+            self.mount(lowest).await?;
+        }
+        Ok(stack)
+    }
+
+    /// Mounts layers of an image, unless they are.
+    async fn mount(&self, snapshot: &Snapshot) -> Result<()> {
+        let Some(layers) = snapshot.record.lazy.clone() else { return Ok(()) };
+        let (images, place, text) = (self.images.clone(), snapshot.fs(), layers.image.clone());
+        let mounted = self.mounting.join(place.clone(), || images.mount(layers, place), Err).await;
+        mounted.map_err(|why| Error::Image(format!("mount {text}: {why}")))
+    }
+
+    /// Mounts again what snapshots that are in use lie on.
+    pub(crate) async fn restore(&self) {
+        let mut lowest: Vec<Snapshot> = Vec::new();
+        {
+            let records = self.records.lock();
+            let used = records.all().filter(|snapshot| snapshot.record.kind != Kind::Committed);
+            let stacks = used.filter_map(|snapshot| records.stack(&snapshot.record.parent).ok()?.pop());
+            lowest.extend(stacks.filter(|snapshot| snapshot.record.lazy.is_some()));
+        }
+        let mut seen = HashSet::new();
+        lowest.retain(|snapshot| seen.insert(snapshot.folder.clone()));
+        for snapshot in lowest {
+            if let Err(error) = self.mount(&snapshot).await {
+                tracing::warn!(%error, "not mounted again");
+            }
+        }
+    }
+
+    /// `Mounts`.
+    pub(crate) async fn mounts(&self, key: &str) -> Result<Vec<Mount>> {
+        let snapshot = self.records.lock().get(key)?.clone();
+        if snapshot.record.kind == Kind::Committed {
+            return Err(Error::Precondition(format!(
+                "{key} is committed: only active snapshots and views are mounted"
+            )));
+        }
+        let stack = self.mounted_stack(&snapshot.record.parent).await?;
+        Ok(mounts::mounts(&snapshot, &stack, &self.usual))
+    }
+
+    /// `Commit`.
+    pub(crate) async fn commit(&self, request: CommitRequest) -> Result<()> {
+        let CommitRequest { name, key, labels, parent, .. } = request;
+        let active = self.records.lock().get(&key)?.clone();
+        if !parent.is_empty() && parent != active.record.parent {
+            return Err(Error::Invalid(format!("{key} was made on {:?}, and stays there", active.record.parent)));
+        }
+        let own = active.record.labels.get_key_value(UNPACKED);
+        let own = own.map(|(name, value)| (name.clone(), value.clone()));
+        let labels: Labels = labels.into_iter().chain(own).collect();
+        let used = self.used_by(active.fs()).await?;
+        self.change(move |records| records.commit(&key, &name, labels, used)).await
+    }
+
+    /// `Remove`.
+    pub(crate) async fn remove(&self, name: &str) -> Result<()> {
+        let name = name.to_owned();
+        let removed = self.change(move |records| records.remove(&name)).await?;
+        if removed.record.lazy.is_some() {
+            self.clear(&removed.folder).await;
+        } else {
+            self.delete(&removed.folder).await;
+        }
+        Ok(())
+    }
+
+    /// `Cleanup`: removes what removed snapshots left. What is being made is not seen as such: it has its record or is locked out.
+    pub(crate) async fn clean_up(&self) -> Result<()> {
+        let rubbish = self.change(|records| records.rubbish()).await?;
+        for folder in rubbish {
+            self.clear(&folder).await;
+        }
+        Ok(())
+    }
+
+    /// Removes a directory in which layers may be mounted. If that fails, the next cleanup does it.
+    async fn clear(&self, folder: &Path) {
+        match self.images.unmount(folder.join("fs")).await {
+            Ok(()) => self.delete(folder).await,
+            Err(problem) => tracing::warn!(folder = %folder.display(), "layers stay mounted: {problem}"),
+        }
+    }
+
+    async fn delete(&self, folder: &Path) {
+        let gone = folder.to_owned();
+        let failed = Error::disk(format!("remove {}", folder.display()));
+        let deleted = self.blocking(move || match std::fs::remove_dir_all(&gone) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
+            _ => Ok(()),
+        });
+        if let Err(error) = deleted.await {
+            tracing::warn!(%error, "left for the next cleanup");
+        }
+    }
+
+    /// `Stat`.
+    pub(crate) fn stat(&self, key: &str) -> Result<Info> {
+        self.records.lock().get(key).map(|snapshot| snapshot.record.info())
+    }
+
+    /// `Update`: labels alone can change.
+    pub(crate) async fn update(&self, request: UpdateRequest) -> Result<Info> {
+        let info = request.info.ok_or_else(|| Error::Invalid("which snapshot is meant?".to_owned()))?;
+        let only = match request.update_mask.map(|mask| mask.paths) {
+            None => None,
+            Some(paths) if paths.is_empty() || paths.iter().any(|path| path == "labels") => None,
+            Some(paths) => Some(paths.iter().map(|path| label_of(path)).collect::<Result<Vec<_>>>()?),
+        };
+        let labels = info.labels.into_iter().collect();
+        let record = self.change(move |records| records.set_labels(&info.name, labels, only.as_deref())).await?;
+        Ok(record.info())
+    }
+
+    /// `List`.
+    pub(crate) fn list(&self, filters: &[String]) -> Result<Vec<Info>> {
+        let filters = Filters::parse(filters)?;
+        let records = self.records.lock();
+        Ok(records.all().filter(|snapshot| filters.fit(&snapshot.record)).map(|found| found.record.info()).collect())
+    }
+
+    /// `Usage`. What is mounted of an image takes nothing here: it is in the store, which keeps to a budget of its own.
+    pub(crate) async fn usage(&self, key: &str) -> Result<Usage> {
+        let snapshot = self.records.lock().get(key)?.clone();
+        match snapshot.record.kind {
+            Kind::Active => self.used_by(snapshot.fs()).await,
+            Kind::Committed | Kind::View => Ok(snapshot.record.usage),
+        }
+    }
+
+    async fn used_by(&self, folder: PathBuf) -> Result<Usage> {
+        let failed = Error::disk(format!("measure {}", folder.display()));
+        self.blocking(move || usage(&folder).map_err(failed)).await
+    }
+
+    /// Changes the records, which waits for the disk.
+    async fn change<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Records) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let records = self.records.clone();
+        self.blocking(move || change(&mut records.lock())).await
+    }
+
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let broken = |error: tokio::task::JoinError| Err(Error::Image(error.to_string()));
+        tokio::task::spawn_blocking(work).map(|done| done.unwrap_or_else(broken)).await
+    }
+}
+
+/// The label that a path of an update's mask names.
+fn label_of(path: &str) -> Result<String> {
+    let label = path.strip_prefix("labels.").map(str::to_owned);
+    label.ok_or_else(|| Error::Invalid(format!("{path:?} of a snapshot does not change")))
+}
+
+/// Gives a directory the owner and the mode of another one.
+fn make_alike(from: &Path, to: &Path) -> std::io::Result<()> {
+    let like = std::fs::symlink_metadata(from)?;
+    std::os::unix::fs::chown(to, Some(like.uid()), Some(like.gid()))?;
+    std::fs::set_permissions(to, std::fs::Permissions::from_mode(like.mode() & 0o7777))
+}

@@ -1,0 +1,52 @@
+//! What a directory takes on the disk.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::record::Usage;
+
+/// What `stat` counts blocks in.
+const BLOCK: u64 = 512;
+
+/// Bytes and inodes below and with `folder`; a file with several names counts once. What vanishes meanwhile does not count.
+pub(crate) fn usage(folder: &Path) -> io::Result<Usage> {
+    let mut usage = Usage::default();
+    let mut linked = HashSet::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(path) = open.pop() {
+        let found = match path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            found => found?,
+        };
+        if found.is_dir() {
+            for entry in std::fs::read_dir(&path)? {
+                open.push(entry?.path());
+            }
+        } else if found.nlink() > 1 && !linked.insert((found.dev(), found.ino())) {
+            continue;
+        }
+        usage.size = usage.size.saturating_add(found.blocks().saturating_mul(BLOCK));
+        usage.inodes += 1;
+    }
+    Ok(usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_with_two_names_is_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::create_dir(path("d")).unwrap();
+        std::fs::write(path("d/f"), vec![1; 100_000]).unwrap();
+        std::fs::hard_link(path("d/f"), path("again")).unwrap();
+        std::os::unix::fs::symlink("/nowhere", path("link")).unwrap();
+        let usage = usage(folder.path()).unwrap();
+        assert_eq!(usage.inodes, 4);
+        assert!((100_000..200_000).contains(&usage.size), "{usage:?}");
+    }
+}

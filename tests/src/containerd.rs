@@ -1,0 +1,278 @@
+//! A containerd of a test's own, with tarpon as its snapshotter, in a mount namespace of their own.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use prost::Message;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tonic::client::Grpc;
+use tonic::transport::Endpoint;
+use tonic_prost::ProstCodec;
+
+use crate::real::{self, run};
+use crate::tarpon::{Tarpon, binary};
+
+/// How long a process may take until it answers, or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A namespace with the cgroups that crun wants, until the standard input ends.
+const HOLD: &str = "umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup; echo ready; exec cat";
+
+/// Containerd, tarpon's snapshotter, and the store behind it. Dropped, all of it ends.
+pub struct Containerd {
+    /// The snapshotter's store.
+    pub tarpon: Tarpon,
+    /// Of a short name: paths of sockets have 108 bytes.
+    folder: TempDir,
+    holder: Child,
+    snapshotter: Option<Child>,
+    containerd: Option<Child>,
+}
+
+/// `runtime.v1.PullImageRequest`, as far as it is used here.
+#[derive(Clone, PartialEq, Message)]
+struct PullImage {
+    #[prost(message, optional, tag = "1")]
+    image: Option<ImageSpec>,
+}
+
+/// `runtime.v1.ImageSpec`.
+#[derive(Clone, PartialEq, Message)]
+struct ImageSpec {
+    #[prost(string, tag = "1")]
+    image: String,
+}
+
+/// `runtime.v1.PullImageResponse`, and good enough for the empty `runtime.v1.RemoveImageResponse`.
+#[derive(Clone, PartialEq, Message)]
+struct Pulled {
+    #[prost(string, tag = "1")]
+    image: String,
+}
+
+impl Containerd {
+    /// Why it cannot run here; `None` when it can.
+    pub fn missing() -> Option<String> {
+        let lacking = || {
+            (!real::have(&["containerd", "ctr", "runc", "nsenter", "unshare"]))
+                .then(|| "no containerd or runc".to_owned())
+        };
+        real::missing().or_else(lacking)
+    }
+
+    /// Starts all of it; `options` are the snapshotter's.
+    pub fn start(options: &[&str]) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("tc-").tempdir_in("/tmp")?;
+        let mut holder = Command::new("unshare")
+            .args(["-m", "sh", "-c", HOLD])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start unshare")?;
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().context("no output")?).read_line(&mut line)?;
+        let tarpon = Tarpon::new()?;
+        let mut all = Self { tarpon, folder, holder, snapshotter: None, containerd: None };
+        std::fs::write(all.path("config.toml"), all.config())?;
+        all.start_snapshotter(options)?;
+        all.start_containerd()?;
+        Ok(all)
+    }
+
+    fn config(&self) -> String {
+        let at = |name: &str| self.path(name).display().to_string();
+        format!(
+            r#"
+version = 2
+root = "{}"
+state = "{}"
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+    "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs", "io.containerd.internal.v1.opt"]
+[grpc]
+  address = "{}"
+[proxy_plugins.tarpon]
+  type = "snapshot"
+  address = "{}"
+[plugins."io.containerd.grpc.v1.cri"]
+  disable_apparmor = true
+  disable_cgroup = true
+  stream_server_port = "0"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    conf_dir = "{}"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "tarpon"
+    disable_snapshot_annotations = false
+"#,
+            at("root"),
+            at("state"),
+            at("c.sock"),
+            at("s.sock"),
+            at("cni")
+        )
+    }
+
+    /// A file of the bed.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A command in the namespace.
+    pub fn command(&self, program: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.holder.id())).args(program).stdin(Stdio::null());
+        command.env("TARPON_STORE", self.tarpon.store());
+        command
+    }
+
+    /// A command of tarpon on the snapshotter's store.
+    pub fn tarpon(&self, arguments: &[&str]) -> Result<String> {
+        let program = binary();
+        run(self.command(&[program.to_str().context("an odd path")?]).args(arguments))
+    }
+
+    /// `ctr`, in the namespace of containerd that Kubernetes uses.
+    pub fn ctr(&self, arguments: &[&str]) -> Result<String> {
+        let socket = self.path("c.sock").display().to_string();
+        run(self.command(&["ctr", "-a", &socket, "-n", "k8s.io"]).args(arguments))
+    }
+
+    /// Runs a container to its end; gives what it printed.
+    pub fn run(&self, snapshotter: &str, image: &str, name: &str, program: &[&str]) -> Result<String> {
+        run(&mut self.container(snapshotter, &[], image, name, program))
+    }
+
+    /// The command that runs a container.
+    pub fn container(&self, snapshotter: &str, options: &[&str], image: &str, name: &str, program: &[&str]) -> Command {
+        let at = |name: &str| self.path(name).display().to_string();
+        // Else identifiers would be those of all containerds here. Cgroups are not what runc expects of a whole machine.
+        let own = ["--runc-root", &at("runc"), "--cgroup=", "--cpu-shares=0", "--snapshotter", snapshotter];
+        let mut command = self.command(&["ctr", "-a", &at("c.sock"), "-n", "k8s.io", "run", "--rm"]);
+        command.args(own).args(options).args([image, name]).args(program);
+        command
+    }
+
+    /// Starts the snapshotter.
+    pub fn start_snapshotter(&mut self, options: &[&str]) -> Result<()> {
+        let (address, log) = (
+            self.path("s.sock"),
+            std::fs::File::options().create(true).append(true).open(self.path("snapshotter.log"))?,
+        );
+        let program = binary();
+        let mut command = self.command(&[program.to_str().context("an odd path")?, "snapshotter", "--address"]);
+        self.snapshotter = Some(command.arg(&address).args(options).stdout(log.try_clone()?).stderr(log).spawn()?);
+        self.wait_for(&address)?;
+        // After a failed call containerd waits a while before it connects again.
+        let began = Instant::now();
+        while self.containerd.is_some() && self.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).is_err() {
+            if began.elapsed() > PATIENCE {
+                bail!("containerd does not come back:\n{}", self.logs());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// Ends the snapshotter; with `kill`, at once.
+    pub fn stop_snapshotter(&mut self, kill: bool) -> Result<()> {
+        self.snapshotter.take().map_or(Ok(()), |child| end(child, if kill { Signal::KILL } else { Signal::TERM }))
+    }
+
+    fn start_containerd(&mut self) -> Result<()> {
+        let log = std::fs::File::create(self.path("containerd.log"))?;
+        let config = self.path("config.toml").display().to_string();
+        let mut command = self.command(&["containerd", "--config", &config]);
+        self.containerd = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
+        self.wait_for(&self.path("c.sock"))
+    }
+
+    fn wait_for(&self, socket: &Path) -> Result<()> {
+        let began = Instant::now();
+        while std::os::unix::net::UnixStream::connect(socket).is_err() {
+            if began.elapsed() > PATIENCE {
+                bail!("nobody answers at {}:\n{}", socket.display(), self.logs());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// What both wrote into their logs.
+    pub fn logs(&self) -> String {
+        let mut all = String::new();
+        for name in ["snapshotter.log", "containerd.log"] {
+            let read = std::fs::File::open(self.path(name)).and_then(|mut log| log.read_to_string(&mut all));
+            all.push_str(if read.is_err() { "no log\n" } else { "" });
+        }
+        all
+    }
+
+    /// Pulls an image as the kubelet does.
+    pub fn pull(&self, image: &str) -> Result<()> {
+        self.image_service("PullImage", image)
+    }
+
+    /// Removes an image as the kubelet does.
+    pub fn remove(&self, image: &str) -> Result<()> {
+        self.image_service("RemoveImage", image)
+    }
+
+    fn image_service(&self, method: &str, image: &str) -> Result<()> {
+        let request = PullImage { image: Some(ImageSpec { image: image.to_owned() }) };
+        let address = format!("unix:{}", self.path("c.sock").display());
+        let path = format!("/runtime.v1.ImageService/{method}").parse()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let channel = Endpoint::from_shared(address)?.connect().await?;
+            let mut client = Grpc::new(channel);
+            client.ready().await?;
+            let codec: ProstCodec<PullImage, Pulled> = ProstCodec::default();
+            let answer = client.unary(tonic::Request::new(request), path, codec).await;
+            answer.map(drop).with_context(|| format!("{method} {image}:\n{}", self.logs()))
+        })
+    }
+
+    /// The mounts in the namespace, a line each.
+    pub fn mounts(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(format!("/proc/{}/mountinfo", self.holder.id()))?)
+    }
+}
+
+fn end(mut child: Child, signal: Signal) -> Result<()> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("no process")?;
+    kill_process(pid, signal)?;
+    let began = Instant::now();
+    while child.try_wait()?.is_none() {
+        if began.elapsed() > PATIENCE {
+            child.kill()?;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        for child in [self.containerd.take(), self.snapshotter.take()].into_iter().flatten() {
+            let _ = end(child, Signal::TERM);
+        }
+        let status = self.tarpon(&["status", "--json"]).unwrap_or_default();
+        let mounts: Vec<serde_json::Value> = serde_json::from_str(&status).unwrap_or_default();
+        for mount in mounts.iter().filter_map(|mount| mount["mountpoint"].as_str()) {
+            let _ = self.tarpon(&["umount", mount]);
+        }
+        let servers: HashSet<u64> = mounts.iter().filter_map(|mount| mount["server"].as_u64()).collect();
+        let began = Instant::now();
+        // What a server writes when it ends belongs into the store, which goes with us.
+        while servers.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists()) && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // With its last process the namespace goes, and all mounts in it.
+        drop(self.holder.stdin.take());
+        let _ = self.holder.wait();
+    }
+}
