@@ -1,78 +1,15 @@
-//! Many who want the same image at the same time: it is prepared once, and whoever ends before he is done holds up nobody.
-#![allow(clippy::unwrap_used, reason = "tests")]
+//! Many who prepare the same image at the same time: it is prepared once, and whoever ends before he is done holds up nobody.
 
 use std::sync::Arc;
 
 use futures::future::join_all;
-use tarpon_engine::oci::{Compression, media_type};
-use tarpon_engine::{
-    Access, Engine, EngineOptions, ErrorKind, ImageRequest, IndexChoice, Prepared, Progress, Pull, Result, Silent,
-};
-use tarpon_registry::serve::Contents;
-use tarpon_testkit::layers::{Dialect, EstargzOptions, ImageBuilder, Item, Layer, estargz, tar};
-use tarpon_testkit::registry::{Auth, FakeRegistry, Fault};
-use tarpon_testkit::server::TestServer;
-use tempfile::TempDir;
+use tarpon_engine::{Engine, ErrorKind, ImageRequest, Prepared, Progress, Pull, Result, Silent};
+use tarpon_testkit::registry::Fault;
 use tokio::sync::Notify;
 
-/// How many want it.
-const MANY: usize = 32;
-
-/// A registry with two images, and a store.
-struct Lab {
-    folder: TempDir,
-    registry: TestServer,
-}
+use crate::lab::{Lab, MANY};
 
 impl Lab {
-    async fn new() -> Self {
-        let mut contents = Contents::new();
-        for name in ["app", "other"] {
-            let streamed = tar(&[Item::file("etc/streamed", format!("{name} streamed\n"))], Dialect::Pax);
-            let lazy = [Item::file("etc/lazy", format!("{name} lazy\n"))];
-            let image = ImageBuilder::new()
-                .layer(Layer::plain(&streamed, Compression::Gzip))
-                .layer(estargz(&lazy, EstargzOptions::default()))
-                .build();
-            for (_, blob) in image.blobs() {
-                contents.add_blob(blob);
-            }
-            for tag in ["v1", "v2"] {
-                contents.add_manifest(Some((name, tag)), media_type::OCI_MANIFEST, image.manifest.clone());
-            }
-        }
-        let registry = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
-        Self { folder: tempfile::tempdir().unwrap(), registry }
-    }
-
-    /// An engine of its own, as another process has it.
-    fn engine(&self, store: &str) -> Engine {
-        let store = self.folder.path().join(store);
-        Engine::open(EngineOptions { store, server_command: Vec::new() }).unwrap()
-    }
-
-    fn request(&self, image: &str) -> ImageRequest {
-        let text = format!("{}/{image}", self.registry.host());
-        ImageRequest {
-            source: text.parse().unwrap(),
-            text,
-            platform: "linux/amd64".parse().unwrap(),
-            platform_named: false,
-            pull: Pull::Missing,
-            index: IndexChoice::None,
-            profile: None,
-            access: Access { tls_verify: Some(false), ..Access::default() },
-        }
-    }
-
-    /// Requests that are made for one, and bytes that come.
-    async fn cost_of<T>(&self, work: impl Future<Output = T>) -> (u64, u64, T) {
-        let before = self.registry.stats();
-        let done = work.await;
-        let after = self.registry.stats();
-        (after.requests - before.requests, after.bytes - before.bytes, done)
-    }
-
     /// What one who is alone costs, and what many do who come at once.
     async fn compare(&self, engines: Vec<Engine>, requests: &[ImageRequest]) {
         let alone = self.engine("alone");

@@ -1,0 +1,98 @@
+//! Root file systems of one image, many at once. Needs root and /dev/fuse, and is passed over without.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use futures::future::try_join_all;
+use tarpon_engine::{ErrorKind, Rootfs, RootfsRequest, Server, Silent, Writable};
+use tarpon_testkit::kernel::can_mount;
+
+use crate::lab::{Lab, MANY};
+
+/// On a thread of its own: the server runs on ours.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_of_many_is_its_own_and_goes_when_it_is_closed_or_dropped() {
+    if !can_mount() {
+        return;
+    }
+    let lab = Lab::new().await;
+    let engine = lab.engine("store");
+    let server = Server::start(&engine).await.unwrap();
+    let prepared = engine.prepare(&lab.request("app:v1"), &Silent).await.unwrap();
+    let request = RootfsRequest::default();
+    let all: Vec<Rootfs> = try_join_all((0..MANY).map(|_| server.rootfs(&prepared, &request))).await.unwrap();
+    assert_eq!(all.iter().map(|rootfs| rootfs.path().to_owned()).collect::<HashSet<_>>().len(), MANY);
+    assert_eq!(server.status().len(), MANY);
+    let roots: Vec<_> = all.iter().map(|rootfs| rootfs.path().to_owned()).collect();
+    let read = roots.clone();
+    aside(move || {
+        for (number, root) in read.iter().enumerate() {
+            std::fs::write(root.join("mine"), number.to_string()).unwrap();
+        }
+        for (number, root) in read.iter().enumerate() {
+            assert_eq!(std::fs::read_to_string(root.join("etc/lazy")).unwrap(), "app lazy\n");
+            assert_eq!(std::fs::read_to_string(root.join("etc/streamed")).unwrap(), "app streamed\n");
+            assert_eq!(std::fs::read_to_string(root.join("mine")).unwrap(), number.to_string());
+        }
+    })
+    .await;
+    let mut all = all.into_iter();
+    for rootfs in all.by_ref().take(MANY / 2) {
+        rootfs.close().await.unwrap();
+    }
+    assert_eq!(server.status().len(), MANY / 2);
+    assert!(roots[..MANY / 2].iter().all(|root| !root.exists()));
+    // Where there is no runtime, whoever drops it waits.
+    let dropped = all.collect::<Vec<_>>();
+    std::thread::spawn(move || drop(dropped)).join().unwrap();
+    assert_eq!((server.status().len(), roots.iter().filter(|root| root.exists()).count()), (0, 0));
+    server.stop(true).await;
+    drop(engine);
+    let run = lab.folder.path().join("store/run");
+    assert!(names(&run).iter().all(|name| !name.starts_with("rootfs-")), "{:?}", names(&run));
+    assert!(names(&run.join("mounts")).is_empty(), "no upper is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_is_named_stays_and_what_is_read_only_is_not_written() {
+    if !can_mount() {
+        return;
+    }
+    let lab = Lab::new().await;
+    let engine = lab.engine("store");
+    let server = Server::start(&engine).await.unwrap();
+    let prepared = engine.prepare(&lab.request("app:v1"), &Silent).await.unwrap();
+    let (root, upper) = (lab.folder.path().join("root"), lab.folder.path().join("upper"));
+    std::fs::create_dir(&root).unwrap();
+    let at = |writable| RootfsRequest { directory: Some(root.clone()), writable, ..RootfsRequest::default() };
+    let rootfs = server.rootfs(&prepared, &at(Writable::No)).await.unwrap();
+    assert_eq!(rootfs.path(), root.canonicalize().unwrap());
+    let twice = server.rootfs(&prepared, &at(Writable::No)).await.unwrap_err();
+    assert_eq!(twice.kind, ErrorKind::CannotMount);
+    let made = root.join("made");
+    let refused = aside({
+        let made = made.clone();
+        move || std::fs::write(made, "x").unwrap_err()
+    });
+    assert_eq!(refused.await.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    rootfs.close().await.unwrap();
+
+    let rootfs = server.rootfs(&prepared, &at(Writable::Upper(upper.clone()))).await.unwrap();
+    aside(move || std::fs::write(made, "x").unwrap()).await;
+    // Somebody else unmounts it: that is no error.
+    server.unmount(rootfs.path().to_owned()).await.unwrap();
+    rootfs.close().await.unwrap();
+    assert!(root.is_dir() && upper.join("made").exists());
+    let gone = RootfsRequest { directory: Some(root.join("none")), ..RootfsRequest::default() };
+    assert_eq!(server.rootfs(&prepared, &gone).await.unwrap_err().kind, ErrorKind::NotFound);
+    server.stop(true).await;
+}
