@@ -27,14 +27,13 @@ enum How {
 
 /// The layers of an image as Podman unpacked them, mounted read-only by overlayfs.
 pub(super) fn plain(image: &str) -> Result<Tree> {
-    let tree = Tree { name: "overlayfs", root: machine::folder().join("plain/root"), how: How::Plain };
-    let podman = Podman::new(machine::folder().join("plain/podman"), String::new())?;
+    let tree = Tree { name: "overlayfs", root: machine::folder().join("plain-root"), how: How::Plain };
+    let podman = Podman::new(machine::folder().join("plain-layers"), String::new())?;
     tree.unmount();
-    machine::remove(&machine::folder().join("plain"))?;
+    podman.wipe()?;
     fs::create_dir_all(&tree.root)?;
-    let log = machine::folder().join("plain.log");
     let mut pull = podman.command("pull -q --tls-verify=false \"$IMAGE\"");
-    process::check_logged(pull.env("IMAGE", image), &log)?;
+    process::check_logged(pull.env("IMAGE", image), &machine::folder().join("plain.log"))?;
     let mut inspect = podman
         .command("image inspect --format '{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}' \"$IMAGE\"");
     let output = inspect.env("IMAGE", image).stderr(Stdio::null()).output().context("cannot ask Podman")?;
@@ -51,7 +50,7 @@ fn lowers(said: &str) -> Result<String> {
     match layers[..] {
         [] => bail!("Podman names no layers: {said}"),
         [one] => {
-            let empty = machine::folder().join("plain/empty");
+            let empty = machine::folder().join("plain-empty");
             fs::create_dir_all(&empty)?;
             Ok(format!("{one}:{}", empty.display()))
         }

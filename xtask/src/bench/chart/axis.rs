@@ -54,7 +54,7 @@ pub(super) struct Axis {
 }
 
 /// Values further apart than this would be a point and a wall on an axis that is linear.
-const FAR_APART: f64 = 40.0;
+const FAR_APART: f64 = 25.0;
 
 impl Axis {
     /// An axis that holds all values: linear from zero, or logarithmic if they are far apart.

@@ -27,13 +27,19 @@ const STREAMED: u64 = 1024 * MIB;
 pub(super) fn run(setting: &Setting<'_>, axis: Axis, log: &mut Log) -> Result<()> {
     for &size in axis.sizes(setting.args.quick) {
         for (system, image) in forms(setting, axis, size)? {
-            for number in 1..=setting.runs {
+            for number in 1..=runs(setting, axis, size) {
                 let line = one(setting, &image).with_context(|| format!("{} {size}, {system}", axis.name()))?;
                 told(log, axis, size, system, number, line)?;
             }
         }
     }
     Ok(())
+}
+
+/// The largest images take minutes, and are mounted once.
+fn runs(setting: &Setting<'_>, axis: Axis, size: u64) -> u32 {
+    let is_largest = axis.sizes(false).last() == Some(&size);
+    if is_largest && axis != Axis::Layers { 1 } else { setting.runs }
 }
 
 /// The images of a size, and how they are mounted.
@@ -79,6 +85,7 @@ pub(super) fn on_store(setting: &Setting<'_>) -> Command {
 /// An empty store, and nothing mounted from an earlier one.
 pub(super) fn fresh_store(setting: &Setting<'_>) -> Result<PathBuf> {
     if store().exists() {
+        remove_containers(setting)?;
         let server = machine::server(&setting.tarpon, &store());
         let mut unmount = on_store(setting);
         unmount.args(["umount", "--all"]);
@@ -88,6 +95,18 @@ pub(super) fn fresh_store(setting: &Setting<'_>) -> Result<PathBuf> {
     machine::remove(&store())?;
     fs::create_dir_all(store())?;
     Ok(store())
+}
+
+/// Ends the containers that a run left which failed.
+fn remove_containers(setting: &Setting<'_>) -> Result<()> {
+    let listed = on_store(setting).args(["ps", "-a", "--names"]).stderr(Stdio::null()).output();
+    let listed = listed.context("cannot list the containers")?;
+    for name in String::from_utf8_lossy(&listed.stdout).lines() {
+        let mut remove = on_store(setting);
+        remove.args(["rm", "--force", name]);
+        machine::quietly(remove);
+    }
+    Ok(())
 }
 
 /// Mounts an image for the first time, looks at the server, and mounts it once more.

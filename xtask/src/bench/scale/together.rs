@@ -11,11 +11,14 @@ use anyhow::{Context, Result, bail};
 /// How long all of them may take to be up, and to end.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// How long they may take to end when something has failed.
+const PARTING: Duration = Duration::from_secs(20);
+
 /// For `/bin/sh -c` in a container, behind what it is there for.
 pub(super) const WAIT: &str = "echo tarpon-bench-up; read end || true";
 const UP: &str = "tarpon-bench-up";
 
-/// The commands that are up. Dropped, they are killed.
+/// The commands that are up. Dropped, they are ended.
 pub(super) struct Together {
     children: Vec<Child>,
     /// From the first start until the last of them was up.
@@ -59,13 +62,17 @@ impl Together {
 
     /// Lets them end, and waits for it; how long that took.
     pub(super) fn end(mut self) -> Result<Duration> {
+        self.wait(PATIENCE)
+    }
+
+    fn wait(&mut self, patience: Duration) -> Result<Duration> {
         let began = Instant::now();
         for child in &mut self.children {
             drop(child.stdin.take());
         }
         for child in &mut self.children {
             while child.try_wait()?.is_none() {
-                if began.elapsed() > PATIENCE {
+                if began.elapsed() > patience {
                     bail!("process {} does not end", child.id());
                 }
                 thread::sleep(Duration::from_millis(1));
@@ -77,8 +84,9 @@ impl Together {
 
 impl Drop for Together {
     fn drop(&mut self) {
-        for child in &mut self.children {
-            if let Ok(None) = child.try_wait() {
+        // Those that are up end by themselves, and take their containers along.
+        if self.wait(PARTING).is_err() {
+            for child in &mut self.children {
                 child.kill().ok();
                 child.wait().ok();
             }
