@@ -16,7 +16,8 @@ Examples:
   tarpon recover
   tarpon recover --json
 
-Programs that had files open in a mount whose server died must be started again, and so must containers.";
+Programs that had files open in a mount whose server died must be started again, and so must
+containers.";
 
 /// Mount again what a dead server left
 ///

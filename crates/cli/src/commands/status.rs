@@ -24,8 +24,8 @@ FETCHED, in JSON fetched_bytes, is what came over the wire for this mount, token
 included. The counters in JSON, and which of them are shown of one mount, are the image's, since
 the server loaded it: their bytes_fetched is file data alone. `tarpon why` explains them.
 
-\"source lost\", in JSON alive: false with a container: the server died while that container ran. It goes on
-with what is local; the rest it can read when it was started anew.";
+\"source lost\", in JSON alive: false with a container: the server died while that container ran. It
+goes on with what is local; the rest it can read when it was started anew.";
 
 /// Show what is mounted and what was fetched for it
 #[derive(Debug, Args)]

@@ -16,8 +16,9 @@ Examples:
   tarpon ps -a           all, with those that have ended
   tarpon rm $(tarpon ps -a --names)
 
-A container whose tarpon was killed is \"lost\": `tarpon stop` or `tarpon rm -f` ends what is left of it. One
-with \"source lost\" goes on, with what is local: the server that fetched for it was killed. Start it anew.";
+A container whose tarpon was killed is \"lost\": `tarpon stop` or `tarpon rm -f` ends what is left of
+it. One with \"source lost\" goes on with what is local: the server that fetched for it was killed.
+Start it anew.";
 
 /// Characters of a command that are shown.
 const COMMAND: usize = 40;
