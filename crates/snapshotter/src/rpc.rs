@@ -88,6 +88,7 @@ struct Unary<F>(Option<F>);
 
 impl<M, R, F, D> UnaryService<M> for Unary<F>
 where
+    R: Send + 'static,
     F: FnOnce(M) -> D,
     D: Future<Output = Result<R>> + Send + 'static,
 {
@@ -96,7 +97,13 @@ where
 
     fn call(&mut self, request: Request<M>) -> Self::Future {
         match self.0.take() {
-            Some(method) => method(request.into_inner()).map(|done| Ok(Response::new(done?))).boxed(),
+            // What was begun comes to its end, also if nobody waits for it any more: else a snapshot could be left half made.
+            Some(method) => tokio::spawn(method(request.into_inner()))
+                .map(|done| match done {
+                    Ok(done) => Ok(Response::new(done?)),
+                    Err(broken) => Err(Status::internal(broken.to_string())),
+                })
+                .boxed(),
             None => async { Err(Status::internal("called twice")) }.boxed(),
         }
     }

@@ -16,12 +16,9 @@ pub(crate) fn usage(folder: &Path) -> io::Result<Usage> {
     let mut linked = HashSet::new();
     let mut open = vec![folder.to_owned()];
     while let Some(path) = open.pop() {
-        let found = match path.symlink_metadata() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            found => found?,
-        };
+        let Some(found) = unless_gone(path.symlink_metadata())? else { continue };
         if found.is_dir() {
-            for entry in std::fs::read_dir(&path)? {
+            for entry in unless_gone(std::fs::read_dir(&path))?.into_iter().flatten() {
                 open.push(entry?.path());
             }
         } else if found.nlink() > 1 && !linked.insert((found.dev(), found.ino())) {
@@ -31,6 +28,13 @@ pub(crate) fn usage(folder: &Path) -> io::Result<Usage> {
         usage.inodes += 1;
     }
     Ok(usage)
+}
+
+fn unless_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 #[cfg(test)]

@@ -237,7 +237,7 @@ impl Client {
             .map_err(|error| failed(error.to_string()))?;
         let ready = wait_until_ready(&mut child, STARTING).map_err(failed);
         // Whoever lives longer than the server takes note of its end, so that nothing of it stays in the table of processes.
-        std::thread::spawn(move || child.wait());
+        let _unnoticed = std::thread::Builder::new().spawn(move || child.wait());
         ready
     }
 }
