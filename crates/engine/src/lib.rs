@@ -61,8 +61,8 @@ pub use podman::{PodmanImage, PodmanNames, PodmanVersion, PodmanWish, Setup, gua
 pub use prepare::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
-    Access, Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, MountAccount, MountRequest,
-    MountStatus, Request, Response,
+    Access, Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, MountAccount,
+    MountRequest, MountStatus, Request, Response,
 };
 pub use record::{RecordRequest, Recorded, Until};
 pub use run::{

@@ -118,8 +118,14 @@ enum What {
 enum Place {
     Root,
     /// A directory with this number, or a file in it.
-    Own { directory: u64, file: u64 },
-    Diff { number: u64, node: NodeId },
+    Own {
+        directory: u64,
+        file: u64,
+    },
+    Diff {
+        number: u64,
+        node: NodeId,
+    },
 }
 
 fn place(node: NodeId) -> Place {
@@ -344,9 +350,7 @@ impl Operations for LayerStoreFs {
     fn content(&self, node: NodeId) -> Result<Content, Errno> {
         match place(node) {
             Place::Diff { number, node } => self.diff(number)?.content(node),
-            Place::Own { file: INFO | BLOB, .. } => {
-                Ok(Content { object: None, size: self.attributes(node)?.size })
-            }
+            Place::Own { file: INFO | BLOB, .. } => Ok(Content { object: None, size: self.attributes(node)?.size }),
             _ => Err(Errno::IsADirectory),
         }
     }

@@ -171,7 +171,8 @@ fn build(
     }
     let ids = layer_ids(manifest, config, layers, indexes).map_err(refused)?;
     let mut file = File::default();
-    let mut forms = Forms { version: VERSION, layers: Vec::new(), names_below: Vec::new(), hidden: (0, 0), has_each: each };
+    let mut forms =
+        Forms { version: VERSION, layers: Vec::new(), names_below: Vec::new(), hidden: (0, 0), has_each: each };
     let mut objects: BTreeMap<ObjectId, Object> = BTreeMap::new();
     let merge_up_to = |count: usize| merge(&indexes[..count]).map_err(|error| refused(error.to_string()));
     let mut below = merge_up_to(0)?;
@@ -363,7 +364,8 @@ mod tests {
         });
         let layers = layers.collect();
         let hidden = file.put(b"table");
-        file.finish(Forms { version: VERSION, layers, names_below: vec![b"old".to_vec()], hidden, has_each: true }).unwrap()
+        file.finish(Forms { version: VERSION, layers, names_below: vec![b"old".to_vec()], hidden, has_each: true })
+            .unwrap()
     }
 
     #[test]

@@ -72,7 +72,12 @@ async fn prepare(engine: &Engine, ask: Ask) -> Result<Offer> {
 }
 
 /// Has the image prepared by another process, which has time until `until`.
-pub(crate) fn ask(server_command: &[OsString], image: &Reference, access: &Access, until: Instant) -> io::Result<Offer> {
+pub(crate) fn ask(
+    server_command: &[OsString],
+    image: &Reference,
+    access: &Access,
+    until: Instant,
+) -> io::Result<Offer> {
     let (program, arguments) = server_command.split_first().ok_or_else(|| io::Error::other("no program for it"))?;
     let mut command = Command::new(program);
     command.args(arguments).arg("--offer").current_dir("/");

@@ -54,7 +54,9 @@ impl Layers {
 ///
 /// Podman does not say how it asks registries, so that is said here, and counts for all images.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  tarpon podman layers start\n  tarpon podman layers start --authfile /etc/tarpon/auth.json")]
+#[command(
+    after_help = "Examples:\n  tarpon podman layers start\n  tarpon podman layers start --authfile /etc/tarpon/auth.json"
+)]
 struct Start {
     /// Tell Podman the diffIDs that images claim of their layers, as other layer stores do, so that it can push and save them. Podman up to 5.0
     /// takes layers of other images for the same if these have the same diffIDs: an image that lies changes others. So these images are
@@ -99,7 +101,9 @@ impl Stop {
 
 /// List the images of which Podman has layers, and what it had to pull itself
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  tarpon podman layers ls\n  tarpon podman layers ls --json | jq -r '.[].fallbacks[]'")]
+#[command(
+    after_help = "Examples:\n  tarpon podman layers ls\n  tarpon podman layers ls --json | jq -r '.[].fallbacks[]'"
+)]
 struct Ls {
     /// Print as JSON
     #[arg(long)]

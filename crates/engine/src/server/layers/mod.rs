@@ -187,7 +187,8 @@ impl LayerShelf {
     /// [`ErrorKind::CannotMount`] if Podman has images with layers that are here, unless `force`.
     pub(super) fn stop(&self, mountpoint: &Path, force: bool) -> Result<()> {
         let _changing = self.changing.lock();
-        let used = self.state.read().images.iter().find(|entry| entry.uses() > 0).map(|entry| entry.request.image.clone());
+        let used =
+            self.state.read().images.iter().find(|entry| entry.uses() > 0).map(|entry| entry.request.image.clone());
         if mountpoint != self.folder {
             let cause = "Podman has it: it goes when Podman lets go of it";
             return Err(Error::new(ErrorKind::CannotMount, "remove the image", cause).hint("podman rmi"));

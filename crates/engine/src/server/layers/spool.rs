@@ -161,7 +161,10 @@ async fn download(
             hasher.update(&piece);
             let (into, length) = (file.clone(), piece.len() as u64);
             let written = tokio::task::spawn_blocking(move || into.write_all_at(&piece, at));
-            written.map(|done| done.map_err(std::io::Error::other).flatten()).await.map_err(|error| error.to_string())?;
+            written
+                .map(|done| done.map_err(std::io::Error::other).flatten())
+                .await
+                .map_err(|error| error.to_string())?;
             at += length;
             told.send_replace(Here::Bytes(at));
         }

@@ -14,7 +14,8 @@ impl LayerShelf {
         let (alive, settings, images) = {
             let state = self.state.read();
             let alive = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
-            let images: Vec<_> = state.images.iter().map(|entry| (entry.request.clone(), entry.image.clone())).collect();
+            let images: Vec<_> =
+                state.images.iter().map(|entry| (entry.request.clone(), entry.image.clone())).collect();
             (alive, state.settings.clone(), images)
         };
         // Neither is anything read from the disk under it.

@@ -34,11 +34,7 @@ impl Lab {
             for (_, blob) in image.blobs() {
                 contents.add_blob(blob);
             }
-            contents.add_manifest(
-                Some(("app", tag)),
-                tarpon_oci::media_type::OCI_MANIFEST,
-                image.manifest.clone(),
-            );
+            contents.add_manifest(Some(("app", tag)), tarpon_oci::media_type::OCI_MANIFEST, image.manifest.clone());
         }
         let server = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -218,7 +214,8 @@ async fn a_layer_is_found_by_the_digest_of_its_table_of_contents_and_its_blob_ca
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_with_a_layer_that_would_have_to_be_streamed_is_refused_and_nothing_is_fetched() {
-    let plain = tarpon_testkit::layers::tar(&[Item::file("f", b"x".repeat(100_000))], tarpon_testkit::layers::Dialect::Pax);
+    let plain =
+        tarpon_testkit::layers::tar(&[Item::file("f", b"x".repeat(100_000))], tarpon_testkit::layers::Dialect::Pax);
     let plain = Layer::plain(&plain, tarpon_oci::Compression::Gzip);
     let image = ImageBuilder::new().layer(lazy("base")).layer(plain).build();
     let lab = Lab::new(&[("v1", &image)]).await;
