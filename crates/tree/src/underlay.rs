@@ -19,13 +19,10 @@ pub fn underlay(layer: &LayerIndex, root: Attributes) -> LayerIndex {
     let mut paths: Vec<LayerPath> = Vec::new();
     for entry in &layer.entries {
         let Some((parent, _)) = entry.path.split_last() else { continue };
-        match entry.node {
-            // A directory with something in it: the layer may make one of that name anew, which then has to hide what is below.
-            Node::Whiteout => {
-                paths.extend([inside(entry.path.as_bytes(), FILLER), inside(parent, SURVIVOR)].into_iter().flatten())
-            }
-            Node::Opaque => paths.extend(inside(entry.path.as_bytes(), FILLER)),
-            _ => {}
+        if matches!(entry.node, Node::Whiteout | Node::Opaque) {
+            // A directory with something in it, also for a whiteout: the layer may make one of that name anew, which then has to
+            // hide what is below.
+            paths.extend([inside(entry.path.as_bytes(), FILLER), inside(parent, SURVIVOR)].into_iter().flatten());
         }
     }
     paths.sort_unstable();

@@ -121,6 +121,8 @@ fn a_layer_by_itself_hides_what_lies_below_directories_that_it_makes_anew() {
         assert_eq!(by_itself(only), ["d /", "D /a", "f /a/f"]);
     }
     assert_eq!(by_itself(layer([opaque("a/b")])), ["d /", "d /a", "D /a/b"], "also one that it does not list");
+    let listed = layer([dir("a"), opaque("a/b"), dir("a/b"), file("a/b/f", "1")]);
+    assert_eq!(by_itself(listed), ["d /", "d /a", "D /a/b", "f /a/b/f"], "not the one that it lies in");
     assert_eq!(by_itself(layer([opaque(""), file("f", "1")])), ["d /", "f /f"]);
 }
 

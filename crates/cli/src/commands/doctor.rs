@@ -4,7 +4,7 @@ mod distribution;
 
 use clap::Args;
 use serde::Serialize;
-use tarpon_engine::Capability;
+use tarpon_engine::{Capability, PodmanVersion};
 
 use super::session::{Session, runtime};
 use crate::cli::Global;
@@ -64,7 +64,8 @@ impl Doctor {
             .doing(|| format!("cannot write to the store {}", store.folder().display()))?;
         let runtime = runtime()?;
         let capabilities = tarpon_engine::probe(&scratch, runtime.handle().clone());
-        let report = report(escape(store.folder().as_os_str().as_encoded_bytes()), &capabilities, is_root());
+        let mut report = report(escape(store.folder().as_os_str().as_encoded_bytes()), &capabilities, is_root());
+        report.checks.extend(PodmanVersion::installed().map(podman_layers));
         if self.json {
             output::json(&report)?;
         } else {
@@ -98,6 +99,18 @@ fn report(store: String, capabilities: &[Capability], root: bool) -> Report {
         mend: capability.found.as_ref().err().and_then(|why| mend(capability.name, why, root)),
     });
     Report { store, modes, checks: checks.collect() }
+}
+
+/// Whether this Podman can use a store of layers.
+fn podman_layers(version: PodmanVersion) -> Check {
+    let problem = version.problem_with_layers();
+    Check {
+        name: "Podman's layer store".to_owned(),
+        needed_for: "lazy podman pull".to_owned(),
+        works: problem.is_none(),
+        found: problem.unwrap_or_else(|| format!("Podman {version}")),
+        mend: None,
+    }
 }
 
 /// The command that mends what is missing, where there is one.

@@ -63,8 +63,12 @@ fn help_of_every_cache_subcommand() {
 
 #[test]
 fn help_of_every_podman_subcommand() {
-    for subcommand in ["add", "rm", "ls", "setup"] {
+    for subcommand in ["add", "rm", "ls", "setup", "layers"] {
         insta::assert_snapshot!(format!("help_of_podman_{subcommand}"), help(&["podman", subcommand, "--help"]));
+    }
+    for subcommand in ["start", "stop", "ls"] {
+        let name = format!("help_of_podman_layers_{subcommand}");
+        insta::assert_snapshot!(name, help(&["podman", "layers", subcommand, "--help"]));
     }
 }
 

@@ -59,12 +59,15 @@ impl Setup {
             session.engine().may_show_to_podman().doing(|| "cannot serve layers to Podman")?;
         }
         let done = session.engine().podman_setup(&file, layers, self.undo).map_err(Failure::from)?;
-        if layers && !is_served(&session)? {
-            let started = session.engine().podman_layers_start(auth_only(), DiffIds::default());
-            started.doing(|| "cannot serve layers to Podman")?;
-        } else if !self.undo {
+        if !self.undo {
             // What was shown before the machine was started anew is shown again.
-            session.client().recover().doing(|| "cannot start the server")?;
+            let mounts = session.client().recover().doing(|| "cannot start the server")?;
+            // Layers that are served are served in the way that was asked for.
+            if layers && !mounts.iter().any(|mount| mount.alive && mount.layers.is_some()) {
+                let access = Access { authfiles: auth_files(), ..Access::default() };
+                let started = session.engine().podman_layers_start(access, DiffIds::default());
+                started.doing(|| "cannot serve layers to Podman")?;
+            }
         }
         if global.quiet {
             return Ok(());
@@ -93,14 +96,4 @@ impl Setup {
         }
         Ok(())
     }
-}
-
-/// Whether layers are served: then in the way that was asked for.
-fn is_served(session: &Session) -> Result<bool> {
-    let layers = session.engine().podman_layers().doing(|| "cannot look for the store of layers")?;
-    Ok(layers.iter().any(|mount| mount.alive))
-}
-
-fn auth_only() -> Access {
-    Access { authfiles: auth_files(), ..Access::default() }
 }

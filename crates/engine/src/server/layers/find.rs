@@ -90,10 +90,11 @@ impl LayerShelf {
             let looking = {
                 let mut under_way = self.finding.under_way.lock();
                 let begin = || {
-                    let (me, image) = (self.clone(), image.clone());
-                    // A task of its own: whoever asked first may be gone before the others.
-                    let task = self.runtime.spawn(async move { me.look_up(image).await });
-                    task.map(drop).boxed().shared()
+                    // A task of its own: a panic in it is the end of nothing else.
+                    let (me, of) = (self.clone(), image.clone());
+                    let task = self.runtime.spawn(async move { me.look_up(of).await });
+                    let (me, of) = (self.clone(), image.clone());
+                    task.map(move |_| drop(me.finding.under_way.lock().remove(&of))).boxed().shared()
                 };
                 under_way.entry(image.clone()).or_insert_with(begin).clone()
             };
@@ -126,7 +127,6 @@ impl LayerShelf {
             _ => Some(late()),
         };
         self.finding.note(&image, problem);
-        self.finding.under_way.lock().remove(&image);
     }
 
     /// Has the image prepared, and shows it. Blocks, until `until` at the longest.
