@@ -34,7 +34,7 @@ const BACKOFF: Duration = Duration::from_millis(100);
 
 /// Threads that handle requests. They wait for the most part; layers are decoded in threads of their own.
 const WORKERS: usize = 2;
-/// Threads that may block at the same time: one for each call and listener, and the rest for decoding and writing, which memory limits.
+/// Threads that may block at the same time: one for each call, stop, recording and listener (64), and the rest for decoding and writing.
 const BLOCKING_THREADS: usize = 96;
 
 /// The running API. Dropped, it is cut off.
@@ -43,7 +43,8 @@ pub(crate) struct Api {
     /// None once it has ended.
     runtime: Option<Runtime>,
     accepting: JoinHandle<()>,
-    _socket: Arc<Socket>,
+    /// None once nobody is to come any more.
+    socket: Option<Socket>,
 }
 
 impl Api {
@@ -71,12 +72,13 @@ impl Api {
         let (router, stopping) = (api::router(state.clone()), state.stopping.subscribe());
         runtime.spawn(state.clone().tell_mounts());
         let accepting = runtime.spawn(accept(listener, router, stopping));
-        Ok(Self { state, runtime: Some(runtime), accepting, _socket: Arc::new(socket) })
+        Ok(Self { state, runtime: Some(runtime), accepting, socket: Some(socket) })
     }
 
     /// Accepts nobody any more, and gives those who are being answered some time.
     pub(crate) async fn stop(mut self) {
         self.state.stopping.send_replace(true);
+        drop(self.socket.take());
         let state = self.state.clone();
         let ended = async { futures::join!(&mut self.accepting, state.jobs.cancel_all()) };
         if tokio::time::timeout(DRAIN, ended).await.is_err() {

@@ -28,6 +28,7 @@ mod systemd;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -53,6 +54,8 @@ pub struct Options {
     pub metrics: Option<SocketAddr>,
     /// The command line that keeps containers ([`tarpon_engine::RunRequest::keeper_command`]).
     pub keeper_command: Vec<OsString>,
+    /// The OCI runtime, where a request names none and it is not the one that is found.
+    pub runtime: Option<PathBuf>,
 }
 
 /// A running daemon.
@@ -68,10 +71,10 @@ impl Daemon {
     /// # Errors
     /// Another process serves the store, or it cannot listen.
     pub async fn start(engine: Engine, options: Options) -> Result<Self> {
-        let Options { socket, metrics, keeper_command } = options;
+        let Options { socket, metrics, keeper_command, runtime } = options;
         let server = start_for_good(&engine).await?;
         let place = socket.place();
-        let state = State::new(engine.clone(), server.observer(), keeper_command);
+        let state = State::new(engine.clone(), server.observer(), keeper_command, runtime);
         let told = metrics.map_or(Ok(()), |address| server.tell_metrics(address));
         match told.and_then(|()| Api::start(state, socket)) {
             Ok(api) => {

@@ -37,7 +37,7 @@ impl Socket {
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| {
             Error::new(ErrorKind::Other, format!("listen at {}", path.display()), error)
-                .hint("another place: --listen unix:///PATH")
+                .hint("if that is a daemon of another store, name another place: --listen unix:///PATH")
         };
         let mut handed = ListenFd::from_env();
         let listener = if handed.len() == 0 { None } else { handed.take_unix_listener(0).map_err(failed)? };

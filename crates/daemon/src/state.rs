@@ -1,6 +1,7 @@
 //! What all requests share: the engine, who is doing what, and how much of it at once.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::api::{Failure, ImageWish};
 use crate::feed::{Feed, What};
 use crate::flag;
 use crate::flights::Flights;
-use crate::gates::Gates;
+use crate::gates::{Gates, Place};
 use crate::jobs::Jobs;
 use crate::progress::Told;
 
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) observer: Observer,
     pub(crate) keeper_command: Vec<OsString>,
+    /// The OCI runtime where a request names none.
+    pub(crate) runtime: Option<PathBuf>,
     pub(crate) feed: Arc<Feed>,
     pub(crate) gates: Gates,
     pub(crate) jobs: Jobs,
@@ -52,11 +55,17 @@ impl std::ops::Deref for State {
 }
 
 impl State {
-    pub(crate) fn new(engine: Engine, observer: Observer, keeper_command: Vec<OsString>) -> Self {
+    pub(crate) fn new(
+        engine: Engine,
+        observer: Observer,
+        keeper_command: Vec<OsString>,
+        runtime: Option<PathBuf>,
+    ) -> Self {
         Self(Arc::new(Shared {
             engine,
             observer,
             keeper_command,
+            runtime,
             feed: Arc::default(),
             gates: Gates::default(),
             jobs: Jobs::default(),
@@ -66,12 +75,21 @@ impl State {
         }))
     }
 
-    /// Calls the engine where it may block. What was begun is done to its end, whether anybody still waits or not.
+    /// Calls the engine where it may block, for a moment as a rule. What was begun is done to its end, whether anybody still waits or not.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Engine) -> tarpon_engine::Result<T> + Send + 'static,
     ) -> Result<T, Failure> {
-        let place = self.gates.call().await;
+        let place = self.gates.call().await?;
+        self.call_from(place, call).await
+    }
+
+    /// The same, in a place that was found already.
+    pub(crate) async fn call_from<T: Send + 'static>(
+        &self,
+        place: Place,
+        call: impl FnOnce(&Engine) -> tarpon_engine::Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
         let engine = self.engine.clone();
         let called = tokio::task::spawn_blocking(move || {
             let _until_done = place;

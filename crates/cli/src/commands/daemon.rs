@@ -40,6 +40,9 @@ pub(crate) struct Daemon {
     /// Tell metrics at http://ADDR/metrics, in the format of Prometheus: PORT (of 127.0.0.1) or IP:PORT
     #[arg(long, value_name = "ADDR", env = "TARPON_METRICS", value_parser = address)]
     metrics: Option<SocketAddr>,
+    /// The OCI runtime where a request names none [default: crun or runc, whichever works here]
+    #[arg(long, value_name = "PROGRAM", env = "TARPON_RUNTIME")]
+    runtime: Option<PathBuf>,
 }
 
 fn place(text: &str) -> std::result::Result<PathBuf, String> {
@@ -57,7 +60,8 @@ impl Daemon {
         };
         let socket = socket.doing(doing)?;
         let session = Session::open(global)?;
-        let options = Options { socket, metrics: self.metrics, keeper_command: session.keeper_command()? };
+        let keeper_command = session.keeper_command()?;
+        let options = Options { socket, metrics: self.metrics, keeper_command, runtime: self.runtime.clone() };
         runtime()?.block_on(async {
             let mut daemon = tarpon_daemon::Daemon::start(session.engine().clone(), options).await.doing(doing)?;
             daemon.until_told().await;

@@ -75,7 +75,7 @@ pub(super) async fn stats(With(state): With<State>) -> Result<Answer<Stats>, Fai
     (status = "default", description = "They do not", body = Failure),
 ))]
 pub(super) async fn health(With(state): With<State>) -> Result<Answer<Health>, Failure> {
-    state.call(|engine| engine.mounts()).await?;
+    state.call(|engine| engine.client().status()).await?.ok_or_else(ending)?;
     Ok(found(Health { status: "ok" }))
 }
 

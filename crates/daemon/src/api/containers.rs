@@ -219,7 +219,7 @@ impl RunWish {
             detach: true,
             input: self.input,
             stop_signal: self.stop_signal,
-            runtime: self.runtime,
+            runtime: self.runtime.or_else(|| state.runtime.clone()),
             keeper_command: state.keeper_command.clone(),
         })
     }
@@ -395,7 +395,8 @@ pub(super) async fn stop(
         Some(0) => Duration::ZERO,
         other => patience(Some(other.unwrap_or(STOPPING)))?,
     };
-    state.call(move |engine| engine.stop_container(&name, patience)).await?;
+    let place = state.gates.stop()?;
+    state.call_from(place, move |engine| engine.stop_container(&name, patience)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

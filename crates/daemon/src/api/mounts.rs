@@ -44,6 +44,8 @@ pub(super) struct Mount {
     alive: bool,
     /// Why it is not.
     problem: Option<String>,
+    /// Whether it was mounted again without the credentials that it had, which are written nowhere.
+    credentials_lost: bool,
     /// Compressed bytes of all layers.
     image_bytes: u64,
     /// Bytes that came over the wire since it was mounted.
@@ -122,6 +124,7 @@ impl From<MountStatus> for Mount {
             upper,
             alive: status.alive,
             problem: status.problem,
+            credentials_lost: status.credentials_lost,
             image_bytes: status.image_bytes,
             fetched_bytes: status.fetched_bytes,
             requests: status.requests,

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use regex::bytes::Regex;
 use serde::Deserialize;
-use tarpon_engine::{DEFAULT_PROFILE, RecordRequest, Until};
+use tarpon_engine::{DEFAULT_PROFILE, Pull, RecordRequest, Until};
 use utoipa::ToSchema;
 
 use super::Failure;
@@ -20,7 +20,7 @@ use super::images::finish;
 use super::said::{Said, patience};
 use crate::jobs::{Entry, Job, Kind, Outcome};
 use crate::progress::Told;
-use crate::state::State;
+use crate::state::{For, State};
 
 /// How long a recording that was told to stop may take until its container is gone: it has ten seconds itself.
 const STOPPING: Duration = Duration::from_secs(60);
@@ -79,6 +79,7 @@ pub(super) async fn record(With(state): With<State>, Said(wish): Said<RecordWish
     let (until, patience) = (wish.until()?, patience(wish.timeout_seconds)?);
     let image = ImageWish::new(wish.image, wish.image_options);
     let request = image.request()?;
+    let place = state.gates.record()?;
     let entry = state.jobs.begin(Kind::Recording, image.image.clone())?;
     let request = RecordRequest {
         profile: image.profile().unwrap_or_else(|| DEFAULT_PROFILE.to_owned()),
@@ -88,20 +89,32 @@ pub(super) async fn record(With(state): With<State>, Said(wish): Said<RecordWish
         until,
         enough: entry.enough.clone(),
         patience,
-        runtime: wish.runtime,
+        runtime: wish.runtime.or_else(|| state.runtime.clone()),
         to_stderr: true,
     };
     let job = entry.job();
     tokio::spawn(async move {
-        let outcome = recorded(&state, &entry, &request).await;
+        let _until_done = place;
+        let outcome = recorded(&state, &entry, image, request).await;
         finish(&state, &entry, outcome);
     });
     Ok(Answer(StatusCode::ACCEPTED, job))
 }
 
-async fn recorded(state: &State, entry: &Arc<Entry>, request: &RecordRequest) -> Result<Outcome, Failure> {
+async fn recorded(
+    state: &State,
+    entry: &Entry,
+    image: ImageWish,
+    mut request: RecordRequest,
+) -> Result<Outcome, Failure> {
+    // With those who want the same, and in its turn.
+    tokio::select! {
+        prepared = state.prepare(image, For::Later, request.patience) => drop(prepared?),
+        () = entry.cancelled() => return Err(Failure::cancelled("record")),
+    }
+    request.image.pull = Pull::Missing;
     let progress = Told::new(state.feed.clone(), request.image.text.clone());
-    let recorded = state.engine.record(request, entry.cancelled(), &progress).await?;
+    let recorded = state.engine.record(&request, entry.cancelled(), &progress).await?;
     entry.keep_trace(recorded.trace.write());
     Ok(Outcome {
         manifest: recorded.trace.header.manifest.to_string(),

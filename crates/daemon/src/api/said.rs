@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 
 use super::Failure;
 
 /// Bytes of a body: the longest are commands and environments of containers, which the kernel holds below that.
 const BODY_BYTES: usize = 1 << 20;
+/// Bytes of a body that are read, if only to be thrown away.
+const READ_BYTES: usize = 16 << 20;
 /// How long a body may take to arrive, from a client on this machine.
 const BODY_TIME: Duration = Duration::from_secs(30);
 
@@ -27,14 +30,26 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Failure> {
         let step = "read the request";
-        let body = Limited::new(request.into_body(), BODY_BYTES).collect();
-        let body = tokio::time::timeout(BODY_TIME, body).await.map_err(|_| Failure::late(step, BODY_TIME))?;
-        let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-            Some(_) => Failure::too_long(BODY_BYTES),
-            None => Failure::invalid(step, error),
-        })?;
-        serde_json::from_slice(&body.to_bytes()).map(Self).map_err(|error| Failure::invalid(step, error))
+        let body = tokio::time::timeout(BODY_TIME, collect(request.into_body())).await;
+        let body = body.map_err(|_| Failure::late(step, BODY_TIME))??;
+        serde_json::from_slice(&body).map(Self).map_err(|error| Failure::invalid(step, error))
     }
+}
+
+/// All of a body. The rest of one that is too long is read and thrown away, or its client would write on and never see the answer.
+async fn collect(mut body: Body) -> Result<Vec<u8>, Failure> {
+    let (mut kept, mut read) = (Vec::new(), 0_usize);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Failure::invalid("read the request", error))?;
+        let Some(bytes) = frame.data_ref() else { continue };
+        read = read.saturating_add(bytes.len());
+        if read <= BODY_BYTES {
+            kept.extend_from_slice(bytes);
+        } else if read > READ_BYTES {
+            break;
+        }
+    }
+    if read > BODY_BYTES { Err(Failure::too_long(BODY_BYTES)) } else { Ok(kept) }
 }
 
 /// What stands behind the `?` of a request.

@@ -52,7 +52,7 @@ impl Lab {
         let options = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
         let engine = Engine::open(options).unwrap();
         let socket = Socket::open(&folder.path().join("api.sock")).unwrap();
-        let options = Options { socket, metrics: None, keeper_command: Vec::new() };
+        let options = Options { socket, metrics: None, keeper_command: Vec::new(), runtime: None };
         let daemon = Some(Daemon::start(engine.clone(), options).await.unwrap());
         Self { folder, registry, engine, description: Description::new(), daemon }
     }

@@ -9,7 +9,7 @@ use crate::lab::{Lab, Lines, with};
 const LISTENERS: usize = 16;
 
 /// Requests that tell more than a socket and a listener's backlog hold: two events of some hundred bytes each.
-const MANY: usize = 3000;
+const MANY: usize = 1300;
 
 #[tokio::test]
 async fn a_listener_that_does_not_read_is_cut_off_and_told_so_and_keeps_nobody_waiting() {

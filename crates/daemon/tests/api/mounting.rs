@@ -87,7 +87,7 @@ async fn a_second_daemon_of_a_store_is_told_who_serves_it() {
     let place = lab.directory("mnt");
     mounted(&lab, &place, json!({})).await;
     let socket = Socket::open(&lab.path("other.sock")).unwrap();
-    let options = Options { socket, metrics: None, keeper_command: Vec::new() };
+    let options = Options { socket, metrics: None, keeper_command: Vec::new(), runtime: None };
     let error = Daemon::start(lab.engine.clone(), options).await.err().unwrap();
     assert!(error.cause.contains(&format!("(process {}), with 1 mount", std::process::id())), "{error}");
     assert!(error.hint.unwrap().contains("tarpon umount --all"));
