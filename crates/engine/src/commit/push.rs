@@ -21,7 +21,7 @@ use crate::protocol::Access;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
 /// Layers that the registry is asked about at once: each is a question or two, without any bytes.
-const QUESTIONS: usize = 8;
+const QUESTIONS: usize = 16;
 /// Layers that are streamed at once; each takes up to 50 MiB for what an upload may have to send again.
 const STREAMS: usize = 3;
 
@@ -72,7 +72,7 @@ pub struct PushedLayer {
 pub enum PushedOutcome {
     /// It was there.
     WasThere,
-    /// The registry took it over from the base's repository.
+    /// The registry took it over from the base's repository, or had it already.
     Mounted,
     /// It came from the base's repository and went up, because the registry did not take it over.
     Streamed,
@@ -114,11 +114,11 @@ impl Engine {
             progress,
         };
         let (manifest, config) = work.documents(&held.committed.digest).await?;
-        let layers = work.layers(&manifest).await?;
         let failed = |what: &str| {
             let step = format!("push {what}");
             move |error| access::registry(step, error)
         };
+        let layers = work.layers(&manifest).await?;
         work.destination.push_bytes(config).await.map_err(failed("the config"))?;
         let bytes = Bytes::clone(&manifest.bytes);
         let digest = work.destination.push_manifest(OCI_MANIFEST, bytes, Some(&tag)).await;
@@ -189,16 +189,15 @@ impl Work {
     /// Whether a layer is there, or the registry takes it over.
     async fn without_bytes(&self, number: usize, blob: Blob) -> Result<Option<PushedOutcome>> {
         let failed = |error| access::registry(step("look for", number, &blob.digest), error);
-        if self.destination.has_blob(blob).await.map_err(failed)? {
-            return Ok(Some(PushedOutcome::WasThere));
+        // First, since a registry that can take it over also does when it is there: one question instead of two.
+        if let Source::Registry(from) = &self.base_source
+            && blob.digest != self.new_layer
+            && self.destination.mount_blob(blob, from).await.map_err(failed)?
+        {
+            return Ok(Some(PushedOutcome::Mounted));
         }
-        let is_taken_over = match &self.base_source {
-            Source::Registry(from) if blob.digest != self.new_layer => {
-                self.destination.mount_blob(blob, from).await.map_err(failed)?
-            }
-            _ => false,
-        };
-        Ok(is_taken_over.then_some(PushedOutcome::Mounted))
+        let is_there = self.destination.has_blob(blob).await.map_err(failed)?;
+        Ok(is_there.then_some(PushedOutcome::WasThere))
     }
 
     /// Sends a layer, unless it is there by now.
