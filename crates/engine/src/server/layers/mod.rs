@@ -158,8 +158,12 @@ impl LayerShelf {
         match self.attach(host) {
             Ok(shown) => self.state.write().shown = Some(shown),
             Err(error) => {
+                // What was asked before is still wanted.
+                match &before {
+                    Some(before) => self.note(before),
+                    None => self.forget(&self.folder),
+                }
                 self.state.write().settings = before;
-                self.forget(&self.folder);
                 return Err(error);
             }
         }
