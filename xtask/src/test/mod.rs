@@ -43,6 +43,7 @@ const TOOLS: &[Tool] = &[
     tool("fsck.erofs", "erofs-utils"),
     tool("setfattr", "attr"),
     tool("getfacl", "acl"),
+    tool("curl", "curl"),
     tool("ip", "iproute2"),
     tool("zstd", "zstd"),
     tool("pigz", "pigz"),

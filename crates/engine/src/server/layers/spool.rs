@@ -2,6 +2,7 @@
 //! from there in any order. Whoever reads waits for the part that he reads; the last bytes are given when all of them were
 //! found to be what the layer's digest says.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -9,9 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::{FutureExt, StreamExt};
+use futures::StreamExt;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use tarpon_fetch::BlobSource;
 use tarpon_fs::Errno;
 use tarpon_oci::{Blob, Digest, Hasher, Verified};
@@ -160,11 +160,16 @@ async fn download(
             let piece = piece.map_err(|error| error.to_string())?;
             hasher.update(&piece);
             let (into, length) = (file.clone(), piece.len() as u64);
+<<<<<<< HEAD
             let written = tokio::task::spawn_blocking(move || into.write_all_at(&piece, at));
             written
                 .map(|done| done.map_err(std::io::Error::other).and_then(|written| written))
                 .await
                 .map_err(|error| error.to_string())?;
+=======
+            let written = tokio::task::spawn_blocking(move || into.write_all_at(&piece, at)).await;
+            written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+>>>>>>> layers
             at += length;
             told.send_replace(Here::Bytes(at));
         }
@@ -175,7 +180,7 @@ async fn download(
 #[cfg(test)]
 mod tests {
     use futures::future::BoxFuture;
-    use futures::stream;
+    use futures::{FutureExt, stream};
     use tarpon_fetch::{BlobStream, SourceError};
 
     use super::*;
