@@ -43,10 +43,13 @@ pub(super) fn run(setting: &Setting<'_>, log: &mut Log) -> Result<()> {
                 told(log, Axis::Mounts, count, "one more", number, line)?;
             }
         }
+        let server = machine::server(&setting.tarpon, &store).context("nobody serves the mounts")?;
         let mut unmount = on_store(setting);
         unmount.args(["umount", "--all"]);
         let (seconds, _) = watched(unmount)?;
         told(log, Axis::Mounts, most, "unmount all", number, json!({"seconds": seconds}))?;
+        // It goes on for a moment, and has files open in the store.
+        machine::wait_for_end(server)?;
         fresh_store(setting)?;
     }
     machine::remove(&machine::folder().join("scale-roots"))
