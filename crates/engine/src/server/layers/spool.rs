@@ -160,16 +160,8 @@ async fn download(
             let piece = piece.map_err(|error| error.to_string())?;
             hasher.update(&piece);
             let (into, length) = (file.clone(), piece.len() as u64);
-<<<<<<< HEAD
-            let written = tokio::task::spawn_blocking(move || into.write_all_at(&piece, at));
-            written
-                .map(|done| done.map_err(std::io::Error::other).and_then(|written| written))
-                .await
-                .map_err(|error| error.to_string())?;
-=======
             let written = tokio::task::spawn_blocking(move || into.write_all_at(&piece, at)).await;
             written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
->>>>>>> layers
             at += length;
             told.send_replace(Here::Bytes(at));
         }
