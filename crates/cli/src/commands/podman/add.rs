@@ -57,7 +57,7 @@ impl Add {
             let request = self.options.request(image.clone())?;
             let engine = session.engine();
             let added = runtime.block_on(async {
-                let prepared = engine.prepare(&request, &*progress).await?;
+                let prepared = engine.prepare_to_mount(&request, &*progress).await?;
                 engine.podman_add(&request, &prepared, &wish, &*progress).await
             });
             drop(progress);
