@@ -128,9 +128,19 @@ impl Connection {
         self.passes_through.load(Ordering::Relaxed)
     }
 
+    /// Tells the kernel not to read ahead on this file system. Where it will not be told, it fetches more than it need, no less.
+    pub(crate) fn stop_read_ahead(&self) {
+        let stopped = self
+            .number
+            .map_or_else(no_number, |number| std::fs::write(format!("/sys/class/bdi/0:{number}/read_ahead_kb"), "0"));
+        if let Err(error) = stopped {
+            tracing::debug!(%error, "the kernel goes on reading ahead");
+        }
+    }
+
     /// Breaks the connection off: whoever waits for an answer gets an error now.
     pub(crate) fn abort(&self) -> io::Result<()> {
-        let number = self.number.ok_or_else(|| io::Error::other("the connection's number is not known"))?;
+        let Some(number) = self.number else { return no_number() };
         let name = format!("{number}/abort");
         let file = match Context::open("fusectl").and_then(|control| control.mount(MountAttrFlags::empty())) {
             Ok(control) => {
@@ -146,6 +156,10 @@ impl Connection {
     pub(crate) fn is_wedged(&self, patience: Duration) -> bool {
         !*self.ended.borrow() && self.in_flight.oldest().is_some_and(|since| since.elapsed() > patience)
     }
+}
+
+fn no_number() -> io::Result<()> {
+    Err(io::Error::other("the connection's number is not known"))
 }
 
 /// Opens `/dev/fuse`, or says what to do about it.

@@ -85,7 +85,7 @@ impl Maker {
         let attributes = attributes(spec);
         let lazy = self.lazy_objects()?;
         if !spec.read_ahead {
-            lazy.root.stop_read_ahead();
+            lazy.connection.stop_read_ahead();
         }
         let tree = Reachable::new(overlay::erofs(&spec.tree.file)?, self.reach, &self.scratch)?;
         let objects =

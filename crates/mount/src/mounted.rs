@@ -99,6 +99,11 @@ impl Mounted {
         self.live.connection.counters()
     }
 
+    /// Has the kernel read nothing ahead from now on: see [`MountSpec::read_ahead`](crate::MountSpec::read_ahead).
+    pub fn stop_read_ahead(&self) {
+        self.live.connection.stop_read_ahead();
+    }
+
     /// Whether the mount is still where it was put.
     pub fn is_attached(&self) -> bool {
         *self.live.fate.borrow() == Fate::Mounted

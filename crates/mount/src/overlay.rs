@@ -151,17 +151,6 @@ impl Reachable {
         }
     }
 
-    /// Tells the kernel not to read ahead on this file system. Where it will not be told, it fetches more than it need, no less.
-    pub(crate) fn stop_read_ahead(&self) {
-        let stopped = rustix::fs::fstat(&self.mount).map_err(std::io::Error::from).and_then(|stat| {
-            let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-            std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), "0")
-        });
-        if let Err(error) = stopped {
-            tracing::debug!(%error, "the kernel goes on reading ahead");
-        }
-    }
-
     pub(crate) fn layer(&self) -> Layer<'_> {
         match &self.path {
             None => Layer::Open(self.mount.as_fd()),

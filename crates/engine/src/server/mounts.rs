@@ -37,7 +37,7 @@ pub(crate) struct Mounts {
     backfills: Arc<Backfills>,
     pub(super) endpoint: Endpoint,
     /// What Podman is shown.
-    shelf: Shelf,
+    pub(super) shelf: Shelf,
     /// Of what Podman pulls layers.
     pub(super) layers: Arc<LayerShelf>,
     runtime: Handle,

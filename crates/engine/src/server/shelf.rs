@@ -80,6 +80,12 @@ impl Shelf {
         mountpoint.starts_with(&self.folder)
     }
 
+    /// The image that is shown at this place.
+    pub(super) fn image(&self, mountpoint: &Path) -> Option<Arc<Image>> {
+        let state = self.state.lock();
+        state.images.values().find(|entry| entry.request.mountpoint == mountpoint).map(|entry| entry.image.clone())
+    }
+
     /// Whether the image with this manifest is shown.
     pub(super) fn shows(&self, manifest: &Digest) -> bool {
         self.state.lock().images.values().any(|entry| entry.request.manifest == *manifest)
@@ -99,6 +105,12 @@ impl Shelf {
         images.show_hidden(request, &image, listed.hidden.clone())?;
         // Nothing is taken from others and nothing replaced before it is certain that this one can be shown.
         self.mount(&mut state, host)?;
+        if image.has_pack()
+            && let Some(shown) = &state.shown
+        {
+            // As in the other modes: what the kernel reads ahead lies just outside of what the pack brings. A span each was fetched for that.
+            shown.mounted.stop_read_ahead();
+        }
         let mut request = request.clone();
         request.mountpoint = podman::image_place(&self.folder, &id);
         let poorer = settle_names(&mut state, id, &mut request);

@@ -250,3 +250,15 @@ fn names_that_are_not_text_can_be_opened() {
         },
     );
 }
+
+#[test]
+fn the_kernel_reads_nothing_ahead_once_it_is_told_so() {
+    let Some(bed) = Bed::new() else { return };
+    let mounted = bed.mount(Mode::Fuse, vec![file("f", b"x")]);
+    let device = bed.path("mnt").metadata().unwrap().dev();
+    let setting = format!("/sys/class/bdi/0:{}/read_ahead_kb", rustix::fs::minor(device));
+    let ahead = || std::fs::read_to_string(&setting).unwrap().trim().parse::<u32>().unwrap();
+    assert!(ahead() > 0);
+    mounted.stop_read_ahead();
+    assert_eq!(ahead(), 0);
+}
