@@ -1,0 +1,258 @@
+//! Each workload of the image corpus becomes ready in each way in which tarpon gives people their images: what they start
+//! runs, whoever starts it and whatever format the image has. Each start begins with stores in which nothing is.
+
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+use tarpon_tests::containerd::Containerd;
+use tarpon_tests::podman::Podman;
+use tarpon_tests::real;
+use tarpon_tests::tarpon::Tarpon;
+use xtask::ready::{FIRST_EXEC, Running, answers};
+use xtask::workloads::{self, Ready, Workload};
+
+/// The formats in which a layer can be read in parts.
+const SEEKABLE: [&str; 2] = ["estargz", "zstdchunked"];
+/// Those, and the one that images have elsewhere.
+const ALL: [&str; 3] = ["gzip", "estargz", "zstdchunked"];
+
+/// Held by whoever starts containers: their ports are the host's.
+static HOST: Mutex<()> = Mutex::new(());
+
+/// A way to run containers, on stores of its own. Dropped, its containers, mounts and stores are gone.
+trait Way: Sized {
+    const NAME: &str;
+    const FORMATS: &[&str];
+
+    /// Unless it cannot be gone here, which it says.
+    fn new() -> Option<Self>;
+
+    /// Makes the image known, and gives the command that runs a shell in a container of it.
+    fn container(&self, workload: &Workload, image: &str, script: &str) -> Result<Command>;
+
+    /// Ends a container, if it has not ended.
+    fn end(&self, name: &str);
+
+    /// What tarpon has mounted.
+    fn status(&self) -> Result<Value>;
+}
+
+fn network(workload: &Workload) -> &str {
+    if workload.on_host_network { "host" } else { "none" }
+}
+
+struct Run(Tarpon);
+
+impl Way for Run {
+    const NAME: &str = "tarpon run";
+    const FORMATS: &[&str] = &ALL;
+
+    fn new() -> Option<Self> {
+        let has_runtime = real::have(&["crun"]) || real::have(&["runc"]);
+        let missing = real::missing().or_else(|| (!has_runtime).then(|| "neither crun nor runc is installed".into()));
+        if let Some(reason) = missing {
+            println!("skipped: {reason}");
+            return None;
+        }
+        Some(Self(Tarpon::new().unwrap()))
+    }
+
+    fn container(&self, workload: &Workload, image: &str, script: &str) -> Result<Command> {
+        let mut command = self.0.command("run");
+        command.args(["--rm", "--quiet", "--name", &workload.id, "--network", network(workload)]);
+        command.args(["--entrypoint", "/bin/sh", image, "-c", script]);
+        Ok(command)
+    }
+
+    fn end(&self, name: &str) {
+        let _ = self.0.output("rm", &["-f", name]);
+    }
+
+    fn status(&self) -> Result<Value> {
+        self.0.status()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.0.remove_containers();
+    }
+}
+
+/// Runs a shell in a container of an image that Podman has.
+fn podman_run(podman: &Podman, workload: &Workload, image: &str, script: &str) -> Command {
+    let options = ["--network", network(workload), "--name", &workload.id];
+    podman.container_command(&options, image, &["/bin/sh", "-c", script])
+}
+
+fn podman_end(podman: &Podman, name: &str) {
+    let _ = podman.podman_command(&["rm", "--force", "--ignore", "-t", "0", name]).output();
+}
+
+struct Shown(Podman);
+
+impl Way for Shown {
+    const NAME: &str = "podman add, podman run";
+    const FORMATS: &[&str] = &ALL;
+
+    fn new() -> Option<Self> {
+        Podman::new(&[]).map(Self)
+    }
+
+    fn container(&self, workload: &Workload, image: &str, script: &str) -> Result<Command> {
+        self.0.add(image)?;
+        Ok(podman_run(&self.0, workload, image, script))
+    }
+
+    fn end(&self, name: &str) {
+        podman_end(&self.0, name);
+    }
+
+    fn status(&self) -> Result<Value> {
+        self.0.tarpon.status()
+    }
+}
+
+struct Layers(Podman);
+
+impl Way for Layers {
+    const NAME: &str = "podman pull, podman run";
+    const FORMATS: &[&str] = &SEEKABLE;
+
+    fn new() -> Option<Self> {
+        Podman::new(&["--layers"]).filter(Podman::has_lazy_layers).map(Self)
+    }
+
+    fn container(&self, workload: &Workload, image: &str, script: &str) -> Result<Command> {
+        self.0.pull(image)?;
+        if !self.0.all_layers_are_lazy() {
+            bail!("Podman has layers of its own");
+        }
+        Ok(podman_run(&self.0, workload, image, script))
+    }
+
+    fn end(&self, name: &str) {
+        podman_end(&self.0, name);
+    }
+
+    fn status(&self) -> Result<Value> {
+        self.0.tarpon.status()
+    }
+}
+
+impl Way for Containerd {
+    const NAME: &str = "containerd pull, ctr run";
+    const FORMATS: &[&str] = &ALL;
+
+    fn new() -> Option<Self> {
+        if let Some(reason) = Self::missing() {
+            println!("skipped: {reason}");
+            return None;
+        }
+        Some(Self::start(&[]).unwrap())
+    }
+
+    fn container(&self, workload: &Workload, image: &str, script: &str) -> Result<Command> {
+        self.pull(image)?;
+        if self.logs().contains("containerd pulls and unpacks this layer") {
+            bail!("containerd unpacked it");
+        }
+        let options: &[&str] = if workload.on_host_network { &["--net-host"] } else { &[] };
+        Ok(Self::container(self, "tarpon", options, image, &workload.id, &["/bin/sh", "-c", script]))
+    }
+
+    fn end(&self, name: &str) {
+        let _ = self.ctr(&["task", "kill", "--signal", "SIGKILL", name]);
+    }
+
+    fn status(&self) -> Result<Value> {
+        Ok(serde_json::from_str(&self.tarpon(&["status", "--json"])?)?)
+    }
+}
+
+/// What a container's shell does.
+fn script(workload: &Workload) -> String {
+    let command = &workload.command;
+    match workload.ready {
+        // It stays until it was asked what was fetched for it.
+        Ready::Line { .. } => format!("echo {FIRST_EXEC}; ({command}) && exec sleep 1000"),
+        Ready::Port { .. } | Ready::Exit { .. } => format!("echo {FIRST_EXEC}; {command}"),
+    }
+}
+
+/// How much of the image was fetched, as far as it is still mounted.
+fn fetched(status: &Value) -> String {
+    let mounts = status.as_array().map_or(&[][..], Vec::as_slice);
+    let sum = |key: &str| mounts.iter().filter_map(|mount| mount[key].as_u64()).sum::<u64>();
+    match mounts {
+        [] => "not mounted any more".to_owned(),
+        _ => format!("{} of {} bytes fetched", sum("fetched_bytes"), sum("image_bytes")),
+    }
+}
+
+/// Starts a workload, waits until it is ready and ends it. Tells how that went.
+fn start<W: Way>(way: &W, workload: &Workload, image: &str) -> Result<String> {
+    if workload.ready.answers(&answers) {
+        bail!("somebody else listens at its port");
+    }
+    let mut running = Running::start(way.container(workload, image, &script(workload))?)?;
+    let ready = running.wait(workload, |_| false);
+    let status = way.status();
+    way.end(&workload.id);
+    let ended = running.wait_for_end();
+    let took = ready?.ready;
+    ended?;
+    Ok(format!("ready after {:.1} s, {}", took.as_secs_f64(), fetched(&status?)))
+}
+
+fn each_workload_becomes_ready<W: Way>() {
+    let _alone = HOST.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut next) = W::new().map(Some) else { return };
+    let registry = real::registry().unwrap();
+    let (mut starts, mut failures) = (0, Vec::new());
+    for workload in workloads::all(None).unwrap() {
+        for format in W::FORMATS {
+            let subject = format!("{}: {} from {}:{format}", W::NAME, workload.id, workload.image);
+            if !real::has_tag(&registry, &workload.image, format) {
+                println!("{subject}: the registry does not have it");
+                continue;
+            }
+            starts += 1;
+            let way = next.take().or_else(W::new).unwrap();
+            let outcome = start(&way, &workload, &format!("{registry}/{}:{format}", workload.image));
+            match outcome {
+                Ok(how) => println!("{subject}: {how}"),
+                Err(error) => {
+                    println!("{subject}: NOT READY: {error:#}");
+                    failures.push(format!("{subject}: {error:#}"));
+                }
+            }
+        }
+    }
+    if starts == 0 {
+        return println!("skipped: the registry has no image of a workload");
+    }
+    assert!(failures.is_empty(), "{} of {starts} are not ready:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn each_workload_becomes_ready_with_tarpon_run() {
+    each_workload_becomes_ready::<Run>();
+}
+
+#[test]
+fn each_workload_becomes_ready_with_podman_from_the_additional_image_store() {
+    each_workload_becomes_ready::<Shown>();
+}
+
+#[test]
+fn each_workload_becomes_ready_with_podman_after_a_lazy_pull() {
+    each_workload_becomes_ready::<Layers>();
+}
+
+#[test]
+fn each_workload_becomes_ready_with_containerd_and_the_snapshotter() {
+    each_workload_becomes_ready::<Containerd>();
+}
