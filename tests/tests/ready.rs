@@ -3,15 +3,16 @@
 
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
-use serde_json::Value;
 use tarpon_tests::containerd::Containerd;
 use tarpon_tests::podman::Podman;
 use tarpon_tests::real;
 use tarpon_tests::tarpon::Tarpon;
+use tarpon_tests::wire::Wire;
 use xtask::ready::{FIRST_EXEC, Running, answers};
-use xtask::workloads::{self, Ready, Workload};
+use xtask::workloads::{self, Workload};
 
 /// The formats in which a layer can be read in parts.
 const SEEKABLE: [&str; 2] = ["estargz", "zstdchunked"];
@@ -34,9 +35,6 @@ trait Way: Sized {
 
     /// Ends a container, if it has not ended.
     fn end(&self, name: &str);
-
-    /// What tarpon has mounted.
-    fn status(&self) -> Result<Value>;
 }
 
 fn network(workload: &Workload) -> &str {
@@ -68,10 +66,6 @@ impl Way for Run {
 
     fn end(&self, name: &str) {
         let _ = self.0.output("rm", &["-f", name]);
-    }
-
-    fn status(&self) -> Result<Value> {
-        self.0.status()
     }
 }
 
@@ -109,10 +103,6 @@ impl Way for Shown {
     fn end(&self, name: &str) {
         podman_end(&self.0, name);
     }
-
-    fn status(&self) -> Result<Value> {
-        self.0.tarpon.status()
-    }
 }
 
 struct Layers(Podman);
@@ -135,10 +125,6 @@ impl Way for Layers {
 
     fn end(&self, name: &str) {
         podman_end(&self.0, name);
-    }
-
-    fn status(&self) -> Result<Value> {
-        self.0.tarpon.status()
     }
 }
 
@@ -166,45 +152,19 @@ impl Way for Containerd {
     fn end(&self, name: &str) {
         let _ = self.ctr(&["task", "kill", "--signal", "SIGKILL", name]);
     }
-
-    fn status(&self) -> Result<Value> {
-        Ok(serde_json::from_str(&self.tarpon(&["status", "--json"])?)?)
-    }
-}
-
-/// What a container's shell does.
-fn script(workload: &Workload) -> String {
-    let command = &workload.command;
-    match workload.ready {
-        // It stays until it was asked what was fetched for it.
-        Ready::Line { .. } => format!("echo {FIRST_EXEC}; ({command}) && exec sleep 1000"),
-        Ready::Port { .. } | Ready::Exit { .. } => format!("echo {FIRST_EXEC}; {command}"),
-    }
-}
-
-/// How much of the image was fetched, as far as it is still mounted.
-fn fetched(status: &Value) -> String {
-    let mounts = status.as_array().map_or(&[][..], Vec::as_slice);
-    let sum = |key: &str| mounts.iter().filter_map(|mount| mount[key].as_u64()).sum::<u64>();
-    match mounts {
-        [] => "not mounted any more".to_owned(),
-        _ => format!("{} of {} bytes fetched", sum("fetched_bytes"), sum("image_bytes")),
-    }
 }
 
 /// Starts a workload, waits until it is ready and ends it. Tells how that went.
-fn start<W: Way>(way: &W, workload: &Workload, image: &str) -> Result<String> {
+fn start<W: Way>(way: &W, workload: &Workload, image: &str) -> Result<Duration> {
     if workload.ready.answers(&answers) {
         bail!("somebody else listens at its port");
     }
-    let mut running = Running::start(way.container(workload, image, &script(workload))?)?;
+    let script = format!("echo {FIRST_EXEC}; {}", workload.command);
+    let mut running = Running::start(way.container(workload, image, &script)?)?;
     let ready = running.wait(workload, |_| false);
-    let status = way.status();
     way.end(&workload.id);
-    let ended = running.wait_for_end();
-    let took = ready?.ready;
-    ended?;
-    Ok(format!("ready after {:.1} s, {}", took.as_secs_f64(), fetched(&status?)))
+    running.wait_for_end()?;
+    Ok(ready?.ready)
 }
 
 fn each_workload_becomes_ready<W: Way>() {
@@ -221,9 +181,11 @@ fn each_workload_becomes_ready<W: Way>() {
             }
             starts += 1;
             let way = next.take().or_else(W::new).unwrap();
-            let outcome = start(&way, &workload, &format!("{registry}/{}:{format}", workload.image));
-            match outcome {
-                Ok(how) => println!("{subject}: {how}"),
+            let wire = Wire::to(&registry).unwrap();
+            match start(&way, &workload, &format!("{}/{}:{format}", wire.address(), workload.image)) {
+                Ok(took) => {
+                    println!("{subject}: ready after {:.1} s and {} bytes", took.as_secs_f64(), wire.bytes());
+                }
                 Err(error) => {
                     println!("{subject}: NOT READY: {error:#}");
                     failures.push(format!("{subject}: {error:#}"));
