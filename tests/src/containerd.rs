@@ -20,6 +20,9 @@ use crate::tarpon::{Tarpon, binary};
 /// How long a process may take until it answers, or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a pull may take: an image that is brought whole, on a busy machine.
+const PULLING: Duration = Duration::from_secs(300);
+
 /// A namespace with the cgroups that crun wants, until the standard input ends.
 const HOLD: &str = "umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup; echo ready; exec cat";
 
@@ -227,7 +230,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         let path = format!("/runtime.v1.ImageService/{method}").parse()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let channel = Endpoint::from_shared(address)?.connect().await?;
+            let channel = Endpoint::from_shared(address)?.timeout(PULLING).connect().await?;
             let mut client = Grpc::new(channel);
             client.ready().await?;
             let codec: ProstCodec<PullImage, Pulled> = ProstCodec::default();

@@ -6,3 +6,4 @@ pub mod expected;
 pub mod podman;
 pub mod real;
 pub mod tarpon;
+pub mod wire;

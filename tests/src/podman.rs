@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -79,11 +80,42 @@ impl Podman {
         run(&mut self.podman_command(arguments)).unwrap()
     }
 
-    /// Runs a container; `options` go before the image.
+    /// Runs a container without a network; `options` go before the image.
     pub fn container(&self, options: &[&str], image: &str, program: &[&str]) -> String {
+        run(&mut self.container_command(&[&["--network", "none"], options].concat(), image, program)).unwrap()
+    }
+
+    /// The command that runs a container.
+    pub fn container_command(&self, options: &[&str], image: &str, program: &[&str]) -> Command {
         let limits = ["--cgroups=disabled", "--ulimit", "nproc=1000:1000", "--ulimit", "nofile=1000:1000"];
-        let first = ["run", "--rm", "--network", "none", "--pull", "never", "--entrypoint", ""];
-        self.podman(&[&first, &limits[..], options, &[image], program].concat())
+        let first = ["run", "--rm", "--pull", "never", "--entrypoint", ""];
+        self.podman_command(&[&first, &limits[..], options, &[image], program].concat())
+    }
+
+    /// Shows Podman an image.
+    pub fn add(&self, image: &str) -> Result<()> {
+        self.tarpon.run("podman", &["add", "--quiet", "--tls-verify=false", image]).map(drop)
+    }
+
+    /// Pulls an image.
+    pub fn pull(&self, image: &str) -> Result<()> {
+        run(&mut self.podman_command(&["pull", "--quiet", "--tls-verify=false", image])).map(drop)
+    }
+
+    /// Whether it was told of a store of layers, and does not lose them; else it says so.
+    pub fn has_lazy_layers(&self) -> bool {
+        let has = self.conf_text().contains("additionallayerstores");
+        if !has {
+            println!("skipped: this Podman loses the layers of additional layer stores");
+        }
+        has
+    }
+
+    /// Whether the layers that Podman has of its own are those of the store of layers.
+    pub fn all_layers_are_lazy(&self) -> bool {
+        let overlay = self.folder.path().join("root/overlay");
+        let is_lazy = |layer: &Value| overlay.join(layer["id"].as_str().unwrap()).join("diff").is_symlink();
+        self.own_layers().iter().all(is_lazy)
     }
 
     /// Podman's images.

@@ -78,6 +78,13 @@ impl Tarpon {
         Ok(())
     }
 
+    /// Removes all containers of the store, whatever they do.
+    pub fn remove_containers(&self) {
+        for name in self.run("ps", &["-a", "--names"]).unwrap_or_default().lines() {
+            let _ = self.output("rm", &["-f", name]);
+        }
+    }
+
     /// What `status --json` says.
     pub fn status(&self) -> Result<serde_json::Value> {
         Ok(serde_json::from_str(&self.run("status", &["--json"])?)?)

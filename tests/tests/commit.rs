@@ -71,10 +71,7 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        let names = self.tarpon.run("ps", &["-a", "--names"]).unwrap_or_default();
-        for name in names.lines() {
-            let _ = self.tarpon.output("rm", &["-f", name]);
-        }
+        self.tarpon.remove_containers();
     }
 }
 

@@ -1,10 +1,6 @@
 //! Real containerd on images that tarpon's snapshotter mounts for it: pulled as the kubelet pulls, run, kept over restarts, removed.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpStream;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use tarpon_tests::containerd::Containerd;
 use tarpon_tests::real::{self, run};
@@ -59,78 +55,6 @@ fn unpacked(bed: &Containerd, snapshotter: &str, image: &str) -> String {
     let seen = bed.run(snapshotter, image, "unpacked", &["sh", "-c", LOOK]).unwrap();
     bed.ctr(&["images", "rm", "--sync", image]).unwrap();
     seen
-}
-
-/// Starts a workload; says whether it became ready, and what it said otherwise.
-fn becomes_ready(bed: &Containerd, image: &str, workload: &[&str]) -> Result<(), String> {
-    let [_, _, script, kind, value, seconds, name, network] = workload[..] else { panic!("{workload:?}") };
-    let options: &[&str] = if network == "host" { &["--net-host"] } else { &[] };
-    let mut command = bed.container("tarpon", options, image, name, &["sh", "-c", &format!("exec 2>&1; {script}")]);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let (tell, told) = mpsc::channel();
-    let output = BufReader::new(child.stdout.take().unwrap());
-    let reader = std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
-    let until = Instant::now() + Duration::from_secs(seconds.parse().unwrap());
-    let is_said = |line: &str| {
-        value.split('|').any(|said| match said.strip_prefix('^') {
-            Some(begin) => line.starts_with(begin),
-            None => line.contains(said),
-        })
-    };
-    let mut said = String::new();
-    let ready = loop {
-        match told.recv_timeout(Duration::from_millis(20)) {
-            Ok(line) if kind == "stdout" && is_said(&line) => break Ok(()),
-            Ok(line) => said.push_str(&format!("{line}\n")),
-            Err(RecvTimeoutError::Disconnected) => break Err(format!("{name} of {image} ended:\n{said}")),
-            Err(RecvTimeoutError::Timeout) if Instant::now() > until => {
-                break Err(format!("{name} of {image}:\n{said}"));
-            }
-            Err(RecvTimeoutError::Timeout)
-                if kind == "tcp" && TcpStream::connect(format!("127.0.0.1:{value}")).is_ok() =>
-            {
-                break Ok(());
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-    };
-    // It may have ended by itself.
-    let _ = bed.ctr(&["task", "kill", "--signal", "SIGKILL", name]);
-    drop(told);
-    child.wait().unwrap();
-    let _closed = reader.join().unwrap();
-    ready
-}
-
-#[test]
-fn each_workload_becomes_ready_in_each_format_that_the_registry_has() {
-    let Some((bed, registry)) = bed(&[]) else { return };
-    let table = include_str!("../../fixtures/corpus/workloads.tsv");
-    let mut last = String::new();
-    let mut count = 0;
-    for workload in table.lines().filter(|line| !line.starts_with('#')) {
-        let workload: Vec<&str> = workload.split('\t').collect();
-        if workload[0].starts_with("dev/quirks") {
-            // These check themselves by what was recorded when they were built, of which not all went into their layers.
-            continue;
-        }
-        for format in ["gzip", "zstdchunked", "estargz"] {
-            if !real::has_tag(&registry, workload[0], format) {
-                println!("skipped: {} as {format}, which the registry does not have", workload[0]);
-                continue;
-            }
-            let image = format!("{registry}/{}:{format}", workload[0]);
-            if last != image {
-                bed.pull(&image).unwrap();
-                last.clone_from(&image);
-            }
-            becomes_ready(&bed, &image, &workload).unwrap_or_else(|why| panic!("{why}"));
-            count += 1;
-        }
-    }
-    println!("{count} starts of workloads");
-    let unpacked = bed.logs().contains("containerd pulls and unpacks this layer");
-    assert!(!unpacked, "all of them were mounted");
 }
 
 #[test]

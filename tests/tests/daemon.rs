@@ -81,9 +81,7 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        for name in self.tarpon.run("ps", &["-a", "--names"]).unwrap_or_default().lines() {
-            let _ = self.tarpon.output("rm", &["-f", name]);
-        }
+        self.tarpon.remove_containers();
         let _ = self.tarpon.output("umount", &["--all"]);
         let _ = kill_process(Pid::from_child(&self.daemon), Signal::TERM);
         let _ = self.daemon.wait();

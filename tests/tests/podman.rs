@@ -27,7 +27,7 @@ impl Bed {
     }
 
     fn add(&self, name: &str) {
-        self.tarpon.run("podman", &["add", "--quiet", "--tls-verify=false", &self.image(name)]).unwrap();
+        self.0.add(&self.image(name)).unwrap();
     }
 
     /// How many layers are in Podman's own store.
@@ -119,14 +119,14 @@ fn what_is_built_on_an_image_holds_what_is_new_and_pulls_find_the_layers_here() 
         bed.podman(&["rmi", "localhost/built"]);
     }
     assert_eq!(bed.own_layers(), 0);
-    bed.podman(&["pull", "--quiet", "--tls-verify=false", &bed.image("redis:gzip")]);
+    bed.pull(&bed.image("redis:gzip")).unwrap();
     assert_eq!(bed.own_layers(), 0, "all layers of a pulled image are here");
     bed.container(&[], &bed.image("redis:gzip"), &["redis-server", "--version"]);
     if !real::has_tag(&bed.registry, "dev/nginx", "gzip") {
         return println!("skipped: pulling dev/nginx, which the registry does not have");
     }
     // The base image's layers alone are shared.
-    bed.podman(&["pull", "--quiet", "--tls-verify=false", &bed.image("nginx:gzip")]);
+    bed.pull(&bed.image("nginx:gzip")).unwrap();
     let layers = bed.own_layers();
     assert!(layers > 0);
     bed.container(&[], &bed.image("nginx:gzip"), &["nginx", "-t"]);

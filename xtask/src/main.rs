@@ -8,14 +8,13 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use xtask::{paths, process};
 
 mod bench;
 mod fuzz;
 mod images;
 mod link;
 mod packages;
-mod paths;
-mod process;
 mod test;
 mod tidy;
 

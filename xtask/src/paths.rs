@@ -4,14 +4,14 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 /// The root of the repository.
-pub(crate) fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     // Set while cargo runs this program: a target folder that several checkouts share holds one program for all.
     let xtask = env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
     Path::new(&xtask).parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
 /// Where cargo builds, and where the tasks leave their files.
-pub(crate) fn target() -> PathBuf {
+pub fn target() -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
         None => root().join("target"),
@@ -19,6 +19,6 @@ pub(crate) fn target() -> PathBuf {
 }
 
 /// Where images are built; `$TARPON_IMAGES` moves it to another disk.
-pub(crate) fn images() -> PathBuf {
+pub fn images() -> PathBuf {
     env::var_os("TARPON_IMAGES").map_or_else(|| target().join("images"), PathBuf::from)
 }

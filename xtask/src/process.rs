@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// The place of `program` on `$PATH`, or in a folder where it is often found outside of it.
-pub(crate) fn find(program: &str) -> Option<PathBuf> {
+pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/go/bin"];
     std::env::split_paths(&path)
@@ -17,7 +17,7 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
 }
 
 /// Runs `command` with its output on the terminal.
-pub(crate) fn check(command: &mut Command) -> Result<()> {
+pub fn check(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", name(command)))?;
     if !status.success() {
         bail!("{} ended with {status}", name(command));
@@ -26,7 +26,7 @@ pub(crate) fn check(command: &mut Command) -> Result<()> {
 }
 
 /// Runs `command` with its output in `log`; on failure the end of the log is part of the error.
-pub(crate) fn check_logged(command: &mut Command, log: &Path) -> Result<()> {
+pub fn check_logged(command: &mut Command, log: &Path) -> Result<()> {
     if let Some(dir) = log.parent() {
         fs::create_dir_all(dir)?;
     }
@@ -43,14 +43,14 @@ fn tail(log: &Path) -> String {
 }
 
 /// The command as a person would write it.
-pub(crate) fn name(command: &Command) -> String {
+pub fn name(command: &Command) -> String {
     let args = command.get_args().map(|a| a.to_string_lossy().into_owned());
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program()).to_string_lossy();
     std::iter::once(program.into_owned()).chain(args).collect::<Vec<_>>().join(" ")
 }
 
 /// The place of a program that `cargo install` has put where cargo looks for its subcommands.
-pub(crate) fn find_in_cargo_home(program: &str) -> Option<PathBuf> {
+pub fn find_in_cargo_home(program: &str) -> Option<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     let file = home.map(|h| h.join("bin").join(program)).filter(|f| f.is_file());

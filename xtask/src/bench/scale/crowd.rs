@@ -11,9 +11,10 @@ use super::{Axis, Setting, told};
 use crate::bench::behind::{self, Here};
 use crate::bench::machine::{self, Held};
 use crate::bench::runs::Log;
-use crate::bench::start::{packs, workloads};
+use crate::bench::start::packs;
 use crate::bench::warm;
 use crate::bench::wire::Wire;
+use xtask::workloads;
 
 /// The tag of the image: as it comes.
 const TAG: &str = "gzip";

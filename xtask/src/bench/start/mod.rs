@@ -9,6 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use xtask::ready::{FIRST_EXEC, Running};
+use xtask::workloads::{self, Workload};
 
 use super::behind::{self, Here};
 use super::machine::{self, Accounting, Held};
@@ -19,14 +21,10 @@ use crate::packages::{self, tool};
 use crate::process;
 
 pub(super) mod packs;
-mod ready;
 mod systems;
 pub(super) mod table;
-pub(super) mod workloads;
 
-use ready::{FIRST_EXEC, Running};
 use systems::{System, Systems};
-use workloads::Workload;
 
 /// The options of `cargo xtask bench start`.
 #[derive(clap::Args)]

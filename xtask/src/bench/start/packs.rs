@@ -7,9 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::workloads::{Ready, Workload};
 use crate::bench::machine;
 use crate::process;
+use xtask::workloads::{Ready, Workload};
 
 /// Forgets what was recorded: the registry may be another one than the last time.
 pub(crate) fn forget() -> Result<()> {

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use super::workloads::Workload;
 use crate::bench::machine::{self, quietly, remove, wait_for_end};
 use crate::bench::podman::Podman;
 use crate::process;
+use xtask::workloads::Workload;
 
 mod eager;
 mod shown;

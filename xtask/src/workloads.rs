@@ -1,7 +1,7 @@
 //! What is started: the lines of `fixtures/corpus/workloads.tsv`, or of a file of the same columns.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -10,30 +10,48 @@ use crate::paths;
 
 /// A container to be started, and how to tell that it is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Workload {
-    pub(crate) id: String,
+pub struct Workload {
+    /// Its name, and that of its container.
+    pub id: String,
     /// The repository in the registry, such as `dev/python`.
-    pub(crate) image: String,
+    pub image: String,
     /// For `/bin/sh -c`.
-    pub(crate) command: String,
-    pub(crate) ready: Ready,
-    pub(crate) patience: Duration,
+    pub command: String,
+    /// When it is ready.
+    pub ready: Ready,
+    /// How long that may take with the image at hand.
+    pub patience: Duration,
+    /// Whether it is asked over the host's network; else it needs none.
+    pub on_host_network: bool,
 }
 
 /// When a container is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ready {
+pub enum Ready {
     /// A line of its output begins with this, or has it somewhere.
-    Line { text: String, at_start: bool },
+    Line {
+        /// What is looked for.
+        text: String,
+        /// Whether the line begins with it.
+        at_start: bool,
+    },
     /// Something listens on this port of the host, and answers HTTP at this path if one is given.
-    Port { port: u16, path: Option<String> },
+    Port {
+        /// On 127.0.0.1.
+        port: u16,
+        /// Asked for with HTTP.
+        path: Option<String>,
+    },
     /// It has ended well, and what it printed has this sha256.
-    Exit { sha256: String },
+    Exit {
+        /// In hexadecimal digits.
+        sha256: String,
+    },
 }
 
 impl Ready {
     /// Whether this line of output says it.
-    pub(crate) fn is_said_by(&self, line: &str) -> bool {
+    pub fn is_said_by(&self, line: &str) -> bool {
         match self {
             Self::Line { text, at_start: true } => line.starts_with(text.as_str()),
             Self::Line { text, at_start: false } => line.contains(text.as_str()),
@@ -42,16 +60,25 @@ impl Ready {
     }
 
     /// Whether somebody answers in the way that says it, if `ask` finds that.
-    pub(crate) fn answers(&self, ask: &impl Fn(u16, Option<&str>) -> bool) -> bool {
+    pub fn answers(&self, ask: &impl Fn(u16, Option<&str>) -> bool) -> bool {
         matches!(self, Self::Port { port, path } if ask(*port, path.as_deref()))
     }
 }
 
-/// The workloads with these ids of a file, else of the corpus.
-pub(crate) fn load(file: Option<&Path>, ids: &[String]) -> Result<Vec<Workload>> {
-    let file = file.map_or_else(|| paths::root().join("fixtures/corpus/workloads.tsv"), Path::to_owned);
+/// The workloads of a file, else of the corpus.
+pub fn all(file: Option<&Path>) -> Result<Vec<Workload>> {
+    let file = place(file);
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let all = parse(&text)?;
+    parse(&text)
+}
+
+fn place(file: Option<&Path>) -> PathBuf {
+    file.map_or_else(|| paths::root().join("fixtures/corpus/workloads.tsv"), Path::to_owned)
+}
+
+/// The workloads with these ids of a file, else of the corpus.
+pub fn load(file: Option<&Path>, ids: &[String]) -> Result<Vec<Workload>> {
+    let (all, file) = (all(file)?, place(file));
     let find = |id: &String| all.iter().find(|workload| workload.id == *id).cloned();
     ids.iter().map(|id| find(id).with_context(|| format!("no workload {id} in {}", file.display()))).collect()
 }
@@ -63,7 +90,7 @@ fn parse(text: &str) -> Result<Vec<Workload>> {
 
 fn workload(line: &str) -> Result<Workload> {
     let fields: Vec<&str> = line.split('\t').collect();
-    let [image, _set, command, kind, value, patience, id, _network] = fields[..] else {
+    let [image, _set, command, kind, value, patience, id, network] = fields[..] else {
         bail!("expected 8 fields, found {}", fields.len());
     };
     let ready = match kind {
@@ -85,7 +112,8 @@ fn workload(line: &str) -> Result<Workload> {
         other => bail!("unknown kind of readiness {other:?}"),
     };
     let patience = Duration::from_secs(patience.parse()?);
-    Ok(Workload { id: id.to_owned(), image: image.to_owned(), command: command.to_owned(), ready, patience })
+    let (id, image, command) = (id.to_owned(), image.to_owned(), command.to_owned());
+    Ok(Workload { id, image, command, ready, patience, on_host_network: network == "host" })
 }
 
 #[cfg(test)]

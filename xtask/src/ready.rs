@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-use super::workloads::{Ready, Workload};
+use crate::workloads::{Ready, Workload};
 
 /// What the container's shell prints before it does what it is there for.
-pub(super) const FIRST_EXEC: &str = "tarpon-bench-exec";
+pub const FIRST_EXEC: &str = "tarpon-bench-exec";
 
 /// How often a port is tried and the mounts are looked at. Either takes a tenth of a millisecond.
 const LOOK: Duration = Duration::from_millis(2);
@@ -25,12 +25,13 @@ const STOPPING: Duration = Duration::from_secs(15);
 
 /// When what happened, counted from the start of the command.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Times {
+pub struct Times {
     /// The container's root file system was there.
-    pub(super) mounted: Option<Duration>,
+    pub mounted: Option<Duration>,
     /// The container's first process ran.
-    pub(super) exec: Option<Duration>,
-    pub(super) ready: Duration,
+    pub exec: Option<Duration>,
+    /// The workload was ready.
+    pub ready: Duration,
 }
 
 /// A line that the container printed.
@@ -41,7 +42,7 @@ struct Line {
 }
 
 /// A container under way. Dropped, it is ended.
-pub(super) struct Running {
+pub struct Running {
     child: Child,
     began: Instant,
     lines: Receiver<Line>,
@@ -51,7 +52,8 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn start(mut command: Command) -> Result<Self> {
+    /// Starts a command.
+    pub fn start(mut command: Command) -> Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let began = Instant::now();
         let mut child = command.spawn().with_context(|| format!("cannot start {}", crate::process::name(&command)))?;
@@ -72,7 +74,7 @@ impl Running {
     }
 
     /// Waits until the workload is ready; `is_root` knows the mount point of its root file system.
-    pub(super) fn wait(&mut self, workload: &Workload, is_root: impl Fn(&Path) -> bool) -> Result<Times> {
+    pub fn wait(&mut self, workload: &Workload, is_root: impl Fn(&Path) -> bool) -> Result<Times> {
         let until = self.began + workload.patience * 4;
         let (mut mounted, mut exec) = (None, None);
         let ready = loop {
@@ -122,7 +124,7 @@ impl Running {
     }
 
     /// Waits until the command has noticed that its container is gone.
-    pub(super) fn wait_for_end(mut self) -> Result<()> {
+    pub fn wait_for_end(mut self) -> Result<()> {
         self.wait_for_status().map(drop)
     }
 
@@ -156,7 +158,7 @@ fn mountpoints(pid: u32) -> Vec<String> {
 }
 
 /// Whether somebody on this host listens at the port, and answers HTTP at a path.
-fn answers(port: u16, path: Option<&str>) -> bool {
+pub fn answers(port: u16, path: Option<&str>) -> bool {
     let ask = || -> std::io::Result<bool> {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut connection = TcpStream::connect_timeout(&address, Duration::from_millis(100))?;
@@ -180,7 +182,14 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("echo {FIRST_EXEC}; {script}")]);
         let patience = Duration::from_secs(30);
-        let workload = Workload { id: String::new(), image: String::new(), command: String::new(), ready, patience };
+        let workload = Workload {
+            id: String::new(),
+            image: String::new(),
+            command: String::new(),
+            ready,
+            patience,
+            on_host_network: false,
+        };
         Running::start(command).unwrap().wait(&workload, |_| true)
     }
 
