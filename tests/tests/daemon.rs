@@ -197,6 +197,8 @@ fn a_daemon_that_is_stopped_or_killed_finds_its_mounts_at_the_next_start() {
 #[test]
 fn containers_are_stopped_with_the_daemon_and_outlive_its_death() {
     let Some(mut bed) = Bed::new() else { return };
+    // All of it is here: what the shell reads when it is asked to end is read after its server died.
+    bed.tarpon.run("pull", &[&bed.image]).unwrap();
     let script = "trap 'echo asked; exit 3' TERM; echo \"$NOTIFY_SOCKET\" ready; while :; do sleep 0.1; done";
     let wish = |name: &str| json!({"image": bed.image, "name": name, "command": ["sh", "-c", script]});
     bed.post("/v1/containers", &wish("first"));
