@@ -17,10 +17,10 @@ pub(super) async fn recover(mounts: &Arc<Mounts>) {
         Ok(swept) => swept,
         Err(error) => return tracing::warn!(%error, "what an earlier server left was not swept"),
     };
-    for dead in swept.dead_mounts {
-        if let Err(problem) = again(mounts, &dead.record).await {
-            tracing::warn!(mountpoint = %dead.record.mountpoint.display(), "not mounted again: {problem}");
-            remember(mounts, &dead.record, problem);
+    for left in swept.left_mounts {
+        if let Err(problem) = again(mounts, &left.record).await {
+            tracing::warn!(mountpoint = %left.record.mountpoint.display(), "not mounted again: {problem}");
+            remember(mounts, &left.record, problem);
         }
     }
     // What the dead mounts held until now.
