@@ -35,7 +35,9 @@ pub(crate) struct Roll {
     /// Uppers of mounts that are gone, with the connection until whose end somebody may be using them.
     left: Mutex<Vec<(Arc<Connection>, Upper)>>,
     uppers: Arc<Uppers>,
-    /// What native mounts share, for the next one when the last one is gone: making a connection costs more than making a mount.
+    /// What native mounts share, for as long as there is one of them.
+    shared: Mutex<Weak<LazyObjects>>,
+    /// The same, for the next one when the last one is gone: making a connection costs more than making a mount.
     kept: Mutex<Option<Arc<LazyObjects>>>,
 }
 
@@ -168,10 +170,31 @@ impl Roll {
         connections.clone()
     }
 
-    /// Keeps what native mounts share for the next one.
-    pub(crate) fn keep(&self, lazy: &Arc<LazyObjects>) {
+    /// What the next native mount shares with others: what they share already, as long as it `serves`, else what is made anew.
+    pub(crate) fn share<E>(
+        &self,
+        serves: impl FnOnce(&LazyObjects) -> bool,
+        make: impl FnOnce() -> Result<Arc<LazyObjects>, E>,
+    ) -> Result<Arc<LazyObjects>, E> {
+        let mut shared = self.shared.lock();
+        let lazy = match shared.upgrade().filter(|lazy| serves(lazy)) {
+            Some(lazy) => lazy,
+            None => make()?,
+        };
+        *shared = Arc::downgrade(&lazy);
         let before = self.kept.lock().replace(lazy.clone());
+        drop(shared);
         drop(before);
+        Ok(lazy)
+    }
+
+    /// As [`Roll::let_go`], and no mount that is made from now on shares it: somebody uses it who is waited for.
+    pub(crate) fn retire(&self) {
+        let mut shared = self.shared.lock();
+        *shared = Weak::new();
+        let kept = self.kept.lock().take();
+        drop(shared);
+        drop(kept);
     }
 
     /// It ends with the mounts that there are, and with who uses them.

@@ -4,9 +4,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::mount::MountAttrFlags;
 use tarpon_fs::{ImageFs, ObjectFs, Objects, Operations, Reads};
@@ -31,7 +30,6 @@ pub(crate) struct Maker {
     scratch: PathBuf,
     reach: Reach,
     roll: Arc<Roll>,
-    lazy: Mutex<Weak<LazyObjects>>,
 }
 
 /// A connection that native mounts share, with a mount of it that keeps it alive while new overlays may want
@@ -49,7 +47,7 @@ impl Maker {
         reach: Reach,
         roll: Arc<Roll>,
     ) -> Self {
-        Self { objects, runtime, scratch, reach, roll, lazy: Mutex::default() }
+        Self { objects, runtime, scratch, reach, roll }
     }
 
     /// Overlayfs over EROFS, local objects and the shared FUSE connection.
@@ -189,21 +187,17 @@ impl Maker {
 
     /// The shared connection; a new one if there is none or it has broken off.
     fn lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {
-        let mut shared = self.lazy.lock();
-        if let Some(lazy) = shared.upgrade().filter(|lazy| !*lazy.connection.ended().borrow()) {
-            self.roll.keep(&lazy);
-            return Ok(lazy);
-        }
+        self.roll.share(|lazy| !*lazy.connection.ended().borrow(), || self.new_lazy_objects())
+    }
+
+    fn new_lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {
         let (objects, runtime) = (self.objects.clone(), self.runtime.clone());
         let files = Arc::new(ObjectFs::new(objects.clone()));
         let adapter = Adapter::new(files, Reads::new(objects), runtime, OpenPolicy::Untold);
         let (connection, mount) = Connection::open(adapter, overlay::INNER)?;
         let connection = self.enrolled(connection);
         let root = Reachable::new(mount, self.reach, &self.scratch)?;
-        let lazy = Arc::new(LazyObjects { connection, root });
-        self.roll.keep(&lazy);
-        *shared = Arc::downgrade(&lazy);
-        Ok(lazy)
+        Ok(Arc::new(LazyObjects { connection, root }))
     }
 
     fn enrolled(&self, connection: Connection) -> Arc<Connection> {
@@ -284,7 +278,7 @@ mod tests {
     struct Bed {
         maker: Maker,
         spec: MountSpec,
-        _runtime: tokio::runtime::Runtime,
+        runtime: tokio::runtime::Runtime,
         folder: tempfile::TempDir,
     }
 
@@ -316,7 +310,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
             let roll = Arc::<Roll>::default();
             let maker = Maker::new(Arc::new(Abc { never }), runtime.handle().clone(), path("run"), reach, roll);
-            Some(Self { maker, spec, _runtime: runtime, folder })
+            Some(Self { maker, spec, runtime, folder })
         }
 
         fn private_mounts(&self) -> usize {
@@ -339,6 +333,33 @@ mod tests {
             bed.maker.roll.let_go();
             assert_eq!(bed.private_mounts(), 0);
         }
+    }
+
+    #[test]
+    fn what_a_mount_that_left_in_use_wrote_goes_with_its_users_whatever_is_mounted_meanwhile() {
+        let Some(mut bed) = Bed::new(Reach::Detached, false) else { return };
+        let mut native = |name: &str, writable| {
+            let mountpoint = bed.folder.path().join(name);
+            std::fs::create_dir_all(&mountpoint).unwrap();
+            bed.spec.writable = writable;
+            bed.maker.native(&bed.spec, mountpoint).unwrap()
+        };
+        let (left, other) = (native("mnt", Writable::Temporary), native("other", Writable::No));
+        let user = File::open(left.mountpoint().join("f")).unwrap();
+        let connection = bed.maker.roll.connections().remove(0);
+        assert_eq!(left.unmount().unwrap(), crate::Unmounted::Lazy);
+        let later = native("later", Writable::No);
+        let uppers = || std::fs::read_dir(bed.folder.path().join("run")).unwrap().count();
+        assert_eq!(uppers(), 1, "it is in use");
+        drop(user);
+        other.unmount().unwrap();
+        let ended = async { connection.ended().wait_for(|ended| *ended).await.map(|_| ()) };
+        let patience = std::time::Duration::from_secs(60);
+        bed.runtime.block_on(async { tokio::time::timeout(patience, ended).await }).unwrap().unwrap();
+        bed.maker.roll.tidy();
+        assert_eq!(uppers(), 0);
+        assert_eq!(std::fs::read(later.mountpoint().join("f")).unwrap(), b"abc");
+        later.unmount().unwrap();
     }
 
     #[test]

@@ -213,8 +213,8 @@ impl Live {
 
     fn let_go(&self, rest: &mut Option<Rest>, unused: bool) {
         if !unused {
-            // Its users go on until the connection that it shares ends. The next mount has another one then.
-            self.roll.let_go();
+            // Its users go on until the connection that it shares ends, which no later mount may put off: that has another one.
+            self.roll.retire();
         }
         if let Some(upper) = rest.take().and_then(|rest| rest.upper) {
             if unused {

@@ -60,7 +60,11 @@ pub(crate) fn image(
 pub(crate) fn writable(lower: Layer<'_>, upper: &Upper, attributes: MountAttrFlags) -> Result<OwnedFd, StepError> {
     let context = Context::open("overlay")?;
     context.text("source", SOURCE)?.text("metacopy", "off")?;
-    if !is_initial_user_namespace() {
+    if is_initial_user_namespace() {
+        // A directory that is moved is copied, also where the kernel would note by default where it was: the upper stands by itself.
+        context.text("redirect_dir", "off")?;
+    } else {
+        // Without such notes too: they are not for users.
         context.flag("userxattr")?;
     }
     add(&context, "lowerdir+", lower)?;

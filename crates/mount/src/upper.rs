@@ -2,6 +2,9 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +17,10 @@ use crate::table;
 
 /// Begins the name of every temporary upper in the scratch directory.
 const PREFIX: &str = "upper-";
+
+/// Of an upper directory that is made here. The root of the mount has it too, whatever the umask of this process: everybody in a container
+/// passes there.
+const ROOT_MODE: u32 = 0o755;
 
 /// The upper directories of this process, each in use by one mount, until nobody can be using it any more.
 #[derive(Debug, Default)]
@@ -47,15 +54,14 @@ impl Uppers {
         let (directory, work) = (parent.path().join("upper"), parent.path().join("work"));
         self.taken.lock().insert(directory.clone());
         let upper = Upper { directory, work, temporary: Some(parent.keep()), uppers: self.clone() };
-        for directory in [&upper.directory, &upper.work] {
-            std::fs::create_dir(directory).map_err(MountError::io(doing()))?;
-        }
+        make_root(&upper.directory).map_err(MountError::io(doing()))?;
+        std::fs::create_dir(&upper.work).map_err(MountError::io(doing()))?;
         Ok(upper)
     }
 
     fn kept(self: &Arc<Self>, given: &Path) -> Result<Upper, MountError> {
         let doing = || format!("use {} as upper directory", given.display());
-        std::fs::create_dir_all(given).map_err(MountError::io(doing()))?;
+        make_root(given).map_err(MountError::io(doing()))?;
         let directory = given.canonicalize().map_err(MountError::io(doing()))?;
         let problem = |problem: String| MountError::Upper { path: given.to_owned(), problem };
         let name = directory.file_name().filter(|_| is_on_the_mount_of_its_parent(&directory));
@@ -122,6 +128,15 @@ impl Drop for Upper {
     }
 }
 
+/// Makes the directory with those above it, unless it is there: then it stays as it is.
+fn make_root(directory: &Path) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(directory)?;
+    std::fs::set_permissions(directory, Permissions::from_mode(ROOT_MODE))
+}
+
 /// Overlayfs wants upper and work directory in one mount; a bind mount of the same disk does not do.
 fn is_on_the_mount_of_its_parent(directory: &Path) -> bool {
     let mount = |path: &Path| rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID);
@@ -153,6 +168,22 @@ mod tests {
         prepare(Writable::Upper(own.clone()), scratch.path()).clean_up();
         let left: Vec<_> = scratch.path().read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(left, [own]);
+    }
+
+    #[test]
+    fn the_root_of_a_new_upper_is_open_whatever_the_umask_and_a_given_one_stays_as_it_is() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (new, given) = (scratch.path().join("new"), scratch.path().join("given"));
+        std::fs::create_dir(&given).unwrap();
+        std::fs::set_permissions(&given, Permissions::from_mode(0o711)).unwrap();
+        let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+        let uppers = [Writable::Temporary, Writable::Upper(new), Writable::Upper(given)];
+        let modes = uppers.map(|writable| {
+            let upper = prepare(writable, scratch.path());
+            upper.directory().metadata().unwrap().permissions().mode() & 0o7777
+        });
+        rustix::process::umask(umask);
+        assert_eq!(modes, [0o755, 0o755, 0o711]);
     }
 
     #[test]

@@ -17,9 +17,9 @@ use crate::store::Store;
 pub struct Swept {
     /// Files and folders of processes that died while they made them.
     pub temporary: u64,
-    /// Mounts whose server is dead. Their records stay (and protect their images) until
-    /// [`Store::forget_mount`]: unmount them first.
-    pub dead_mounts: Vec<Mount>,
+    /// Mounts that are on record: all of earlier servers, of which the last one may still be bringing its store in order. Their records
+    /// stay (and protect their images) until [`Store::forget_mount`]: unmount them first.
+    pub left_mounts: Vec<Mount>,
 }
 
 /// Why an image was not removed.
@@ -34,7 +34,7 @@ pub enum RemoveError {
 }
 
 impl Store {
-    /// Removes what processes that died left behind. For the start of a server.
+    /// Removes what processes that died left behind. For the start of a server, which holds the lock and has mounted nothing yet.
     pub fn sweep(&self) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
         for folder in ["", "partial", "images", "layers", "refs", "mounts"] {
@@ -43,7 +43,7 @@ impl Store {
         self.shared.oldest_pin()?;
         self.sweep_layer_parts()?;
         self.sweep_damaged_mounts()?;
-        swept.dead_mounts = self.mounts()?.into_iter().filter(|mount| !mount.live).collect();
+        swept.left_mounts = self.mounts()?;
         Ok(swept)
     }
 

@@ -137,7 +137,7 @@ fn assert_sound(folder: &Path, boot: &str, workload: &Workload, case: &str) {
     }
     store.references().unwrap();
     let swept = store.sweep().unwrap();
-    assert!(swept.dead_mounts.len() <= 1, "{case}");
+    assert!(swept.left_mounts.len() <= 1, "{case}");
     assert_eq!(temporary_files(folder), Vec::<String>::new(), "{case}: left after the sweep");
     (workload.run)(&store);
     publish_objects(&store);

@@ -95,7 +95,6 @@ fn what_a_killed_process_held_is_free_and_what_it_mounted_is_known_as_dead() {
     assert!(store.server_lock().is_err());
     assert_eq!(store.server().unwrap().pid, holder.id());
     assert!(store.mounts().unwrap()[0].live);
-    assert!(store.sweep().unwrap().dead_mounts.is_empty());
     let pins = || std::fs::read_dir(folder.path().join("pins")).unwrap().count();
     assert_eq!(pins(), 1);
 
@@ -103,11 +102,23 @@ fn what_a_killed_process_held_is_free_and_what_it_mounted_is_known_as_dead() {
     holder.wait().unwrap();
     assert_eq!(store.server(), None);
     let _lock = store.server_lock().unwrap();
-    let dead = store.sweep().unwrap().dead_mounts;
+    let dead = store.sweep().unwrap().left_mounts;
     assert_eq!(dead.len(), 1);
     assert_eq!(pins(), 0);
     store.forget_mount(&dead[0].record.mountpoint).unwrap();
     assert!(store.mounts().unwrap().is_empty());
+}
+
+#[test]
+fn the_next_server_finds_what_one_has_left_that_still_lives() {
+    let folder = common::folder().unwrap();
+    let store = open(folder.path());
+    let before = store.server_lock().unwrap();
+    store.record_mount(std::path::Path::new("/mnt"), &Digest::of(b"m"), "image", "{}").unwrap();
+    drop(before);
+    let _now = store.server_lock().unwrap();
+    let left = store.sweep().unwrap().left_mounts;
+    assert!(left.len() == 1 && left[0].live);
 }
 
 /// A file system of 4 MiB, for root; `None` (and a line that says so) for others.

@@ -112,6 +112,16 @@ impl Place {
         &self.path
     }
 
+    /// Nobody knows whether it was mounted: the answer may be what was lost. On a directory of somebody else's may be what was there before.
+    pub(super) fn abandon(&self, host: &Host) {
+        if self.own.is_some()
+            && let Err(error) = host.unmount(&self.path)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "a root file system may stay mounted");
+        }
+        self.remove();
+    }
+
     /// Nothing is mounted on it any more.
     pub(super) fn remove(&self) {
         if self.own.is_some()

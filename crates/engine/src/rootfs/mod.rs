@@ -159,7 +159,7 @@ impl RootMount {
         match host.mount(request) {
             Ok(status) => Ok((Self { host, place, is_over: false }, status)),
             Err(error) => {
-                place.remove();
+                place.abandon(&host);
                 Err(error)
             }
         }

@@ -118,9 +118,25 @@ impl Client {
         let asked = match self.unmount(mountpoint) {
             // Its server is dead. The next one clears away what it left.
             Ok(None) if tarpon_mount::is_mounted(mountpoint) => self.unmount_left(mountpoint).map(Some),
+            Ok(None) => self.forget(mountpoint),
             other => other,
         };
         settled(asked, mountpoint)
+    }
+
+    /// Takes off the record what no server runs for and is not mounted: the next one would mount it again.
+    fn forget(&self, mountpoint: &Path) -> Result<Option<Unmounted>> {
+        let failed = |error| Error::new(ErrorKind::Store, "forget a mount", error);
+        if !self.store.mounts().map_err(failed)?.iter().any(|mount| mount.record.mountpoint == mountpoint) {
+            return Ok(None);
+        }
+        // Held, so that no server reads the record meanwhile, and mounts.
+        if let Ok(_lock) = self.store.server_lock()
+            && !tarpon_mount::is_mounted(mountpoint)
+        {
+            return self.store.forget_mount(mountpoint).map(|()| None).map_err(failed);
+        }
+        self.unmount_left(mountpoint).map(Some)
     }
 
     /// All mounts of the running server. `None`: no server runs.
@@ -353,6 +369,26 @@ mod tests {
         assert_eq!(said("echo the disk is full", patience), Err("the disk is full".into()));
         let silent = said("exec sleep 60", Duration::ZERO).unwrap_err();
         assert!(silent.contains("has not said within 0 s"), "{silent}");
+    }
+
+    #[test]
+    fn what_a_stopped_server_remembers_is_forgotten_when_it_is_released() {
+        let folder = tempfile::tempdir().unwrap();
+        let client = client(folder.path(), &[]);
+        let places = ["a", "b"].map(|name| folder.path().join(name));
+        for place in &places {
+            client.store.record_mount(place, &tarpon_oci::Digest::of(b"m"), "image", "{}").unwrap();
+        }
+        client.release(&places[0]).unwrap();
+        client.release(&folder.path().join("never mounted")).unwrap();
+        let left: Vec<_> = client.store.mounts().unwrap().into_iter().map(|mount| mount.record.mountpoint).collect();
+        assert_eq!(left, places[1..]);
+        let lock = client.store.server_lock().unwrap();
+        let error = client.release(&places[1]).unwrap_err();
+        assert_eq!(error.step, "start the server", "one is just coming, and may be mounting it: {error}");
+        drop(lock);
+        client.release(&places[1]).unwrap();
+        assert!(client.store.mounts().unwrap().is_empty());
     }
 
     #[test]

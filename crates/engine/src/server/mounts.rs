@@ -27,7 +27,7 @@ use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result, run};
 
 /// Why something is not mounted that a server remembered when it was stopped.
-const STOPPED: &str = "its server was stopped: the next one mounts it again";
+pub(super) const STOPPED: &str = "its server was stopped: the next one mounts it again";
 
 /// All mounts of the server.
 pub(crate) struct Mounts {

@@ -1,12 +1,13 @@
 //! Mounts that outlived their server: recorded so that the next server finds them, and mounted again by it.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use tarpon_store::MountRecord;
 
 use super::memo::{self, Memo};
-use super::mounts::Mounts;
+use super::mounts::{Mounts, STOPPED};
 use crate::protocol::{Request, Response};
 use crate::run;
 
@@ -16,10 +17,10 @@ pub(super) async fn recover(mounts: &Arc<Mounts>) {
         Ok(swept) => swept,
         Err(error) => return tracing::warn!(%error, "what an earlier server left was not swept"),
     };
-    for dead in swept.dead_mounts {
-        if let Err(problem) = again(mounts, &dead.record).await {
-            tracing::warn!(mountpoint = %dead.record.mountpoint.display(), "not mounted again: {problem}");
-            remember(mounts, &dead.record, problem);
+    for left in swept.left_mounts {
+        if let Err(problem) = again(mounts, &left.record).await {
+            tracing::warn!(mountpoint = %left.record.mountpoint.display(), "not mounted again: {problem}");
+            remember(mounts, &left.record, problem);
         }
     }
     // What the dead mounts held until now.
@@ -50,8 +51,9 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
         mounts.forget(&record.mountpoint);
         return Ok(());
     }
-    if record.mountpoint.starts_with(mounts.store().containers_folder()) {
-        // Of a container that has ended.
+    let is_of_a_container = record.mountpoint.starts_with(mounts.store().containers_folder());
+    if is_of_a_container || memo.as_ref().is_some_and(|memo| is_not_wanted(memo, record)) {
+        // Of a container that has ended, or of somebody who has removed the place meanwhile.
         mounts.forget(&record.mountpoint);
         return Ok(());
     }
@@ -70,6 +72,12 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
             Ok(())
         }
     }
+}
+
+/// Whether it was in order when its server was stopped, and its directory is gone since.
+fn is_not_wanted(memo: &Memo, record: &MountRecord) -> bool {
+    let is_gone = || std::fs::metadata(&record.mountpoint).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    memo.problem.as_deref() == Some(STOPPED) && is_gone()
 }
 
 /// Shows something to Podman again, in the store that is mounted on `folder`. Whether that was mounted does not matter: it was not
