@@ -1,12 +1,14 @@
 //! [`Records`]: all snapshots, in memory and on the disk.
 //!
 //! ```text
+//! ROOT/next                              no directory had this number yet, nor any above it
 //! ROOT/snapshots/NUMBER/snapshot.json    its record: written whole, by a rename; without it the directory is rubbish
 //!                      /fs               what containerd writes (the upper directory), or where layers of an image are mounted
 //!                      /work             overlayfs' work directory, of active snapshots
 //! ```
 //!
-//! Names come from containerd and are never paths: directories have numbers.
+//! Names come from containerd and are never paths: directories have numbers. No number is used twice, whatever was removed: the
+//! store's server may have on record what was mounted in the directory that had it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,6 +24,12 @@ use crate::record::{Kind, Labels, LazyLayers, Record, Usage, VERSION, now};
 /// The file with a snapshot's record.
 const RECORD: &str = "snapshot.json";
 
+/// The file that says which numbers were never used.
+const NEXT: &str = "next";
+
+/// Numbers that are set aside at once, so that not every snapshot waits for that file. A restart skips what is left of them.
+const SET_ASIDE: u64 = 64;
+
 /// Containerd sends at most 4 MiB in a request.
 const RECORD_BYTES: u64 = 16 << 20;
 
@@ -31,9 +39,12 @@ const DEEPEST: usize = 500;
 /// All snapshots.
 #[derive(Debug)]
 pub(crate) struct Records {
+    root: PathBuf,
     folder: PathBuf,
     all: BTreeMap<String, Snapshot>,
     next: u64,
+    /// The first number that is not set aside.
+    free: u64,
 }
 
 /// A snapshot and its directory.
@@ -61,7 +72,9 @@ impl Records {
         let folder = root.join("snapshots");
         let failed = |path: &Path| Error::disk(format!("read {}", path.display()));
         std::fs::create_dir_all(&folder).map_err(failed(&folder))?;
-        let mut records = Self { folder: folder.clone(), all: BTreeMap::new(), next: 1 };
+        let free = read_next(&root.join(NEXT)).map_err(failed(&root.join(NEXT)))?;
+        let mut records =
+            Self { root: root.to_owned(), folder: folder.clone(), all: BTreeMap::new(), next: free, free };
         for entry in std::fs::read_dir(&folder).map_err(failed(&folder))? {
             let path = entry.map_err(failed(&folder))?.path();
             let Some(number) = number(&path) else { continue };
@@ -154,8 +167,7 @@ impl Records {
     }
 
     fn add(&mut self, record: Record) -> Result<Snapshot> {
-        let folder = self.folder.join(self.next.to_string());
-        self.next += 1;
+        let folder = self.folder.join(self.number()?.to_string());
         let snapshot = Snapshot { folder, record };
         if let Err(error) = furnish(&snapshot) {
             let _swept_later = std::fs::remove_dir_all(&snapshot.folder);
@@ -163,6 +175,19 @@ impl Records {
         }
         self.all.insert(snapshot.record.name.clone(), snapshot.clone());
         Ok(snapshot)
+    }
+
+    /// A number that no directory ever had.
+    fn number(&mut self) -> Result<u64> {
+        let number = self.next;
+        if number >= self.free {
+            let (file, free) = (self.root.join(NEXT), number.saturating_add(SET_ASIDE));
+            let written = write_private(&file, free.to_string().as_bytes()).and_then(|()| sync(&self.root));
+            written.map_err(Error::disk(format!("write {}", file.display())))?;
+            self.free = free;
+        }
+        self.next += 1;
+        Ok(number)
     }
 
     /// Finishes an active snapshot under a name of its own. Labels are replaced.
@@ -229,6 +254,14 @@ impl Records {
 
 fn number(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.parse().ok()
+}
+
+/// The first number that was never set aside.
+fn read_next(file: &Path) -> io::Result<u64> {
+    match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(1),
+        text => text?.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not a number")),
+    }
 }
 
 /// The record in a directory; `None` if there is none.
