@@ -140,8 +140,8 @@ impl EngineImages {
             // What lies on it says what is allowed.
             suid: true,
             dev: true,
-            // The documents of some of the layers are ours, and no registry has them.
-            backfill: if whole { self.options.backfill } else { Backfill::Off },
+            // Some of the layers, too: their documents are ours, and all that is completed by them is layers of the image.
+            backfill: self.options.backfill,
             ..prepared.mount_on(place)
         };
         let client = self.engine.client();
