@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use regex::bytes::Regex;
 use serde::Deserialize;
-use tarpon_engine::{DEFAULT_PROFILE, Pull, RecordRequest, Until};
+use tarpon_engine::{DEFAULT_PROFILE, RecordRequest, Until};
 use utoipa::ToSchema;
 
 use super::Failure;
@@ -19,7 +19,6 @@ use super::image::{ImageOptions, ImageWish};
 use super::images::finish;
 use super::said::{Said, patience};
 use crate::jobs::{Entry, Job, Kind, Outcome};
-use crate::progress::Told;
 use crate::state::{For, State};
 
 /// How long a recording that was told to stop may take until its container is gone: it has ten seconds itself.
@@ -105,16 +104,14 @@ async fn recorded(
     state: &State,
     entry: &Entry,
     image: ImageWish,
-    mut request: RecordRequest,
+    request: RecordRequest,
 ) -> Result<Outcome, Failure> {
     // With those who want the same, and in its turn.
-    tokio::select! {
-        prepared = state.prepare(image, For::Later, request.patience) => drop(prepared?),
+    let prepared = tokio::select! {
+        prepared = state.prepare(image, For::Later, request.patience) => prepared?,
         () = entry.cancelled() => return Err(Failure::cancelled("record")),
-    }
-    request.image.pull = Pull::Missing;
-    let progress = Told::new(state.feed.clone(), request.image.text.clone());
-    let recorded = state.engine.record(&request, entry.cancelled(), &progress).await?;
+    };
+    let recorded = state.engine.record_prepared(&request, prepared, entry.cancelled()).await?;
     entry.keep_trace(recorded.trace.write());
     Ok(Outcome {
         manifest: recorded.trace.header.manifest.to_string(),
