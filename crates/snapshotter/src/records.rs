@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tarpon_engine::{create_private_dir, write_private};
 
@@ -36,12 +37,12 @@ const RECORD_BYTES: u64 = 16 << 20;
 /// Deepest stack of snapshots: overlayfs takes 500 layers.
 const DEEPEST: usize = 500;
 
-/// All snapshots.
-#[derive(Debug)]
+/// All snapshots. What is in memory changes when the disk has. A copy shares the snapshots.
+#[derive(Debug, Clone)]
 pub(crate) struct Records {
     root: PathBuf,
     folder: PathBuf,
-    all: BTreeMap<String, Snapshot>,
+    all: BTreeMap<String, Arc<Snapshot>>,
     next: u64,
     /// The first number that is not set aside.
     free: u64,
@@ -80,7 +81,7 @@ impl Records {
             let Some(number) = number(&path) else { continue };
             records.next = records.next.max(number.saturating_add(1));
             if let Some(record) = read(&path).map_err(failed(&path))? {
-                records.all.insert(record.name.clone(), Snapshot { folder: path, record });
+                records.all.insert(record.name.clone(), Arc::new(Snapshot { folder: path, record }));
             }
         }
         Ok(records)
@@ -100,11 +101,11 @@ impl Records {
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &Snapshot> {
-        self.all.values()
+        self.all.values().map(|snapshot| &**snapshot)
     }
 
     pub(crate) fn get(&self, name: &str) -> Result<&Snapshot> {
-        self.all.get(name).ok_or_else(|| Error::NotFound(name.to_owned()))
+        self.all.get(name).map(|snapshot| &**snapshot).ok_or_else(|| Error::NotFound(name.to_owned()))
     }
 
     /// The stack that ends with the committed snapshot `top`, uppermost first, down to what has nothing below it in a mount: the
@@ -173,7 +174,7 @@ impl Records {
             let _swept_later = std::fs::remove_dir_all(&snapshot.folder);
             return Err(Error::disk(format!("make {}", snapshot.folder.display()))(error));
         }
-        self.all.insert(snapshot.record.name.clone(), snapshot.clone());
+        self.all.insert(snapshot.record.name.clone(), Arc::new(snapshot.clone()));
         Ok(snapshot)
     }
 
@@ -230,7 +231,7 @@ impl Records {
         let folder = self.get(name)?.folder.clone();
         write(&folder, &record).map_err(Error::disk(format!("write down snapshot {name}")))?;
         self.all.remove(name);
-        self.all.insert(record.name.clone(), Snapshot { folder, record });
+        self.all.insert(record.name.clone(), Arc::new(Snapshot { folder, record }));
         Ok(())
     }
 
