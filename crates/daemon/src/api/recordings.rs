@@ -16,9 +16,8 @@ use utoipa::ToSchema;
 use super::Failure;
 use super::answer::{Answer, LINES, found, typed};
 use super::image::{ImageOptions, ImageWish};
-use super::images::finish;
 use super::said::{Said, patience};
-use crate::jobs::{Entry, Job, Kind, Outcome};
+use crate::jobs::{Entry, Job, Kind, Outcome, UnderWay};
 use crate::state::{For, State};
 
 /// How long a recording that was told to stop may take until its container is gone: it has ten seconds itself.
@@ -92,20 +91,16 @@ pub(super) async fn record(With(state): With<State>, Said(wish): Said<RecordWish
         to_stderr: true,
     };
     let job = entry.job();
+    let work = UnderWay::new(state.feed.clone(), entry.clone());
     tokio::spawn(async move {
         let _until_done = place;
         let outcome = recorded(&state, &entry, image, request).await;
-        finish(&state, &entry, outcome);
+        work.end(outcome);
     });
     Ok(Answer(StatusCode::ACCEPTED, job))
 }
 
-async fn recorded(
-    state: &State,
-    entry: &Entry,
-    image: ImageWish,
-    request: RecordRequest,
-) -> Result<Outcome, Failure> {
+async fn recorded(state: &State, entry: &Entry, image: ImageWish, request: RecordRequest) -> Result<Outcome, Failure> {
     // With those who want the same, and in its turn.
     let prepared = tokio::select! {
         prepared = state.prepare(image, For::Later, request.patience) => prepared?,
