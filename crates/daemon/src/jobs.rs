@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use crate::api::Failure;
+use crate::feed::{Feed, What};
 use crate::flag;
 
 /// Jobs that are remembered, those that have ended among them. A trace has at most a few megabytes.
@@ -224,6 +225,36 @@ impl Entry {
     }
 }
 
+/// A job that somebody works at. It is over when this is dropped, whatever the reason: nobody waits for one whose task panicked.
+pub(crate) struct UnderWay {
+    feed: Arc<Feed>,
+    entry: Arc<Entry>,
+}
+
+impl UnderWay {
+    pub(crate) fn new(feed: Arc<Feed>, entry: Arc<Entry>) -> Self {
+        Self { feed, entry }
+    }
+
+    /// It is over: it is noted, and told.
+    pub(crate) fn end(self, outcome: Result<Outcome, Failure>) {
+        self.note(outcome);
+    }
+
+    fn note(&self, outcome: Result<Outcome, Failure>) {
+        let state = self.entry.end(outcome);
+        self.feed.tell(What::JobEnded { id: self.entry.job().id, state });
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.entry.is_running() {
+            self.note(Err(Failure::of_us("do what the job is for", "its task ended without a word; the log says why")));
+        }
+    }
+}
+
 /// In seconds since 1970.
 fn now() -> u64 {
     UNIX_EPOCH.elapsed().unwrap_or_default().as_secs()
@@ -260,6 +291,22 @@ mod tests {
         let ids: Vec<_> = jobs.list().into_iter().map(|job| job.id).collect();
         assert!(!ids.contains(&entries[3].job().id) && ids.contains(&new.job().id));
         assert_eq!(ids.len(), JOBS);
+    }
+
+    #[tokio::test]
+    async fn one_whose_task_panics_has_failed() {
+        let jobs = Jobs::default();
+        let entry = jobs.begin(Kind::Prefetch, "app".to_owned()).unwrap();
+        let work = UnderWay::new(Arc::default(), entry.clone());
+        let task = tokio::spawn(async move {
+            let _work = work;
+            panic!("on purpose");
+        });
+        assert!(task.await.is_err());
+        assert_eq!(entry.job().state, Standing::Failed);
+        let entry = jobs.begin(Kind::Prefetch, "app".to_owned()).unwrap();
+        UnderWay::new(Arc::default(), entry.clone()).end(Ok(outcome()));
+        assert_eq!(entry.job().state, Standing::Done);
     }
 
     #[tokio::test]

@@ -29,21 +29,26 @@ mod systemd;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
-use tarpon_engine::{ContainerName, Engine, Error, ErrorKind, Result, Server, start_for_good};
+use futures::{StreamExt as _, stream};
+use tarpon_engine::{
+    ContainerName, ContainerStatus, Engine, Error, ErrorKind, Result, Server, Standing, start_for_good,
+};
 
 pub use api::description;
 use connections::Api;
 pub use socket::{Socket, default_path};
 use state::State;
 
-/// How long a container may take to stop when the daemon is stopped, before it is killed: as with `tarpon stop`.
+/// How long all containers together may take to stop when the daemon is stopped, before they are killed: as one with `tarpon stop`.
 const STOPPING: Duration = Duration::from_secs(10);
 
-/// Containers that are stopped at the same time. Each takes a thread until it has ended.
-const STOPPED_AT_ONCE: usize = 16;
+/// Pause between two looks at those that have not stopped.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Containers that are told something at the same time. Each takes a thread, and a process of its runtime.
+const TOLD_AT_ONCE: usize = 16;
 
 /// What a daemon is made of, beside its engine.
 #[derive(Debug)]
@@ -106,26 +111,57 @@ impl Daemon {
     }
 }
 
-/// Ends all containers of the store as `tarpon stop` does: nobody would answer their reads any more.
+/// Ends all containers of the store as `tarpon stop` does, and as fast as one: nobody would answer their reads any more. All are asked
+/// first, and what is there when their common time is over is killed.
 async fn stop_containers(engine: &Engine) {
-    let listed = {
-        let engine = engine.clone();
-        tokio::task::spawn_blocking(move || engine.containers()).await
-    };
-    let containers = match listed.map_err(|error| Error::new(ErrorKind::Other, "list the containers", error)) {
-        Ok(Ok(containers)) => containers,
-        Ok(Err(error)) | Err(error) => return tracing::warn!(%error, "containers are not stopped"),
-    };
-    let running = containers.into_iter().filter(|container| !container.has_ended());
-    futures::stream::iter(running).for_each_concurrent(STOPPED_AT_ONCE, |container| stop(engine, container.name)).await;
+    let until = Instant::now() + STOPPING;
+    stream::iter(not_ended(engine).await).for_each_concurrent(TOLD_AT_ONCE, |container| ask(engine, container)).await;
+    let mut left = not_ended(engine).await;
+    while left.iter().any(|container| container.standing == Standing::Running) && Instant::now() < until {
+        tokio::time::sleep(LOOK).await;
+        left = not_ended(engine).await;
+    }
+    stream::iter(left).for_each_concurrent(TOLD_AT_ONCE, |container| stop(engine, container.name, until)).await;
 }
 
-async fn stop(engine: &Engine, name: ContainerName) {
-    let (engine, stopped) = (engine.clone(), name.clone());
-    let done = tokio::task::spawn_blocking(move || engine.stop_container(&stopped, STOPPING)).await;
-    match done {
-        Ok(Ok(())) => tracing::info!(%name, "stopped"),
-        Ok(Err(error)) => tracing::warn!(%name, %error, "not stopped"),
+/// The containers that have not ended, as far as anybody knows.
+async fn not_ended(engine: &Engine) -> Vec<ContainerStatus> {
+    let listed = blocking(engine, "list the containers", Engine::containers).await;
+    let mut containers = listed.unwrap_or_else(|error| {
+        tracing::warn!(%error, "containers are not stopped");
+        Vec::new()
+    });
+    containers.retain(|container| !container.has_ended());
+    containers
+}
+
+/// Asks a container to stop.
+async fn ask(engine: &Engine, container: ContainerStatus) {
+    let (Ok(record), name) = (container.record, container.name) else { return };
+    let asked = name.clone();
+    let told = blocking(engine, "stop it", move |engine| engine.kill_container(&asked, &record.stop_signal)).await;
+    if let Err(error) = told {
+        // It is only being started, or has just ended: it is looked at again.
+        tracing::debug!(%name, %error, "not asked to stop");
+    }
+}
+
+/// Sees to it that a container has ended; kills it when it is there after `until`.
+async fn stop(engine: &Engine, name: ContainerName, until: Instant) {
+    let stopped = name.clone();
+    let stop = move |engine: &Engine| engine.stop_container(&stopped, until.saturating_duration_since(Instant::now()));
+    match blocking(engine, "stop it", stop).await {
+        Ok(()) => tracing::info!(%name, "stopped"),
         Err(error) => tracing::warn!(%name, %error, "not stopped"),
     }
+}
+
+async fn blocking<T: Send + 'static>(
+    engine: &Engine,
+    step: &'static str,
+    call: impl FnOnce(&Engine) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let engine = engine.clone();
+    let called = tokio::task::spawn_blocking(move || call(&engine)).await;
+    called.map_err(|error| Error::new(ErrorKind::Other, step, error))?
 }

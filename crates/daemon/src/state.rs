@@ -98,7 +98,8 @@ impl State {
         Ok(called.await.map_err(|error| Failure::of_us("serve the request", error))??)
     }
 
-    /// Prepares an image, together with all who want the same, for at most `patience`. It goes on as long as one of them waits.
+    /// Prepares an image for at most `patience`: together with all who want the same, and it goes on as long as one of them waits; or
+    /// alone, if what its name means is to be asked now.
     pub(crate) async fn prepare(
         &self,
         wish: ImageWish,
@@ -107,8 +108,9 @@ impl State {
     ) -> Result<Prepared, Failure> {
         let _waiting = self.gates.wait()?;
         let (state, wanted) = (self.clone(), wish.clone());
-        let flight =
-            self.prepares.join((wish, what_for), || async move { state.prepare_alone(wanted, what_for).await }.boxed());
+        let work = async move { state.prepare_alone(wanted, what_for).await }.boxed();
+        // Who joined would get an answer to a question that was put before his own.
+        let flight = if wish.asks_anew()? { work.shared() } else { self.prepares.join((wish, what_for), || work) };
         let late = |_| Failure::late("prepare the image", patience);
         tokio::time::timeout(patience, flight).await.map_err(late)?
     }

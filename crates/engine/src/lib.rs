@@ -91,7 +91,7 @@ pub use run::{
     ContainerName, ContainerRecord, ContainerState, ContainerStatus, ExecRequest, Output, RunError, RunOutcome,
     RunRequest, Signals, Standing, signal_name,
 };
-pub use serve::{serve, start_for_good};
+pub use serve::{allow_open_files, serve, start_for_good};
 pub use server::{Client, Ended, MountChange, Observer, Server};
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor, trace};
 pub use tarpon_layer::toc::Format as LayerFormat;

@@ -10,9 +10,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tarpon_oci::{Digest, ImageConfig, Manifest, Verified};
-use tarpon_store::Store;
+use tarpon_store::{ImageRecord, LayerRecord, Store};
 
 use crate::image::{ImageRequest, Prepared};
+use crate::index::{is_by_index, is_refuted};
 use crate::prepare::{self, Known};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result};
@@ -43,11 +44,11 @@ impl Engine {
         progress: &dyn Progress,
     ) -> Result<Prepared> {
         let documents = Documents::of(self.store(), prepared.manifest(), count)?;
-        let looked = self.store().image(documents.manifest.digest());
+        let looked = self.believed(documents.manifest.digest());
         let known = looked.map_err(|error| Error::new(ErrorKind::Store, "look in the store", error))?;
         let record = match known {
-            Some(record) => record,
-            None => {
+            Some(record) if follows(&record, &prepared.record) => record,
+            _ => {
                 let known = prepare::known_layers(self, request, &prepared.record, progress).await?;
                 let (store, name) = (self.store().clone(), format!("{} (lowest {count} layers)", request.source));
                 let platform = request.platform.to_string();
@@ -57,6 +58,17 @@ impl Engine {
         };
         Ok(Prepared { record, ..prepared.clone() })
     }
+}
+
+/// Whether the record of the lowest layers is what the image's record makes of them now. What an index from elsewhere said may have
+/// changed meanwhile, and the image may have been verified; the tree of all others follows from the manifest.
+fn follows(lowest: &ImageRecord, image: &ImageRecord) -> bool {
+    let is_same = |(lowest, image): (&LayerRecord, &LayerRecord)| {
+        // What was found to be wrong stays so as long as it is mounted.
+        is_refuted(&lowest.verification)
+            || lowest.verification == image.verification && !is_by_index(&image.verification)
+    };
+    prepare::seen_whole(lowest) || lowest.layers.iter().zip(&image.layers).all(is_same)
 }
 
 /// Manifest and config of the lowest layers.
@@ -84,13 +96,7 @@ impl Documents {
         Ok(Self { manifest, config })
     }
 
-    fn assemble(
-        self,
-        store: &Store,
-        name: String,
-        platform: String,
-        known: Known,
-    ) -> Result<tarpon_store::ImageRecord> {
+    fn assemble(self, store: &Store, name: String, platform: String, known: Known) -> Result<ImageRecord> {
         let Self { manifest, config } = self;
         let layers = known.lowest(manifest.layers.len());
         prepare::assemble(store, prepare::Image { name, platform, manifest, config, layers, boot: None })
@@ -151,6 +157,29 @@ mod tests {
         assert_eq!(read["config"]["mediaType"], "c");
         assert_eq!(read["layers"], serde_json::json!([{"digest": "l1", "annotations": {"toc": "t"}}]));
         assert_eq!(cut, cut_manifest(manifest.as_bytes(), &config, 1).unwrap(), "the same each time");
+    }
+
+    fn record(states: &[&str]) -> ImageRecord {
+        let layer = |state: &&str| {
+            let verification = (*state).to_owned();
+            LayerRecord { digest: Digest::of(b"layer"), size: 1, format: String::new(), verification, prefetch: None }
+        };
+        ImageRecord::new(Digest::of(b"image"), "image", "linux/amd64", states.iter().map(layer).collect())
+    }
+
+    #[test]
+    fn a_record_of_the_lowest_layers_is_used_as_long_as_the_image_s_makes_the_same_of_them() {
+        let image = record(&["toc-verified", "toc-verified"]);
+        for (lowest, image, is_used) in [
+            (&["toc-verified"][..], &image, true),
+            (&["diffID-verified"], &image, true),
+            (&["toc-verified"], &record(&["diffID-verified", "diffID-verified"]), false),
+            (&["index-pinned"], &image, false),
+            (&["index-pinned"], &record(&["index-pinned", "toc-verified"]), false),
+            (&["toc-verified", "index-refuted"], &record(&["toc-verified", "index-pinned"]), true),
+        ] {
+            assert_eq!(follows(&record(lowest), image), is_used, "{lowest:?} of {:?}", image.layers);
+        }
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub async fn start_for_good(engine: &Engine) -> Result<Server> {
 }
 
 /// As many open files as this process may have: each image that is shown to Podman takes four.
-fn allow_open_files() {
+pub fn allow_open_files() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {

@@ -106,14 +106,27 @@ impl EngineImages {
             return Err("a layer has no table of contents, and such images are to be unpacked".to_owned());
         }
         let (request, prepared) = self.prepare(&text, layer.manifest).await?;
-        if self.options.whole && !prepared.is_verified() {
-            self.engine.pull(&request, &Logged(&text)).await.map_err(|error| error.to_string())?;
-        }
+        let prepared = self.verified(&request, prepared).await?;
         self.engine.chain_ids(&prepared).map(Arc::from).map_err(|error| error.to_string())
+    }
+
+    /// Brings the image whole if all images are to be, and it was not: when it is pulled, or when it was evicted meanwhile.
+    async fn verified(&self, request: &ImageRequest, prepared: Prepared) -> Outcome<Prepared> {
+        if !self.options.whole || prepared.is_verified() {
+            return Ok(prepared);
+        }
+        let record = self.engine.pull(request, &Logged(&request.text)).await.map_err(|error| error.to_string())?.record;
+        let prepared = Prepared { record, ..prepared };
+        if prepared.is_verified() {
+            Ok(prepared)
+        } else {
+            Err("it was brought whole, and not all of it could be verified".to_owned())
+        }
     }
 
     async fn mount(&self, layers: LazyLayers, place: PathBuf) -> Outcome<()> {
         let (request, prepared) = self.prepare(&layers.image, layers.manifest).await?;
+        let prepared = self.verified(&request, prepared).await?;
         let failed = |error: tarpon_engine::Error| error.to_string();
         let whole = self.engine.chain_ids(&prepared).map_err(failed)?.len() == layers.count;
         let prepared = if whole {
@@ -127,8 +140,8 @@ impl EngineImages {
             // What lies on it says what is allowed.
             suid: true,
             dev: true,
-            // The documents of some of the layers are ours, and no registry has them.
-            backfill: if whole { self.options.backfill } else { Backfill::Off },
+            // Some of the layers, too: their documents are ours, and all that is completed by them is layers of the image.
+            backfill: self.options.backfill,
             ..prepared.mount_on(place)
         };
         let client = self.engine.client();

@@ -35,8 +35,8 @@ use std::time::Duration;
 
 use futures::stream;
 use rustix::fs::FlockOperation;
-use tarpon_engine::{Engine, ErrorKind};
-use tokio::net::UnixListener;
+use tarpon_engine::{Engine, ErrorKind, allow_open_files};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
 
@@ -47,6 +47,9 @@ use self::snapshots::Snapshots;
 
 /// How long calls that are being answered may take when the snapshotter is told to stop. Images are prepared anew next time.
 const DRAIN: Duration = Duration::from_secs(10);
+
+/// How long to wait until another connection is accepted after one could not be.
+const BACKOFF: Duration = Duration::from_millis(100);
 
 /// Calls of one connection that are answered at once. Containerd has one, and pulls a few layers at a time.
 const CALLS: usize = 64;
@@ -73,6 +76,7 @@ pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<(
         let step = "serve containerd";
         return Err(tarpon_engine::Error::new(ErrorKind::CannotMount, step, "only root may mount for containerd"));
     }
+    allow_open_files();
     let stop = stopped().map_err(|error| failed("listen for signals", &error))?;
     let root = furnish(&options.root).map_err(|error| failed("make the snapshotter's directory", &error))?;
     let _lock = lock(&root).map_err(|error| failed("lock the snapshotter's directory", &error))?;
@@ -105,8 +109,7 @@ async fn answer(
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
     let (stopping, told) = tokio::sync::oneshot::channel::<()>();
-    let incoming =
-        stream::unfold(socket, |socket| async move { Some((socket.accept().await.map(|(stream, _)| stream), socket)) });
+    let incoming = stream::unfold(socket, |socket| async move { Some((accept(&socket).await, socket)) });
     let server = Server::builder().concurrency_limit_per_connection(CALLS);
     let stopped = async move {
         stop.await;
@@ -119,6 +122,19 @@ async fn answer(
     tokio::select! {
         done = server.serve_with_incoming_shutdown(rpc, Box::pin(incoming), stopped) => done,
         () = late => Ok(()),
+    }
+}
+
+/// The next connection. An error ends nothing: out of file descriptors, most likely, and something must end first.
+async fn accept(socket: &UnixListener) -> std::io::Result<UnixStream> {
+    loop {
+        match socket.accept().await {
+            Ok((stream, _)) => return Ok(stream),
+            Err(error) => {
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(BACKOFF).await;
+            }
+        }
     }
 }
 

@@ -12,7 +12,8 @@ use tokio::net::UnixListener;
 /// Somebody answers there, or something else than a socket is there.
 pub(crate) fn listen(address: &Path) -> io::Result<UnixListener> {
     let folder = address.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    // Others may look into it, as into `/run`, and the daemon's socket is there too; the sockets are closed to them.
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
     match std::fs::symlink_metadata(address) {
         Ok(found) if !found.file_type().is_socket() => {
             return Err(io::Error::other("something else than a socket is there"));
@@ -54,6 +55,7 @@ mod tests {
         let address = folder.path().join("made/tarpon.sock");
         let first = listen(&address).unwrap();
         assert_eq!(std::fs::metadata(&address).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::metadata(address.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o755);
         assert!(listen(&address).unwrap_err().to_string().contains("somebody else"));
         drop(first);
         let _second = listen(&address).unwrap();

@@ -1,18 +1,21 @@
 //! [`Records`]: all snapshots, in memory and on the disk.
 //!
 //! ```text
+//! ROOT/next                              no directory had this number yet, nor any above it
 //! ROOT/snapshots/NUMBER/snapshot.json    its record: written whole, by a rename; without it the directory is rubbish
 //!                      /fs               what containerd writes (the upper directory), or where layers of an image are mounted
 //!                      /work             overlayfs' work directory, of active snapshots
 //! ```
 //!
-//! Names come from containerd and are never paths: directories have numbers.
+//! Names come from containerd and are never paths: directories have numbers. No number is used twice, whatever was removed: the
+//! store's server may have on record what was mounted in the directory that had it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tarpon_engine::{create_private_dir, write_private};
 
@@ -22,18 +25,27 @@ use crate::record::{Kind, Labels, LazyLayers, Record, Usage, VERSION, now};
 /// The file with a snapshot's record.
 const RECORD: &str = "snapshot.json";
 
+/// The file that says which numbers were never used.
+const NEXT: &str = "next";
+
+/// Numbers that are set aside at once, so that not every snapshot waits for that file. A restart skips what is left of them.
+const SET_ASIDE: u64 = 64;
+
 /// Containerd sends at most 4 MiB in a request.
 const RECORD_BYTES: u64 = 16 << 20;
 
 /// Deepest stack of snapshots: overlayfs takes 500 layers.
 const DEEPEST: usize = 500;
 
-/// All snapshots.
-#[derive(Debug)]
+/// All snapshots. What is in memory changes when the disk has. A copy shares the snapshots.
+#[derive(Debug, Clone)]
 pub(crate) struct Records {
+    root: PathBuf,
     folder: PathBuf,
-    all: BTreeMap<String, Snapshot>,
+    all: BTreeMap<String, Arc<Snapshot>>,
     next: u64,
+    /// The first number that is not set aside.
+    free: u64,
 }
 
 /// A snapshot and its directory.
@@ -61,13 +73,15 @@ impl Records {
         let folder = root.join("snapshots");
         let failed = |path: &Path| Error::disk(format!("read {}", path.display()));
         std::fs::create_dir_all(&folder).map_err(failed(&folder))?;
-        let mut records = Self { folder: folder.clone(), all: BTreeMap::new(), next: 1 };
+        let free = read_next(&root.join(NEXT)).map_err(failed(&root.join(NEXT)))?;
+        let mut records =
+            Self { root: root.to_owned(), folder: folder.clone(), all: BTreeMap::new(), next: free, free };
         for entry in std::fs::read_dir(&folder).map_err(failed(&folder))? {
             let path = entry.map_err(failed(&folder))?.path();
             let Some(number) = number(&path) else { continue };
             records.next = records.next.max(number.saturating_add(1));
             if let Some(record) = read(&path).map_err(failed(&path))? {
-                records.all.insert(record.name.clone(), Snapshot { folder: path, record });
+                records.all.insert(record.name.clone(), Arc::new(Snapshot { folder: path, record }));
             }
         }
         Ok(records)
@@ -87,11 +101,11 @@ impl Records {
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &Snapshot> {
-        self.all.values()
+        self.all.values().map(|snapshot| &**snapshot)
     }
 
     pub(crate) fn get(&self, name: &str) -> Result<&Snapshot> {
-        self.all.get(name).ok_or_else(|| Error::NotFound(name.to_owned()))
+        self.all.get(name).map(|snapshot| &**snapshot).ok_or_else(|| Error::NotFound(name.to_owned()))
     }
 
     /// The stack that ends with the committed snapshot `top`, uppermost first, down to what has nothing below it in a mount: the
@@ -154,15 +168,27 @@ impl Records {
     }
 
     fn add(&mut self, record: Record) -> Result<Snapshot> {
-        let folder = self.folder.join(self.next.to_string());
-        self.next += 1;
+        let folder = self.folder.join(self.number()?.to_string());
         let snapshot = Snapshot { folder, record };
         if let Err(error) = furnish(&snapshot) {
             let _swept_later = std::fs::remove_dir_all(&snapshot.folder);
             return Err(Error::disk(format!("make {}", snapshot.folder.display()))(error));
         }
-        self.all.insert(snapshot.record.name.clone(), snapshot.clone());
+        self.all.insert(snapshot.record.name.clone(), Arc::new(snapshot.clone()));
         Ok(snapshot)
+    }
+
+    /// A number that no directory ever had.
+    fn number(&mut self) -> Result<u64> {
+        let number = self.next;
+        if number >= self.free {
+            let (file, free) = (self.root.join(NEXT), number.saturating_add(SET_ASIDE));
+            let written = write_private(&file, free.to_string().as_bytes()).and_then(|()| sync(&self.root));
+            written.map_err(Error::disk(format!("write {}", file.display())))?;
+            self.free = free;
+        }
+        self.next += 1;
+        Ok(number)
     }
 
     /// Finishes an active snapshot under a name of its own. Labels are replaced.
@@ -205,7 +231,7 @@ impl Records {
         let folder = self.get(name)?.folder.clone();
         write(&folder, &record).map_err(Error::disk(format!("write down snapshot {name}")))?;
         self.all.remove(name);
-        self.all.insert(record.name.clone(), Snapshot { folder, record });
+        self.all.insert(record.name.clone(), Arc::new(Snapshot { folder, record }));
         Ok(())
     }
 
@@ -229,6 +255,14 @@ impl Records {
 
 fn number(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.parse().ok()
+}
+
+/// The first number that was never set aside.
+fn read_next(file: &Path) -> io::Result<u64> {
+    match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(1),
+        text => text?.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not a number")),
+    }
 }
 
 /// The record in a directory; `None` if there is none.

@@ -30,7 +30,10 @@ use crate::usage::usage;
 
 /// All snapshots, and the images below them.
 pub(crate) struct Snapshots {
-    records: Arc<Mutex<Records>>,
+    /// As they are now. Who looks takes them as they are then.
+    records: Arc<Mutex<Arc<Records>>>,
+    /// Who changes them, one at a time: it waits for the disk, and nobody who looks waits for it.
+    changing: Arc<tokio::sync::Mutex<()>>,
     images: Arc<dyn Images>,
     preparing: Flights<String, Outcome<Arc<[Digest]>>>,
     mounting: Flights<PathBuf, Outcome<()>>,
@@ -40,9 +43,14 @@ pub(crate) struct Snapshots {
 
 impl Snapshots {
     pub(crate) fn open(root: &Path, images: Arc<dyn Images>) -> Result<Self> {
-        let records = Arc::new(Mutex::new(Records::open(root)?));
-        let usual = mounts::usual_options();
-        Ok(Self { records, images, preparing: Flights::default(), mounting: Flights::default(), usual })
+        Ok(Self {
+            records: Arc::new(Mutex::new(Arc::new(Records::open(root)?))),
+            changing: Arc::default(),
+            images,
+            preparing: Flights::default(),
+            mounting: Flights::default(),
+            usual: mounts::usual_options(),
+        })
     }
 
     /// `Prepare` and `View`.
@@ -107,7 +115,7 @@ impl Snapshots {
 
     /// Whether the layer is here already, on the same parent. Else why it cannot be put there, if it cannot.
     fn is_there(&self, name: &str, parent: &str, labels: &Labels) -> Outcome<bool> {
-        let records = self.records.lock();
+        let records = self.records();
         if let Ok(there) = records.get(name) {
             // One chain ID, and another blob: what is known of the one need not be so of the other.
             let is_same = labels::layer(&there.record.labels) == labels::layer(labels);
@@ -140,7 +148,7 @@ impl Snapshots {
 
     /// What lies below a snapshot with this parent, mounted as far as it is an image's.
     async fn mounted_stack(&self, parent: &str) -> Result<Vec<Snapshot>> {
-        let stack = self.records.lock().stack(parent)?;
+        let stack = self.records().stack(parent)?;
         if let Some(lowest) = stack.last() {
             self.mount(lowest).await?;
         }
@@ -158,12 +166,10 @@ impl Snapshots {
     /// Mounts again what snapshots that are in use lie on.
     pub(crate) async fn restore(&self) {
         let mut lowest: Vec<Snapshot> = Vec::new();
-        {
-            let records = self.records.lock();
-            let used = records.all().filter(|snapshot| snapshot.record.kind != Kind::Committed);
-            let stacks = used.filter_map(|snapshot| records.stack(&snapshot.record.parent).ok()?.pop());
-            lowest.extend(stacks.filter(|snapshot| snapshot.record.lazy.is_some()));
-        }
+        let records = self.records();
+        let used = records.all().filter(|snapshot| snapshot.record.kind != Kind::Committed);
+        let stacks = used.filter_map(|snapshot| records.stack(&snapshot.record.parent).ok()?.pop());
+        lowest.extend(stacks.filter(|snapshot| snapshot.record.lazy.is_some()));
         let mut seen = HashSet::new();
         lowest.retain(|snapshot| seen.insert(snapshot.folder.clone()));
         for snapshot in lowest {
@@ -175,7 +181,7 @@ impl Snapshots {
 
     /// `Mounts`.
     pub(crate) async fn mounts(&self, key: &str) -> Result<Vec<Mount>> {
-        let snapshot = self.records.lock().get(key)?.clone();
+        let snapshot = self.records().get(key)?.clone();
         if snapshot.record.kind == Kind::Committed {
             return Err(Error::Precondition(format!(
                 "{key} is committed: only active snapshots and views are mounted"
@@ -188,7 +194,7 @@ impl Snapshots {
     /// `Commit`.
     pub(crate) async fn commit(&self, request: CommitRequest) -> Result<()> {
         let CommitRequest { name, key, labels, parent, .. } = request;
-        let active = self.records.lock().get(&key)?.clone();
+        let active = self.records().get(&key)?.clone();
         if !parent.is_empty() && parent != active.record.parent {
             return Err(Error::Invalid(format!("{key} was made on {:?}, and stays there", active.record.parent)));
         }
@@ -242,7 +248,7 @@ impl Snapshots {
 
     /// `Stat`.
     pub(crate) fn stat(&self, key: &str) -> Result<Info> {
-        self.records.lock().get(key).map(|snapshot| snapshot.record.info())
+        self.records().get(key).map(|snapshot| snapshot.record.info())
     }
 
     /// `Update`: labels alone can change.
@@ -261,13 +267,13 @@ impl Snapshots {
     /// `List`.
     pub(crate) fn list(&self, filters: &[String]) -> Result<Vec<Info>> {
         let filters = Filters::parse(filters)?;
-        let records = self.records.lock();
+        let records = self.records();
         Ok(records.all().filter(|snapshot| filters.fit(&snapshot.record)).map(|found| found.record.info()).collect())
     }
 
     /// `Usage`. What is mounted of an image takes nothing here: it is in the store, which keeps to a budget of its own.
     pub(crate) async fn usage(&self, key: &str) -> Result<Usage> {
-        let snapshot = self.records.lock().get(key)?.clone();
+        let snapshot = self.records().get(key)?.clone();
         match snapshot.record.kind {
             Kind::Active => self.used_by(snapshot.fs()).await,
             Kind::Committed | Kind::View => Ok(snapshot.record.usage),
@@ -279,13 +285,25 @@ impl Snapshots {
         self.blocking(move || usage(&folder).map_err(failed)).await
     }
 
-    /// Changes the records, which waits for the disk.
+    fn records(&self) -> Arc<Records> {
+        self.records.lock().clone()
+    }
+
+    /// Changes the records, which waits for the disk. What was begun is done to its end, whether anybody still waits or not.
     async fn change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Records) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let records = self.records.clone();
-        self.blocking(move || change(&mut records.lock())).await
+        let (records, turn) = (self.records.clone(), self.changing.clone().lock_owned().await);
+        self.blocking(move || {
+            let _alone = turn;
+            let mut changed = Records::clone(&records.lock());
+            let done = change(&mut changed);
+            // Also if it failed: numbers that were given away stay so.
+            *records.lock() = Arc::new(changed);
+            done
+        })
+        .await
     }
 
     async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

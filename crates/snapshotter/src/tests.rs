@@ -302,6 +302,18 @@ fn a_restart_finds_everything_mounts_what_is_used_and_sweeps_what_was_left() {
 }
 
 #[test]
+fn a_restart_gives_no_snapshot_the_directory_of_one_that_was_removed() {
+    let mut bed = bed();
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..3 {
+        let mounts = bed.prepare("container", "").unwrap();
+        assert!(seen.insert(mounts[0].source.clone()), "{seen:?}");
+        bed.remove("container").unwrap();
+        bed.restart();
+    }
+}
+
+#[test]
 fn what_is_written_is_measured_and_labels_change_as_the_mask_says() {
     let bed = bed();
     let mounts = bed.prepare("active", "").unwrap();

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tarpon_engine::{
     CapabilityChanges, ContainerName, ContainerOptions, ContainerState, ContainerStatus, ImageRequest, Limits, Network,
-    Output, Pull, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Volume,
+    Output, Prepared, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Volume,
 };
 use tokio::sync::mpsc;
 use utoipa::{IntoParams, ToSchema};
@@ -317,18 +317,18 @@ pub(super) async fn run(With(state): With<State>, Said(mut wish): Said<RunWish>)
     if let Some(name) = request.name.clone() {
         state.call(move |engine| engine.check_container_name(&name)).await?;
     }
-    state.prepare(image, For::Mount, patience).await?;
+    let prepared = state.prepare(image, For::Mount, patience).await?;
     // From here on it is made to its end: a container that is half made is nobody's.
-    let made = tokio::spawn(start(state, request));
+    let made = tokio::spawn(start(state, request, prepared));
     made.await.map_err(|error| Failure::of_us("run the container", error))?
 }
 
-async fn start(state: State, mut request: RunRequest) -> Result<Answer<Container>, Failure> {
-    // It was just asked what the name means.
-    request.image.pull = Pull::Missing;
+async fn start(state: State, request: RunRequest, prepared: Prepared) -> Result<Answer<Container>, Failure> {
     let image = request.image.text.clone();
-    let progress = crate::progress::Told::new(state.feed.clone(), image.clone());
-    let name = match state.engine.run(&request, &mut Signals::none(), &progress).await? {
+    let place = state.gates.call().await?;
+    let ran = state.engine.run_prepared(&request, prepared, &mut Signals::none()).await;
+    drop(place);
+    let name = match ran? {
         RunOutcome::Detached(name) => name,
         RunOutcome::Exited(exit) => return Err(RunError { exit, error: unexpected() }.into()),
     };

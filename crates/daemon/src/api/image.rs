@@ -80,6 +80,16 @@ impl ImageWish {
         Some(named).filter(|profile| profile != "none")
     }
 
+    /// Whether whoever knows what the name means is asked each time: the registry, or the layout or archive itself.
+    pub(crate) fn asks_anew(&self) -> Result<bool, Failure> {
+        let ImageRequest { source, pull, .. } = self.request()?;
+        Ok(match pull {
+            Pull::Always | Pull::Newer => true,
+            Pull::Missing => !matches!(source, Source::Registry(_)),
+            Pull::Never => false,
+        })
+    }
+
     /// What the engine is asked for.
     pub(crate) fn request(&self) -> Result<ImageRequest, Failure> {
         let ImageOptions { platform, pull, index: _, profile: _, creds, authfile, cert_dir, tls_verify } =
@@ -127,4 +137,29 @@ fn check_absolute(source: &Source) -> Result<(), Failure> {
         Source::OciArchive { file, .. } | Source::DockerArchive { file, .. } => file,
     };
     if path.is_absolute() { Ok(()) } else { Err(Failure::invalid(STEP, format!("{} is not absolute", path.display()))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_wants_to_know_what_is_there_now_is_told_apart() {
+        let asks = |image: &str, pull: PullWhen| {
+            let options = ImageOptions { pull, index: Some("none".to_owned()), ..ImageOptions::default() };
+            ImageWish::new(image.to_owned(), options).asks_anew().unwrap()
+        };
+        for (pull, of_registry, of_layout) in [
+            (PullWhen::Missing, false, true),
+            (PullWhen::Newer, true, true),
+            (PullWhen::Always, true, true),
+            (PullWhen::Never, false, false),
+        ] {
+            assert_eq!(
+                (asks("localhost:5000/app:1", pull), asks("oci:/a:1", pull)),
+                (of_registry, of_layout),
+                "{pull:?}"
+            );
+        }
+    }
 }

@@ -12,7 +12,7 @@ use super::answer::{Answer, found};
 use super::image::{ImageOptions, ImageWish};
 use super::said::{Said, patience};
 use crate::feed::What;
-use crate::jobs::{Entry, Job, Kind, Outcome};
+use crate::jobs::{Job, Kind, Outcome, UnderWay};
 use crate::progress::Told;
 use crate::state::{For, State};
 
@@ -138,12 +138,13 @@ pub(super) async fn prefetch(With(state): With<State>, Said(wish): Said<Prefetch
     wish.request()?;
     let entry = state.jobs.begin(Kind::Prefetch, wish.image.clone())?;
     let job = entry.job();
+    let work = UnderWay::new(state.feed.clone(), entry.clone());
     tokio::spawn(async move {
         let outcome = tokio::select! {
             outcome = pull(&state, &wish) => outcome,
             () = entry.cancelled() => Err(Failure::cancelled("pull the image")),
         };
-        finish(&state, &entry, outcome);
+        work.end(outcome);
     });
     Ok(Answer(StatusCode::ACCEPTED, job))
 }
@@ -160,10 +161,4 @@ async fn pull(state: &State, wish: &ImageWish) -> Result<Outcome, Failure> {
         touches: None,
         exit_code: None,
     })
-}
-
-/// A job is over: it is noted, and told.
-pub(super) fn finish(state: &State, entry: &Entry, outcome: Result<Outcome, Failure>) {
-    let ended = entry.end(outcome);
-    state.feed.tell(What::JobEnded { id: entry.job().id, state: ended });
 }

@@ -10,16 +10,14 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use regex::bytes::Regex;
 use serde::Deserialize;
-use tarpon_engine::{DEFAULT_PROFILE, Pull, RecordRequest, Until};
+use tarpon_engine::{DEFAULT_PROFILE, RecordRequest, Until};
 use utoipa::ToSchema;
 
 use super::Failure;
 use super::answer::{Answer, LINES, found, typed};
 use super::image::{ImageOptions, ImageWish};
-use super::images::finish;
 use super::said::{Said, patience};
-use crate::jobs::{Entry, Job, Kind, Outcome};
-use crate::progress::Told;
+use crate::jobs::{Entry, Job, Kind, Outcome, UnderWay};
 use crate::state::{For, State};
 
 /// How long a recording that was told to stop may take until its container is gone: it has ten seconds itself.
@@ -93,28 +91,22 @@ pub(super) async fn record(With(state): With<State>, Said(wish): Said<RecordWish
         to_stderr: true,
     };
     let job = entry.job();
+    let work = UnderWay::new(state.feed.clone(), entry.clone());
     tokio::spawn(async move {
         let _until_done = place;
         let outcome = recorded(&state, &entry, image, request).await;
-        finish(&state, &entry, outcome);
+        work.end(outcome);
     });
     Ok(Answer(StatusCode::ACCEPTED, job))
 }
 
-async fn recorded(
-    state: &State,
-    entry: &Entry,
-    image: ImageWish,
-    mut request: RecordRequest,
-) -> Result<Outcome, Failure> {
+async fn recorded(state: &State, entry: &Entry, image: ImageWish, request: RecordRequest) -> Result<Outcome, Failure> {
     // With those who want the same, and in its turn.
-    tokio::select! {
-        prepared = state.prepare(image, For::Later, request.patience) => drop(prepared?),
+    let prepared = tokio::select! {
+        prepared = state.prepare(image, For::Later, request.patience) => prepared?,
         () = entry.cancelled() => return Err(Failure::cancelled("record")),
-    }
-    request.image.pull = Pull::Missing;
-    let progress = Told::new(state.feed.clone(), request.image.text.clone());
-    let recorded = state.engine.record(&request, entry.cancelled(), &progress).await?;
+    };
+    let recorded = state.engine.record_prepared(&request, prepared, entry.cancelled()).await?;
     entry.keep_trace(recorded.trace.write());
     Ok(Outcome {
         manifest: recorded.trace.header.manifest.to_string(),
@@ -133,6 +125,7 @@ async fn recorded(
     ))]
 pub(super) async fn stop(With(state): With<State>, InPath(id): InPath<String>) -> Result<Answer<Job>, Failure> {
     let entry = recording(&state, &id)?;
+    let _place = state.gates.stop()?;
     entry.stop();
     let late = |_| Failure::late("stop the recording", STOPPING);
     tokio::time::timeout(STOPPING, entry.ended()).await.map_err(late)?;

@@ -134,7 +134,7 @@ impl Engine {
 
     /// The image's record. One that came of an index that lied goes, unless the image is mounted: then what was found out is
     /// part of it.
-    fn believed(&self, manifest: &Digest) -> std::result::Result<Option<ImageRecord>, StoreError> {
+    pub(crate) fn believed(&self, manifest: &Digest) -> std::result::Result<Option<ImageRecord>, StoreError> {
         let record = self.store().image(manifest)?;
         let is_removed = |record: &ImageRecord| {
             record.layers.iter().any(|layer| is_refuted(&layer.verification))

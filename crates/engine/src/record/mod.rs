@@ -73,12 +73,25 @@ impl Engine {
         stopped: impl Future<Output = ()>,
         progress: &dyn Progress,
     ) -> Result<Recorded> {
-        let runtime = Runtime::find(request.runtime.as_deref())?;
+        // Before anything is fetched.
+        Runtime::find(request.runtime.as_deref())?;
         tokio::pin!(stopped);
         let prepared = tokio::select! {
             prepared = self.prepare(&request.image, progress) => prepared?,
             () = &mut stopped => return Err(interrupted()),
         };
+        self.record_prepared(request, prepared, stopped).await
+    }
+
+    /// As [`Engine::record`], of an image that was prepared already: what its name means by now is not asked again.
+    pub async fn record_prepared(
+        &self,
+        request: &RecordRequest,
+        prepared: Prepared,
+        stopped: impl Future<Output = ()>,
+    ) -> Result<Recorded> {
+        let runtime = Runtime::find(request.runtime.as_deref())?;
+        tokio::pin!(stopped);
         check_names(&prepared)?;
         let (engine, request, stop) = (self.clone(), request.clone(), Arc::new(AtomicBool::new(false)));
         let session = Session { engine, prepared, request, stop: stop.clone() };

@@ -37,7 +37,7 @@ pub(crate) use self::place::container_at;
 pub use self::record::{ContainerRecord, ContainerState};
 pub use self::signals::{Signals, signal_name};
 use crate::container::{ContainerOptions, Runtime};
-use crate::image::ImageRequest;
+use crate::image::{ImageRequest, Prepared};
 use crate::progress::Progress;
 use crate::protocol::Backfill;
 use crate::{Engine, Error, ErrorKind, Result};
@@ -89,16 +89,40 @@ impl Engine {
         signals: &mut Signals,
         progress: &dyn Progress,
     ) -> std::result::Result<RunOutcome, RunError> {
-        check_user()?;
-        let runtime = Runtime::find(request.runtime.as_deref())?;
-        if let Some(name) = &request.name {
-            // Before anything is fetched.
-            self.check_container_name(name)?;
-        }
+        let runtime = self.check_run(request)?;
         let prepared = tokio::select! {
             prepared = self.prepare_to_mount(&request.image, progress) => prepared?,
             () = signals.asked_to_stop() => return Err(RunError::interrupted()),
         };
+        self.run_on(request, prepared, runtime, signals).await
+    }
+
+    /// As [`Engine::run`], of an image that was prepared already: what its name means by now is not asked again.
+    pub async fn run_prepared(
+        &self,
+        request: &RunRequest,
+        prepared: Prepared,
+        signals: &mut Signals,
+    ) -> std::result::Result<RunOutcome, RunError> {
+        let runtime = self.check_run(request)?;
+        self.run_on(request, prepared, runtime, signals).await
+    }
+
+    /// What can be said before anything is fetched.
+    fn check_run(&self, request: &RunRequest) -> Result<Runtime> {
+        check_user()?;
+        let runtime = Runtime::find(request.runtime.as_deref())?;
+        request.name.as_ref().map_or(Ok(()), |name| self.check_container_name(name))?;
+        Ok(runtime)
+    }
+
+    async fn run_on(
+        &self,
+        request: &RunRequest,
+        prepared: Prepared,
+        runtime: Runtime,
+        signals: &mut Signals,
+    ) -> std::result::Result<RunOutcome, RunError> {
         let (engine, wanted) = (self.clone(), request.clone());
         let made = tokio::task::spawn_blocking(move || Held::make(engine, &wanted, &prepared, &runtime));
         let held = made.await.map_err(|error| RunError::failed("make the container", error))??;
