@@ -332,6 +332,26 @@ fn a_file_that_becomes_shorter_is_an_error_and_one_that_grows_is_cut() {
 }
 
 #[test]
+fn an_upper_that_is_removed_while_it_is_read_is_an_error() {
+    let upper = upper();
+    let (path, gone) = (upper.path().join("upper"), upper.path().join("gone"));
+    std::fs::create_dir_all(path.join("dir")).unwrap();
+    std::fs::write(path.join("file"), "x").unwrap();
+    let mut tar = LayerTar::new(Walk::new(&path, LeftOut::default(), None).unwrap());
+    tar.read_exact(&mut [0; 512]).unwrap();
+    std::fs::rename(&path, &gone).unwrap();
+    std::fs::remove_dir_all(&gone).unwrap();
+    // That another one has its place does not help.
+    for again in [false, true] {
+        if again {
+            std::fs::create_dir(&path).unwrap();
+        }
+        tar.read_to_end(&mut Vec::new()).unwrap_err();
+        assert_eq!(tar.failure().unwrap().to_string(), "/: it was removed while it was read");
+    }
+}
+
+#[test]
 fn an_upper_that_is_none_is_an_error() {
     let upper = upper();
     std::fs::write(upper.path().join("file"), "").unwrap();
