@@ -142,6 +142,8 @@ impl LayerShelf {
     fn start(&self, host: &Host, mut request: MountRequest) -> Result<()> {
         let _changing = self.changing.lock();
         request.mountpoint.clone_from(&self.folder);
+        // They are for one registry, and Podman names any.
+        request.access.creds = None;
         let failed = |error| Error::new(ErrorKind::Store, "record the mount", error);
         Memo::new(&request).write(&self.store).map_err(failed)?;
         let mut state = self.state.write();
