@@ -143,21 +143,33 @@ impl Commits {
     /// [`ErrorKind::Refused`] for one that was never pushed, unless by `force`.
     pub fn remove(&self, image: &Source, force: bool) -> Result<Option<Committed>> {
         let step = "remove the committed image";
+        let failed = |error: io::Error| Error::new(ErrorKind::Store, step, error);
+        // Without any there is nothing to lock either.
+        if self.find(image)?.is_none() {
+            return Ok(None);
+        }
+        // Nobody replaces it between these steps.
+        let _whole = self.lock().map_err(failed)?;
         let Some(committed) = self.find(image)? else { return Ok(None) };
         if committed.pushed.is_none() && !force {
             return Err(Error::new(ErrorKind::Refused, step, "it was never pushed, and is nowhere else")
                 .hint(format!("`tarpon push {}` pushes it; --force removes it all the same", committed.image)));
         }
-        self.retire(&self.place(image)).map_err(|error| Error::new(ErrorKind::Store, step, error))?;
+        self.retire(&self.place(image)).map_err(failed)?;
         Ok(Some(committed))
     }
 
     /// Removes those that were pushed. What they held can be had from there.
     pub fn remove_pushed(&self) -> Result<Vec<Committed>> {
+        let failed = |error: io::Error| Error::new(ErrorKind::Store, "remove a committed image", error);
+        if self.folders().map_err(failed)?.is_empty() {
+            return Ok(Vec::new());
+        }
+        // What was pushed is not replaced by what was not between these steps.
+        let _whole = self.lock().map_err(failed)?;
         let mut removed = Vec::new();
         for committed in self.list()?.into_iter().filter(|committed| committed.pushed.is_some()) {
-            let place = self.named(&committed.image);
-            self.retire(&place).map_err(|error| Error::new(ErrorKind::Store, "remove a committed image", error))?;
+            self.retire(&self.named(&committed.image)).map_err(failed)?;
             removed.push(committed);
         }
         Ok(removed)
@@ -239,9 +251,8 @@ impl Commits {
         }
     }
 
-    /// Makes a commit disappear at once, and removes it unless somebody reads it.
+    /// Makes a commit disappear at once, and removes it unless somebody reads it. For whoever holds the lock.
     fn retire(&self, place: &Path) -> io::Result<()> {
-        let _whole = self.lock()?;
         let gone = tempfile::Builder::new().prefix(GONE).tempdir_in(&self.folder)?.keep();
         match std::fs::rename(place, &gone) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
