@@ -87,7 +87,8 @@ struct Entry {
     request: MountRequest,
     image: Arc<Image>,
     offered: Arc<Offered>,
-    since: Instant,
+    /// When Podman was last told of a layer of it.
+    asked: Mutex<Instant>,
 }
 
 impl LayerShelf {
@@ -240,7 +241,7 @@ impl LayerShelf {
         image.follow(None);
         let mut state = self.state.write();
         state.offered.insert(request.manifest, offered.clone());
-        state.images.push(Entry { reference, request, image, offered, since: Instant::now() });
+        state.images.push(Entry { reference, request, image, offered, asked: Mutex::new(Instant::now()) });
         Ok(())
     }
 
@@ -254,11 +255,15 @@ impl LayerShelf {
         self.spools.tidy();
         let _changing = self.changing.lock();
         let mut state = self.state.write();
-        let is_unused = |entry: &mut Entry| entry.uses() == 0 && entry.since.elapsed() > UNUSED;
+        let is_unused = |entry: &mut Entry| entry.uses() == 0 && entry.asked.lock().elapsed() > UNUSED;
         let unused: Vec<Entry> = state.images.extract_if(.., is_unused).collect();
         let mut released = std::mem::take(&mut state.released);
         drop(state);
-        unused.iter().for_each(|entry| self.forget(&entry.request.mountpoint));
+        for entry in &unused {
+            // It may be pulled again at once.
+            self.finding.forget(&entry.reference);
+            self.forget(&entry.request.mountpoint);
+        }
         released.extend(unused.iter().map(|entry| entry.request.manifest));
         released
     }
@@ -291,6 +296,8 @@ impl LayerShelf {
         let state = self.state.read();
         let mut entries = state.images.iter().rev();
         let entry = entries.find(|entry| entry.reference == key.image && entry.offered.find(&key.digest).is_some())?;
+        // Whoever finds it may be about to use it.
+        *entry.asked.lock() = Instant::now();
         answer(entry)
     }
 }
@@ -313,14 +320,10 @@ impl Layers for LayerShelf {
     }
 
     fn used(&self, key: &LayerKey, change: Use) -> BoxFuture<'static, ()> {
-        let (me, key, runtime) = (self.me.clone(), key.clone(), self.runtime.clone());
-        async move {
-            let counted = runtime.spawn_blocking(move || me.upgrade().map(|me| me.count(&key, change)));
-            if let Err(error) = counted.await {
-                tracing::error!(%error, "a use of a layer was not counted");
-            }
+        match self.me.upgrade() {
+            Some(me) => me.note_use(key.clone(), change).boxed(),
+            None => futures::future::ready(()).boxed(),
         }
-        .boxed()
     }
 
     fn blob(&self, key: &LayerKey, offset: u64, length: u32) -> BoxFuture<'static, std::result::Result<Bytes, Errno>> {
