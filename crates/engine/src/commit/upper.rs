@@ -235,7 +235,7 @@ impl Walk {
         if found.stat.st_size == 0 && self.left_out.mount_points.contains(&found.path) {
             return Ok(None);
         }
-        if let Some(entry) = self.link(found) {
+        if let Some(entry) = self.link(found, &marks) {
             return Ok(Some(entry));
         }
         let content = found.open(OFlags::RDONLY).map_err(|error| found.failed("open it", error))?;
@@ -247,7 +247,7 @@ impl Walk {
     }
 
     fn other(&mut self, found: &Found, kind: TarKind, marks: Marks) -> Result<Entry, UpperError> {
-        if let Some(entry) = self.link(found) {
+        if let Some(entry) = self.link(found, &marks) {
             return Ok(entry);
         }
         let mut entry = self.described(found, found.path.clone(), kind, marks);
@@ -258,8 +258,9 @@ impl Walk {
         Ok(entry)
     }
 
-    /// Another name of a file that was there already. The first name is noted.
-    fn link(&mut self, found: &Found) -> Option<Entry> {
+    /// Another name of a file that was there already. The first name is noted. Its attributes are said again: Podman and Docker give the file
+    /// its owner anew for each name, and with that Linux takes its capabilities away.
+    fn link(&mut self, found: &Found, marks: &Marks) -> Option<Entry> {
         if found.stat.st_nlink < 2 {
             return None;
         }
@@ -271,7 +272,8 @@ impl Walk {
             }
             Some(first) => {
                 let link = first.clone();
-                let entry = self.described(found, found.path.clone(), TarKind::HardLink, Marks::default());
+                let marks = Marks { xattrs: marks.xattrs.clone(), ..Marks::default() };
+                let entry = self.described(found, found.path.clone(), TarKind::HardLink, marks);
                 Some(Entry { link, ..entry })
             }
         }

@@ -244,6 +244,21 @@ fn places_of_mounts_and_volumes_are_left_out() {
 }
 
 #[test]
+fn each_name_of_a_file_says_its_attributes() {
+    let upper = upper();
+    let (one, other) = (upper.path().join("one"), upper.path().join("two"));
+    std::fs::write(&one, "x").unwrap();
+    setxattr(&one, "user.note", b"kept", XattrFlags::empty()).unwrap();
+    std::fs::hard_link(&one, &other).unwrap();
+    let layer = layer(upper.path(), LeftOut::default()).unwrap();
+    let kinds: Vec<TarKind> = layer.iter().map(|(entry, _)| entry.kind).collect();
+    assert_eq!(kinds, [TarKind::File, TarKind::HardLink]);
+    for (entry, _) in layer {
+        assert_eq!((&*entry.attributes.xattrs[0].name, &*entry.attributes.xattrs[0].value), (&b"user.note"[..], &b"kept"[..]));
+    }
+}
+
+#[test]
 fn sockets_are_left_out_and_counted() {
     let upper = upper();
     let _socket = std::os::unix::net::UnixListener::bind(upper.path().join("socket")).unwrap();
