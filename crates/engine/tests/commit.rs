@@ -241,6 +241,15 @@ async fn what_is_only_here_is_no_image_to_be_mounted() {
     let request = ImageRequest { text: name.to_string(), source: name.clone(), ..lab.base() };
     let error = lab.engine.prepare(&request, &Silent).await.unwrap_err();
     assert!(error.cause.contains("not pushed") && error.hint.unwrap().contains("tarpon push"));
+    // Of what the name means elsewhere, another name says nothing.
+    lab.push(&name, &lab.at("other:v1")).await.unwrap();
+    for pull in [Pull::Missing, Pull::Always] {
+        let request = ImageRequest { pull, ..request.clone() };
+        assert!(lab.engine.prepare(&request, &Silent).await.unwrap_err().cause.contains("not pushed"));
+        let of_upper = CommitSource::Upper { directory: lab.upper(), base: Some(Box::new(request)) };
+        let on_top = CommitRequest { source: of_upper, ..lab.request(&lab.at("next:v1")) };
+        assert!(lab.engine.commit(&on_top, &Silent).await.unwrap_err().cause.contains("not pushed"));
+    }
     lab.push(&name, &name).await.unwrap();
     lab.engine.prepare(&request, &Silent).await.unwrap();
 }

@@ -19,7 +19,8 @@ Examples:
   tarpon push app:v2 registry.example/team/app:v2
   tarpon push --json app:v2 | jq -r .digest
 
-`tarpon cache ls` lists what was committed and whether it was pushed. What was, goes with `tarpon cache gc`.";
+`tarpon cache ls` lists what was committed and whether it was pushed. What was pushed
+to a registry under its own name goes with `tarpon cache gc`.";
 
 /// Push a committed image
 ///
