@@ -51,8 +51,8 @@ impl Push {
         let request = PushRequest {
             image: self.image.source.clone(),
             destination: destination.source.clone(),
-            // --creds are for the destination and no other registry.
-            base_access: Access { creds: None, ..access.clone() },
+            // What is said of the destination is said of no other registry; credentials files say themselves which they are for.
+            base_access: Access { creds: None, tls_verify: None, cert_dir: None, ..access.clone() },
             access,
         };
         let session = Session::open(global)?;
