@@ -340,8 +340,10 @@ fn read(folder: &Path) -> io::Result<Committed> {
     }
 }
 
+/// Puts the record into a commit's directory, there to stay: what has a name is whole also after a crash of the machine.
 fn write(folder: &Path, committed: &Committed) -> io::Result<()> {
-    private::write(&folder.join(RECORD), &serde_json::to_vec(committed)?)
+    private::write(&folder.join(RECORD), &serde_json::to_vec(committed)?)?;
+    File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]
