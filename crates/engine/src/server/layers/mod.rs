@@ -166,11 +166,23 @@ impl LayerShelf {
                     Some(before) => self.note(before),
                     None => self.forget(&self.folder),
                 }
+                let was_shown = before.is_some();
                 self.state.write().settings = before;
+                if was_shown {
+                    self.attach_again(host);
+                }
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// What Podman has runs on as before, if that can be.
+    fn attach_again(&self, host: &Host) {
+        match self.attach(host) {
+            Ok(shown) => self.state.write().shown = Some(shown),
+            Err(error) => tracing::error!(%error, "layers are not shown to Podman any more: run `tarpon recover`"),
+        }
     }
 
     fn attach(&self, host: &Host) -> Result<Shown> {
