@@ -112,7 +112,10 @@ fn layer() -> Layer {
 }
 
 fn image() -> Image {
-    ImageBuilder::new().layer(layer()).config("Cmd", json!(["serve"])).config("Odd", json!([1.5])).build()
+    let image = ImageBuilder::new().layer(layer()).config("Cmd", json!(["serve"])).config("Odd", json!([1.5])).build();
+    let mut manifest: Value = serde_json::from_slice(&image.manifest).unwrap();
+    manifest["annotations"] = json!({"com.amazon.soci.index-digest": image.digest().to_string(), "odd": "kept"});
+    Image { manifest: manifest.to_string().into_bytes(), ..image }
 }
 
 async fn document(image: &Source) -> Option<Value> {
@@ -148,6 +151,9 @@ async fn a_new_image_is_the_old_one_with_a_layer_more() {
 
         let manifest = document(&name).await.unwrap();
         assert_eq!(manifest["layers"].as_array().unwrap().len(), 2);
+        let annotations = manifest["annotations"].as_object().unwrap();
+        assert_eq!(annotations["odd"], "kept");
+        assert!(!annotations.contains_key("com.amazon.soci.index-digest"), "it was of other layers");
         let repository = tarpon_registry::open(&name, &AccessOptions::default()).await.unwrap();
         let image = repository.resolve(&"linux/amd64".parse().unwrap()).await.unwrap();
         let config: Value = serde_json::from_slice(&repository.config(&image).await.unwrap().bytes).unwrap();
@@ -241,6 +247,15 @@ async fn what_is_only_here_is_no_image_to_be_mounted() {
     let request = ImageRequest { text: name.to_string(), source: name.clone(), ..lab.base() };
     let error = lab.engine.prepare(&request, &Silent).await.unwrap_err();
     assert!(error.cause.contains("not pushed") && error.hint.unwrap().contains("tarpon push"));
+    // Of what the name means elsewhere, another name says nothing.
+    lab.push(&name, &lab.at("other:v1")).await.unwrap();
+    for pull in [Pull::Missing, Pull::Always] {
+        let request = ImageRequest { pull, ..request.clone() };
+        assert!(lab.engine.prepare(&request, &Silent).await.unwrap_err().cause.contains("not pushed"));
+        let of_upper = CommitSource::Upper { directory: lab.upper(), base: Some(Box::new(request)) };
+        let on_top = CommitRequest { source: of_upper, ..lab.request(&lab.at("next:v1")) };
+        assert!(lab.engine.commit(&on_top, &Silent).await.unwrap_err().cause.contains("not pushed"));
+    }
     lab.push(&name, &name).await.unwrap();
     lab.engine.prepare(&request, &Silent).await.unwrap();
 }

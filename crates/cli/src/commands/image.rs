@@ -242,7 +242,7 @@ impl RegistryOptions {
 
 /// How to talk to registries.
 #[derive(Debug, Clone, Args)]
-struct RegistryPlace {
+pub(super) struct RegistryPlace {
     /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
     #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = path())]
     authfile: Option<PathBuf>,
@@ -256,7 +256,7 @@ struct RegistryPlace {
 }
 
 impl RegistryPlace {
-    fn access(&self) -> Access {
+    pub(super) fn access(&self) -> Access {
         Access {
             creds: None,
             authfiles: self.authfile.clone().map_or_else(auth_files, |file| vec![file]),

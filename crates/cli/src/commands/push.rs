@@ -19,7 +19,8 @@ Examples:
   tarpon push app:v2 registry.example/team/app:v2
   tarpon push --json app:v2 | jq -r .digest
 
-`tarpon cache ls` lists what was committed and whether it was pushed. What was, goes with `tarpon cache gc`.";
+`tarpon cache ls` lists what was committed and whether it was pushed. What was pushed
+to a registry under its own name goes with `tarpon cache gc`.";
 
 /// Push a committed image
 ///
@@ -50,8 +51,8 @@ impl Push {
         let request = PushRequest {
             image: self.image.source.clone(),
             destination: destination.source.clone(),
-            // --creds are for the destination and no other registry.
-            base_access: Access { creds: None, ..access.clone() },
+            // What is said of the destination is said of no other registry; credentials files say themselves which they are for.
+            base_access: Access { creds: None, tls_verify: None, cert_dir: None, ..access.clone() },
             access,
         };
         let session = Session::open(global)?;

@@ -31,6 +31,7 @@ impl Base {
 
     /// The image that is asked for.
     pub(super) async fn asked(engine: &Engine, request: &ImageRequest) -> Result<Self> {
+        super::check_not_only_here(engine.store(), &request.source)?;
         let is_registry = matches!(request.source, Source::Registry(_));
         if is_registry && matches!(request.pull, Pull::Missing | Pull::Never) {
             let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);

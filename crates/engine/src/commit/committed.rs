@@ -60,7 +60,7 @@ pub struct Committed {
     pub size: u64,
     /// When it was committed, in seconds since 1970.
     pub committed: u64,
-    /// Where it was last pushed to, if it was.
+    /// Where it was pushed to, if it was: its own name if it ever was pushed there, else the last place.
     pub pushed: Option<String>,
 }
 
@@ -84,6 +84,18 @@ impl Committed {
             committed: std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs(),
             pushed: None,
         }
+    }
+}
+
+impl Committed {
+    /// Whether its name leads to it for everybody: it was pushed under it. Under another name, something else may be there.
+    pub(super) fn has_its_name(&self) -> bool {
+        self.pushed.as_ref() == Some(&self.image)
+    }
+
+    /// Whether nothing is lost with it: its name leads to it, in a registry. A layout is a directory that somebody may remove.
+    fn is_dispensable(&self) -> bool {
+        self.has_its_name() && matches!(self.image.parse(), Ok(Source::Registry(_)))
     }
 }
 
@@ -143,21 +155,33 @@ impl Commits {
     /// [`ErrorKind::Refused`] for one that was never pushed, unless by `force`.
     pub fn remove(&self, image: &Source, force: bool) -> Result<Option<Committed>> {
         let step = "remove the committed image";
+        let failed = |error: io::Error| Error::new(ErrorKind::Store, step, error);
+        // Without any there is nothing to lock either.
+        if self.find(image)?.is_none() {
+            return Ok(None);
+        }
+        // Nobody replaces it between these steps.
+        let _whole = self.lock().map_err(failed)?;
         let Some(committed) = self.find(image)? else { return Ok(None) };
         if committed.pushed.is_none() && !force {
             return Err(Error::new(ErrorKind::Refused, step, "it was never pushed, and is nowhere else")
                 .hint(format!("`tarpon push {}` pushes it; --force removes it all the same", committed.image)));
         }
-        self.retire(&self.place(image)).map_err(|error| Error::new(ErrorKind::Store, step, error))?;
+        self.retire(&self.place(image)).map_err(failed)?;
         Ok(Some(committed))
     }
 
-    /// Removes those that were pushed. What they held can be had from there.
+    /// Removes those that were pushed to a registry under their names. What they held can be had from there.
     pub fn remove_pushed(&self) -> Result<Vec<Committed>> {
+        let failed = |error: io::Error| Error::new(ErrorKind::Store, "remove a committed image", error);
+        if self.folders().map_err(failed)?.is_empty() {
+            return Ok(Vec::new());
+        }
+        // What was pushed is not replaced by what was not between these steps.
+        let _whole = self.lock().map_err(failed)?;
         let mut removed = Vec::new();
-        for committed in self.list()?.into_iter().filter(|committed| committed.pushed.is_some()) {
-            let place = self.named(&committed.image);
-            self.retire(&place).map_err(|error| Error::new(ErrorKind::Store, "remove a committed image", error))?;
+        for committed in self.list()?.into_iter().filter(Committed::is_dispensable) {
+            self.retire(&self.named(&committed.image)).map_err(failed)?;
             removed.push(committed);
         }
         Ok(removed)
@@ -198,9 +222,12 @@ impl Commits {
     pub(super) fn note_pushed(&self, held: &Held, destination: &str) -> io::Result<()> {
         let _whole = self.lock()?;
         let place = self.named(&held.committed.image);
-        let is_same = read(&place).is_ok_and(|now| now.digest == held.committed.digest);
-        let pushed = Committed { pushed: Some(destination.to_owned()), ..held.committed.clone() };
-        if is_same { write(&place, &pushed) } else { Ok(()) }
+        match read(&place) {
+            Ok(now) if now.digest == held.committed.digest && !now.has_its_name() => {
+                write(&place, &Committed { pushed: Some(destination.to_owned()), ..now })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn place(&self, image: &Source) -> PathBuf {
@@ -239,9 +266,8 @@ impl Commits {
         }
     }
 
-    /// Makes a commit disappear at once, and removes it unless somebody reads it.
+    /// Makes a commit disappear at once, and removes it unless somebody reads it. For whoever holds the lock.
     fn retire(&self, place: &Path) -> io::Result<()> {
-        let _whole = self.lock()?;
         let gone = tempfile::Builder::new().prefix(GONE).tempdir_in(&self.folder)?.keep();
         match std::fs::rename(place, &gone) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -314,8 +340,10 @@ fn read(folder: &Path) -> io::Result<Committed> {
     }
 }
 
+/// Puts the record into a commit's directory, there to stay: what has a name is whole also after a crash of the machine.
 fn write(folder: &Path, committed: &Committed) -> io::Result<()> {
-    private::write(&folder.join(RECORD), &serde_json::to_vec(committed)?)
+    private::write(&folder.join(RECORD), &serde_json::to_vec(committed)?)?;
+    File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]
@@ -376,8 +404,14 @@ mod tests {
         assert!(all.remove_pushed().unwrap().is_empty());
         let held = all.hold(&source("app:2")).unwrap().unwrap();
         all.note_pushed(&held, "there").unwrap();
+        let pushed = || all.find(&source("app:2")).unwrap().unwrap().pushed.unwrap();
+        assert_eq!(pushed(), "there");
+        assert!(all.remove_pushed().unwrap().is_empty(), "its own name may lead to something else");
+        for destination in [&held.committed.image, "there"] {
+            all.note_pushed(&held, destination).unwrap();
+            assert_eq!(pushed(), held.committed.image);
+        }
         drop(held);
-        assert_eq!(all.find(&source("app:2")).unwrap().unwrap().pushed.as_deref(), Some("there"));
         assert_eq!(all.remove_pushed().unwrap().len(), 1);
         assert_eq!(all.list().unwrap().len(), 1);
     }

@@ -11,6 +11,7 @@ use super::base::Base;
 use super::change::{self, Change};
 use crate::Result;
 use crate::edit::{Object, malformed, set, sized};
+use crate::index::SOCI_INDEX;
 
 /// Annotations that say what an image was made of.
 const BASE_NAME: &str = "org.opencontainers.image.base.name";
@@ -109,6 +110,8 @@ pub(super) fn manifest(base: &Base, config: Blob, layer: &NewDescriptor) -> Resu
     let mut descriptor = NewDescriptor::new(OCI_CONFIG, config);
     descriptor.annotations.clone_from(&base.manifest.config.annotations);
     let mut annotations = base.manifest.annotations.clone();
+    // It is of the base's layers, and in the base's repository.
+    annotations.remove(SOCI_INDEX);
     annotations.insert(BASE_DIGEST.to_owned(), base.manifest.digest().to_string());
     match &base.source {
         Source::Registry(reference) => annotations.insert(BASE_NAME.to_owned(), reference.to_string()),

@@ -213,12 +213,14 @@ impl Engine {
 /// What a name meant before somebody committed another image under it is not what is meant now.
 ///
 /// # Errors
-/// The image is in this store alone.
+/// The image is in this store alone, or elsewhere under other names.
 pub(crate) fn check_not_only_here(store: &tarpon_store::Store, image: &Source) -> Result<()> {
     match Commits::of(store).find(image)? {
-        Some(Committed { pushed: None, image, .. }) => {
-            let cause = "it was committed here and not pushed, and only what is in a registry can be read lazily";
-            Err(Error::new(ErrorKind::NotFound, "find the image", cause).hint(format!("tarpon push {image}")))
+        Some(committed) if !committed.has_its_name() => {
+            let cause =
+                "it was committed here and not pushed under this name, and only what is in a registry can be read lazily";
+            let error = Error::new(ErrorKind::NotFound, "find the image", cause);
+            Err(error.hint(format!("tarpon push {}", committed.image)))
         }
         _ => Ok(()),
     }

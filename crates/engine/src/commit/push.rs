@@ -123,7 +123,7 @@ impl Engine {
         let bytes = Bytes::clone(&manifest.bytes);
         let digest = work.destination.push_manifest(OCI_MANIFEST, bytes, Some(&tag)).await;
         let digest = digest.map_err(failed(&format!("the manifest as {tag}")))?;
-        let noted = commits.note_pushed(&held, work.destination.name());
+        let noted = commits.note_pushed(&held, &request.destination.to_string());
         noted.map_err(|error| Error::new(ErrorKind::Store, "note that it was pushed", error))?;
         self.forget_meaning(work.destination.name(), &digest)?;
         let is_sent = |layer: &&PushedLayer| matches!(layer.outcome, PushedOutcome::Streamed | PushedOutcome::Uploaded);

@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use tarpon_layer::tar::TarKind;
@@ -79,6 +79,9 @@ pub(super) struct Tally {
 }
 
 pub(super) struct Walk {
+    /// The upper directory: where it was when it was opened, and which it is. While it is open, no other one becomes the same.
+    path: PathBuf,
+    root: OwnedFd,
     /// Directories that are being walked, the innermost last.
     open: Vec<Directory>,
     left_out: LeftOut,
@@ -112,7 +115,11 @@ impl Walk {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let file =
             rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(b"", "open it", error))?;
+        let found = Found::of(Vec::new(), file)?;
+        let root = found.file.try_clone().map_err(|error| found.failed("open it", error))?;
         let mut walk = Self {
+            path: path.to_owned(),
+            root,
             open: Vec::new(),
             left_out,
             whose: Whose::here(),
@@ -121,7 +128,7 @@ impl Walk {
             ahead: None,
             tally: Tally::default(),
         };
-        walk.ahead = walk.root(Found::of(Vec::new(), file)?)?;
+        walk.ahead = walk.root(found)?;
         Ok(walk)
     }
 
@@ -135,7 +142,7 @@ impl Walk {
             if let Some(entry) = self.ahead.take() {
                 return Ok(Some(entry));
             }
-            let Some(innermost) = self.open.last_mut() else { return Ok(None) };
+            let Some(innermost) = self.open.last_mut() else { return self.check_there().map(|()| None) };
             let Some(name) = innermost.names.pop() else {
                 self.open.pop();
                 continue;
@@ -144,6 +151,19 @@ impl Walk {
             if let Some(entry) = self.entry(name.as_bytes(), found)? {
                 return Ok(Some(entry));
             }
+        }
+    }
+
+    /// Names that are gone were left out. If all of it was being removed meanwhile, what was found is no layer.
+    fn check_there(&self) -> Result<(), UpperError> {
+        let inode = |stat: Stat| (stat.st_dev, stat.st_ino);
+        let walked = rustix::fs::fstat(&self.root).map_err(|error| failed(b"", "look at it", error))?;
+        match rustix::fs::stat(&self.path) {
+            Ok(now) if inode(now) == inode(walked) => Ok(()),
+            Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
+                Err(UpperError { path: Vec::new(), why: "it was removed while it was read".to_owned() })
+            }
+            Err(error) => Err(failed(b"", "look at it", error)),
         }
     }
 
@@ -215,7 +235,7 @@ impl Walk {
         if found.stat.st_size == 0 && self.left_out.mount_points.contains(&found.path) {
             return Ok(None);
         }
-        if let Some(entry) = self.link(found) {
+        if let Some(entry) = self.link(found, &marks) {
             return Ok(Some(entry));
         }
         let content = found.open(OFlags::RDONLY).map_err(|error| found.failed("open it", error))?;
@@ -227,7 +247,7 @@ impl Walk {
     }
 
     fn other(&mut self, found: &Found, kind: TarKind, marks: Marks) -> Result<Entry, UpperError> {
-        if let Some(entry) = self.link(found) {
+        if let Some(entry) = self.link(found, &marks) {
             return Ok(entry);
         }
         let mut entry = self.described(found, found.path.clone(), kind, marks);
@@ -238,8 +258,9 @@ impl Walk {
         Ok(entry)
     }
 
-    /// Another name of a file that was there already. The first name is noted.
-    fn link(&mut self, found: &Found) -> Option<Entry> {
+    /// Another name of a file that was there already. The first name is noted. Its attributes are said again: Podman and Docker give the file
+    /// its owner anew for each name, and with that Linux takes its capabilities away.
+    fn link(&mut self, found: &Found, marks: &Marks) -> Option<Entry> {
         if found.stat.st_nlink < 2 {
             return None;
         }
@@ -251,7 +272,8 @@ impl Walk {
             }
             Some(first) => {
                 let link = first.clone();
-                let entry = self.described(found, found.path.clone(), TarKind::HardLink, Marks::default());
+                let marks = Marks { xattrs: marks.xattrs.clone(), ..Marks::default() };
+                let entry = self.described(found, found.path.clone(), TarKind::HardLink, marks);
                 Some(Entry { link, ..entry })
             }
         }

@@ -26,7 +26,7 @@ use self::boot::{Packer, Start};
 pub(crate) use self::compare::{Piece, Verdict, compare, is_list, piece};
 pub(crate) use self::find::{Found, PackWanted, Usable, find, is_by_index, is_refuted, may_have, refuted};
 use self::packs::Published;
-pub(crate) use self::soci::FORMAT as SOCI;
+pub(crate) use self::soci::{FORMAT as SOCI, INDEX_DIGEST as SOCI_INDEX};
 use crate::image::ImageRequest;
 use crate::prepare::{self, Layer};
 use crate::progress::Progress;

@@ -24,7 +24,7 @@ pub(crate) const FORMAT: &str = "soci";
 const V1: &str = "application/vnd.amazon.soci.index.v1+json";
 const V2: &str = "application/vnd.amazon.soci.index.v2+json";
 /// On the manifest of an image: its index.
-const INDEX_DIGEST: &str = "com.amazon.soci.index-digest";
+pub(crate) const INDEX_DIGEST: &str = "com.amazon.soci.index-digest";
 /// On a ztoc: the layer that it is about.
 const LAYER_DIGEST: &str = "com.amazon.soci.image-layer-digest";
 /// On a ztoc: the layer has no xattrs that matter.

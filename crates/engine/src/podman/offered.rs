@@ -2,7 +2,8 @@
 //!
 //! Up to version 5.0, Podman asks for a layer by the digest of its blob and believes the diffID that it is told: layers that it pulls
 //! later, of whatever image, are taken for this one if they have the same. So by the rule of [`super::ids`] a layer that was not
-//! hashed here is not said to have the diffID that its image claims, unless the user wants that ([`DiffIds::Claimed`]).
+//! hashed here is not said to have the diffID that its image claims, unless the user wants that ([`DiffIds::Claimed`]). Nor is it ever said
+//! to be what its blob holds: Podman would take it for that blob in other images.
 //!
 //! From version 5.1 on, Podman asks by the digest of the table of contents, names the layer by that, and takes the claimed diffID
 //! for no more than a claim.
@@ -67,7 +68,7 @@ impl OfferedLayer {
         let form = &self.form;
         if form.blob == *digest {
             return documents::text(&ByBlob {
-                compressed_diff_digest: form.blob.to_string(),
+                compressed_diff_digest: form.is_hashed.then(|| form.blob.to_string()),
                 compressed_size: form.blob_size,
                 diff_digest: match diff_ids {
                     DiffIds::Hashed => form.diff_id.to_string(),
@@ -90,7 +91,9 @@ impl OfferedLayer {
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct ByBlob {
-    compressed_diff_digest: String,
+    /// By this Podman finds the layer for other images too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compressed_diff_digest: Option<String>,
     compressed_size: u64,
     diff_digest: String,
     diff_size: u64,
@@ -149,13 +152,25 @@ mod tests {
     fn by_the_digest_of_the_blob_it_is_what_podman_4_reads() {
         let expected = |diff_id: &str| {
             format!(
-                r#"{{"compressed-diff-digest":"{}","compressed-size":7,"diff-digest":"{}","diff-size":1024,"compression":2}}"#,
-                digest("blob"),
+                r#"{{"compressed-size":7,"diff-digest":"{}","diff-size":1024,"compression":2}}"#,
                 digest(diff_id)
             )
         };
         assert_eq!(said("blob", DiffIds::Hashed), expected("stands in"), "nobody has hashed it");
         assert_eq!(said("blob", DiffIds::Claimed), expected("claimed"));
+    }
+
+    #[test]
+    fn only_a_layer_that_was_hashed_is_said_to_be_what_its_blob_holds() {
+        let mut image = Offered::test(&["a"]);
+        let layer = &mut image.layers[0];
+        let has_digest = |layer: &OfferedLayer| {
+            let info: serde_json::Value = serde_json::from_slice(&layer.info(&digest("blob"), DiffIds::Claimed)).unwrap();
+            info.get("compressed-diff-digest").is_some_and(|said| *said == digest("blob").to_string())
+        };
+        assert!(!has_digest(layer), "other images would get it for their blob");
+        layer.form.is_hashed = true;
+        assert!(has_digest(layer));
     }
 
     #[test]

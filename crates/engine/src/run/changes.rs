@@ -13,6 +13,9 @@ use crate::commit::LeftOut;
 use crate::container::{Bundle, Handle, Paused};
 use crate::{Engine, Error, ErrorKind, Result};
 
+/// How long a container that does not run is waited for while another process is at it.
+const BUSY: Duration = Duration::from_secs(10);
+
 /// What a container wrote, and of which image.
 pub(crate) struct Changes {
     /// Its upper directory: whole files, and the whiteouts of overlayfs.
@@ -47,21 +50,34 @@ impl Engine {
     /// What the container of this name wrote.
     pub(crate) fn container_changes(&self, name: &ContainerName) -> Result<Changes> {
         let (place, record) = self.known(name)?;
-        let held = place.hold(Duration::ZERO);
-        let held = held.map_err(|error| Error::new(ErrorKind::Store, "look whether the container runs", error))?;
-        let (kept, running) = match held {
-            Holding::Ours(lock) => (Some(lock), None),
-            // Or somebody else reads one that has ended.
-            Holding::Theirs => {
-                let handle = handle(&place, &record);
-                (None, if handle.is_running()? { Some(handle) } else { None })
-            }
-            Holding::Gone => return Err(Error::new(ErrorKind::NotFound, "find the container", "it was just removed")),
-        };
+        let (kept, running) = hold(&place, &record)?;
         let left_out = left_out(&Bundle::mounts(place.folder())?, &place);
         let ContainerRecord { image, manifest, command, .. } = record;
         Ok(Changes { upper: place.upper(), image, manifest, command, left_out, _kept: kept, running })
     }
+}
+
+/// The lock of a container that has ended, or one that runs. Whoever has the lock of one that does not run starts it, settles it, reads it or
+/// removes it: then it is waited for, since what it wrote may go meanwhile.
+fn hold(place: &Place, record: &ContainerRecord) -> Result<(Option<Lock>, Option<Handle>)> {
+    let gone = || Error::new(ErrorKind::NotFound, "find the container", "it was just removed");
+    for patience in [Duration::ZERO, BUSY] {
+        let held = place.hold(patience);
+        match held.map_err(|error| Error::new(ErrorKind::Store, "look whether the container runs", error))? {
+            // There may be another one under its name.
+            Holding::Ours(lock) if place.is_of(&record.id) => return Ok((Some(lock), None)),
+            Holding::Ours(_) | Holding::Gone => return Err(gone()),
+            Holding::Theirs => {
+                let handle = handle(place, record);
+                if handle.is_running()? {
+                    return Ok((None, Some(handle)));
+                }
+            }
+        }
+    }
+    let cause = format!("it does not run, and another process has been at it for {} s", BUSY.as_secs());
+    let error = Error::new(ErrorKind::Conflict, "hold the container", cause);
+    Err(error.hint("it is being started, removed or committed: try again when that is over"))
 }
 
 /// Places that others are mounted on, and volumes, which are directories of the container's own.

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use tarpon_engine::{DiffIds, LayersPart, MountStatus};
 
-use super::super::image::RegistryOptions;
+use super::super::image::RegistryPlace;
 use super::super::session::Session;
 use crate::cli::Global;
 use crate::failure::{Context, Result};
@@ -52,7 +52,8 @@ impl Layers {
 
 /// Serve layers to Podman, until `stop`
 ///
-/// Podman does not say how it asks registries, so that is said here, and counts for all images.
+/// Podman does not say how it asks registries, so that is said here, and counts for all images. Credentials come from a file that says
+/// which registry they are for.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  tarpon podman layers start\n  tarpon podman layers start --authfile /etc/tarpon/auth.json"
@@ -64,7 +65,7 @@ struct Start {
     #[arg(long)]
     claimed_diff_ids: bool,
     #[command(flatten)]
-    registry: RegistryOptions,
+    registry: RegistryPlace,
 }
 
 impl Start {

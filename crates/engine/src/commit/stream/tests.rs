@@ -244,6 +244,21 @@ fn places_of_mounts_and_volumes_are_left_out() {
 }
 
 #[test]
+fn each_name_of_a_file_says_its_attributes() {
+    let upper = upper();
+    let (one, other) = (upper.path().join("one"), upper.path().join("two"));
+    std::fs::write(&one, "x").unwrap();
+    setxattr(&one, "user.note", b"kept", XattrFlags::empty()).unwrap();
+    std::fs::hard_link(&one, &other).unwrap();
+    let layer = layer(upper.path(), LeftOut::default()).unwrap();
+    let kinds: Vec<TarKind> = layer.iter().map(|(entry, _)| entry.kind).collect();
+    assert_eq!(kinds, [TarKind::File, TarKind::HardLink]);
+    for (entry, _) in layer {
+        assert_eq!((&*entry.attributes.xattrs[0].name, &*entry.attributes.xattrs[0].value), (&b"user.note"[..], &b"kept"[..]));
+    }
+}
+
+#[test]
 fn sockets_are_left_out_and_counted() {
     let upper = upper();
     let _socket = std::os::unix::net::UnixListener::bind(upper.path().join("socket")).unwrap();
@@ -329,6 +344,26 @@ fn a_file_that_becomes_shorter_is_an_error_and_one_that_grows_is_cut() {
     assert_eq!(TarReader::new(&bytes[..]).next_entry().unwrap().unwrap().size, 100_000);
     let error = read(&|| std::fs::write(&path, "short").unwrap()).unwrap_err();
     assert_eq!(error, "/log: it became shorter while it was read");
+}
+
+#[test]
+fn an_upper_that_is_removed_while_it_is_read_is_an_error() {
+    let upper = upper();
+    let (path, gone) = (upper.path().join("upper"), upper.path().join("gone"));
+    std::fs::create_dir_all(path.join("dir")).unwrap();
+    std::fs::write(path.join("file"), "x").unwrap();
+    let mut tar = LayerTar::new(Walk::new(&path, LeftOut::default(), None).unwrap());
+    tar.read_exact(&mut [0; 512]).unwrap();
+    std::fs::rename(&path, &gone).unwrap();
+    std::fs::remove_dir_all(&gone).unwrap();
+    // That another one has its place does not help.
+    for again in [false, true] {
+        if again {
+            std::fs::create_dir(&path).unwrap();
+        }
+        tar.read_to_end(&mut Vec::new()).unwrap_err();
+        assert_eq!(tar.failure().unwrap().to_string(), "/: it was removed while it was read");
+    }
 }
 
 #[test]

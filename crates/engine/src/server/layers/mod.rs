@@ -87,7 +87,8 @@ struct Entry {
     request: MountRequest,
     image: Arc<Image>,
     offered: Arc<Offered>,
-    since: Instant,
+    /// When Podman was last told of a layer of it.
+    asked: Mutex<Instant>,
 }
 
 impl LayerShelf {
@@ -142,6 +143,8 @@ impl LayerShelf {
     fn start(&self, host: &Host, mut request: MountRequest) -> Result<()> {
         let _changing = self.changing.lock();
         request.mountpoint.clone_from(&self.folder);
+        // They are for one registry, and Podman names any.
+        request.access.creds = None;
         let failed = |error| Error::new(ErrorKind::Store, "record the mount", error);
         Memo::new(&request).write(&self.store).map_err(failed)?;
         let mut state = self.state.write();
@@ -163,11 +166,23 @@ impl LayerShelf {
                     Some(before) => self.note(before),
                     None => self.forget(&self.folder),
                 }
+                let was_shown = before.is_some();
                 self.state.write().settings = before;
+                if was_shown {
+                    self.attach_again(host);
+                }
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// What Podman has runs on as before, if that can be.
+    fn attach_again(&self, host: &Host) {
+        match self.attach(host) {
+            Ok(shown) => self.state.write().shown = Some(shown),
+            Err(error) => tracing::error!(%error, "layers are not shown to Podman any more: run `tarpon recover`"),
+        }
     }
 
     fn attach(&self, host: &Host) -> Result<Shown> {
@@ -238,7 +253,7 @@ impl LayerShelf {
         image.follow(None);
         let mut state = self.state.write();
         state.offered.insert(request.manifest, offered.clone());
-        state.images.push(Entry { reference, request, image, offered, since: Instant::now() });
+        state.images.push(Entry { reference, request, image, offered, asked: Mutex::new(Instant::now()) });
         Ok(())
     }
 
@@ -252,11 +267,15 @@ impl LayerShelf {
         self.spools.tidy();
         let _changing = self.changing.lock();
         let mut state = self.state.write();
-        let is_unused = |entry: &mut Entry| entry.uses() == 0 && entry.since.elapsed() > UNUSED;
+        let is_unused = |entry: &mut Entry| entry.uses() == 0 && entry.asked.lock().elapsed() > UNUSED;
         let unused: Vec<Entry> = state.images.extract_if(.., is_unused).collect();
         let mut released = std::mem::take(&mut state.released);
         drop(state);
-        unused.iter().for_each(|entry| self.forget(&entry.request.mountpoint));
+        for entry in &unused {
+            // It may be pulled again at once.
+            self.finding.forget(&entry.reference);
+            self.forget(&entry.request.mountpoint);
+        }
         released.extend(unused.iter().map(|entry| entry.request.manifest));
         released
     }
@@ -289,6 +308,8 @@ impl LayerShelf {
         let state = self.state.read();
         let mut entries = state.images.iter().rev();
         let entry = entries.find(|entry| entry.reference == key.image && entry.offered.find(&key.digest).is_some())?;
+        // Whoever finds it may be about to use it.
+        *entry.asked.lock() = Instant::now();
         answer(entry)
     }
 }
@@ -311,14 +332,10 @@ impl Layers for LayerShelf {
     }
 
     fn used(&self, key: &LayerKey, change: Use) -> BoxFuture<'static, ()> {
-        let (me, key, runtime) = (self.me.clone(), key.clone(), self.runtime.clone());
-        async move {
-            let counted = runtime.spawn_blocking(move || me.upgrade().map(|me| me.count(&key, change)));
-            if let Err(error) = counted.await {
-                tracing::error!(%error, "a use of a layer was not counted");
-            }
+        match self.me.upgrade() {
+            Some(me) => me.note_use(key.clone(), change).boxed(),
+            None => futures::future::ready(()).boxed(),
         }
-        .boxed()
     }
 
     fn blob(&self, key: &LayerKey, offset: u64, length: u32) -> BoxFuture<'static, std::result::Result<Bytes, Errno>> {

@@ -123,9 +123,9 @@ impl Spools {
         Ok(spool)
     }
 
-    /// Lets go of what nobody reads any more.
+    /// Lets go of what nobody reads any more. Whoever waits for bytes has the layer in hand.
     pub(super) fn tidy(&self) {
-        self.all.lock().retain(|_, spool| spool.last.lock().elapsed() < IDLE);
+        self.all.lock().retain(|_, spool| Arc::strong_count(spool) > 1 || spool.last.lock().elapsed() < IDLE);
     }
 }
 
@@ -213,6 +213,24 @@ mod tests {
         }
         assert_eq!(spools.all.lock().len(), 1);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "it has no name");
+    }
+
+    #[tokio::test]
+    async fn a_layer_stays_while_somebody_waits_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spools, bytes) = (spools(&folder), layer());
+        let blob = Blob { digest: Digest::of(&bytes), size: bytes.len() as u64 };
+        let read = spools.read(blob, Arc::new(Gives(bytes.clone())), 0, 10);
+        let is_kept = || {
+            for spool in spools.all.lock().values() {
+                *spool.last.lock() = Instant::now().checked_sub(IDLE * 2).unwrap();
+            }
+            spools.tidy();
+            spools.all.lock().len() == 1
+        };
+        assert!(is_kept());
+        assert_eq!(read.await.unwrap(), bytes[..10]);
+        assert!(!is_kept());
     }
 
     #[tokio::test]

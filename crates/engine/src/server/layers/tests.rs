@@ -195,6 +195,23 @@ async fn the_last_use_takes_an_image_away_and_its_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_is_not_used_stays_while_podman_asks_for_it() {
+    let image = image(&["base"]);
+    let lab = Lab::new(&[("v1", &image)]).await;
+    let server = lab.server();
+    server.layers.show(lab.request("v1", "v1").await).unwrap();
+    let key = lab.key("v1", Digest::of(&image.layers[0].blob));
+    let long_ago = || Instant::now().checked_sub(UNUSED * 2).unwrap();
+    let age = || *server.layers.state.read().images[0].asked.lock() = long_ago();
+    age();
+    assert!(server.layers.get(&key).is_some());
+    assert!(server.layers.tidy().is_empty(), "it was just found");
+    age();
+    assert_eq!(server.layers.tidy().len(), 1);
+    assert!(server.layers.get(&key).is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_layer_is_found_by_the_digest_of_its_table_of_contents_and_its_blob_can_be_read() {
     let image = image(&["base"]);
     let lab = Lab::new(&[("v1", &image)]).await;

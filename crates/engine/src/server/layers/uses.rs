@@ -2,6 +2,7 @@
 //! Podman has its answer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tarpon_fs::{LayerKey, Use};
 use tarpon_oci::Digest;
@@ -38,14 +39,41 @@ impl Entry {
 }
 
 impl LayerShelf {
-    /// Counts, and writes it down. The last use of an image takes it away.
-    pub(super) fn count(&self, key: &LayerKey, change: Use) {
+    /// Counts, also a use of a layer that is not shown any more: Podman still has what it found.
+    pub(super) async fn note_use(self: Arc<Self>, key: LayerKey, change: Use) {
+        let mut is_counted = self.clone().count_aside(&key, change).await;
+        if !is_counted && change == Use::More {
+            self.finding.forget(&key.image);
+            self.clone().look_for(key.clone()).await;
+            is_counted = self.count_aside(&key, change).await;
+        }
+        match change {
+            _ if is_counted => {}
+            Use::More => tracing::warn!(
+                image = %key.image, layer = %key.digest,
+                "Podman uses a layer that is not shown, and cannot be found again: its image may fail to run; remove it and pull again"
+            ),
+            Use::Less => {
+                tracing::debug!(image = %key.image, layer = %key.digest, "Podman lets go of a layer that is not shown");
+            }
+        }
+    }
+
+    /// As [`Self::count`], where it may block.
+    async fn count_aside(self: Arc<Self>, key: &LayerKey, change: Use) -> bool {
+        let (runtime, key) = (self.runtime.clone(), key.clone());
+        let counted = runtime.spawn_blocking(move || self.count(&key, change)).await;
+        counted.unwrap_or_else(|error| {
+            tracing::error!(%error, "a use of a layer was not counted");
+            false
+        })
+    }
+
+    /// Counts, and writes it down. The last use of an image takes it away. Whether there is such a layer.
+    fn count(&self, key: &LayerKey, change: Use) -> bool {
         let _changing = self.changing.lock();
         let mut state = self.state.write();
-        let Some(at) = counted(&state.images, key, change) else {
-            tracing::debug!(image = %key.image, layer = %key.digest, ?change, "a use of a layer that is not shown");
-            return;
-        };
+        let Some(at) = counted(&state.images, key, change) else { return false };
         let entry = &mut state.images[at];
         entry.change(&key.digest, change);
         let request = entry.request.clone();
@@ -62,6 +90,7 @@ impl LayerShelf {
         } else {
             self.note(&request);
         }
+        true
     }
 }
 
