@@ -15,12 +15,13 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::api;
 use crate::flag;
+use crate::gates;
 use crate::patient::Patient;
 use crate::socket::Socket;
 use crate::state::State;
 
-/// Connections at once; more wait in the socket's queue. Each is a few tasks and buffers.
-const CONNECTIONS: usize = 64;
+/// Connections at once; more wait in the socket's queue. Each is a few tasks and buffers. Those that are taken for long are not all.
+const CONNECTIONS: usize = gates::LONG + 40;
 /// Bytes of a request's line and headers. The longest path has a mount point of 4 KiB, escaped.
 const HEAD_BYTES: usize = 32 << 10;
 /// How long the head of a request may take, and how long a connection may be idle.
@@ -34,8 +35,8 @@ const BACKOFF: Duration = Duration::from_millis(100);
 
 /// Threads that handle requests. They wait for the most part; layers are decoded in threads of their own.
 const WORKERS: usize = 2;
-/// Threads that may block at the same time: one for each call, stop, recording and listener (64), and the rest for decoding and writing.
-const BLOCKING_THREADS: usize = 96;
+/// Threads that may block at the same time: those that wait, and others for decoding and writing.
+const BLOCKING_THREADS: usize = gates::THREADS + 56;
 
 /// The running API. Dropped, it is cut off.
 pub(crate) struct Api {

@@ -12,19 +12,25 @@ use crate::api::Failure;
 const PREPARES: usize = 4;
 /// Images that are brought whole at once: each may take hours, and nobody waits for it.
 const PULLS: usize = 2;
-/// Those who wait for an image, theirs or another's. It leaves half of the connections to others.
+/// Those who wait for an image, theirs or another's.
 const WAITING: usize = 32;
-/// Calls that wait for the kernel, a runtime or the store, each in a thread. Fewer than the server answers at once, so that clients of the
-/// line protocol always find it free.
-const CALLS: usize = 24;
+/// Calls that wait for the kernel, a runtime or the store, each in a thread, and containers that are made. With stops, recordings and
+/// images that are prepared they come to 28, which is fewer than the 32 that the server answers at once: clients of the line
+/// protocol always find it free.
+const CALLS: usize = 12;
 /// How long a call waits for its turn: those before it wait for milliseconds, as a rule.
 const TURN: Duration = Duration::from_secs(30);
-/// Containers that are being stopped, each for as long as its client likes.
-const STOPS: usize = 16;
+/// Containers and recordings that are being stopped, each for as long as its client likes.
+const STOPS: usize = 8;
 /// Starts that are recorded at once, each with a container.
-const RECORDINGS: usize = 8;
-/// Clients that listen to events or follow a log. With those who wait for images, they leave a quarter of the connections to others.
+const RECORDINGS: usize = 4;
+/// Clients that listen to events or follow a log.
 const LISTENERS: usize = 16;
+
+/// Connections that may be taken for long: the others are free for whoever wants an answer now.
+pub(crate) const LONG: usize = WAITING + STOPS + LISTENERS;
+/// Threads that wait in calls, stops, recordings and for listeners.
+pub(crate) const THREADS: usize = CALLS + STOPS + RECORDINGS + LISTENERS;
 
 /// The right to do something, for the life of this value.
 pub(crate) type Place = OwnedSemaphorePermit;
@@ -74,9 +80,9 @@ impl Gates {
         place.ok_or_else(|| Failure::busy(&format!("{CALLS} others have been waiting for {} s", TURN.as_secs())))
     }
 
-    /// To stop a container.
+    /// To stop a container or a recording.
     pub(crate) fn stop(&self) -> Result<Place, Failure> {
-        now(&self.stops, &format!("{STOPS} containers are being stopped already"))
+        now(&self.stops, &format!("{STOPS} containers and recordings are being stopped already"))
     }
 
     /// To record a start.

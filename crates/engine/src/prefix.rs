@@ -96,13 +96,7 @@ impl Documents {
         Ok(Self { manifest, config })
     }
 
-    fn assemble(
-        self,
-        store: &Store,
-        name: String,
-        platform: String,
-        known: Known,
-    ) -> Result<ImageRecord> {
+    fn assemble(self, store: &Store, name: String, platform: String, known: Known) -> Result<ImageRecord> {
         let Self { manifest, config } = self;
         let layers = known.lowest(manifest.layers.len());
         prepare::assemble(store, prepare::Image { name, platform, manifest, config, layers, boot: None })

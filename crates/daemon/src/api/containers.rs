@@ -325,7 +325,10 @@ pub(super) async fn run(With(state): With<State>, Said(mut wish): Said<RunWish>)
 
 async fn start(state: State, request: RunRequest, prepared: Prepared) -> Result<Answer<Container>, Failure> {
     let image = request.image.text.clone();
-    let name = match state.engine.run_prepared(&request, prepared, &mut Signals::none()).await? {
+    let place = state.gates.call().await?;
+    let ran = state.engine.run_prepared(&request, prepared, &mut Signals::none()).await;
+    drop(place);
+    let name = match ran? {
         RunOutcome::Detached(name) => name,
         RunOutcome::Exited(exit) => return Err(RunError { exit, error: unexpected() }.into()),
     };

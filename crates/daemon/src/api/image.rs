@@ -155,7 +155,11 @@ mod tests {
             (PullWhen::Always, true, true),
             (PullWhen::Never, false, false),
         ] {
-            assert_eq!((asks("localhost:5000/app:1", pull), asks("oci:/a:1", pull)), (of_registry, of_layout), "{pull:?}");
+            assert_eq!(
+                (asks("localhost:5000/app:1", pull), asks("oci:/a:1", pull)),
+                (of_registry, of_layout),
+                "{pull:?}"
+            );
         }
     }
 }

@@ -125,6 +125,7 @@ async fn recorded(state: &State, entry: &Entry, image: ImageWish, request: Recor
     ))]
 pub(super) async fn stop(With(state): With<State>, InPath(id): InPath<String>) -> Result<Answer<Job>, Failure> {
     let entry = recording(&state, &id)?;
+    let _place = state.gates.stop()?;
     entry.stop();
     let late = |_| Failure::late("stop the recording", STOPPING);
     tokio::time::timeout(STOPPING, entry.ended()).await.map_err(late)?;
