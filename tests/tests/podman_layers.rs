@@ -96,7 +96,7 @@ fn an_image_that_was_streamed_before_is_not_pulled_again() {
     let image = bed.image("debian-base:gzip");
     bed.tarpon.run("pull", &["--quiet", "--tls-verify=false", &image]).unwrap();
     pull(&bed, "debian-base:gzip");
-    assert!(all_layers_are_lazy(&bed));
+    assert!(bed.all_layers_are_lazy());
     assert_eq!(uses(&bed, &image), [1]);
     let shown: Value = serde_json::from_str(&bed.podman(&["inspect", &image])).unwrap();
     let layers = bed.own_layers();

@@ -168,7 +168,8 @@ impl Records {
     }
 
     fn add(&mut self, record: Record) -> Result<Snapshot> {
-        let folder = self.folder.join(self.number()?.to_string());
+        let number = self.number()?;
+        let folder = self.folder.join(number.to_string());
         let snapshot = Snapshot { folder, record };
         if let Err(error) = furnish(&snapshot) {
             let _swept_later = std::fs::remove_dir_all(&snapshot.folder);
