@@ -407,7 +407,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let client = client(folder.path(), &[]);
         let record = client.store.record_mount("/mnt".as_ref(), &tarpon_oci::Digest::of(b"m"), "image", "{}").unwrap();
-        let status = MountStatus { fallbacks: vec!["x".repeat(1000)], ..super::super::memo::dead(&client.store, &record) };
+        let status =
+            MountStatus { fallbacks: vec!["x".repeat(1000)], ..super::super::memo::dead(&client.store, &record) };
         let at = |number: u32| PathBuf::from(format!("/mnt/{number}"));
         let mounts = (0..10_000).map(|number| MountStatus { mountpoint: at(number), ..status.clone() }).collect();
         let listener: UnixListener = wire::listen(&folder.path().join("run")).unwrap();
