@@ -17,7 +17,7 @@ use crate::podman::{PodmanImage, PodmanNames};
 /// Longest request: a server reads those of many clients at once.
 pub(crate) const LINE_BYTES: u64 = 4 << 20;
 
-/// Longest answer, of which a client reads one at a time. A status of ten thousand mounts fits: they take two to four thousand bytes each.
+/// Longest answer, of which a client reads one at a time. A status of ten thousand mounts fits, at some thousand bytes each.
 pub(crate) const ANSWER_BYTES: u64 = 64 << 20;
 
 /// A server answers within this: a mount from local records takes milliseconds, an unmount may drain for ten seconds.
