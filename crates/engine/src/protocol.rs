@@ -14,8 +14,11 @@ use crate::ErrorKind;
 use crate::namespaces::Namespaces;
 use crate::podman::{PodmanImage, PodmanNames};
 
-/// Longest line of the protocol. A status of a thousand mounts fits.
+/// Longest request: a server reads those of many clients at once.
 pub(crate) const LINE_BYTES: u64 = 4 << 20;
+
+/// Longest answer, of which a client reads one at a time. A status of ten thousand mounts fits, at some thousand bytes each.
+pub(crate) const ANSWER_BYTES: u64 = 64 << 20;
 
 /// A server answers within this: a mount from local records takes milliseconds, an unmount may drain for ten seconds.
 pub(crate) const ANSWER: Duration = Duration::from_secs(60);
@@ -61,6 +64,11 @@ pub enum Request {
     },
     /// Describe all mounts.
     Status,
+    /// Describe one of them, if it is there.
+    StatusOf {
+        /// Absolute and without symbolic links.
+        mountpoint: PathBuf,
+    },
     /// Do not end for want of mounts as long as this connection is there: more will come.
     Hold,
     /// Say what one of them waited for.
@@ -97,7 +105,7 @@ pub enum Response {
         /// A file with the trace, which is the client's from now on.
         file: PathBuf,
     },
-    /// All mounts.
+    /// The mounts that were asked for.
     Status {
         /// In the order of their paths.
         mounts: Vec<MountStatus>,

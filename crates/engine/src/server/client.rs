@@ -13,7 +13,7 @@ use tarpon_oci::Blob;
 use tarpon_store::Store;
 
 use super::wire;
-use crate::protocol::{ANSWER, Access, MountAccount, MountRequest, MountStatus, Request, Response};
+use crate::protocol::{ANSWER, ANSWER_BYTES, Access, MountAccount, MountRequest, MountStatus, Request, Response};
 use crate::{Error, ErrorKind, Result};
 
 /// How often a server is started before giving up: it may lose the race for the lock to another one that is just
@@ -103,7 +103,7 @@ impl Client {
 
     /// As [`Client::mount`], unless just this is mounted there already and a server answers for it.
     pub fn ensure_mounted(&self, request: MountRequest) -> Result<MountStatus> {
-        match self.recover()?.into_iter().find(|mount| mount.mountpoint == request.mountpoint) {
+        match self.recovered(&request.mountpoint)? {
             Some(mount) if mount.manifest == request.manifest && mount.alive && mount.problem.is_none() => Ok(mount),
             Some(other) => {
                 self.release(&other.mountpoint)?;
@@ -111,6 +111,17 @@ impl Client {
             }
             None => self.mount(request),
         }
+    }
+
+    /// What is at `mountpoint`, after what a dead server left there was mounted again.
+    fn recovered(&self, mountpoint: &Path) -> Result<Option<MountStatus>> {
+        let mounts = match self.ask(&Request::StatusOf { mountpoint: mountpoint.to_owned() })? {
+            Some(Response::Status { mounts }) => mounts,
+            Some(other) => return Err(unexpected(other)),
+            // No server runs, or one of a version that does not know this question, and hangs up.
+            None => self.recover()?,
+        };
+        Ok(mounts.into_iter().find(|mount| mount.mountpoint == mountpoint))
     }
 
     /// Unmounts, whoever served it. It may be unmounted already.
@@ -206,7 +217,7 @@ impl Client {
     /// With the connection on which the answer came.
     fn ask_with(&self, request: &Request) -> Result<Option<(Response, UnixStream)>> {
         let Some(stream) = self.connect() else { return Ok(None) };
-        let answer = wire::send(&stream, request).and_then(|()| wire::receive(&stream));
+        let answer = wire::send(&stream, request).and_then(|()| wire::receive(&stream, ANSWER_BYTES));
         match answer {
             Ok(Some(Response::Failed { kind, step, cause, hint })) => Err(Error { kind, step, cause, hint }),
             Ok(answer) => Ok(answer.map(|answer| (answer, stream))),
@@ -389,6 +400,33 @@ mod tests {
         drop(lock);
         client.release(&places[1]).unwrap();
         assert!(client.store.mounts().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_server_that_knows_no_question_about_one_mount_is_asked_about_all_however_many() {
+        let folder = tempfile::tempdir().unwrap();
+        let client = client(folder.path(), &[]);
+        let record = client.store.record_mount("/mnt".as_ref(), &tarpon_oci::Digest::of(b"m"), "image", "{}").unwrap();
+        let status =
+            MountStatus { fallbacks: vec!["x".repeat(1000)], ..super::super::memo::dead(&client.store, &record) };
+        let at = |number: u32| PathBuf::from(format!("/mnt/{number}"));
+        let mounts = (0..10_000).map(|number| MountStatus { mountpoint: at(number), ..status.clone() }).collect();
+        let listener: UnixListener = wire::listen(&folder.path().join("run")).unwrap();
+        let asked = || {
+            let stream = listener.accept().unwrap().0;
+            let request: serde_json::Value = wire::receive(&stream, crate::protocol::LINE_BYTES).unwrap().unwrap();
+            (request["ask"].as_str().unwrap().to_owned(), stream)
+        };
+        std::thread::scope(|scope| {
+            let found = scope.spawn(|| client.recovered(&at(9_999)).unwrap().unwrap());
+            let (question, stream) = asked();
+            assert_eq!(question, "status-of");
+            drop(stream);
+            let (question, stream) = asked();
+            assert_eq!(question, "status");
+            wire::send(&stream, &Response::Status { mounts }).unwrap();
+            assert_eq!(found.join().unwrap().mountpoint, at(9_999));
+        });
     }
 
     #[test]

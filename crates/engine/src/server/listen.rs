@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::mounts::Mounts;
 use super::wire;
-use crate::protocol::Request;
+use crate::protocol::{LINE_BYTES, Request};
 
 /// Clients that are served at the same time; more wait in the socket's queue.
 const CLIENTS: usize = 32;
@@ -54,7 +54,7 @@ fn blocking(stream: tokio::net::UnixStream) -> io::Result<UnixStream> {
 /// One client, one request. Gives back the connection of one for whom the server stays.
 async fn serve(stream: UnixStream, mounts: Arc<Mounts>) -> Option<UnixStream> {
     let received = tokio::task::spawn_blocking(move || {
-        let request = wire::receive::<Request>(&stream);
+        let request = wire::receive::<Request>(&stream, LINE_BYTES);
         (stream, request)
     })
     .await;

@@ -206,6 +206,9 @@ pub(crate) fn carry_out(mounts: &Arc<Mounts>, request: Request) -> Result<Respon
         Request::Why { mountpoint } => mounts.why(&mountpoint).map(|account| Response::Why(Box::new(account))),
         Request::Hold => Ok(Response::Held),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),
+        Request::StatusOf { mountpoint } => {
+            Ok(Response::Status { mounts: mounts.status_of(&mountpoint).into_iter().collect() })
+        }
     }
 }
 

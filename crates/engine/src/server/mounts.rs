@@ -230,8 +230,7 @@ impl Mounts {
     }
 
     pub(super) fn status_at(&self, mountpoint: &Path) -> Result<MountStatus> {
-        let mine = |status: &MountStatus| status.mountpoint == mountpoint;
-        self.status().into_iter().find(mine).ok_or_else(|| {
+        self.status_of(mountpoint).ok_or_else(|| {
             Error::new(ErrorKind::Other, "show it to Podman", "somebody else has just taken it away again")
         })
     }
@@ -299,11 +298,25 @@ impl Mounts {
     /// All mounts, and what was lost.
     pub(super) fn status(&self) -> Vec<MountStatus> {
         let mut all: Vec<_> = self.places.mounted().iter().map(|served| self.describe(served)).collect();
-        all.extend(self.shelf.status(&self.backfills));
-        all.extend(self.layers.status());
-        all.extend(self.lost.lock().values().cloned());
+        all.extend(self.status_of_others());
         all.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
         all
+    }
+
+    /// What is mounted or was lost at `mountpoint`, without a look at all that is mounted elsewhere.
+    pub(super) fn status_of(&self, mountpoint: &Path) -> Option<MountStatus> {
+        match self.places.mounted_at(mountpoint) {
+            Some(served) => Some(self.describe(&served)),
+            None => self.status_of_others().into_iter().find(|status| status.mountpoint == mountpoint),
+        }
+    }
+
+    /// What Podman is shown, and what was lost.
+    fn status_of_others(&self) -> Vec<MountStatus> {
+        let mut others = self.shelf.status(&self.backfills);
+        others.extend(self.layers.status());
+        others.extend(self.lost.lock().values().cloned());
+        others
     }
 
     /// Resolves when there is nothing left to serve: no mount, no client, no user of anything unmounted; from then on

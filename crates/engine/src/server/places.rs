@@ -139,6 +139,14 @@ impl<T> Places<T> {
         mounts.collect()
     }
 
+    /// What is mounted at `path`, as in [`Places::mounted`].
+    pub(super) fn mounted_at(&self, path: &Path) -> Option<Arc<T>> {
+        match self.state.lock().stages.get(path)? {
+            Stage::Reserved => None,
+            Stage::Mounted(mount) | Stage::Leaving(mount) => Some(mount.clone()),
+        }
+    }
+
     /// A client has come. `None` if the server is ending: it must ask the next one.
     pub(super) fn enter(self: &Arc<Self>) -> Option<Client<T>> {
         let mut state = self.state.lock();

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::protocol::{ANSWER, LINE_BYTES};
+use crate::protocol::ANSWER;
 
 /// Name of the socket in the store's `run` directory.
 pub(crate) const SOCKET: &str = "server.sock";
@@ -20,11 +20,11 @@ pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Res
     stream.write_all(&line)
 }
 
-/// Reads one message; `None` when the other side closed the connection.
-pub(crate) fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<T>> {
+/// Reads one message of at most `longest` bytes; `None` when the other side closed the connection.
+pub(crate) fn receive<T: DeserializeOwned>(stream: &UnixStream, longest: u64) -> io::Result<Option<T>> {
     stream.set_read_timeout(Some(ANSWER))?;
     let mut line = Vec::new();
-    BufReader::new(stream.take(LINE_BYTES)).read_until(b'\n', &mut line)?;
+    BufReader::new(stream.take(longest)).read_until(b'\n', &mut line)?;
     match line.last() {
         None => Ok(None),
         Some(b'\n') => Ok(Some(serde_json::from_slice(&line)?)),

@@ -96,3 +96,35 @@ async fn a_directory_that_is_named_stays_and_what_is_read_only_is_not_written() 
     assert_eq!(server.rootfs(&prepared, &gone).await.unwrap_err().kind, ErrorKind::NotFound);
     server.stop(true).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_stopped_server_remembers_is_mounted_again_where_somebody_still_wants_it() {
+    if !can_mount() {
+        return;
+    }
+    let lab = Lab::new().await;
+    let engine = lab.engine("store");
+    let server = Server::start(&engine).await.unwrap();
+    let prepared = engine.prepare(&lab.request("app:v1"), &Silent).await.unwrap();
+    let folder = lab.folder.path().canonicalize().unwrap();
+    let [kept, removed, released] = ["kept", "removed", "released"].map(|name| folder.join(name));
+    for place in [&kept, &removed, &released] {
+        std::fs::create_dir(place).unwrap();
+        server.mount(prepared.mount_on(place.clone())).await.unwrap();
+    }
+    server.suspend().await;
+    std::fs::remove_dir(&removed).unwrap();
+    let client = engine.client();
+    aside(move || client.release(&released)).await.unwrap();
+
+    // Their records are of a process that lives: this one.
+    let server = Server::start(&engine).await.unwrap();
+    let again: Vec<_> = server.status().into_iter().map(|mount| (mount.mountpoint, mount.alive)).collect();
+    assert_eq!(again, [(kept.clone(), true)]);
+    let (client, request) = (engine.client(), prepared.mount_on(kept.clone()));
+    let there = aside(move || client.ensure_mounted(request)).await.unwrap();
+    assert!(there.mountpoint == kept && there.alive);
+    assert_eq!(server.status().len(), 1);
+    server.stop(true).await;
+    assert!(engine.store().mounts().unwrap().is_empty());
+}
