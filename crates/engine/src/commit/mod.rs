@@ -217,8 +217,7 @@ impl Engine {
 pub(crate) fn check_not_only_here(store: &tarpon_store::Store, image: &Source) -> Result<()> {
     match Commits::of(store).find(image)? {
         Some(committed) if !committed.has_its_name() => {
-            let cause =
-                "it was committed here and not pushed under this name, and only what is in a registry can be read lazily";
+            let cause = "it was committed here and not pushed under this name, and only what is in a registry can be read lazily";
             let error = Error::new(ErrorKind::NotFound, "find the image", cause);
             Err(error.hint(format!("tarpon push {}", committed.image)))
         }

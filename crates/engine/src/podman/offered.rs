@@ -151,10 +151,7 @@ mod tests {
     #[test]
     fn by_the_digest_of_the_blob_it_is_what_podman_4_reads() {
         let expected = |diff_id: &str| {
-            format!(
-                r#"{{"compressed-size":7,"diff-digest":"{}","diff-size":1024,"compression":2}}"#,
-                digest(diff_id)
-            )
+            format!(r#"{{"compressed-size":7,"diff-digest":"{}","diff-size":1024,"compression":2}}"#, digest(diff_id))
         };
         assert_eq!(said("blob", DiffIds::Hashed), expected("stands in"), "nobody has hashed it");
         assert_eq!(said("blob", DiffIds::Claimed), expected("claimed"));
@@ -165,7 +162,8 @@ mod tests {
         let mut image = Offered::test(&["a"]);
         let layer = &mut image.layers[0];
         let has_digest = |layer: &OfferedLayer| {
-            let info: serde_json::Value = serde_json::from_slice(&layer.info(&digest("blob"), DiffIds::Claimed)).unwrap();
+            let info: serde_json::Value =
+                serde_json::from_slice(&layer.info(&digest("blob"), DiffIds::Claimed)).unwrap();
             info.get("compressed-diff-digest").is_some_and(|said| *said == digest("blob").to_string())
         };
         assert!(!has_digest(layer), "other images would get it for their blob");

@@ -254,7 +254,10 @@ fn each_name_of_a_file_says_its_attributes() {
     let kinds: Vec<TarKind> = layer.iter().map(|(entry, _)| entry.kind).collect();
     assert_eq!(kinds, [TarKind::File, TarKind::HardLink]);
     for (entry, _) in layer {
-        assert_eq!((&*entry.attributes.xattrs[0].name, &*entry.attributes.xattrs[0].value), (&b"user.note"[..], &b"kept"[..]));
+        assert_eq!(
+            (&*entry.attributes.xattrs[0].name, &*entry.attributes.xattrs[0].value),
+            (&b"user.note"[..], &b"kept"[..])
+        );
     }
 }
 
