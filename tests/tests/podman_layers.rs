@@ -146,6 +146,7 @@ fn layers_that_nobody_has_hashed_have_no_digests_that_others_have() {
         let claimed = shown[0]["RootFS"]["Layers"].as_array().unwrap();
         let layers = bed.own_layers();
         assert!(layers.iter().all(|layer| !claimed.contains(&layer["diff-digest"])), "{layers:?}");
+        assert!(layers.iter().all(|layer| layer["compressed-diff-digest"].is_null()), "{layers:?}");
         let pushed = bed.podman_command(&["push", "--quiet", &image, &target(&bed)]).output().unwrap();
         assert!(String::from_utf8_lossy(&pushed.stderr).contains("Digest did not match"), "it is said, and not done");
     }

@@ -44,21 +44,6 @@ pub(crate) struct Handle {
     state: PathBuf,
 }
 
-/// A container whose processes do nothing. Dropped, they go on.
-#[derive(Debug)]
-pub(crate) struct Paused(Handle);
-
-impl Drop for Paused {
-    fn drop(&mut self) {
-        const STEP: &str = "have the container go on";
-        let resumed = self.0.ask(STEP, &["resume", &self.0.id]);
-        match resumed.and_then(|output| if output.status.success() { Ok(()) } else { Err(said_no(STEP, &output)) }) {
-            Err(error) if self.0.is_running().unwrap_or(true) => tracing::error!(%error, "a container stays paused"),
-            _ => {}
-        }
-    }
-}
-
 /// A container that was started. Dropped, it is killed and forgotten by the runtime.
 pub(crate) struct Running {
     handle: Handle,
@@ -178,16 +163,6 @@ impl Handle {
         Err(said(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
     }
 
-    /// Stops all of its processes where they are, for as long as the value lives.
-    ///
-    /// # Errors
-    /// The runtime's word why not: most need cgroups for that which this host may not have.
-    pub(crate) fn pause(&self) -> Result<Paused> {
-        const STEP: &str = "pause the container";
-        let output = self.ask(STEP, &["pause", &self.id])?;
-        if output.status.success() { Ok(Paused(self.clone())) } else { Err(said_no(STEP, &output)) }
-    }
-
     /// Whether the runtime remembers anything of it. Both have a directory of its name for as long as there is something to it.
     fn is_remembered(&self) -> bool {
         self.state.join(&self.id).symlink_metadata().is_ok()
@@ -198,17 +173,22 @@ impl Handle {
     /// # Errors
     /// The runtime has something of it, and cannot be asked: then it may well run.
     pub(crate) fn is_running(&self) -> Result<bool> {
+        Ok(self.status()?.is_some_and(|status| status != "stopped"))
+    }
+
+    /// What the runtime calls its state; `None`: it remembers nothing of it.
+    pub(super) fn status(&self) -> Result<Option<String>> {
         #[derive(serde::Deserialize)]
         struct State {
             status: String,
         }
         if !self.is_remembered() {
-            return Ok(false);
+            return Ok(None);
         }
         let output = self.ask("ask the runtime for the container", &["state", &self.id])?;
         match serde_json::from_slice::<State>(&output.stdout) {
-            Ok(state) => Ok(state.status != "stopped"),
-            Err(_) if !self.is_remembered() => Ok(false),
+            Ok(state) => Ok(Some(state.status)),
+            Err(_) if !self.is_remembered() => Ok(None),
             Err(_) => Err(said_no("ask the runtime for the container", &output)),
         }
     }
@@ -227,7 +207,16 @@ impl Handle {
         if output.status.success() || !self.is_remembered() { Ok(()) } else { Err(said_no(STEP, &output)) }
     }
 
-    fn ask(&self, step: &str, words: &[&str]) -> Result<Output> {
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// What the runtime remembers is in there.
+    pub(super) fn state(&self) -> &Path {
+        &self.state
+    }
+
+    pub(super) fn ask(&self, step: &str, words: &[&str]) -> Result<Output> {
         let output = self.command().args(words).stdin(std::process::Stdio::null()).output();
         output.map_err(|error| {
             let cause = format!("{}: {error}", self.runtime.program.display());
@@ -237,7 +226,7 @@ impl Handle {
 }
 
 /// What a runtime says when it fails.
-fn said_no(step: &str, output: &Output) -> Error {
+pub(super) fn said_no(step: &str, output: &Output) -> Error {
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let cause = if said.is_empty() { format!("the runtime failed without a word ({})", output.status) } else { said };
     Error::new(ErrorKind::Other, step, cause)
@@ -335,13 +324,13 @@ fn missing(cause: String) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
     /// A runtime that does what a script says, and a container that it has something of.
-    fn container(folder: &Path, script: &str) -> Handle {
+    pub(in crate::container) fn container(folder: &Path, script: &str) -> Handle {
         let (program, state) = (folder.join("runtime"), folder.join("state"));
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();

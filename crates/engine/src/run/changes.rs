@@ -70,6 +70,7 @@ fn hold(place: &Place, record: &ContainerRecord) -> Result<(Option<Lock>, Option
             Holding::Theirs => {
                 let handle = handle(place, record);
                 if handle.is_running()? {
+                    handle.resume_if_left();
                     return Ok((None, Some(handle)));
                 }
             }

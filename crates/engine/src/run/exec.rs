@@ -47,7 +47,9 @@ impl Engine {
         let process = process.map_err(|cause| Error::new(ErrorKind::Refused, STEP, cause))?;
         let written = serde_json::to_vec(&process).map_err(Into::into).and_then(|text| private::write(&file, &text));
         written.map_err(|error| Error::new(ErrorKind::Store, STEP, error))?;
-        let command = handle(&place, &record).exec(&file, &pid, &log);
+        let handle = handle(&place, &record);
+        handle.resume_if_left();
+        let command = handle.exec(&file, &pid, &log);
         let mut command = tokio::process::Command::from(command);
         command.stdin(if request.input { std::process::Stdio::inherit() } else { std::process::Stdio::null() });
         aside(&mut command, request.terminal);

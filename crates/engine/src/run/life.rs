@@ -136,6 +136,7 @@ impl Engine {
             return Ok(());
         }
         let handle = handle(&place, &record);
+        handle.resume_if_left();
         let is_there = || place.is_held() && place.is_of(&record.id);
         ask(&handle, &record.stop_signal, patience, is_there);
         if !wait(&place, &record, patience)? {
@@ -155,7 +156,9 @@ impl Engine {
         if ContainerStatus::of(name.clone(), &place).has_ended() {
             return Err(Error::new(ErrorKind::Conflict, step, "it does not run"));
         }
-        handle(&place, &record).signal(&signal)
+        let handle = handle(&place, &record);
+        handle.resume_if_left();
+        handle.signal(&signal)
     }
 
     /// Removes a container with everything that it wrote. `force`: also one that runs, or whose record cannot be read.
@@ -181,7 +184,9 @@ impl Engine {
             && !status.has_ended()
         {
             let is_there = || place.is_held() && place.is_of(&record.id);
-            ask(&handle(&place, record), "KILL", KILLED, is_there);
+            let handle = handle(&place, record);
+            handle.resume_if_left();
+            ask(&handle, "KILL", KILLED, is_there);
         }
         let lock = match hold(&place)? {
             Holding::Ours(lock) => lock,

@@ -1,0 +1,156 @@
+//! [`Paused`]: a container whose processes do nothing for a while, also if whoever wanted that is killed.
+//!
+//! In the container's directory lies a mark. Whoever pauses the container holds its lock, and something is in it until the container goes on.
+//! If something is in it and nobody holds it, a process was killed that had paused the container: then it goes on as soon as somebody wants
+//! something of it.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use super::Handle;
+use super::runtime::said_no;
+use crate::{Error, ErrorKind, Result, flock};
+
+/// Beside what the runtime remembers. It stays: a lock that is removed and made again would be two.
+const MARK: &str = "paused";
+/// How runtimes call the state.
+const STATUS: &str = "paused";
+
+/// A container whose processes do nothing. Dropped, they go on.
+#[derive(Debug)]
+pub(crate) struct Paused {
+    handle: Handle,
+    mark: File,
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        if let Err(error) = self.handle.go_on(&self.mark) {
+            tracing::error!(%error, "a container stays paused");
+        }
+    }
+}
+
+impl Handle {
+    /// Stops all of its processes where they are, for as long as the value lives. One that a killed process left paused is this one's.
+    ///
+    /// # Errors
+    /// The runtime's word why not: most need cgroups for that which this host may not have. Or another process has paused it.
+    pub(crate) fn pause(&self) -> Result<Paused> {
+        const STEP: &str = "pause the container";
+        let failed = |error: io::Error| Error::new(ErrorKind::Store, STEP, error);
+        let mut mark = flock::open(&self.mark()).map_err(failed)?;
+        if !flock::try_lock(&mark).map_err(failed)? {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                STEP,
+                "another process has paused it, and lets it go on when it likes",
+            ));
+        }
+        // First, so that one that is paused never goes without.
+        mark.write_all(STATUS.as_bytes()).map_err(failed)?;
+        let refused = match self.ask(STEP, &["pause", self.id()]) {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => Some(said_no(STEP, &output)),
+            Err(error) => Some(error),
+        };
+        match refused {
+            Some(error) if !self.is_paused().unwrap_or(false) => {
+                mark.set_len(0).map_err(failed)?;
+                Err(error)
+            }
+            _ => Ok(Paused { handle: self.clone(), mark }),
+        }
+    }
+
+    /// Lets it go on if a process paused it that was killed. That it cannot be done is said, and no reason not to try what is to be done.
+    pub(crate) fn resume_if_left(&self) {
+        let path = self.mark();
+        if !path.metadata().is_ok_and(|mark| mark.len() > 0) {
+            return;
+        }
+        let resumed = || -> Result<()> {
+            let failed = |error: io::Error| Error::new(ErrorKind::Store, "look whether the container is paused", error);
+            let mark = flock::open(&path).map_err(failed)?;
+            // Else it is paused by somebody who lives, and goes on by itself.
+            if flock::try_lock(&mark).map_err(failed)? { self.go_on(&mark) } else { Ok(()) }
+        };
+        if let Err(error) = resumed() {
+            tracing::warn!(%error, "a container may be paused still");
+        }
+    }
+
+    /// For whoever holds the mark's lock.
+    fn go_on(&self, mark: &File) -> Result<()> {
+        const STEP: &str = "have the container go on";
+        let output = self.ask(STEP, &["resume", self.id()])?;
+        // What has ended meanwhile, or was never paused, need not go on.
+        if !output.status.success() && self.is_paused()? {
+            return Err(said_no(STEP, &output));
+        }
+        mark.set_len(0).map_err(|error| Error::new(ErrorKind::Store, STEP, error))
+    }
+
+    fn is_paused(&self) -> Result<bool> {
+        Ok(self.status()?.as_deref() == Some(STATUS))
+    }
+
+    fn mark(&self) -> PathBuf {
+        self.state().with_file_name(MARK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::runtime::tests::container;
+    use super::*;
+
+    /// A runtime whose container is paused while there is a file that says so.
+    const RUNTIME: &str = r#"
+        shift 2
+        is="$(dirname "$0")/is-paused"
+        case $1 in
+            pause) [ ! -e "$is" ] && touch "$is" ;;
+            resume) rm "$is" ;;
+            state) if [ -e "$is" ]; then echo '{"status":"paused"}'; else echo '{"status":"running"}'; fi ;;
+        esac"#;
+
+    fn is_paused(folder: &Path) -> bool {
+        folder.join("is-paused").exists()
+    }
+
+    #[test]
+    fn a_container_that_a_killed_process_left_paused_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let handle = container(folder.path(), RUNTIME);
+        handle.resume_if_left();
+        let left = || {
+            let paused = handle.pause().unwrap();
+            assert!(is_paused(folder.path()));
+            assert_eq!(handle.pause().unwrap_err().kind, ErrorKind::Conflict);
+            handle.resume_if_left();
+            assert!(is_paused(folder.path()), "somebody who lives has paused it");
+            // As if this process were killed: the lock goes, and nothing is cleared up.
+            let paused = std::mem::ManuallyDrop::new(paused);
+            rustix::fs::flock(&paused.mark, rustix::fs::FlockOperation::Unlock).unwrap();
+        };
+        left();
+        handle.resume_if_left();
+        assert!(!is_paused(folder.path()));
+        assert_eq!(handle.mark().metadata().unwrap().len(), 0);
+        left();
+        drop(handle.pause().unwrap());
+        assert!(!is_paused(folder.path()), "it was taken over");
+    }
+
+    #[test]
+    fn a_container_that_cannot_be_paused_has_no_mark() {
+        let folder = tempfile::tempdir().unwrap();
+        let handle = container(folder.path(), "echo no cgroups >&2; exit 1");
+        assert_eq!(handle.pause().unwrap_err().cause, "no cgroups");
+        assert_eq!(handle.mark().metadata().unwrap().len(), 0);
+    }
+}
