@@ -53,19 +53,6 @@ fn is_ignored(status: &str, signal: SignalKind) -> bool {
     bit.is_some_and(|bit| mask & bit != 0)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_ignored_is_told_by_the_kernel() {
-        for (mask, ignored) in [("0000000000000001", true), ("0000000000001002", false), ("", false), ("x", false)] {
-            let status = format!("Name:\ttarpon\nSigIgn:\t{mask}\nSigCgt:\t0000000000000001\n");
-            assert_eq!(is_ignored(&status, SignalKind::hangup()), ignored, "{mask}");
-        }
-    }
-}
-
 /// Does `work`, or stops it when this process is asked to stop. Either way nothing of it goes on when this returns: threads that
 /// still write are waited for, so that their temporary files are gone.
 pub(super) fn interruptible<T>(doing: impl Fn() -> String, work: impl Future<Output = Result<T>>) -> Result<T> {
@@ -79,4 +66,17 @@ pub(super) fn interruptible<T>(doing: impl Fn() -> String, work: impl Future<Out
             done = work => done,
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_is_told_by_the_kernel() {
+        for (mask, ignored) in [("0000000000000001", true), ("0000000000001002", false), ("", false), ("x", false)] {
+            let status = format!("Name:\ttarpon\nSigIgn:\t{mask}\nSigCgt:\t0000000000000001\n");
+            assert_eq!(is_ignored(&status, SignalKind::hangup()), ignored, "{mask}");
+        }
+    }
 }
