@@ -9,8 +9,7 @@ use tarpon_engine::{
     Access, Backfill, Engine, ImageRequest, IndexChoice, ModeChoice, MountRequest, Prepared, Progress, Pull,
 };
 use tarpon_oci::{Digest, Platform, Source};
-use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 
 use crate::labels::PulledLayer;
 use crate::record::LazyLayers;
@@ -157,37 +156,21 @@ impl Images for EngineImages {
     fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Outcome<Arc<[Digest]>>> {
         let this = self.clone();
         async move {
-            let turn = this.turns.clone().acquire_owned().await.map_err(|error| error.to_string())?;
-            on_a_thread(async move || {
-                let _turn = turn;
-                this.chain(&layer).await
-            })
-            .await
+            let _turn = this.turns.acquire().await.map_err(|error| error.to_string())?;
+            this.chain(&layer).await
         }
         .boxed()
     }
 
     fn mount(&self, layers: LazyLayers, place: PathBuf) -> BoxFuture<'static, Outcome<()>> {
         let this = self.clone();
-        on_a_thread(async move || Self::mount(&this, layers, place).await).boxed()
+        async move { Self::mount(&this, layers, place).await }.boxed()
     }
 
     fn unmount(&self, place: PathBuf) -> BoxFuture<'static, Outcome<()>> {
         let client = self.engine.client();
         blocking(move || client.release(&place)).boxed()
     }
-}
-
-/// Does work of the engine, whose futures stay where they are, on a thread of its own: those that block are for the engine.
-async fn on_a_thread<T: Send + 'static, W: Future<Output = Outcome<T>>>(
-    work: impl FnOnce() -> W + Send + 'static,
-) -> Outcome<T> {
-    let (runtime, (tell, told)) = (Handle::current(), oneshot::channel());
-    let thread = std::thread::Builder::new().name("image".to_owned());
-    // Nobody hears of it if nobody waits any more.
-    let spawned = thread.spawn(move || drop(tell.send(runtime.block_on(work()))));
-    spawned.map_err(|error| format!("start a thread: {error}"))?;
-    told.await.unwrap_or_else(|_| Err("it panicked".to_owned()))
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> tarpon_engine::Result<T> + Send + 'static) -> Outcome<T> {
