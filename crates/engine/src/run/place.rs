@@ -84,10 +84,14 @@ impl Containers {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
-            let _whole = self.lock()?;
-            self.sweep();
             let staging = Place { folder: self.folder.join(format!("{HIDDEN}new-{}", record.id)) };
-            let lock = staging.furnish(record)?;
+            // The rest takes what the disk takes, and whoever sweeps leaves alone what is held.
+            let lock = {
+                let _whole = self.lock()?;
+                self.sweep();
+                staging.begin()?
+            };
+            staging.furnish(record)?;
             let place = self.place(&record.name);
             match rustix::fs::renameat_with(CWD, &staging.folder, CWD, &place.folder, RenameFlags::NOREPLACE) {
                 Ok(()) => Ok(Some((place, lock))),
@@ -181,18 +185,21 @@ fn taken(name: &ContainerName) -> Error {
 }
 
 impl Place {
-    /// Everything that a new container has, under a name that is not its own yet.
-    fn furnish(&self, record: &ContainerRecord) -> io::Result<Lock> {
+    /// The directory of a new container, held, under a name that is not its own yet.
+    fn begin(&self) -> io::Result<Lock> {
         private::create_dir(&self.folder)?;
         let lock = Lock::within(open_lock(&self.folder.join(LOCK))?, Duration::ZERO)?;
-        let lock = lock.ok_or_else(|| io::Error::other("a new directory is locked"))?;
+        lock.ok_or_else(|| io::Error::other("a new directory is locked"))
+    }
+
+    /// Everything else that it has.
+    fn furnish(&self, record: &ContainerRecord) -> io::Result<()> {
         for directory in [self.rootfs(), self.upper(), self.runtime()] {
             private::create_dir(&directory)?;
         }
         // What the container finds as its root: it is read by users who are not root.
         std::fs::set_permissions(self.upper(), std::fs::Permissions::from_mode(0o755))?;
-        self.write(record)?;
-        Ok(lock)
+        self.write(record)
     }
 
     pub(super) fn folder(&self) -> &Path {
