@@ -17,6 +17,10 @@ use crate::{paths, process};
 /// More than this is a regression.
 const ALLOWED: f64 = 1.05;
 
+/// How often a case is counted that seems to have become more: a run in some takes a few percent more, with the same program, because
+/// memory lies elsewhere. The least is what it takes.
+const COUNTED_AGAIN: usize = 5;
+
 /// The function that is counted.
 const COUNTED: &str = "*tarpon_counted*";
 
@@ -73,7 +77,8 @@ pub(crate) fn gate(update: bool, only: &[String]) -> Result<Outcome> {
     let wanted = |name: &&String| only.is_empty() || only.contains(name);
     let mut counts = BTreeMap::new();
     for name in names.iter().filter(wanted) {
-        let count = count(&counter, name).with_context(|| format!("cannot count {name}"))?;
+        let before = kept.as_ref().filter(|_| !update).and_then(|kept| kept.instructions.get(name)).copied();
+        let count = least(before, || count(&counter, name)).with_context(|| format!("cannot count {name}"))?;
         counts.insert(name.clone(), count);
     }
     if update {
@@ -94,7 +99,17 @@ fn with() -> Result<Vec<String>> {
         let output = Command::new(program).arg(argument).output().with_context(|| format!("cannot run {program}"))?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    Ok(vec![said("rustc", "--version")?, said("valgrind", "--version")?, std::env::consts::ARCH.to_owned()])
+    let library = said("getconf", "GNU_LIBC_VERSION")?;
+    Ok(vec![said("rustc", "--version")?, said("valgrind", "--version")?, library, processor()])
+}
+
+/// What libraries choose their functions by, of what Valgrind lets them see.
+fn processor() -> String {
+    let told = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = told.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
+    let has = |flag: &&&str| flags.split_whitespace().any(|known| known == **flag);
+    let features = ["sse4_2", "pclmulqdq", "avx", "avx2", "bmi1", "bmi2", "sha_ni"];
+    [std::env::consts::ARCH].iter().chain(features.iter().filter(has)).copied().collect::<Vec<_>>().join(" ")
 }
 
 /// Why there is nothing to compare with.
@@ -129,6 +144,22 @@ fn build() -> Result<PathBuf> {
 fn names(counter: &Path) -> Result<Vec<String>> {
     let output = Command::new(counter).arg("--list").output().context("cannot list the cases")?;
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// The least of some counts; one is enough that is no more than is allowed.
+fn least(before: Option<u64>, count: impl Fn() -> Result<u64>) -> Result<u64> {
+    let mut least = count()?;
+    for _ in 1..COUNTED_AGAIN {
+        if before.is_some_and(|before| !is_more(before, least)) {
+            break;
+        }
+        least = least.min(count()?);
+    }
+    Ok(least)
+}
+
+fn is_more(before: u64, now: u64) -> bool {
+    now as f64 > before as f64 * ALLOWED
 }
 
 /// Runs one case in Callgrind.
@@ -169,7 +200,7 @@ fn table(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> String 
 fn regressions(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> Vec<String> {
     let pairs = now.iter().filter_map(|(name, now)| Some((name, *before.get(name)?, *now)));
     pairs
-        .filter(|(_, before, now)| *now as f64 > *before as f64 * ALLOWED)
+        .filter(|(_, before, now)| is_more(*before, *now))
         .map(|(name, before, now)| {
             let more = (now as f64 / before as f64 - 1.0) * 100.0;
             format!("{name} takes {now} instructions, {more:.1} % more than the {before} before; if that is right: cargo xtask bench instructions --update")
@@ -191,6 +222,19 @@ mod tests {
         let found = regressions(&before, &counts(&[("merge", 1051), ("write", 1050), ("new", 5)]));
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("merge takes 1051 instructions, 5.1 % more than the 1000"), "{}", found[0]);
+    }
+
+    #[test]
+    fn what_seems_to_be_more_is_counted_again_and_what_is_not_is_counted_once() {
+        let counting = |all: &'static [u64]| {
+            let mut left = all.iter().copied();
+            let next = std::cell::RefCell::new(move || Ok(left.next().expect("no more is counted")));
+            move || (next.borrow_mut())()
+        };
+        assert_eq!(least(Some(1000), counting(&[1050])).unwrap(), 1050);
+        assert_eq!(least(Some(1000), counting(&[1200, 1001])).unwrap(), 1001);
+        assert_eq!(least(Some(1000), counting(&[1200, 1100, 1300, 1100, 1100])).unwrap(), 1100);
+        assert_eq!(least(None, counting(&[5, 4, 3, 4, 5])).unwrap(), 3);
     }
 
     #[test]
