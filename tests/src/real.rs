@@ -45,6 +45,12 @@ pub fn missing() -> Option<String> {
     None
 }
 
+/// As [`missing`], for tests that also run containers.
+pub fn missing_for_containers() -> Option<String> {
+    let has_runtime = have(&["crun"]) || have(&["runc"]);
+    missing().or_else(|| (!has_runtime).then(|| "neither crun nor runc is installed".into()))
+}
+
 /// The address of the local registry, if it answers.
 pub fn registry() -> Option<String> {
     let name = std::env::var("REGISTRY").unwrap_or_else(|_| DEFAULT_REGISTRY.into());

@@ -23,9 +23,7 @@ struct Bed {
 
 impl Bed {
     fn new() -> Option<Self> {
-        let has_runtime = real::have(&["crun"]) || real::have(&["runc"]);
-        let missing = real::missing().or_else(|| (!has_runtime).then(|| "neither crun nor runc is installed".into()));
-        if let Some(reason) = missing {
+        if let Some(reason) = real::missing_for_containers() {
             println!("skipped: {reason}");
             return None;
         }

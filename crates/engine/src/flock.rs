@@ -45,6 +45,15 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     File::options().create(true).truncate(false).write(true).mode(0o600).open(path)
 }
 
+/// The lock of the file at `path`, held until it is dropped.
+///
+/// # Errors
+/// Also if somebody else has had it for all of `patience`.
+pub(crate) fn hold(path: &Path, patience: Duration) -> io::Result<File> {
+    let file = open(path)?;
+    if lock_within(&file, patience)? { Ok(file) } else { Err(io::Error::other("another tarpon is at it for too long")) }
+}
+
 /// Whether what is open has a name still. Whoever had the lock of it before may have removed it: then the lock is one of nothing.
 pub(crate) fn has_name(file: impl AsFd) -> io::Result<bool> {
     Ok(rustix::fs::fstat(file)?.st_nlink > 0)

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags};
 use rustix::io::Errno;
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use tarpon_oci::{Digest, Source, limits};
 use tarpon_store::Store;
 
-use crate::{Error, ErrorKind, Result, private};
+use crate::{Error, ErrorKind, Result, flock, private};
 
 /// The version that this program writes, and the only one that it reads.
 const VERSION: u32 = 1;
@@ -37,8 +37,6 @@ const GONE: &str = ".gone-";
 
 /// How long others may take for a rename.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a lock is tried that somebody has.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// A committed image, as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -253,17 +251,7 @@ impl Commits {
     }
 
     fn lock(&self) -> io::Result<File> {
-        let file = File::options().create(true).truncate(false).write(true).open(self.folder.join(".lock"))?;
-        let began = Instant::now();
-        loop {
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(file),
-                Err(Errno::WOULDBLOCK) if began.elapsed() < PATIENCE => std::thread::sleep(LOOK),
-                Err(Errno::WOULDBLOCK) => return Err(io::Error::other("another tarpon is at it for too long")),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        flock::hold(&self.folder.join(".lock"), PATIENCE)
     }
 
     /// Makes a commit disappear at once, and removes it unless somebody reads it. For whoever holds the lock.
@@ -282,10 +270,7 @@ impl Commits {
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let is_left = [NEW, GONE].iter().any(|begin| name.to_string_lossy().starts_with(begin));
-            let is_free = |path: &Path| {
-                let folder = File::open(path);
-                folder.is_ok_and(|it| rustix::fs::flock(it, FlockOperation::NonBlockingLockExclusive).is_ok())
-            };
+            let is_free = |path: &Path| File::open(path).and_then(flock::try_lock).unwrap_or(false);
             if is_left && is_free(&entry.path()) {
                 let _next_time = std::fs::remove_dir_all(entry.path());
             }

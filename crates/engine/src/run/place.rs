@@ -150,9 +150,8 @@ impl Containers {
         }
     }
 
-    fn lock(&self) -> io::Result<Lock> {
-        let file = open_lock(&self.folder.join(format!("{HIDDEN}lock")))?;
-        Lock::within(file, PATIENCE)?.ok_or_else(|| io::Error::other("another tarpon is at it for too long"))
+    fn lock(&self) -> io::Result<File> {
+        flock::hold(&self.folder.join(format!("{HIDDEN}lock")), PATIENCE)
     }
 
     /// Removes what a killed process left that was making or removing a container. Whoever still is holds its lock.

@@ -5,8 +5,9 @@ use tarpon_mount::Mode;
 use tarpon_oci::Digest;
 use tarpon_store::{Mount, MountRecord, Store, StoreError};
 
+use super::images::Image;
 use crate::podman::PodmanImage;
-use crate::protocol::{Access, MountRequest, MountStatus};
+use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result, run};
 
 /// The text of a mount record.
@@ -112,6 +113,28 @@ pub(super) fn described(request: &MountRequest) -> MountStatus {
         last_error: None,
         metrics: None,
         counters: serde_json::Value::Null,
+    }
+}
+
+/// What can be said of what this server shows of an image, as far as it is the same however it is shown.
+pub(super) fn shown(request: &MountRequest, image: &Image, alive: bool) -> MountStatus {
+    let (transfers, counters) = (image.transfers(), image.counters());
+    let verification = image.layers().into_iter().map(|layer| LayerVerification {
+        digest: layer.digest,
+        format: layer.format,
+        state: layer.verification,
+    });
+    MountStatus {
+        verification: verification.collect(),
+        alive,
+        server: std::process::id(),
+        image_bytes: image.record.compressed_size(),
+        fetched_bytes: transfers.bytes,
+        requests: transfers.requests,
+        failed_reads: counters.failed_reads,
+        last_error: counters.last_error.clone().filter(|_| counters.failed_reads > 0),
+        counters: serde_json::to_value(counters).unwrap_or_default(),
+        ..described(request)
     }
 }
 

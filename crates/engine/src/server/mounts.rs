@@ -18,12 +18,12 @@ use super::changes::Changes;
 use super::hints;
 use super::images::{Image, Images};
 use super::layers::{self, LayerShelf};
-use super::memo::Memo;
+use super::memo::{Memo, shown};
 use super::metrics::Endpoint;
 use super::places::{Client, Leaving, Places, Reservation};
 use super::recording::Recording;
 use super::shelf::Shelf;
-use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus};
+use crate::protocol::{Access, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result, run};
 
 /// Why something is not mounted that a server remembered when it was stopped.
@@ -421,40 +421,21 @@ impl Baseline {
 impl Served {
     fn status(&self) -> MountStatus {
         let Self { request, image, mounted, before, recording: _ } = self;
-        let (transfers, counters) = (image.transfers(), image.counters());
-        let verification = image.layers().into_iter().map(|layer| LayerVerification {
-            digest: layer.digest,
-            format: layer.format,
-            state: layer.verification,
-        });
         let mode = mounted.fallback_reason().map(|reason| format!("mode fuse, not native: {reason}"));
         let ranges = image.ignores_ranges().then(|| {
             "the registry does not answer requests for a part: each read fetches all that lies before it".to_owned()
         });
-        let failed_reads = counters.failed_reads.saturating_sub(before.failed_reads);
+        // What was before this mount counts for others.
+        let all = shown(request, image, mounted.is_attached());
+        let failed_reads = all.failed_reads.saturating_sub(before.failed_reads);
         MountStatus {
-            image: request.image.clone(),
-            manifest: request.manifest,
-            mountpoint: request.mountpoint.clone(),
             mode: mounted.mode().name().to_owned(),
-            writable: request.writable.clone(),
-            verification: verification.collect(),
-            backfill: None,
-            container: None,
-            podman: None,
-            layers: None,
             fallbacks: request.fallbacks.iter().cloned().chain(mode).chain(ranges).collect(),
-            alive: mounted.is_attached(),
-            problem: None,
-            credentials_lost: request.credentials_lost,
-            server: std::process::id(),
-            image_bytes: image.record.compressed_size(),
-            fetched_bytes: transfers.bytes.saturating_sub(before.fetched_bytes),
-            requests: transfers.requests.saturating_sub(before.requests),
+            fetched_bytes: all.fetched_bytes.saturating_sub(before.fetched_bytes),
+            requests: all.requests.saturating_sub(before.requests),
             failed_reads,
-            last_error: counters.last_error.clone().filter(|_| failed_reads > 0),
-            metrics: None,
-            counters: serde_json::to_value(counters).unwrap_or_default(),
+            last_error: all.last_error.filter(|_| failed_reads > 0),
+            ..all
         }
     }
 }

@@ -19,10 +19,10 @@ use tarpon_store::Store;
 
 use super::backfill::Backfills;
 use super::images::{Image, Images};
-use super::memo::Memo;
+use super::memo::{Memo, shown};
 use super::mounts::cannot_mount;
 use crate::podman::{self, Guard, Listed, PodmanImage, View};
-use crate::protocol::{LayerVerification, MountRequest, MountStatus};
+use crate::protocol::{MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// How long the layers of a removed image stay: longer than a command of Podman takes from one list to the other.
@@ -297,35 +297,11 @@ fn give_back(state: &mut State, names: Names) {
 
 fn describe(entry: &Entry, alive: bool) -> MountStatus {
     let Entry { request, image, listed } = entry;
-    let (transfers, counters) = (image.transfers(), image.counters());
-    let verification = image.layers().into_iter().map(|layer| LayerVerification {
-        digest: layer.digest,
-        format: layer.format,
-        state: layer.verification,
-    });
     MountStatus {
-        image: request.image.clone(),
-        manifest: request.manifest,
-        mountpoint: request.mountpoint.clone(),
         mode: "podman".to_owned(),
-        writable: request.writable.clone(),
         podman: Some(PodmanImage { id: listed.id(), names: entry.names().to_vec() }),
         layers: None,
-        verification: verification.collect(),
-        backfill: None,
-        metrics: None,
-        fallbacks: request.fallbacks.clone(),
-        alive,
-        problem: None,
-        container: None,
-        credentials_lost: request.credentials_lost,
-        server: std::process::id(),
-        image_bytes: image.record.compressed_size(),
-        fetched_bytes: transfers.bytes,
-        requests: transfers.requests,
-        failed_reads: counters.failed_reads,
-        last_error: counters.last_error.clone().filter(|_| counters.failed_reads > 0),
-        counters: serde_json::to_value(counters).unwrap_or_default(),
+        ..shown(request, image, alive)
     }
 }
 

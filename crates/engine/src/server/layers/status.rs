@@ -1,9 +1,8 @@
 //! What is told of Podman's store of layers: one line for the mount, with what Podman had to pull instead, and one for each image.
 
-use super::super::images::Image;
-use super::super::memo::described;
+use super::super::memo::{described, shown};
 use super::LayerShelf;
-use crate::protocol::{LayerVerification, MountRequest, MountStatus};
+use crate::protocol::MountStatus;
 
 /// What stands for the mode of these mounts.
 pub(in super::super) const MODE: &str = "podman-layers";
@@ -19,7 +18,10 @@ impl LayerShelf {
             (alive, state.settings.clone(), images)
         };
         // Neither is anything read from the disk under it.
-        let mut all: Vec<_> = images.iter().map(|(request, image)| describe(request, image, alive)).collect();
+        let mut all: Vec<_> = images
+            .iter()
+            .map(|(request, image)| MountStatus { mode: MODE.to_owned(), ..shown(request, image, alive) })
+            .collect();
         let store = settings.map(|settings| MountStatus {
             mode: MODE.to_owned(),
             alive,
@@ -36,27 +38,5 @@ impl LayerShelf {
         // Not under the lock: who ends a completion asks, under theirs, whether its image is shown here.
         all.iter_mut().for_each(|status| status.backfill = self.backfills.status(&status.manifest));
         all
-    }
-}
-
-fn describe(request: &MountRequest, image: &Image, alive: bool) -> MountStatus {
-    let (transfers, counters) = (image.transfers(), image.counters());
-    let verification = image.layers().into_iter().map(|layer| LayerVerification {
-        digest: layer.digest,
-        format: layer.format,
-        state: layer.verification,
-    });
-    MountStatus {
-        mode: MODE.to_owned(),
-        verification: verification.collect(),
-        alive,
-        server: std::process::id(),
-        image_bytes: image.record.compressed_size(),
-        fetched_bytes: transfers.bytes,
-        requests: transfers.requests,
-        failed_reads: counters.failed_reads,
-        last_error: counters.last_error.clone().filter(|_| counters.failed_reads > 0),
-        counters: serde_json::to_value(counters).unwrap_or_default(),
-        ..described(request)
     }
 }
