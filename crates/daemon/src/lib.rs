@@ -17,7 +17,6 @@ mod api;
 mod connections;
 mod feed;
 mod flag;
-mod flights;
 mod gates;
 mod jobs;
 mod patient;

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
-use tarpon_engine::{ContainerName, ContainerState, Engine, MountChange, Observer, Prepared};
+use tarpon_engine::{ContainerName, ContainerState, Engine, Flights, MountChange, Observer, Prepared};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
 use crate::api::{Failure, ImageWish};
 use crate::feed::{Feed, What};
 use crate::flag;
-use crate::flights::Flights;
 use crate::gates::{Gates, Place};
 use crate::jobs::Jobs;
 use crate::progress::Told;

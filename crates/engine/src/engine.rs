@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tarpon_store::{Store, StoreConfig};
 
-use crate::prepare::Flights;
+use crate::prepare::Preparations;
 use crate::rootfs::Folders;
 use crate::server::Client;
 use crate::{Error, ErrorKind, Result};
@@ -25,7 +25,7 @@ pub struct EngineOptions {
 pub struct Engine {
     store: Store,
     server_command: Vec<OsString>,
-    flights: Arc<Flights>,
+    flights: Arc<Preparations>,
     rootfs_folders: Arc<Folders>,
 }
 
@@ -52,7 +52,7 @@ impl Engine {
     }
 
     /// What is being prepared by this engine and its clones.
-    pub(crate) fn flights(&self) -> &Flights {
+    pub(crate) fn flights(&self) -> &Preparations {
         &self.flights
     }
 

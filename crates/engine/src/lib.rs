@@ -38,6 +38,7 @@ mod convert;
 mod edit;
 mod engine;
 mod error;
+mod flights;
 mod flock;
 mod image;
 mod index;
@@ -71,6 +72,7 @@ pub use convert::{
 };
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, ErrorKind, Result};
+pub use flights::Flights;
 pub use image::{DEFAULT_PROFILE, ImageRequest, IndexChoice, Prepared, Pull};
 pub use index::{BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer};
 pub use inspect::{Inspection, LayerInspection};

@@ -1,25 +1,23 @@
 //! [`Flights`]: work that several callers want at once is done once, and to its end, whoever stops waiting.
 
-use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::Arc;
+use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
-use parking_lot::Mutex;
+use futures::future::BoxFuture;
 
 /// What is being done, by what it is for.
-pub(crate) struct Flights<K, V>(Arc<Mutex<HashMap<K, Shared<BoxFuture<'static, V>>>>>);
+pub(crate) struct Flights<K, V: Clone>(tarpon_engine::Flights<K, V>);
 
-impl<K, V> Default for Flights<K, V> {
+impl<K, V: Clone> Default for Flights<K, V> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self(Default::default())
     }
 }
 
 impl<K, V> Flights<K, V>
 where
-    K: Hash + Eq + Clone + Send + 'static,
+    K: Hash + Eq,
     V: Clone + Send + Sync + 'static,
 {
     /// Waits for what is being done for `key`, or does `work`. `broken`: what it came to if the work panicked.
@@ -29,36 +27,23 @@ where
         work: impl FnOnce() -> BoxFuture<'static, V>,
         broken: impl FnOnce(String) -> V + Send + 'static,
     ) -> V {
-        let flight = {
-            let mut running = self.0.lock();
-            match running.get(&key) {
-                Some(flight) => flight.clone(),
-                None => {
-                    let (work, flights, ended) = (work(), self.0.clone(), key.clone());
-                    let task = tokio::spawn(async move {
-                        let done = std::panic::AssertUnwindSafe(work).catch_unwind().await;
-                        flights.lock().remove(&ended);
-                        done
-                    });
-                    let flight = async move {
-                        match task.await {
-                            Ok(Ok(value)) => value,
-                            Ok(Err(_)) => broken("it panicked".to_owned()),
-                            Err(error) => broken(error.to_string()),
-                        }
-                    };
-                    let flight = flight.boxed().shared();
-                    running.insert(key, flight.clone());
-                    flight
-                }
-            }
-        };
+        let mut is_new = false;
+        let flight = self.0.join(key, || {
+            is_new = true;
+            let done = AssertUnwindSafe(work()).catch_unwind();
+            done.map(|done| done.unwrap_or_else(|_| broken("it panicked".to_owned()))).boxed()
+        });
+        if is_new {
+            // Somebody who waits to the end.
+            tokio::spawn(flight.clone());
+        }
         flight.await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::sync::Semaphore;

@@ -29,7 +29,7 @@ use futures::future::BoxFuture;
 pub(crate) use known::{Known, known_layers};
 use layers::Indexes;
 pub(crate) use layers::{Extent, Layer};
-pub(crate) use once::Flights;
+pub(crate) use once::Preparations;
 pub(crate) use pace::{Pace, STREAMS};
 use tarpon_oci::{Digest, Source};
 use tarpon_registry::{Repository, ResolvedImage};

@@ -1,6 +1,6 @@
 //! The work of preparing an image is done once, however many want it at the same time.
 //!
-//! - In one process whoever asks for the same joins what is under way, and gets what comes of it ([`Flights`]).
+//! - In one process whoever asks for the same joins what is under way, and gets what comes of it ([`Preparations`]).
 //! - Of several processes one does it, and the others wait for a lock that ends with it ([`Engine::alone`]): then they find the image in the store,
 //!   or do what the one before them did not come to do.
 
@@ -26,7 +26,7 @@ const PREFIX: &str = "prepare-";
 
 /// What this process is preparing.
 #[derive(Debug, Default)]
-pub(crate) struct Flights(Mutex<Vec<Flight>>);
+pub(crate) struct Preparations(Mutex<Vec<Flight>>);
 
 type Outcome = Option<Result<Prepared>>;
 
@@ -38,12 +38,12 @@ struct Flight {
 
 /// Whoever does the work. Dropped before the end, somebody else does it.
 struct Leader<'f> {
-    flights: &'f Flights,
+    flights: &'f Preparations,
     request: &'f ImageRequest,
     outcome: watch::Sender<Outcome>,
 }
 
-impl Flights {
+impl Preparations {
     /// What comes of `work`, or of the same that is under way already.
     pub(super) async fn join(
         &self,

@@ -1,4 +1,4 @@
-//! Images that are being prepared. Who asks for one that is under way waits for the same work, and it ends when nobody waits any more.
+//! [`Flights`]: work that several want at once is done once.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,8 +7,9 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
 
-/// Work that is under way, by what it is about.
-pub(crate) struct Flights<K, T: Clone> {
+/// Work that is under way, by what it is about. Who asks for what is under way waits for the same work, and it ends when nobody waits any
+/// more.
+pub struct Flights<K, T: Clone> {
     under_way: Mutex<HashMap<K, WeakShared<BoxFuture<'static, T>>>>,
 }
 
@@ -20,7 +21,7 @@ impl<K, T: Clone> Default for Flights<K, T> {
 
 impl<K: Eq + Hash, T: Clone> Flights<K, T> {
     /// What comes of the work that `key` names: of that which is under way, or of new work. It goes on as long as somebody waits.
-    pub(crate) fn join(&self, key: K, work: impl FnOnce() -> BoxFuture<'static, T>) -> Shared<BoxFuture<'static, T>> {
+    pub fn join(&self, key: K, work: impl FnOnce() -> BoxFuture<'static, T>) -> Shared<BoxFuture<'static, T>> {
         let mut under_way = self.under_way.lock();
         // One that is done is not under way: what was true then need not be now.
         let goes_on = |flight: &Shared<_>| flight.peek().is_none();
