@@ -125,8 +125,12 @@ pub(crate) fn read_hit() -> Runs {
         let (host, objects) = (Host::new(&layer), objects.clone());
         objects.iter().for_each(|object| host.bring(object));
         Box::new(move || {
+            // All of it: what is not named here would be gone before this runs, and the store's folder with it.
+            let host = &host;
             let _image = &host.image;
-            objects.iter().filter(|object| host.fetcher.read_local(object, 0, READ).is_some()).count() as u64
+            let read = objects.iter().filter(|object| host.fetcher.read_local(object, 0, READ).is_some()).count();
+            assert_eq!(read, objects.len(), "all of them are here");
+            read as u64
         })
     })
 }

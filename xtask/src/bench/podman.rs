@@ -17,9 +17,13 @@ const ALONE: &str = "if [ -e /sys/fs/cgroup/cgroup.controllers ]; then LIMITS=; 
 /// Letters of a layer's name.
 const LAYER: usize = 64;
 
+/// What is run with it, or by it: the shell around it, and the process beside each container.
+const HELPERS: [&str; 5] = ["sh", "unshare", "mount", "umount", "conmon"];
+
 /// A program and its store.
 pub(super) struct Podman {
     program: PathBuf,
+    helpers: Vec<PathBuf>,
     store: PathBuf,
     /// What it keeps of running containers, where the path is short: it takes no more than 50 bytes.
     run: PathBuf,
@@ -31,11 +35,13 @@ impl Podman {
     pub(super) fn new(store: PathBuf, options: String) -> Result<Self> {
         let program = process::find("podman").context("podman is not installed")?;
         let run = Path::new("/run/tarpon-bench").join(store.file_name().unwrap_or_default());
-        Ok(Self { program, store, run, options })
+        let helpers = HELPERS.into_iter().filter_map(process::find).collect();
+        Ok(Self { program, helpers, store, run, options })
     }
 
-    pub(super) fn program(&self) -> &Path {
-        &self.program
+    /// All programs that run when it does.
+    pub(super) fn programs(&self) -> Vec<&Path> {
+        [&self.program].into_iter().chain(&self.helpers).map(PathBuf::as_path).collect()
     }
 
     /// Whether it has been used.
@@ -86,7 +92,13 @@ mod tests {
 
     #[test]
     fn a_container_is_told_from_an_attempt() {
-        let podman = Podman { program: "p".into(), store: "/s".into(), run: "/r".into(), options: String::new() };
+        let podman = Podman {
+            program: "p".into(),
+            helpers: Vec::new(),
+            store: "/s".into(),
+            run: "/r".into(),
+            options: String::new(),
+        };
         let at = |name: &str| podman.is_root(&Path::new("/s/root/overlay").join(name));
         assert!(at(&format!("{}/merged", "ab".repeat(32))));
         assert!(!at("metacopy-check123/merged") && !at(&"ab".repeat(32)));

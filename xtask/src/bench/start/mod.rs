@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use xtask::ready::{FIRST_EXEC, Running};
 use xtask::workloads::{self, Workload};
@@ -144,8 +144,13 @@ fn behind(args: &Args, link: &str) -> Result<()> {
     let runs = if args.quick { 1 } else { args.runs };
     for number in 1..=runs {
         for workload in &workloads {
+            let mut failed: Vec<&str> = Vec::new();
             for system in &systems {
-                let run = one(system.as_ref(), workload, &here, &args.tag, number == 1);
+                let run = match system.begins_with().filter(|before| failed.contains(before)) {
+                    Some(before) => Err(anyhow!("it begins with what {before} leaves, and that failed")),
+                    None => one(system.as_ref(), workload, &here, &args.tag, number == 1),
+                };
+                failed.extend(run.is_err().then(|| system.name()));
                 let run = run.with_context(|| format!("{} with {}", workload.id, system.name()));
                 // A failed run is a result too, but no reason to lose the others.
                 let mut line = run.unwrap_or_else(|error| json!({"error": format!("{error:#}")}));

@@ -34,7 +34,7 @@ impl System for Eager {
     }
 
     fn programs(&self) -> Vec<&Path> {
-        vec![self.podman.program()]
+        self.podman.programs()
     }
 
     fn wipe(&self) -> Result<()> {

@@ -35,6 +35,11 @@ pub(super) trait System {
         None
     }
 
+    /// The system whose run just before left what this one begins with.
+    fn begins_with(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Takes away everything that an earlier run left, unless that is to be used.
     fn wipe(&self) -> Result<()>;
 

@@ -36,7 +36,7 @@ impl System for Shown {
     }
 
     fn programs(&self) -> Vec<&Path> {
-        vec![&self.tarpon, self.podman.program()]
+        [self.tarpon.as_path()].into_iter().chain(self.podman.programs()).collect()
     }
 
     fn wipe(&self) -> Result<()> {

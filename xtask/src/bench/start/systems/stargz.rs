@@ -51,7 +51,7 @@ impl System for Stargz {
     }
 
     fn programs(&self) -> Vec<&Path> {
-        vec![self.podman.program()]
+        self.podman.programs()
     }
 
     fn format(&self) -> Option<&'static str> {

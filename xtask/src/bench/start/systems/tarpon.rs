@@ -62,6 +62,10 @@ impl System for Tarpon {
         vec![&self.program]
     }
 
+    fn begins_with(&self) -> Option<&'static str> {
+        self.warm_of
+    }
+
     fn wipe(&self) -> Result<()> {
         self.end()?;
         if self.warm_of.is_some() { Ok(()) } else { remove(&self.store()) }
