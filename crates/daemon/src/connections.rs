@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tarpon_engine::service::Socket;
 use tarpon_engine::{Error, ErrorKind, Result};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
@@ -17,7 +18,6 @@ use crate::api;
 use crate::flag;
 use crate::gates;
 use crate::patient::Patient;
-use crate::socket::Socket;
 use crate::state::State;
 
 /// Connections at once; more wait in the socket's queue. Each is a few tasks and buffers. Those that are taken for long are not all.

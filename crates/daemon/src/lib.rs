@@ -21,9 +21,7 @@ mod gates;
 mod jobs;
 mod patient;
 mod progress;
-mod socket;
 mod state;
-mod systemd;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -32,13 +30,13 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, stream};
 use tarpon_engine::{
-    ContainerName, ContainerStatus, Engine, Error, ErrorKind, Result, Server, Standing, start_for_good,
+    ContainerName, ContainerStatus, Engine, Error, ErrorKind, Result, Server, Standing, service, start_for_good,
 };
 
 pub use api::description;
 use connections::Api;
-pub use socket::{Socket, default_path};
 use state::State;
+pub use tarpon_engine::service::Socket;
 
 /// How long all containers together may take to stop when the daemon is stopped, before they are killed: as one with `tarpon stop`.
 const STOPPING: Duration = Duration::from_secs(10);
@@ -48,6 +46,16 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Containers that are told something at the same time. Each takes a thread, and a process of its runtime.
 const TOLD_AT_ONCE: usize = 16;
+
+/// Where the API is if nobody says: `/run/tarpon/tarpon.sock` as root, else in the user's own runtime directory.
+pub fn default_path() -> Result<PathBuf> {
+    let user = || std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let folder = if rustix::process::geteuid().is_root() { Some(PathBuf::from("/run")) } else { user() };
+    folder.map(|folder| folder.join("tarpon/tarpon.sock")).ok_or_else(|| {
+        Error::new(ErrorKind::Other, "find a place for the socket", "$XDG_RUNTIME_DIR is not set")
+            .hint("say where with --listen unix:///PATH")
+    })
+}
 
 /// What a daemon is made of, beside its engine.
 #[derive(Debug)]
@@ -83,7 +91,7 @@ impl Daemon {
         match told.and_then(|()| Api::start(state, socket)) {
             Ok(api) => {
                 tracing::info!("listening at {place}");
-                systemd::notify(systemd::READY);
+                service::notify(service::READY);
                 Ok(Self { engine, server, api })
             }
             Err(error) => {
@@ -103,7 +111,7 @@ impl Daemon {
     /// next server of the store mounts again.
     pub async fn stop(self) {
         let Self { engine, server, api } = self;
-        systemd::notify(systemd::STOPPING);
+        service::notify(service::STOPPING);
         api.stop().await;
         stop_containers(&engine).await;
         server.suspend().await;

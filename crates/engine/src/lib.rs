@@ -57,6 +57,7 @@ mod rootfs;
 mod run;
 mod serve;
 mod server;
+pub mod service;
 mod tree;
 mod upload;
 mod why;

@@ -16,7 +16,6 @@ mod filter;
 mod flights;
 mod images;
 mod labels;
-mod listen;
 mod messages;
 mod mounts;
 mod record;
@@ -35,6 +34,7 @@ use std::time::Duration;
 
 use futures::stream;
 use rustix::fs::FlockOperation;
+use tarpon_engine::service::{self, Socket};
 use tarpon_engine::{Engine, ErrorKind, allow_open_files};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -83,8 +83,9 @@ pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<(
     let images = Arc::new(EngineImages::new(engine.clone(), options.images));
     let snapshots = Snapshots::open(&root, images).map_err(|error| failed("read the snapshots", &error))?;
     let snapshots = Arc::new(snapshots);
-    let socket = listen::listen(&options.address);
-    let socket = socket.map_err(|error| failed(&format!("listen at {}", options.address.display()), &error))?;
+    let cannot_listen = |error| failed(&format!("listen at {}", options.address.display()), &error);
+    let socket = Socket::make(&options.address).map_err(cannot_listen)?;
+    let listener = socket.listener().map_err(cannot_listen)?;
     let restored = tokio::spawn({
         let snapshots = snapshots.clone();
         async move {
@@ -94,11 +95,11 @@ pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<(
             snapshots.restore().await;
         }
     });
-    listen::notify_ready();
+    service::notify(service::READY);
     tracing::info!(address = %options.address.display(), root = %root.display(), "ready");
-    let served = answer(socket, Rpc(snapshots), stop).await;
+    let served = answer(listener, Rpc(snapshots), stop).await;
     restored.abort();
-    let _gone = std::fs::remove_file(&options.address);
+    drop(socket);
     served.map_err(|error| failed("serve containerd", &error))
 }
 

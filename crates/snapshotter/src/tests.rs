@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use prost::Message;
+use tarpon_engine::service::Socket;
 use tarpon_oci::Digest;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -80,11 +81,15 @@ impl Bed {
         let (stop, stopped) = oneshot::channel::<()>();
         let channel = Endpoint::from_shared(format!("unix:{}", address.display())).unwrap();
         let running = self.runtime.block_on(async {
-            let socket = crate::listen::listen(&address).unwrap();
+            let socket = Socket::make(&address).unwrap();
+            let listener = socket.listener().unwrap();
             snapshots.clean_up().await.unwrap();
             snapshots.restore().await;
             let stopped = stopped.map(drop);
-            let task = tokio::spawn(async { crate::answer(socket, Rpc(snapshots), stopped).await.unwrap() });
+            let task = tokio::spawn(async {
+                crate::answer(listener, Rpc(snapshots), stopped).await.unwrap();
+                drop(socket);
+            });
             (channel.connect().await.unwrap(), stop, task)
         });
         self.running = Some(running);

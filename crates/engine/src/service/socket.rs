@@ -1,4 +1,4 @@
-//! The socket of the API: handed over by systemd, or made here.
+//! [`Socket`]: handed over by systemd, or made here.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
@@ -6,7 +6,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use listenfd::ListenFd;
-use tarpon_engine::{Error, ErrorKind, Result};
+
+use crate::{Error, ErrorKind, Result};
 
 /// Whoever may connect may do all that this user may: nobody else.
 const MODE: u32 = 0o600;
@@ -21,16 +22,6 @@ pub struct Socket {
     made: Option<(PathBuf, u64)>,
 }
 
-/// Where the API is if nobody says: `/run/tarpon/tarpon.sock` as root, else in the user's own runtime directory.
-pub fn default_path() -> Result<PathBuf> {
-    let user = || std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let folder = if rustix::process::geteuid().is_root() { Some(PathBuf::from("/run")) } else { user() };
-    folder.map(|folder| folder.join("tarpon/tarpon.sock")).ok_or_else(|| {
-        Error::new(ErrorKind::Other, "find a place for the socket", "$XDG_RUNTIME_DIR is not set")
-            .hint("say where with --listen unix:///PATH")
-    })
-}
-
 impl Socket {
     /// The one that systemd hands over, if it does, else one at `path`. Call it before there are other threads: it takes what concerns
     /// it out of the environment.
@@ -41,16 +32,17 @@ impl Socket {
         };
         let mut handed = ListenFd::from_env();
         let listener = if handed.len() == 0 { None } else { handed.take_unix_listener(0).map_err(failed)? };
-        let socket = match listener {
-            Some(listener) => Self { listener, made: None },
-            None => Self::make(path).map_err(failed)?,
-        };
-        socket.listener.set_nonblocking(true).map_err(failed)?;
-        Ok(socket)
+        match listener {
+            Some(listener) => Ok(Self { listener, made: None }),
+            None => Self::make(path).map_err(failed),
+        }
     }
 
     /// It appears under its name closed to others, and in place of one that nobody listens at any more.
-    fn make(path: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// Also if somebody listens there, or something else than a socket is there.
+    pub fn make(path: &Path) -> io::Result<Self> {
         if let Some(folder) = path.parent() {
             std::fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
         }
@@ -70,7 +62,7 @@ impl Socket {
     }
 
     /// Where it is, for people.
-    pub(crate) fn place(&self) -> String {
+    pub fn place(&self) -> String {
         match &self.made {
             Some((path, _)) => path.display().to_string(),
             None => {
@@ -82,8 +74,10 @@ impl Socket {
     }
 
     /// The same for a task to listen at. For a runtime.
-    pub(crate) fn listener(&self) -> io::Result<tokio::net::UnixListener> {
-        tokio::net::UnixListener::from_std(self.listener.try_clone()?)
+    pub fn listener(&self) -> io::Result<tokio::net::UnixListener> {
+        let listener = self.listener.try_clone()?;
+        listener.set_nonblocking(true)?;
+        tokio::net::UnixListener::from_std(listener)
     }
 }
 
@@ -122,6 +116,7 @@ mod tests {
         let path = folder.path().join("a/b/api.sock");
         let socket = Socket::make(&path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, MODE);
+        assert_eq!(path.parent().unwrap().metadata().unwrap().permissions().mode() & 0o777, FOLDER_MODE);
         assert_eq!(socket.place(), path.display().to_string());
         let names = |folder: &Path| std::fs::read_dir(folder).unwrap().count();
         assert_eq!(names(path.parent().unwrap()), 1);

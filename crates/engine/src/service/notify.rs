@@ -5,13 +5,13 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The daemon answers.
-pub(crate) const READY: &str = "READY=1";
+/// The service answers.
+pub const READY: &str = "READY=1";
 /// It has begun to end.
-pub(crate) const STOPPING: &str = "STOPPING=1";
+pub const STOPPING: &str = "STOPPING=1";
 
 /// Tells it, if somebody wants to know.
-pub(crate) fn notify(state: &str) {
+pub fn notify(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };
     if let Err(error) = send(socket.as_bytes(), state) {
         tracing::warn!(%error, "the service manager was not told {state}");
