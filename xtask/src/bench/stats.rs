@@ -17,6 +17,12 @@ pub(super) fn spread(values: &[f64]) -> Option<(f64, f64)> {
     Some((*sorted.first()?, *sorted.last()?))
 }
 
+/// The mean of what are ratios.
+pub(super) fn geometric_mean(values: &[f64]) -> Option<f64> {
+    let logarithms: f64 = values.iter().map(|value| value.ln()).sum();
+    (!values.is_empty()).then(|| (logarithms / values.len() as f64).exp())
+}
+
 /// For each value the share of values that are not above it, in order: an empirical distribution function.
 pub(super) fn distribution(values: &[f64]) -> Vec<(f64, f64)> {
     let sorted = sorted(values);
@@ -45,6 +51,12 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!((median(&[]), spread(&[])), (None, None));
+    }
+
+    #[test]
+    fn twice_and_half_as_much_are_as_much_in_the_mean() {
+        assert!((geometric_mean(&[2.0, 0.5]).unwrap() - 1.0).abs() < 1e-9);
+        assert_eq!((geometric_mean(&[0.0, 4.0]), geometric_mean(&[])), (Some(0.0), None));
     }
 
     #[test]

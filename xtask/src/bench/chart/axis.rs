@@ -15,13 +15,22 @@ pub(in crate::bench) enum Unit {
 impl Unit {
     /// A value as people read it.
     pub(in crate::bench) fn show(self, value: f64) -> String {
+        self.with(value, short)
+    }
+
+    /// A value that was measured: with as many digits as its neighbours have.
+    pub(super) fn measured(self, value: f64) -> String {
+        self.with(value, three_digits)
+    }
+
+    fn with(self, value: f64, short: fn(f64) -> String) -> String {
         match self {
-            Self::Seconds if value == 0.0 => "0".to_owned(),
+            Self::Seconds | Self::Bytes if value == 0.0 => "0".to_owned(),
             Self::Seconds if value < 0.001 => format!("{} µs", short(value * 1e6)),
             Self::Seconds if value < 0.1 => format!("{} ms", short(value * 1e3)),
             Self::Seconds => format!("{} s", short(value)),
             Self::Bytes if value >= 1e9 => format!("{} GB", short(value / 1e9)),
-            Self::Bytes if value >= 1e6 || value == 0.0 => format!("{} MB", short(value / 1e6)),
+            Self::Bytes if value >= 1e6 => format!("{} MB", short(value / 1e6)),
             Self::Bytes => format!("{} kB", short(value / 1e3)),
             Self::Times => format!("{}×", short(value)),
             Self::Count if value >= 1e6 => format!("{} M", short(value / 1e6)),
@@ -34,13 +43,17 @@ impl Unit {
 
 /// Three digits that count, and no zeros behind them.
 fn short(value: f64) -> String {
+    let text = three_digits(value);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+fn three_digits(value: f64) -> String {
     let digits = match value.abs() {
-        ..10.0 => 2,
-        10.0..100.0 => 1,
+        ..9.995 => 2,
+        ..99.95 => 1,
         _ => 0,
     };
-    let text = format!("{value:.digits$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    format!("{value:.digits$}")
 }
 
 /// An axis from one place to another.
@@ -75,6 +88,11 @@ impl Axis {
         Self { from, to, least, most, logarithmic: false }
     }
 
+    /// What is written beside it; whoever takes it for a linear one reads it wrongly.
+    pub(super) fn caption(&self, words: &str) -> String {
+        if self.logarithmic { format!("{words} (logarithmic)") } else { words.to_owned() }
+    }
+
     /// Where a value lies.
     pub(super) fn place(&self, value: f64) -> f64 {
         let share = if self.logarithmic {
@@ -93,20 +111,24 @@ impl Axis {
     fn steps(&self, count: usize) -> Vec<f64> {
         let rough = (self.most - self.least) / count.max(1) as f64;
         let power = 10_f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
+        let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
         let step = step.unwrap_or(10.0 * power);
         let first = (self.least / step).ceil();
         (0..=count * 2).map(|number| (first + number as f64) * step).take_while(|tick| *tick <= self.most).collect()
     }
 
     fn powers(&self, count: usize) -> Vec<f64> {
-        let (low, high) = (self.least.log10().floor(), self.most.log10().ceil());
-        let decades = high - low;
-        // Thirds of decades where there are few of them.
-        let factors: &[f64] = if decades * 3.0 <= count as f64 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        // Thirds of decades where there are few of them, else halves.
+        let choices: [&[f64]; 3] = [&[1.0, 2.0, 5.0], &[1.0, 3.0], &[1.0]];
+        let ticks = choices.map(|factors| self.decades(factors));
+        ticks.iter().find(|ticks| ticks.len() <= count + 1).unwrap_or(&ticks[2]).clone()
+    }
+
+    /// Powers of ten times these, as far as they are on the axis.
+    fn decades(&self, factors: &[f64]) -> Vec<f64> {
         let mut ticks = Vec::new();
-        let mut power = low;
-        while power <= high {
+        let mut power = self.least.log10().floor();
+        while power <= self.most.log10().ceil() {
             ticks.extend(factors.iter().map(|factor| factor * 10_f64.powf(power)));
             power += 1.0;
         }
@@ -133,7 +155,13 @@ mod tests {
     fn ticks_are_round_and_on_the_axis() {
         assert_eq!(Axis::linear(0.0, 10.0, 0.0, 1.0).ticks(5), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!(Axis::over([0.02, 11.0].into_iter(), 0.0, 1.0).ticks(4), [0.1, 1.0, 10.0]);
+        assert_eq!(Axis::over([30.0, 1000.0].into_iter(), 0.0, 1.0).ticks(6), [50.0, 100.0, 200.0, 500.0, 1000.0]);
         assert_eq!(Axis::over([0.0].into_iter(), 0.0, 1.0).ticks(2), [0.0, 0.5, 1.0]);
+    }
+
+    #[test]
+    fn a_value_that_was_measured_keeps_its_zeros() {
+        assert_eq!([2.0, 0.8999, 9.999].map(|value| Unit::Seconds.measured(value)), ["2.00 s", "0.90 s", "10.0 s"]);
     }
 
     #[test]

@@ -1,9 +1,7 @@
 //! Curves: how something grows, and how runs are distributed.
 
-use std::fmt::Write;
-
 use super::axis::{Axis, Unit};
-use super::{Anchor, Canvas, LINE, colour, width};
+use super::{Anchor, Canvas, LINE, colour, tenths, width};
 
 const TOP: f64 = 38.0;
 const MARGIN: f64 = 16.0;
@@ -34,7 +32,7 @@ impl Lines {
         points().next()?;
         let (wide, high) = self.size;
         let mut canvas = Canvas::default();
-        let names: Vec<String> = self.curves.iter().map(|curve| curve.series.clone()).collect();
+        let names: Vec<_> = self.curves.iter().map(|curve| (curve.series.clone(), curve.series.clone())).collect();
         let top = TOP + canvas.legend(&names, MARGIN, wide - MARGIN, TOP) + 14.0 + LINE;
         let bottom = high - MARGIN - 2.0 * LINE;
         let up = match self.up.1 {
@@ -56,8 +54,14 @@ impl Lines {
             canvas.line((across.place(x), bottom), (across.place(x), bottom + 4.0), "rule");
             canvas.text(across.place(x), bottom + LINE, Anchor::Middle, "faint", &self.across.1.show(x));
         }
-        canvas.text(MARGIN, top - 12.0, Anchor::Start, "faint", self.up.0);
-        canvas.text(f64::midpoint(left, right), bottom + 2.0 * LINE, Anchor::Middle, "faint", self.across.0);
+        canvas.text(MARGIN, top - 12.0, Anchor::Start, "faint", &up.caption(self.up.0));
+        canvas.text(
+            f64::midpoint(left, right),
+            bottom + 2.0 * LINE,
+            Anchor::Middle,
+            "faint",
+            &across.caption(self.across.0),
+        );
         for (place, curve) in self.curves.iter().enumerate() {
             let points: Vec<_> = curve.points.iter().map(|(x, y)| (across.place(*x), up.place(*y))).collect();
             self.curve(&mut canvas, &points, colour(&curve.series, place), bottom);
@@ -79,21 +83,20 @@ impl Lines {
 
     fn curve(&self, canvas: &mut Canvas, points: &[(f64, f64)], colour: &str, bottom: f64) {
         let mut path = String::new();
-        let mut last = bottom;
         for (number, (x, y)) in points.iter().enumerate() {
-            // Writing to a string cannot fail.
-            let _ = match (number, self.steps) {
-                (0, true) => write!(path, "M{x:.1},{bottom:.1}V{y:.1}"),
-                (0, false) => write!(path, "M{x:.1},{y:.1}"),
-                (_, true) => write!(path, "L{x:.1},{last:.1}V{y:.1}"),
-                (_, false) => write!(path, "L{x:.1},{y:.1}"),
-            };
-            last = *y;
+            let [x, at] = [*x, *y].map(tenths);
+            path.push_str(&match (number, self.steps) {
+                (0, true) => format!("M{x},{}V{at}", tenths(bottom)),
+                (_, true) => format!("H{x}V{at}"),
+                (0, false) => format!("M{x},{at}"),
+                (_, false) => format!("L{x},{at}"),
+            });
         }
         canvas.add(format_args!("<path d='{path}' fill='none' stroke='{colour}' stroke-width='2'/>"));
         if !self.steps {
             for (x, y) in points {
-                canvas.add(format_args!("<circle cx='{x:.1}' cy='{y:.1}' r='3' fill='{colour}'/>"));
+                let [x, y] = [*x, *y].map(tenths);
+                canvas.add(format_args!("<circle cx='{x}' cy='{y}' r='3' fill='{colour}'/>"));
             }
         }
     }
@@ -117,7 +120,7 @@ mod tests {
     #[test]
     fn what_was_measured_is_written_below_if_there_is_room() {
         let picture = lines(&[(1.0, 1.0), (10.0, 2.0), (100.0, 3.0)], false).draw().unwrap();
-        for label in [">1<", ">10<", ">100<", ">mounts<", ">seconds<"] {
+        for label in [">1<", ">10<", ">100<", ">mounts (logarithmic)<", ">seconds<"] {
             assert!(picture.contains(label), "{label}: {picture}");
         }
         assert_eq!(picture.matches("<circle").count(), 3);

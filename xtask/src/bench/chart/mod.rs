@@ -4,56 +4,35 @@ use std::fmt::Write;
 
 pub(super) mod axis;
 pub(super) mod bars;
+mod colours;
 pub(super) mod lines;
 pub(super) mod timeline;
+
+use colours::colour;
 
 /// Width of a letter of the usual size, on average and a little more: where text ends has to be guessed.
 const LETTER: f64 = 6.7;
 /// Height of a line of text.
 const LINE: f64 = 18.0;
-
-/// Colours of series; told apart also by those who see no red or green, and on light and dark ground.
-const COLOURS: [&str; 10] =
-    ["#8a8a8a", "#e69f00", "#56b4e9", "#8da0cb", "#1f78c8", "#b279d1", "#00a37a", "#d55e00", "#cc79a7", "#b8860b"];
-
-/// Series that are known have their colour in every picture.
-const KNOWN: [&str; 13] = [
-    "podman",
-    "tarpon-streamed",
-    "tarpon-index",
-    "tarpon-index-fuse",
-    "tarpon-pack",
-    "tarpon-pack-fuse",
-    "tarpon-warm",
-    "podman-tarpon",
-    "podman-tarpon-pack",
-    "podman-stargz",
-    "overlayfs",
-    "tarpon-native",
-    "tarpon-fuse",
-];
+/// The same of what is small: its share of the usual size.
+const SMALL: f64 = 0.875;
+const SMALL_LINE: f64 = 15.0;
 
 const STYLE: &str = "<style>\
-    .page{fill:#fff}.ink{fill:#1f2328}.faint{fill:#59636e}.rule{stroke:#d1d9e0;stroke-width:1}.mark{stroke:#1f2328;stroke-width:1}\
-    @media (prefers-color-scheme:dark){.page{fill:#0d1117}.ink{fill:#f0f6fc}.faint{fill:#9198a1}.rule{stroke:#3d444d}.mark{stroke:#f0f6fc}}\
+    .page{fill:#fff}.ink{fill:#1f2328}.faint{fill:#59636e}.halo{paint-order:stroke;stroke:#fff;stroke-width:2px}.rule{stroke:#d1d9e0;stroke-width:1}.mark{stroke:#1f2328;stroke-width:1}\
+    @media (prefers-color-scheme:dark){.page{fill:#0d1117}.ink{fill:#f0f6fc}.faint{fill:#9198a1}.halo{stroke:#0d1117}.rule{stroke:#3d444d}.mark{stroke:#f0f6fc}}\
     </style>";
-
-/// The colour of a series; `place` is where it stands among those that are not known.
-fn colour(series: &str, place: usize) -> &'static str {
-    let known = KNOWN.iter().position(|known| *known == series);
-    // The second ten are forms of one image, which are never beside the first ones.
-    let place = match known {
-        Some(place @ 10..) => [0, 4, 1][place - 10],
-        Some(place) => place,
-        None => [4, 0, 1, 6, 7, 5][place % 6],
-    };
-    COLOURS[place]
-}
 
 /// The room that a text takes.
 fn width(text: &str) -> f64 {
     // A picture has no text that is longer than a float can count.
     text.chars().count() as f64 * LETTER
+}
+
+/// A place in a picture, which nobody sees more exactly.
+fn tenths(place: f64) -> String {
+    let text = format!("{place:.1}");
+    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
 /// Text as it stands in XML.
@@ -76,21 +55,36 @@ struct Canvas(String);
 impl Canvas {
     fn text(&mut self, x: f64, y: f64, anchor: Anchor, class: &str, text: &str) {
         let anchor = match anchor {
-            Anchor::Start => "start",
-            Anchor::Middle => "middle",
-            Anchor::End => "end",
+            Anchor::Start => "",
+            Anchor::Middle => " text-anchor='middle'",
+            Anchor::End => " text-anchor='end'",
         };
-        let text = escaped(text);
-        self.add(format_args!("<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}' class='{class}'>{text}</text>"));
+        let (x, y, text) = (tenths(x), tenths(y), escaped(text));
+        self.add(format_args!("<text x='{x}' y='{y}'{anchor} class='{class}'>{text}</text>"));
+    }
+
+    /// A figure and what is told of it, legible also on the lines of a grid.
+    fn figure(&mut self, x: f64, y: f64, figure: &str, note: &str) {
+        let (x, y, figure, note) = (tenths(x), tenths(y), escaped(figure), escaped(note));
+        let note = if note.is_empty() { note } else { format!("<tspan dx='6' class='faint'>{note}</tspan>") };
+        self.add(format_args!("<text x='{x}' y='{y}' class='ink halo'>{figure}{note}</text>"));
     }
 
     fn rectangle(&mut self, x: f64, y: f64, width: f64, height: f64, colour: &str) {
-        self.add(format_args!("<rect x='{x:.1}' y='{y:.1}' width='{width:.1}' height='{height:.1}' fill='{colour}'/>"));
+        let [x, y, width, height] = [x, y, width, height].map(tenths);
+        self.add(format_args!("<rect x='{x}' y='{y}' width='{width}' height='{height}' fill='{colour}'/>"));
+    }
+
+    /// Many level lines, from one place to the other, in one piece.
+    fn strokes(&mut self, lines: impl Iterator<Item = (f64, f64, f64)>, thick: f64, colour: &str) {
+        let path: String =
+            lines.map(|(from, to, y)| format!("M{},{}H{}", tenths(from), tenths(y), tenths(to))).collect();
+        self.add(format_args!("<path d='{path}' stroke='{colour}' stroke-width='{}'/>", tenths(thick)));
     }
 
     fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
-        let ((x1, y1), (x2, y2)) = (from, to);
-        self.add(format_args!("<line x1='{x1:.1}' y1='{y1:.1}' x2='{x2:.1}' y2='{y2:.1}' class='{class}'/>"));
+        let [x1, y1, x2, y2] = [from.0, from.1, to.0, to.1].map(tenths);
+        self.add(format_args!("<line x1='{x1}' y1='{y1}' x2='{x2}' y2='{y2}' class='{class}'/>"));
     }
 
     fn add(&mut self, what: std::fmt::Arguments<'_>) {
@@ -98,19 +92,42 @@ impl Canvas {
         let _ = self.0.write_fmt(what);
     }
 
-    /// Names of series with their colours, from `left` to `right`, in as many lines as they need; how high they are.
-    fn legend(&mut self, series: &[String], left: f64, right: f64, top: f64) -> f64 {
+    /// Series, and their names with their colours, from `left` to `right`, in as many lines as they need; how high they are.
+    fn legend(&mut self, series: &[(String, String)], left: f64, right: f64, top: f64) -> f64 {
         let (mut x, mut y) = (left, top);
-        for (place, name) in series.iter().enumerate() {
+        for (place, (series, name)) in series.iter().enumerate() {
             let room = 18.0 + width(name) + 16.0;
             if x > left && x + room > right {
                 (x, y) = (left, y + LINE);
             }
-            self.rectangle(x, y + 3.0, 12.0, 12.0, colour(name, place));
+            self.rectangle(x, y + 3.0, 12.0, 12.0, colour(series, place));
             self.text(x + 18.0, y + 13.0, Anchor::Start, "ink", name);
             x += room;
         }
         y + LINE - top
+    }
+
+    /// Small words at the bottom, of as many lines as they need; how high they are.
+    fn caption(&mut self, words: &str, left: f64, right: f64, top: f64) -> f64 {
+        let mut lines = vec![String::new()];
+        for word in words.split(' ') {
+            let longer = lines.last().map(|line| format!("{line} {word}").trim_start().to_owned()).unwrap_or_default();
+            match lines.last_mut() {
+                Some(line) if line.is_empty() || width(&longer) * SMALL <= right - left => *line = longer,
+                _ => lines.push(word.to_owned()),
+            }
+        }
+        let mut y = top;
+        for line in &lines {
+            y += SMALL_LINE;
+            let text = escaped(line);
+            self.add(format_args!(
+                "<text x='{}' y='{}' class='faint' font-size='10.5'>{text}</text>",
+                tenths(left),
+                tenths(y)
+            ));
+        }
+        y - top
     }
 
     /// The whole picture.
@@ -131,18 +148,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_known_series_has_its_colour_wherever_it_stands() {
-        assert_eq!(colour("tarpon-pack", 0), colour("tarpon-pack", 5));
-        let colours: std::collections::BTreeSet<_> = KNOWN[..10].iter().map(|name| colour(name, 0)).collect();
-        assert_eq!(colours.len(), 10);
-    }
-
-    #[test]
     fn a_legend_goes_on_in_the_next_line() {
-        let names: Vec<String> = (0..6).map(|number| format!("a series of some length {number}")).collect();
+        let name = |number| (format!("{number}"), format!("a series of some length {number}"));
+        let names: Vec<_> = (0..6).map(name).collect();
         let mut canvas = Canvas::default();
         assert!(canvas.legend(&names, 0.0, 400.0, 0.0) > 2.0 * LINE);
         assert!(Canvas::default().legend(&names[..1], 0.0, 400.0, 0.0) <= LINE);
+    }
+
+    #[test]
+    fn a_caption_is_broken_between_words() {
+        let mut canvas = Canvas::default();
+        assert!(canvas.caption("cargo xtask bench start --link 100mbit,10ms", 0.0, 150.0, 0.0) > 1.5 * SMALL_LINE);
+        assert!(canvas.0.contains(">--link 100mbit,10ms<"), "{}", canvas.0);
+        assert!(Canvas::default().caption("a date", 0.0, 150.0, 0.0) <= SMALL_LINE);
+    }
+
+    #[test]
+    fn places_are_short() {
+        assert_eq!([12.0, 12.34, -0.5].map(tenths), ["12", "12.3", "-0.5"]);
     }
 
     #[test]

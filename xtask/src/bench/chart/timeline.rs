@@ -5,12 +5,16 @@ use super::{Anchor, Canvas, LINE, width};
 
 const WIDTH: f64 = 860.0;
 const TOP: f64 = 42.0;
+/// Lines in which the names of phases stand.
+const NAMES: usize = 3;
 const MARGIN: f64 = 16.0;
 const PHASE: f64 = 20.0;
 /// Requests that have a line of text each; more of them are thinner, without.
 const NAMED: usize = 30;
 const ROW: f64 = 15.0;
+/// Rows without text are as thin as so many need, and no thicker than this.
 const THIN: f64 = 4.0;
+const TALL: f64 = 420.0;
 
 /// A part of the start, until `end` seconds.
 pub(in crate::bench) struct Phase {
@@ -35,7 +39,20 @@ pub(in crate::bench) struct Timeline {
     pub(in crate::bench) requests: Vec<Asked>,
 }
 
-const PHASES: [&str; 6] = ["#1f78c8", "#56b4e9", "#00a37a", "#e69f00", "#cc79a7", "#b279d1"];
+/// The colour of a phase, in whichever picture.
+fn colour(phase: &str) -> &'static str {
+    match phase {
+        "resolve" => "#1f6fc8",
+        "manifest" => "#56b4e9",
+        "pull" | "index" => "#00a37a",
+        "first exec" => "#d55e00",
+        "ready" => "#b279d1",
+        _ => "#e69f00",
+    }
+}
+
+/// The share of a row that is not the gap to the next one.
+const FILLED: f64 = 0.85;
 const WAITING: &str = "#b9c2cc";
 const COMING: &str = "#1f78c8";
 
@@ -47,45 +64,55 @@ impl Timeline {
         let left = MARGIN
             + if named { 8.0 + self.requests.iter().map(|r| width(&label(r))).fold(60.0, f64::max) } else { 68.0 };
         let axis = Axis::linear(0.0, end.max(0.001), left, WIDTH - MARGIN - 20.0);
-        let row = if named { ROW } else { THIN };
-        let first = TOP + 2.0 * LINE + PHASE + 10.0;
+        let row = if named { ROW } else { THIN.min(TALL / self.requests.len() as f64) };
+        let first = TOP + NAMES as f64 * LINE + PHASE + 10.0;
         let bottom = first + row * self.requests.len() as f64 + 6.0;
         let mut canvas = Canvas::default();
         for tick in axis.ticks(8) {
             let x = axis.place(tick);
-            canvas.line((x, TOP + 2.0 * LINE), (x, bottom), "rule");
+            canvas.line((x, TOP + NAMES as f64 * LINE), (x, bottom), "rule");
             canvas.text(x, bottom + LINE - 2.0, Anchor::Middle, "faint", &Unit::Seconds.show(tick));
         }
         self.phases(&mut canvas, &axis, left);
-        let mut y = first;
-        for request in &self.requests {
-            let [asked, began, ended] =
-                [request.asked, request.first, request.last.min(end)].map(|at| axis.place(at.min(end)));
-            canvas.rectangle(asked, y + 1.0, (began - asked).max(0.5), row - 2.0, WAITING);
-            canvas.rectangle(began, y + 1.0, (ended - began).max(1.0), row - 2.0, COMING);
-            if named {
-                canvas.text(left - 8.0, y + row - 4.0, Anchor::End, "faint", &label(request));
+        self.requests(&mut canvas, &axis, first, row);
+        if named {
+            for (number, request) in self.requests.iter().enumerate() {
+                let y = first + row * (number + 1) as f64 - 4.0;
+                canvas.text(left - 8.0, y, Anchor::End, "faint", &label(request));
             }
-            y += row;
         }
         let words = format!("{} requests; grey: asked, blue: the answer comes", self.requests.len());
         canvas.text(left, bottom + 2.0 * LINE, Anchor::Start, "faint", &words);
         Some(canvas.finish(&self.title, WIDTH, bottom + 2.0 * LINE + 12.0))
     }
 
-    /// The phases in a row; names above them, in two lines by turns, since a short phase has no room for its own.
+    /// Each request in a row of its own.
+    fn requests(&self, canvas: &mut Canvas, axis: &Axis, first: f64, row: f64) {
+        let end = self.phases.last().map_or(0.0, |phase| phase.end);
+        let rows = || {
+            self.requests.iter().enumerate().map(|(number, request)| {
+                let [asked, began, ended] =
+                    [request.asked, request.first, request.last].map(|at| axis.place(at.min(end)));
+                (asked, began, ended, first + row * (number as f64 + 0.5))
+            })
+        };
+        canvas.strokes(rows().map(|(asked, began, _, y)| (asked, began.max(asked + 0.5), y)), row * FILLED, WAITING);
+        canvas.strokes(rows().map(|(_, began, ended, y)| (began, ended.max(began + 1.0), y)), row * FILLED, COMING);
+    }
+
+    /// The phases in a row; names above them, in several lines, since a short phase has no room for its own.
     fn phases(&self, canvas: &mut Canvas, axis: &Axis, left: f64) {
-        let y = TOP + 2.0 * LINE;
+        let y = TOP + NAMES as f64 * LINE;
         canvas.text(left - 8.0, y + PHASE - 6.0, Anchor::End, "ink", "phases");
-        let mut free = [left; 2];
-        for (number, phase) in self.phases.iter().enumerate() {
+        let mut free = [left; NAMES];
+        for phase in &self.phases {
             let (begin, end) = (axis.place(phase.begin), axis.place(phase.end));
-            canvas.rectangle(begin, y, (end - begin).max(1.0), PHASE - 4.0, PHASES[number % PHASES.len()]);
+            canvas.rectangle(begin, y, (end - begin).max(1.0), PHASE - 4.0, colour(phase.name));
             let words = format!("{} {}", phase.name, Unit::Seconds.show(phase.end - phase.begin));
             // In whichever line it may stand nearer to its phase, and never beyond the picture.
-            let line = usize::from(free[1] < free[0]);
+            let line = (0..NAMES).min_by(|one, other| free[*one].total_cmp(&free[*other])).unwrap_or(0);
             let at = begin.max(free[line]).min(WIDTH - MARGIN - width(&words)).max(free[line]);
-            canvas.rectangle(at, y - 13.0 - LINE * line as f64, 8.0, 8.0, PHASES[number % PHASES.len()]);
+            canvas.rectangle(at, y - 13.0 - LINE * line as f64, 8.0, 8.0, colour(phase.name));
             canvas.text(at + 11.0, y - 5.0 - LINE * line as f64, Anchor::Start, "ink", &words);
             free[line] = at + 11.0 + width(&words) + 8.0;
         }
@@ -130,6 +157,25 @@ mod tests {
         };
         let (manifest, mount) = (place("manifest"), place("mount"));
         assert!(manifest.1 != mount.1 || mount.0 - manifest.0 > width("manifest 100 ms"), "{picture}");
+    }
+
+    #[test]
+    fn names_of_phases_at_the_end_are_in_the_picture() {
+        let names = ["resolve", "manifest", "pull", "unpack and mount", "first exec", "ready"];
+        let ends = [0.01, 0.1, 9.0, 9.8, 9.9, 10.0];
+        let mut begin = 0.0;
+        let phase = |(name, end)| Phase { name, begin: std::mem::replace(&mut begin, end), end };
+        let phases = names.into_iter().zip(ends).map(phase).collect();
+        let picture = Timeline { phases, ..timeline(0) }.draw().unwrap();
+        let texts = picture.split("<text x='").skip(1).filter(|text| names.iter().any(|name| text.contains(name)));
+        let ends: Vec<f64> = texts
+            .map(|text| {
+                let words = text.split(['>', '<']).nth(1).unwrap();
+                text.split('\'').next().unwrap().parse::<f64>().unwrap() + width(words)
+            })
+            .collect();
+        assert_eq!(ends.len(), names.len());
+        assert!(ends.iter().all(|end| *end <= WIDTH), "{picture}");
     }
 
     #[test]

@@ -29,8 +29,13 @@ impl Page {
         let mut page = format!("<h2>{}</h2>{}", escaped(section.title), about(name, &runs.header));
         for part in &section.parts {
             page.push_str(&match part {
+                Part::Heading(words) => format!("<h3>{}</h3>", escaped(words)),
                 Part::Text(words) => format!("<p>{}</p>", escaped(words).replace('\n', "<br>")),
                 Part::Table(table) => format!("<div class='wide'>{}</div>", self::table(table)),
+                Part::LongTable(name, table) => {
+                    let (name, table) = (escaped(name), self::table(table));
+                    format!("<details><summary>{name}</summary><div class='wide'>{table}</div></details>")
+                }
                 Part::Pictures(pictures) => {
                     let drawn: String = pictures.iter().map(|picture| picture.svg.as_str()).collect();
                     format!("<div class='pictures'>{drawn}</div>")

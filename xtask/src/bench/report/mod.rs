@@ -10,7 +10,9 @@ use super::runs::Runs;
 
 mod html;
 mod phases;
+mod readme;
 mod scale;
+mod slower;
 mod start;
 mod steady;
 
@@ -33,9 +35,12 @@ pub(super) struct Section {
 }
 
 enum Part {
+    Heading(String),
     Text(String),
     /// As the benchmark prints it.
     Table(String),
+    /// One that is read by few: its name, under which it is hidden until it is asked for.
+    LongTable(&'static str, String),
     /// Pictures that may stand beside each other.
     Pictures(Vec<Picture>),
 }
@@ -105,12 +110,6 @@ fn pictures(section: &Section, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A name for a file out of words.
-fn file_name(words: &[&str]) -> String {
-    let joined = words.join("-").to_lowercase();
-    joined.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,17 +141,23 @@ mod tests {
             "cargo xtask bench start",
             "start.jsonl",
             "redis: podman",
-            "mounts: seconds",
+            "Mounts of one image: seconds",
             "2026-01-01",
             "<svg",
         ] {
             assert!(page.contains(words), "{words} is missing");
         }
         let files: Vec<_> = fs::read_dir(to.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
-        for name in ["start-ready-100mbit-10ms.svg", "start-bytes-100mbit-10ms.svg", "steady-warm.svg", "scale.jsonl"] {
+        for name in ["readme-start.svg", "readme-bytes.svg", "start.jsonl", "steady.jsonl", "scale.jsonl"] {
             assert!(files.iter().any(|file| file == name), "{name} is missing: {files:?}");
         }
-        assert!(page.contains("podman is faster: 5.00 s against 4.50 s"), "what is not the fastest is told");
+        assert_eq!(
+            page.matches("Where tarpon is not the fastest: in 1 of 1 comparisons.").count(),
+            2,
+            "start and steady"
+        );
+        assert!(page.contains("<td>tarpon-pack</td><td class='number'>5.000</td>"), "{page}");
+        assert!(page.contains("tarpon-pack 0.9 × as fast as podman, 10 % of the bytes"), "{page}");
     }
 
     #[test]

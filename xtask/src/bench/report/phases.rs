@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::bench::chart::timeline::{Asked, Phase, Timeline};
+use crate::bench::start::table::kinds::is_eager;
 
 /// The picture of a run whose requests were kept.
 pub(super) fn timeline(title: String, run: &Value) -> Option<Timeline> {
@@ -26,7 +27,7 @@ fn phases(run: &Value, requests: &[Asked]) -> Option<Vec<Phase>> {
     // What was brought before the mount and not beside it.
     let brought =
         requests.iter().map(|request| request.last).filter(|last| mounted.is_some_and(|mounted| *last <= mounted));
-    let is_eager = run["system"] == "podman";
+    let is_eager = run["system"].as_str().is_some_and(is_eager);
     let ends = [
         ("resolve", requests.first().map(|first| first.asked)),
         ("manifest", manifest),

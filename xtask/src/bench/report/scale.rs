@@ -1,5 +1,6 @@
 //! What it costs when there is more of it, as curves.
 
+use super::slower::Contest;
 use super::{Part, Picture, Section};
 use crate::bench::chart::axis::Unit;
 use crate::bench::chart::lines::{Curve, Lines};
@@ -17,6 +18,12 @@ const FIGURES: [(&str, &str, Unit); 6] = [
     ("bytes", "bytes over the link, in all", Unit::Bytes),
 ];
 
+const CONTEST: Contest<3> = Contest {
+    fields: ["axis", "size", "system"],
+    figure: "seconds",
+    competes: |ours, theirs| ours.starts_with("tarpon") && theirs.ends_with("overlayfs"),
+};
+
 pub(super) fn section(runs: &Runs) -> Section {
     let mut parts = Vec::new();
     for axis in runs.values("axis") {
@@ -25,7 +32,8 @@ pub(super) fn section(runs: &Runs) -> Section {
         };
         parts.push(Part::Pictures(FIGURES.iter().filter_map(draw).collect()));
     }
-    parts.push(Part::Table(table(runs)));
+    parts.extend(CONTEST.parts(runs));
+    parts.push(Part::LongTable("Medians of all runs", table(runs)));
     Section { title: "Scale: what it costs when there is more of it", parts }
 }
 
@@ -41,20 +49,24 @@ fn lines(runs: &Runs, axis: &str, field: &str, up: (&'static str, Unit)) -> Line
             None => curves.push(Curve { series: system, points: vec![(size, value)] }),
         }
     }
+    // What was measured at the end only does not grow; the table has it.
+    curves.retain(|curve| curve.points.len() > 1);
     for curve in &mut curves {
         curve.points.sort_by(|one, other| one.0.total_cmp(&other.0));
     }
-    Lines { title: format!("{axis}: {}", up.0), across: across(axis), up, curves, steps: false, size: (560.0, 330.0) }
+    let across = across(axis);
+    let title = format!("{}: {}", across.0, up.0);
+    Lines { title, across, up, curves, steps: false, size: (560.0, 330.0) }
 }
 
 /// What grows, in words.
 fn across(axis: &str) -> (&'static str, Unit) {
     match axis {
-        "layers" => ("layers of the image", Unit::Count),
-        "files" => ("files of the image", Unit::Count),
-        "bytes" => ("bytes of the image", Unit::Bytes),
-        "mounts" => ("mounts of one image", Unit::Count),
-        "containers" => ("containers started at once", Unit::Count),
-        _ => ("first starts at once", Unit::Count),
+        "layers" => ("Layers of the image", Unit::Count),
+        "files" => ("Files of the image", Unit::Count),
+        "bytes" => ("Bytes of the image", Unit::Bytes),
+        "mounts" => ("Mounts of one image", Unit::Count),
+        "containers" => ("Containers started at once", Unit::Count),
+        _ => ("First starts at once", Unit::Count),
     }
 }

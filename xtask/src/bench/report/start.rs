@@ -2,38 +2,45 @@
 
 use serde_json::Value;
 
-use super::{Part, Picture, Section, file_name, phases};
+use super::slower::Contest;
+use super::{Part, Picture, Section, phases, readme};
 use crate::bench::chart::axis::Unit;
 use crate::bench::chart::bars::{Bar, Bars, Group};
 use crate::bench::chart::lines::{Curve, Lines};
 use crate::bench::runs::{Runs, figures, text};
-use crate::bench::start::table::{comparison, table};
+use crate::bench::start::table::kinds::{competes, is_warm};
+use crate::bench::start::table::{comparison, summary, table};
 use crate::bench::stats::{distribution, median, spread};
 
+const CONTEST: Contest<3> = Contest { fields: ["link", "workload", "system"], figure: "ready", competes };
+
+const ABOUT: &str = "The systems took turns, each with an empty store and a cold page cache. tarpon-warm is the exception: it begins with what \
+                     tarpon-pack left, shows what a start takes without the wire, and is compared with none. Each of the others is compared with \
+                     what pulls everything first, podman or containerd.";
+
+const COMPETITORS: &str = "Compared are medians: tarpon in Podman with others in Podman, in containerd with others in containerd, and where it runs \
+                           the container by itself with all others.";
+
 pub(super) fn section(runs: &Runs) -> Section {
-    let mut parts = vec![Part::Text(links(runs))];
+    let mut parts = vec![Part::Text(links(runs)), Part::Text(ABOUT.to_owned())];
+    parts.push(Part::Pictures(readme::pictures(runs)));
+    let summary = summary(runs);
     for link in runs.values("link") {
-        let at = link.replace(',', ", ");
-        let ready = bars(
-            runs,
-            &link,
-            "ready",
-            Unit::Seconds,
-            format!("From nothing local to ready, {at}: medians, least to most"),
-        );
-        let bytes = bars(runs, &link, "bytes", Unit::Bytes, format!("Bytes over the link until ready, {at}"));
-        let pictures = [("ready", ready), ("bytes", bytes)].into_iter();
-        let drawn = pictures.filter_map(|(what, bars)| {
-            Some(Picture { svg: bars.draw()?, file: Some(file_name(&["start", what, &link])) })
-        });
-        parts.push(Part::Pictures(drawn.collect()));
-        parts.push(Part::Pictures(distributions(runs, &link)));
+        parts.push(Part::Heading(link_words(&link)));
+        let of_link: Vec<_> = summary.iter().filter(|line| line.starts_with(&format!("{link}: "))).cloned().collect();
+        parts.push(Part::Text(of_link.join("\n")));
+        let pictures = [ready(runs, &link).draw(), bytes(runs, &link).draw(), distributions(runs, &link).draw()];
+        parts.push(Part::Pictures(pictures.into_iter().flatten().map(Picture::inside).collect()));
     }
-    parts.push(Part::Text("One cold start of each system: its phases, and every request that it made.".to_owned()));
+    parts.push(Part::Heading("Against the others".to_owned()));
+    parts.push(Part::Text(COMPETITORS.to_owned()));
+    parts.extend(CONTEST.parts(runs));
+    parts.extend(failures(runs).map(Part::Text));
+    parts.push(Part::Heading("One cold start of each system: its phases, and every request that it made".to_owned()));
     parts.push(Part::Pictures(timelines(runs)));
-    parts.push(Part::Table(table(runs)));
-    parts.push(Part::Text(comparison(runs)));
-    parts.push(Part::Text(slower(runs)));
+    parts.push(Part::Heading("All figures".to_owned()));
+    parts.push(Part::LongTable("Times as fast: medians of the ratios of neighbouring runs", comparison(runs)));
+    parts.push(Part::LongTable("Medians of all runs", table(runs)));
     Section { title: "Start: from nothing on this machine to a container that is ready", parts }
 }
 
@@ -47,83 +54,140 @@ fn links(runs: &Runs) -> String {
     format!("The links as they were measured before the runs: {}.", measured.join("; "))
 }
 
+/// A link as people write it.
+pub(super) fn link_words(link: &str) -> String {
+    let words = link.split(',').map(|part| {
+        let unit = part.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(part.len());
+        match part.split_at(unit) {
+            (rate, "kbit") => format!("{rate} kbit/s"),
+            (rate, "mbit") => format!("{rate} Mbit/s"),
+            (rate, "gbit") => format!("{rate} Gbit/s"),
+            (time, unit) => format!("{time} {unit}").trim().to_owned(),
+        }
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
 type Cell<'a> = ([String; 3], Vec<&'a Value>);
 
 fn cells(runs: &Runs) -> Vec<Cell<'_>> {
     runs.cells(["link", "workload", "system"])
 }
 
-fn bars(runs: &Runs, link: &str, field: &str, unit: Unit, title: String) -> Bars {
+/// The medians of some systems over a link, by workload.
+pub(super) fn medians(runs: &Runs, link: &str, field: &str, is_shown: impl Fn(&str) -> bool) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    for ([_, workload, system], lines) in cells(runs).into_iter().filter(|(key, _)| key[0] == link) {
+    for ([_, workload, system], lines) in cells(runs).into_iter().filter(|(key, _)| key[0] == link && is_shown(&key[2]))
+    {
         let values = figures(&lines, field);
         let Some(value) = median(&values) else { continue };
-        let bar = Bar { series: system, value, range: spread(&values) };
+        let bar = Bar { series: system, value, range: spread(&values), note: String::new() };
         match groups.iter_mut().find(|group| group.name == workload) {
             Some(group) => group.bars.push(bar),
             None => groups.push(Group { name: workload, bars: vec![bar] }),
         }
     }
-    Bars { title, unit, groups, mark: None }
+    groups
 }
 
-/// For each workload how the runs of the systems are distributed.
-fn distributions(runs: &Runs, link: &str) -> Vec<Picture> {
-    let draw = |workload: String| {
-        let cells = cells(runs).into_iter().filter(|(key, _)| key[0] == link && key[1] == workload);
-        let curves = cells
-            .map(|([_, _, system], lines)| Curve { series: system, points: distribution(&figures(&lines, "ready")) });
-        let lines = Lines {
-            title: format!("{workload}, {}", link.replace(',', ", ")),
-            across: ("time to ready", Unit::Seconds),
-            up: ("share of runs that were ready", Unit::Share),
-            curves: curves.filter(|curve| !curve.points.is_empty()).collect(),
-            steps: true,
-            size: (560.0, 330.0),
+fn ready(runs: &Runs, link: &str) -> Bars {
+    let groups = medians(runs, link, "ready", |_| true);
+    bars(format!("From nothing local to ready, {}: medians, least to most", link_words(link)), Unit::Seconds, groups)
+}
+
+fn bytes(runs: &Runs, link: &str) -> Bars {
+    // With a warm store there is nothing to fetch.
+    let groups = medians(runs, link, "bytes", |system| !is_warm(system));
+    bars(format!("Bytes over the wire until ready, {}: medians, least to most", link_words(link)), Unit::Bytes, groups)
+}
+
+/// Bars that say whose they are: there are too many systems for a legend.
+fn bars(title: String, unit: Unit, mut groups: Vec<Group>) -> Bars {
+    for bar in groups.iter_mut().flat_map(|group| &mut group.bars) {
+        bar.note = match is_warm(&bar.series) {
+            true => format!("{} (not cold)", bar.series),
+            false => bar.series.clone(),
         };
-        lines.draw().map(Picture::inside)
-    };
-    runs.values("workload").into_iter().filter_map(draw).collect()
+    }
+    Bars { title, unit, groups, mark: None, legend: Vec::new(), caption: String::new() }
 }
 
-/// The first run of each system over one link: of the first workload, and of the second link if there are several, which is the usual one.
+/// How the cold starts of each system are distributed, over all workloads.
+fn distributions(runs: &Runs, link: &str) -> Lines {
+    let systems = runs.values("system").into_iter().filter(|system| !is_warm(system));
+    let curve = |system: String| {
+        let here = runs.lines.iter().filter(|line| line["link"] == link && line["system"] == system.as_str());
+        let points = distribution(&figures(&here.collect::<Vec<_>>(), "ready"));
+        Curve { series: system, points }
+    };
+    Lines {
+        title: format!("Cold starts of all workloads, {}", link_words(link)),
+        across: ("time to ready", Unit::Seconds),
+        up: ("share of runs that were ready", Unit::Share),
+        curves: systems.map(curve).filter(|curve| !curve.points.is_empty()).collect(),
+        steps: true,
+        size: (820.0, 400.0),
+    }
+}
+
+/// The first run of each system over the usual link, of the first workload.
 fn timelines(runs: &Runs) -> Vec<Picture> {
-    let links = runs.values("link");
-    let (Some(link), Some(workload)) = (links.get(1).or(links.first()), runs.values("workload").into_iter().next())
-    else {
+    let (Some(link), Some(workload)) = (readme::usual_link(runs), runs.values("workload").into_iter().next()) else {
         return Vec::new();
     };
-    let here = cells(runs).into_iter().filter(|(key, _)| key[0] == *link && key[1] == workload);
+    let here = cells(runs).into_iter().filter(|(key, _)| key[0] == link && key[1] == workload);
     let draw = |([_, _, system], lines): Cell<'_>| {
         let run =
             lines.into_iter().find(|line| line["timeline"].as_array().is_some_and(|requests| !requests.is_empty()))?;
-        let timeline = phases::timeline(format!("{workload}: {system}, {}", link.replace(',', ", ")), run)?;
+        let timeline = phases::timeline(format!("{workload}: {system}, {}", link_words(&link)), run)?;
         timeline.draw().map(Picture::inside)
     };
     here.filter_map(draw).collect()
 }
 
-/// The cells in which tarpon, as it is with a pack or else an index, is not the fastest.
-fn slower(runs: &Runs) -> String {
-    let cells = cells(runs);
-    let ready = |key: &[String; 3], system: &str| {
-        let cell = cells.iter().find(|(other, _)| other[..2] == key[..2] && other[2] == system);
-        median(&figures(&cell?.1, "ready"))
-    };
-    let mut found = String::new();
-    for (key, lines) in cells.iter().filter(|(key, _)| !key[2].contains("tarpon")) {
-        let ours = ready(key, "tarpon-pack").or_else(|| ready(key, "tarpon-index"));
-        if let (Some(theirs), Some(ours)) = (median(&figures(lines, "ready")), ours)
-            && theirs < ours
-        {
-            found.push_str(&format!(
-                "\n{}, {}: {} is faster: {ours:.2} s against {theirs:.2} s",
-                key[0], key[1], key[2]
-            ));
-        }
+/// The runs that failed, if some did.
+fn failures(runs: &Runs) -> Option<String> {
+    let failed: Vec<String> = runs
+        .lines
+        .iter()
+        .filter_map(|line| {
+            let [link, workload, system, number] =
+                ["link", "workload", "system", "number"].map(|field| text(line, field));
+            Some(format!("\n{link}, {workload}, {system}, run {number}: {}", line["error"].as_str()?))
+        })
+        .collect();
+    (!failed.is_empty()).then(|| format!("Runs that failed, {}:{}", failed.len(), failed.concat()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_written_with_its_units() {
+        assert_eq!(link_words("100mbit,10ms"), "100 Mbit/s, 10 ms");
+        assert_eq!(link_words("2gbit,1ms"), "2 Gbit/s, 1 ms");
+        assert_eq!(link_words("loopback"), "loopback");
     }
-    match found.is_empty() {
-        true => "There is no cell in which another system was faster than tarpon with what it had.".to_owned(),
-        false => format!("Where tarpon is not the fastest:{found}"),
+
+    #[test]
+    fn runs_that_failed_are_told() {
+        let line = "{\"link\":\"l\",\"workload\":\"w\",\"system\":\"s\",\"number\":2,\"error\":\"it broke\"}\n";
+        let told = failures(&Runs::parse(line).unwrap()).unwrap();
+        assert_eq!(told, "Runs that failed, 1:\nl, w, s, run 2: it broke");
+        assert!(failures(&Runs::parse("").unwrap()).is_none());
+    }
+
+    #[test]
+    fn a_distribution_is_over_all_workloads_and_cold_starts_only() {
+        let line = |workload: &str, system: &str| {
+            format!(
+                "{{\"link\":\"l\",\"workload\":\"{workload}\",\"system\":\"{system}\",\"number\":1,\"ready\":1.0}}\n"
+            )
+        };
+        let text = [line("a", "podman"), line("b", "podman"), line("a", "tarpon-warm")].concat();
+        let lines = distributions(&Runs::parse(&text).unwrap(), "l");
+        assert_eq!(lines.curves.len(), 1);
+        assert_eq!(lines.curves[0].points.len(), 2);
     }
 }

@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         behind::run(&link, &again(args, &link, &tarpon, &file))?;
     }
     let runs = Runs::read(&file)?;
-    println!("{}\n{}", table::table(&runs), table::comparison(&runs));
+    println!("{}\n{}\n{}", table::table(&runs), table::comparison(&runs), table::summary(&runs).join("\n"));
     println!("every run: {}; `cargo xtask bench report` draws them", file.display());
     let failed = runs.lines.iter().filter(|line| line.get("error").is_some()).count();
     if failed > 0 {

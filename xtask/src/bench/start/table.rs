@@ -4,8 +4,13 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::bench::runs::{Runs, figures, numbered};
-use crate::bench::stats::{median, ratios, spread};
+use crate::bench::runs::{Runs, figures};
+use crate::bench::stats::{median, spread};
+
+mod comparison;
+pub(crate) mod kinds;
+
+pub(crate) use comparison::{best_rival, comparison, summary, times_as_fast};
 
 /// The system whose time is compared with what the wire allows, and the one that says how long the start takes without a wire.
 const PACK: &str = "tarpon-pack";
@@ -57,28 +62,6 @@ pub(crate) fn table(runs: &Runs) -> String {
     text
 }
 
-/// How many times as long each system took as the first one, of neighbouring runs.
-pub(crate) fn comparison(runs: &Runs) -> String {
-    let cells = cells(runs);
-    let systems = runs.values("system");
-    let Some((first, others)) = systems.split_first() else { return String::new() };
-    let mut text =
-        format!("times as fast as {first} (median of the ratios of neighbouring runs, and the least to the most):\n");
-    let mut starts: Vec<(&str, &str)> =
-        cells.iter().map(|([link, workload, _], _)| (link.as_str(), workload.as_str())).collect();
-    starts.dedup();
-    for (link, workload) in starts {
-        let base = numbered(cell(&cells, [link, workload, first]), "ready");
-        for other in others {
-            let ratios = ratios(&base, &numbered(cell(&cells, [link, workload, other]), "ready"));
-            if let (Some(middle), Some((least, most))) = (median(&ratios), spread(&ratios)) {
-                let _ = writeln!(text, "  {link} {workload} {other}: {middle:.2} ({least:.2} to {most:.2})");
-            }
-        }
-    }
-    text
-}
-
 fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(String::new, |value| format!("{value:.digits$}"))
 }
@@ -95,7 +78,7 @@ fn limit(runs: &Runs, cells: &Cells<'_>, link: &str, workload: &str) -> Option<f
 mod tests {
     use super::*;
 
-    const RUNS: &str = r#"{"machine": {"cores": 2}}
+    pub(super) const RUNS: &str = r#"{"machine": {"cores": 2}}
 {"link": "100mbit,10ms", "bits_per_second": 100e6, "round_trip": 0.01}
 {"link": "100mbit,10ms", "workload": "w", "system": "podman", "ready": 6.0, "number": 2}
 {"link": "100mbit,10ms", "workload": "w", "system": "tarpon-pack", "ready": 2.0, "bytes": 12500000, "requests": 9, "number": 1}
@@ -111,11 +94,5 @@ mod tests {
         let wanted = "| tarpon-pack | 0.50 |  | 1.50 | 1.00 to 2.00 | 12.5 | 9 |  |  | 3 | 1.00 |";
         assert!(table.contains(wanted), "{table}");
         assert!(table.contains("| v | podman |  |  |  | failed |"), "{table}");
-    }
-
-    #[test]
-    fn systems_are_compared_with_the_first_one() {
-        let text = comparison(&Runs::parse(RUNS).unwrap());
-        assert!(text.contains("as podman") && text.contains("w tarpon-pack: 6.00 (6.00 to 6.00)"), "{text}");
     }
 }

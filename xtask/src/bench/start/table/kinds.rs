@@ -1,0 +1,61 @@
+//! What kind of system a name stands for, which says what it may be compared with.
+
+/// Whether it brings all of an image before it starts it.
+pub(crate) fn is_eager(system: &str) -> bool {
+    matches!(system, "podman" | "containerd")
+}
+
+pub(crate) fn is_ours(system: &str) -> bool {
+    system.contains("tarpon")
+}
+
+/// Whether it begins with what another run left: no start from nothing, so it competes with none.
+pub(crate) fn is_warm(system: &str) -> bool {
+    system.ends_with("-warm")
+}
+
+/// The system that pulls everything in the same surroundings; for the one of containerd that is the other one.
+pub(crate) fn baseline(system: &str) -> Option<&'static str> {
+    match system {
+        "podman" => None,
+        warm if is_warm(warm) => None,
+        other if other.starts_with("containerd-") => Some("containerd"),
+        _ => Some("podman"),
+    }
+}
+
+/// Whether `theirs` is somebody else's way to do the same as `ours`: the surroundings, Podman or containerd, have to be the same,
+/// unless tarpon runs the container by itself.
+pub(crate) fn competes(ours: &str, theirs: &str) -> bool {
+    if !is_ours(ours) || is_ours(theirs) || is_warm(ours) || is_warm(theirs) {
+        return false;
+    }
+    let surroundings = |system: &str| system.split('-').next().map(str::to_owned);
+    ours.starts_with("tarpon-") || surroundings(ours) == surroundings(theirs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_compared_with_what_pulls_everything_in_its_surroundings() {
+        assert_eq!(baseline("containerd-soci"), Some("containerd"));
+        assert_eq!(baseline("containerd"), Some("podman"));
+        assert_eq!(["tarpon-pack", "podman-stargz"].map(baseline), [Some("podman"); 2]);
+        assert_eq!(["podman", "tarpon-warm"].map(baseline), [None; 2]);
+    }
+
+    #[test]
+    fn a_warm_store_competes_with_none() {
+        assert!(!competes("tarpon-warm", "podman") && !competes("tarpon-pack", "tarpon-warm"));
+    }
+
+    #[test]
+    fn systems_compete_in_the_same_surroundings() {
+        assert!(competes("podman-tarpon-pack", "podman-stargz") && competes("podman-tarpon", "podman"));
+        assert!(!competes("podman-tarpon-pack", "containerd-soci"));
+        assert!(competes("tarpon-index", "containerd-soci") && competes("tarpon-index", "podman"));
+        assert!(!competes("podman", "podman-stargz") && !competes("tarpon-index", "tarpon-pack"));
+    }
+}
