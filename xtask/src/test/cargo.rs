@@ -53,6 +53,9 @@ pub(crate) fn test(root: &Path, which: Which<'_>) -> Result<Count> {
     }
     let status = child.wait()?;
     println!("(all that the tests printed: {})", log.display());
+    for failure in &reader.failures {
+        println!("failed: {}", failure.join("\n    "));
+    }
     let mut count = reader.count();
     if !status.success() && count.failed == 0 {
         println!("cargo test ended with {status}");
@@ -61,11 +64,18 @@ pub(crate) fn test(root: &Path, which: Which<'_>) -> Result<Count> {
     Ok(count)
 }
 
+/// Lines of a failure that are said once more at the end, where those look who see the end alone.
+const FAILURE_LINES: usize = 12;
+/// Characters of such a line: it may be a whole log.
+const FAILURE_LINE_CHARACTERS: usize = 400;
+
 /// Reads the output of the test harness, line by line.
 #[derive(Default)]
 struct Reader {
     place: Place,
     count: Count,
+    /// The name of each test that failed, and what it said last before it did.
+    failures: Vec<Vec<String>>,
     /// Of the tests since the last result.
     skipped_themselves: usize,
 }
@@ -73,9 +83,11 @@ struct Reader {
 /// Which part of the output a line belongs to.
 #[derive(Default, PartialEq, Eq)]
 enum Place {
-    /// Names, outcomes and the output of failures.
+    /// Names and outcomes.
     #[default]
     Shown,
+    /// The output of tests that failed.
+    Failed { is_telling: bool },
     /// The output of a test that passed, which may have skipped itself.
     Passed { test: String, skipped: bool },
 }
@@ -95,12 +107,16 @@ impl Reader {
                 None
             }
             ("failures:", _) => {
-                self.place = Place::Shown;
+                self.place = Place::Failed { is_telling: false };
                 Some(line.to_owned())
             }
             (_, Place::Shown) => is_news(line).then(|| line.to_owned()),
+            (_, Place::Failed { .. }) => {
+                self.failure(line);
+                is_news(line).then(|| line.to_owned())
+            }
             (_, Place::Passed { test, skipped }) => {
-                if let Some(name) = line.strip_prefix("---- ").and_then(|l| l.strip_suffix(" stdout ----")) {
+                if let Some(name) = heading(line) {
                     self.place = Place::Passed { test: name.to_owned(), skipped: false };
                     return None;
                 }
@@ -111,6 +127,21 @@ impl Reader {
                 }
                 None
             }
+        }
+    }
+
+    /// Keeps what a failed test says of its failure: what follows the panic, without the backtrace.
+    fn failure(&mut self, line: &str) {
+        let Place::Failed { is_telling } = &mut self.place else { return };
+        if let Some(name) = heading(line) {
+            *is_telling = false;
+            self.failures.push(vec![name.to_owned()]);
+        }
+        let Some(lines) = self.failures.last_mut() else { return };
+        *is_telling |= line.contains(" panicked at ");
+        *is_telling &= line != "stack backtrace:" && !line.starts_with("note: ") && lines.len() <= FAILURE_LINES;
+        if *is_telling && !line.is_empty() {
+            lines.push(line.chars().take(FAILURE_LINE_CHARACTERS).collect());
         }
     }
 
@@ -131,6 +162,11 @@ impl Reader {
     fn count(self) -> Count {
         self.count
     }
+}
+
+/// The test whose output follows.
+fn heading(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
 /// The harness says a line for each test that passed; those are left out.
@@ -164,7 +200,11 @@ successes:
 failures:
 
 ---- c_breaks stdout ----
+before
+thread 'c_breaks' (7) panicked at src/lib.rs:1:2:
 assertion failed
+stack backtrace:
+   0: somewhere
 
 failures:
     c_breaks
@@ -191,6 +231,14 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         assert!(shown.contains("skipped b_is_not_possible_here: not root"), "{shown}");
         assert!(shown.contains("assertion failed"), "{shown}");
         assert!(!shown.contains("noise") && !shown.contains("a_works"), "{shown}");
+    }
+
+    #[test]
+    fn at_the_end_failures_are_said_once_more_without_what_led_to_them() {
+        let mut reader = Reader::default();
+        OUTPUT.lines().for_each(|line| drop(reader.line(line)));
+        let wanted = ["c_breaks", "thread 'c_breaks' (7) panicked at src/lib.rs:1:2:", "assertion failed"];
+        assert_eq!(reader.failures, [wanted]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::process::Stdio;
 
+use tarpon_engine::store::{Store, StoreConfig};
 use tarpon_oci::Compression;
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::layers::{Dialect, ImageBuilder, Item, Layer, tar};
@@ -11,6 +12,8 @@ use crate::world::{World, add};
 
 /// Long enough that nobody is done with it before it is noticed that he has begun.
 const WORDS: u32 = 6 << 20;
+/// Bytes that the store may hold. With as many as a large disk allows, beginnings of layers are kept only where gigabytes are free.
+const STORE: u64 = 256 << 20;
 /// So much is to be there when it is killed.
 const BEGUN: u64 = 4 << 20;
 
@@ -23,6 +26,9 @@ fn a_pull_that_was_killed_goes_on_inside_of_the_layer() {
     add(&mut contents, ("app", "v1"), &image, |_| true);
     let world = World::serving(contents, Auth::Anonymous);
     let layer = image.layers[0].descriptor();
+
+    let store = Store::open(&world.path("store"), StoreConfig::default()).expect("a store");
+    store.settle_budget(STORE).expect("it takes a setting");
 
     let mut command = world.command(&["--quiet", "pull", "HOST/app:v1"]);
     let mut child = command.stdout(Stdio::null()).spawn().expect("it runs");

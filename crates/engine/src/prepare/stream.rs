@@ -298,12 +298,17 @@ mod tests {
         stream(job, |_| ()).await
     }
 
-    /// A store in which the layer broke off after so many bytes, and its source, which is whole again.
-    async fn broken_off(folder: &std::path::Path, layer: &Layer, after: usize) -> Arc<MemorySource> {
-        let store = Store::open(folder, StoreConfig::default()).unwrap();
+    /// A store that has room, however full the disk is on which the tests run.
+    fn open(folder: &std::path::Path) -> Store {
+        let config = StoreConfig { budget: Some(1 << 30), free_floor: Some(0), ..StoreConfig::default() };
+        Store::open(folder, config).unwrap()
+    }
+
+    /// The layer breaks off after so many bytes. Its source, which is whole again.
+    async fn broken_off(store: &Store, layer: &Layer, after: usize) -> Arc<MemorySource> {
         let source = Arc::new(MemorySource::new([layer.blob.clone().into()]));
         source.script([Then::Break(after, tarpon_fetch::Fault::Unavailable).into()]);
-        let broken = run_from(&store, &source, layer).await;
+        let broken = run_from(store, &source, layer).await;
         assert!(matches!(broken, Err(StreamError::Source(_))));
         source
     }
@@ -317,14 +322,14 @@ mod tests {
     #[tokio::test]
     async fn a_layer_that_broke_off_is_asked_for_from_there() {
         let (folder, layer) = (tempfile::tempdir().unwrap(), large());
-        let source = broken_off(folder.path(), &layer, AFTER).await;
-        let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
+        let source = broken_off(&open(folder.path()), &layer, AFTER).await;
+        let store = open(folder.path());
         let streamed = run_from(&store, &source, &layer).await.unwrap();
         let ranges: Vec<_> = source.requests().into_iter().map(|(_, range)| range).collect();
         let size = layer.descriptor().size;
         assert_eq!(ranges, [0..size, AFTER as u64..size]);
         let other = tempfile::tempdir().unwrap();
-        let whole = run_from(&Store::open(other.path(), StoreConfig::default()).unwrap(), &source, &layer).await;
+        let whole = run_from(&open(other.path()), &source, &layer).await;
         assert_eq!(streamed.index, whole.unwrap().index, "as if it had come in one piece");
         assert!(store.contains(&Digest::of(CONTENT)));
         assert!(!part_of(folder.path(), &layer).exists(), "it is not needed any more");
@@ -333,10 +338,10 @@ mod tests {
     #[tokio::test]
     async fn a_beginning_that_is_wrong_is_dropped_and_the_layer_streamed_anew_once() {
         let (folder, layer) = (tempfile::tempdir().unwrap(), large());
-        let source = broken_off(folder.path(), &layer, AFTER).await;
+        let source = broken_off(&open(folder.path()), &layer, AFTER).await;
         let part = part_of(folder.path(), &layer);
         std::fs::write(&part, vec![0; AFTER]).unwrap();
-        let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
+        let store = open(folder.path());
         run_from(&store, &source, &layer).await.unwrap();
         let starts: Vec<_> = source.requests().into_iter().map(|(_, range)| range.start).collect();
         assert_eq!((starts.first(), starts.last()), (Some(&0), Some(&0)), "from the beginning: {starts:?}");
@@ -347,18 +352,16 @@ mod tests {
     #[tokio::test]
     async fn a_store_without_room_to_spare_keeps_no_beginning() {
         let (folder, layer) = (tempfile::tempdir().unwrap(), large());
-        Store::open(folder.path(), StoreConfig::default()).unwrap().settle_budget(1 << 20).unwrap();
-        let source = broken_off(folder.path(), &layer, AFTER).await;
+        let config = StoreConfig { budget: Some(1 << 20), ..StoreConfig::default() };
+        let source = broken_off(&Store::open(folder.path(), config).unwrap(), &layer, AFTER).await;
         assert!(!part_of(folder.path(), &layer).exists());
-        let roomy =
-            Store::open(folder.path(), StoreConfig { budget: Some(1 << 30), ..StoreConfig::default() }).unwrap();
-        run_from(&roomy, &source, &layer).await.unwrap();
+        run_from(&open(folder.path()), &source, &layer).await.unwrap();
     }
 
     #[tokio::test]
     async fn a_layer_that_is_refused_leaves_no_objects_in_the_store() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
+        let store = open(folder.path());
         let _pin = store.pin().unwrap();
         let object = Digest::of(CONTENT);
         let refused = run(&store, Digest::of(b"another tar")).await;
