@@ -24,7 +24,7 @@ pub(super) mod packs;
 mod systems;
 pub(super) mod table;
 
-use systems::{System, Systems};
+use systems::{System, Systems, soci};
 
 /// The options of `cargo xtask bench start`.
 #[derive(clap::Args)]
@@ -45,8 +45,10 @@ pub(crate) struct Args {
     workloads: Option<PathBuf>,
     /// The systems: podman (pull and run), tarpon-streamed (no index), tarpon-index, tarpon-index-fuse, tarpon-pack,
     /// tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
-    /// stargz-store) [default: podman, tarpon-index, tarpon-pack, tarpon-warm, podman-tarpon-pack, and podman-stargz where it is
-    /// installed]
+    /// stargz-store), containerd (pull and run; needs ctr, runc and curl), containerd-tarpon (tarpon's snapshotter),
+    /// containerd-tarpon-pack, containerd-soci (needs soci and soci-snapshotter-grpc) [default: podman, tarpon-index, tarpon-pack,
+    /// tarpon-warm, podman-tarpon-pack, and where they are installed podman-stargz, containerd, containerd-tarpon-pack and
+    /// containerd-soci]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     system: Vec<String>,
     /// Runs of each workload on each system and link
@@ -86,6 +88,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         packs::forget()?;
     }
     packs::prepare(&workloads, &tarpon, &behind::registry(), &args.tag)?;
+    if systems.iter().any(|system| system.format() == Some(soci::TAG)) {
+        soci::prepare(&workloads, &behind::registry())?;
+    }
     let programs: Vec<_> = systems.iter().flat_map(|system| system.programs()).collect();
     let file = args.json.clone().unwrap_or_else(|| machine::folder().join("start.jsonl"));
     Log::create(&file, &programs)?;
@@ -185,7 +190,7 @@ fn told(line: &Value) {
 fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_requests: bool) -> Result<Value> {
     system.wipe()?;
     let accounting = Accounting::begin();
-    system.prepare(&here.registry)?;
+    system.prepare(workload, &here.registry)?;
     let runtime = process::find("crun").context("crun is not installed")?;
     let mut programs = system.programs();
     programs.push(&runtime);
@@ -213,8 +218,12 @@ fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_re
     let server = system.server();
     let held = server.as_ref().and_then(|server| Held::by(server.pid));
     let counters = server.and_then(|server| server.counters);
+    let mounts_layers = system.mounts_layers();
     system.end()?;
     running.wait_for_end()?;
+    if !mounts_layers {
+        bail!("the image was downloaded and unpacked, not mounted: see the log of the snapshotter");
+    }
     if system.needs_pack() && counters.as_ref().is_some_and(|counters| counters.bytes_trace == 0) {
         bail!("no boot pack was used: remove target/bench/traces, so that they are recorded and published anew");
     }

@@ -10,15 +10,20 @@ use crate::bench::podman::Podman;
 use crate::process;
 use xtask::workloads::Workload;
 
+mod containerd;
 mod eager;
+mod service;
 mod shown;
 mod stargz;
 mod tarpon;
 
+use containerd::{Containerd, Snapshotter};
 use eager::Eager;
 use shown::Shown;
 use stargz::Stargz;
 use tarpon::Tarpon;
+
+pub(super) use containerd::soci;
 
 /// The name of the container that is being measured.
 const CONTAINER: &str = "tarpon-bench";
@@ -44,7 +49,7 @@ pub(super) trait System {
     fn wipe(&self) -> Result<()>;
 
     /// Starts what runs before the clock does.
-    fn prepare(&self, _registry: &str) -> Result<()> {
+    fn prepare(&self, _workload: &Workload, _registry: &str) -> Result<()> {
         Ok(())
     }
 
@@ -57,6 +62,11 @@ pub(super) trait System {
     /// What serves the container's files while it runs.
     fn server(&self) -> Option<Server> {
         None
+    }
+
+    /// Whether layers are mounted now that are to be, instead of downloaded and unpacked because the system cannot read them.
+    fn mounts_layers(&self) -> bool {
+        true
     }
 
     /// Whether a run of it is one only if a boot pack was used.
@@ -88,7 +98,7 @@ pub(super) struct Counters {
 }
 
 /// All systems, in the order in which they run.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 14] = [
     "podman",
     "tarpon-streamed",
     "tarpon-index",
@@ -99,6 +109,10 @@ const NAMES: [&str; 10] = [
     "podman-tarpon",
     "podman-tarpon-pack",
     "podman-stargz",
+    "containerd",
+    "containerd-tarpon",
+    "containerd-tarpon-pack",
+    "containerd-soci",
 ];
 
 /// The systems of these names, in the order in which they run.
@@ -126,6 +140,12 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
         "podman-tarpon" => Box::new(Shown::new(name, tarpon, false)?),
         "podman-tarpon-pack" => Box::new(Shown::new(name, tarpon, true)?),
         "podman-stargz" => Box::new(Stargz::new(name)?),
+        "containerd" => Box::new(Containerd::new(name, Snapshotter::Own)?),
+        "containerd-tarpon" => Box::new(Containerd::new(name, Snapshotter::Tarpon { program: tarpon, pack: false })?),
+        "containerd-tarpon-pack" => {
+            Box::new(Containerd::new(name, Snapshotter::Tarpon { program: tarpon, pack: true })?)
+        }
+        "containerd-soci" => Box::new(Containerd::new(name, Snapshotter::soci()?)?),
         _ => Box::new(cold),
     })
 }
@@ -135,6 +155,10 @@ pub(super) fn usual() -> Vec<String> {
     let mut names = vec!["podman", "tarpon-index", "tarpon-pack", "tarpon-warm", "podman-tarpon-pack"];
     if process::find(stargz::PROGRAM).is_some() {
         names.push("podman-stargz");
+    }
+    if containerd::is_installed() {
+        names.extend(["containerd", "containerd-tarpon-pack"]);
+        names.extend(soci::is_installed().then_some("containerd-soci"));
     }
     names.into_iter().map(str::to_owned).collect()
 }

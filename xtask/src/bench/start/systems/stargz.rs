@@ -1,17 +1,15 @@
 //! Podman with stargz-store as its additional layer store: `podman pull` of an eStargz image brings tables of contents alone.
 
 use std::cell::RefCell;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::eager::{self, RUN, told};
-use super::{Server, System, Workload, quietly, remove, store};
-use crate::bench::machine::ENDING;
+use super::service::{Service, has_mounts_below, unmount_below};
+use super::{Server, System, Workload, remove, store};
 use crate::bench::podman::Podman;
 use crate::process;
 
@@ -23,7 +21,7 @@ pub(super) struct Stargz {
     program: PathBuf,
     store: PathBuf,
     podman: Podman,
-    running: RefCell<Option<Child>>,
+    running: RefCell<Option<Service>>,
 }
 
 impl Stargz {
@@ -40,8 +38,7 @@ impl Stargz {
     }
 
     fn is_mounted(&self) -> bool {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        mounts.contains(&format!(" {} ", self.mount().display()))
+        has_mounts_below(&self.mount())
     }
 }
 
@@ -64,23 +61,15 @@ impl System for Stargz {
         remove(&self.store)
     }
 
-    fn prepare(&self, registry: &str) -> Result<()> {
+    fn prepare(&self, _workload: &Workload, registry: &str) -> Result<()> {
         fs::create_dir_all(self.mount())?;
         let config = self.store.join("config.toml");
         let mirror = format!("[[resolver.host.\"{registry}\".mirrors]]\nhost = \"{registry}\"\ninsecure = true\n");
         fs::write(&config, mirror)?;
-        let log = File::create(self.store.join("log"))?;
         let mut command = Command::new(&self.program);
         command.arg("--config").arg(&config).arg("--root").arg(self.store.join("root")).arg(self.mount());
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        *self.running.borrow_mut() = Some(command.spawn().context("cannot start stargz-store")?);
-        let until = Instant::now() + ENDING;
-        while !self.is_mounted() {
-            if Instant::now() > until {
-                bail!("stargz-store mounts nothing: see {}", self.store.join("log").display());
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        let service = Service::start(command, &self.store.join("log"), || self.is_mounted())?;
+        *self.running.borrow_mut() = Some(service);
         Ok(())
     }
 
@@ -94,22 +83,13 @@ impl System for Stargz {
     }
 
     fn server(&self) -> Option<Server> {
-        self.running.borrow().as_ref().map(|running| Server { pid: running.id(), counters: None })
+        self.running.borrow().as_ref().map(|running| Server { pid: running.pid(), counters: None })
     }
 
     fn end(&self) -> Result<()> {
         eager::end(&self.podman);
-        if self.is_mounted() {
-            let mut unmount = Command::new("umount");
-            unmount.arg("-l").arg(self.mount());
-            quietly(unmount);
-        }
-        if let Some(mut running) = self.running.borrow_mut().take() {
-            // It may have ended with its mount.
-            let _gone = running.kill();
-            running.wait().context("stargz-store does not end")?;
-        }
-        Ok(())
+        unmount_below(&self.mount());
+        self.running.borrow_mut().take().map_or(Ok(()), Service::end)
     }
 }
 

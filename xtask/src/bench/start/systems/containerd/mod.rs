@@ -1,0 +1,180 @@
+//! containerd: an image is pulled as the kubelet does it, then `ctr run`. With its own snapshotter that unpacks layers, or with one
+//! that mounts them.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::service::{Service, has_mounts_below};
+use super::{Server, System, Workload, quietly, tarpon, wait_for_end};
+use crate::process;
+use bed::{Bed, OWN, answers};
+
+mod bed;
+pub(in crate::bench::start) mod soci;
+
+/// Who makes the root file systems.
+pub(super) enum Snapshotter {
+    /// Containerd itself, of layers that it downloads and unpacks.
+    Own,
+    /// `tarpon snapshotter`, perhaps with the boot pack of the workload.
+    Tarpon {
+        program: PathBuf,
+        pack: bool,
+    },
+    Soci {
+        program: PathBuf,
+    },
+}
+
+pub(super) struct Containerd {
+    name: &'static str,
+    bed: Bed,
+    snapshotter: Snapshotter,
+    running: RefCell<Option<Service>>,
+}
+
+/// Whether containerd can be measured here.
+pub(super) fn is_installed() -> bool {
+    bed::PROGRAMS.into_iter().all(|program| process::find(program).is_some())
+}
+
+impl Snapshotter {
+    pub(super) fn soci() -> Result<Self> {
+        let program =
+            process::find(soci::SNAPSHOTTER).with_context(|| format!("{} is not installed", soci::SNAPSHOTTER))?;
+        Ok(Self::Soci { program })
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Own => OWN,
+            Self::Tarpon { .. } => "tarpon",
+            Self::Soci { .. } => "soci",
+        }
+    }
+
+    fn program(&self) -> Option<&Path> {
+        match self {
+            Self::Own => None,
+            Self::Tarpon { program, .. } | Self::Soci { program } => Some(program),
+        }
+    }
+}
+
+impl Containerd {
+    pub(super) fn new(name: &'static str, snapshotter: Snapshotter) -> Result<Self> {
+        Ok(Self { name, bed: Bed::new(name)?, snapshotter, running: RefCell::default() })
+    }
+
+    /// Where the snapshotter keeps everything.
+    fn store(&self) -> PathBuf {
+        self.bed.store.join("snapshotter")
+    }
+
+    /// The command of the snapshotter, if it is a process of its own.
+    fn service(&self, workload: &Workload, registry: &str) -> Result<Option<Command>> {
+        let socket = self.bed.snapshotter_socket();
+        Ok(match &self.snapshotter {
+            Snapshotter::Own => None,
+            Snapshotter::Tarpon { program, pack } => {
+                let mut command = tarpon::on(program, &self.store());
+                command.args(["snapshotter", "--tls-verify=false", "--address"]).arg(socket);
+                command.args(tarpon::chosen(true, pack.then_some(workload.id.as_str())));
+                Some(command)
+            }
+            Snapshotter::Soci { program } => {
+                let config = self.bed.store.join("soci.toml");
+                fs::write(&config, soci::config(&self.bed.socket(), registry))?;
+                let mut command = Command::new(program);
+                command.arg("--config").arg(config).arg("--address").arg(socket).arg("--root").arg(self.store());
+                Some(command)
+            }
+        })
+    }
+
+    /// What tarpon mounted stays when its snapshotter ends.
+    fn unmount(&self) -> Result<()> {
+        let Snapshotter::Tarpon { program, .. } = &self.snapshotter else { return Ok(()) };
+        if !self.store().exists() {
+            return Ok(());
+        }
+        let server = tarpon::server(program, &self.store());
+        let mut unmount = tarpon::on(program, &self.store());
+        unmount.args(["umount", "--all"]);
+        quietly(unmount);
+        server.map_or(Ok(()), |server| wait_for_end(server.pid))
+    }
+}
+
+impl System for Containerd {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn programs(&self) -> Vec<&Path> {
+        self.bed.programs().into_iter().chain(self.snapshotter.program()).collect()
+    }
+
+    fn format(&self) -> Option<&'static str> {
+        matches!(self.snapshotter, Snapshotter::Soci { .. }).then_some(soci::TAG)
+    }
+
+    fn wipe(&self) -> Result<()> {
+        self.end()?;
+        self.bed.wipe()
+    }
+
+    fn prepare(&self, workload: &Workload, registry: &str) -> Result<()> {
+        self.bed.make_folders()?;
+        fs::create_dir_all(self.store())?;
+        if let Some(command) = self.service(workload, registry)? {
+            let is_up = || answers(&self.bed.snapshotter_socket());
+            let service = Service::start(command, &self.bed.store.join("snapshotter.log"), is_up)?;
+            *self.running.borrow_mut() = Some(service);
+        }
+        self.bed.start(self.snapshotter.name(), registry)
+    }
+
+    fn command(&self, _workload: &Workload, image: &str, script: &str) -> Result<Command> {
+        self.bed.pull_and_run(self.snapshotter.name(), image, script)
+    }
+
+    fn is_root(&self, mountpoint: &Path) -> bool {
+        self.bed.is_root(mountpoint)
+    }
+
+    fn server(&self) -> Option<Server> {
+        match &self.snapshotter {
+            Snapshotter::Own => None,
+            Snapshotter::Tarpon { program, .. } => tarpon::server(program, &self.store()),
+            Snapshotter::Soci { .. } => {
+                self.running.borrow().as_ref().map(|running| Server { pid: running.pid(), counters: None })
+            }
+        }
+    }
+
+    fn mounts_layers(&self) -> bool {
+        matches!(self.snapshotter, Snapshotter::Own) || has_mounts_below(&self.store())
+    }
+
+    fn needs_pack(&self) -> bool {
+        matches!(self.snapshotter, Snapshotter::Tarpon { pack: true, .. })
+    }
+
+    fn end(&self) -> Result<()> {
+        self.bed.end()?;
+        self.running.borrow_mut().take().map_or(Ok(()), Service::end)?;
+        self.unmount()
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        // The error was told by whoever ended it before.
+        let _told = self.end();
+    }
+}
