@@ -1,7 +1,7 @@
 //! containerd: an image is pulled as the kubelet does it, then `ctr run`. With its own snapshotter that unpacks layers, or with one
 //! that mounts them.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,6 +14,7 @@ use crate::process;
 use bed::{Bed, OWN, answers};
 
 mod bed;
+mod forward;
 pub(in crate::bench::start) mod soci;
 
 /// Who makes the root file systems.
@@ -35,6 +36,8 @@ pub(super) struct Containerd {
     bed: Bed,
     snapshotter: Snapshotter,
     running: RefCell<Option<Service>>,
+    /// The registry on loopback, for a snapshotter that speaks plain HTTP with no other.
+    near: OnceCell<String>,
 }
 
 /// Whether containerd can be measured here.
@@ -67,12 +70,24 @@ impl Snapshotter {
 
 impl Containerd {
     pub(super) fn new(name: &'static str, snapshotter: Snapshotter) -> Result<Self> {
-        Ok(Self { name, bed: Bed::new(name)?, snapshotter, running: RefCell::default() })
+        Ok(Self { name, bed: Bed::new(name)?, snapshotter, running: RefCell::default(), near: OnceCell::new() })
     }
 
     /// Where the snapshotter keeps everything.
     fn store(&self) -> PathBuf {
         self.bed.store.join("snapshotter")
+    }
+
+    /// The registry as the system names it.
+    fn registry<'a>(&'a self, registry: &'a str) -> Result<&'a str> {
+        if !matches!(self.snapshotter, Snapshotter::Soci { .. }) {
+            return Ok(registry);
+        }
+        if let Some(near) = self.near.get() {
+            return Ok(near);
+        }
+        let near = forward::start(registry)?;
+        Ok(self.near.get_or_init(|| near))
     }
 
     /// The command of the snapshotter, if it is a process of its own.
@@ -129,6 +144,7 @@ impl System for Containerd {
     }
 
     fn prepare(&self, workload: &Workload, registry: &str) -> Result<()> {
+        let registry = self.registry(registry)?;
         self.bed.make_folders()?;
         fs::create_dir_all(self.store())?;
         if let Some(command) = self.service(workload, registry)? {
@@ -140,7 +156,9 @@ impl System for Containerd {
     }
 
     fn command(&self, _workload: &Workload, image: &str, script: &str) -> Result<Command> {
-        self.bed.pull_and_run(self.snapshotter.name(), image, script)
+        let (registry, name) = image.split_once('/').context("an image has a registry")?;
+        let image = format!("{}/{name}", self.registry(registry)?);
+        self.bed.pull_and_run(self.snapshotter.name(), &image, script)
     }
 
     fn is_root(&self, mountpoint: &Path) -> bool {
