@@ -218,12 +218,10 @@ fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_re
     let server = system.server();
     let held = server.as_ref().and_then(|server| Held::by(server.pid));
     let counters = server.and_then(|server| server.counters);
-    let mounts_layers = system.mounts_layers();
+    let mounts = system.check_mounts();
     system.end()?;
     running.wait_for_end()?;
-    if !mounts_layers {
-        bail!("the image was downloaded and unpacked, not mounted: see the log of the snapshotter");
-    }
+    mounts?;
     if system.needs_pack() && counters.as_ref().is_some_and(|counters| counters.bytes_trace == 0) {
         bail!("no boot pack was used: remove target/bench/traces, so that they are recorded and published anew");
     }

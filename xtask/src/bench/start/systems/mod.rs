@@ -64,9 +64,9 @@ pub(super) trait System {
         None
     }
 
-    /// Whether layers are mounted now that are to be, instead of downloaded and unpacked because the system cannot read them.
-    fn mounts_layers(&self) -> bool {
-        true
+    /// An error if layers were downloaded and unpacked in silence, because the system could not mount them.
+    fn check_mounts(&self) -> Result<()> {
+        Ok(())
     }
 
     /// Whether a run of it is one only if a boot pack was used.
@@ -185,6 +185,13 @@ mod tests {
     #[test]
     fn a_warm_store_needs_the_run_that_warms_it() {
         assert!(named(&["tarpon-warm"]).is_err() && named(&["tarpon-warm", "tarpon-pack"]).is_ok());
+    }
+
+    #[test]
+    fn what_is_usual_here_is_known_and_in_order() {
+        let usual = usual();
+        let known: Vec<_> = NAMES.into_iter().filter(|name| usual.iter().any(|usual| usual == *name)).collect();
+        assert_eq!(usual, known);
     }
 
     #[test]

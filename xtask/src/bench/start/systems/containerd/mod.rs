@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::service::{Service, has_mounts_below};
 use super::{Server, System, Workload, quietly, tarpon, wait_for_end};
@@ -76,6 +76,10 @@ impl Containerd {
     /// Where the snapshotter keeps everything.
     fn store(&self) -> PathBuf {
         self.bed.store.join("snapshotter")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.bed.store.join("snapshotter.log")
     }
 
     /// The registry as the system names it.
@@ -149,7 +153,7 @@ impl System for Containerd {
         fs::create_dir_all(self.store())?;
         if let Some(command) = self.service(workload, registry)? {
             let is_up = || answers(&self.bed.snapshotter_socket());
-            let service = Service::start(command, &self.bed.store.join("snapshotter.log"), is_up)?;
+            let service = Service::start(command, &self.log(), is_up)?;
             *self.running.borrow_mut() = Some(service);
         }
         self.bed.start(self.snapshotter.name(), registry)
@@ -175,8 +179,15 @@ impl System for Containerd {
         }
     }
 
-    fn mounts_layers(&self) -> bool {
-        matches!(self.snapshotter, Snapshotter::Own) || has_mounts_below(&self.store())
+    fn check_mounts(&self) -> Result<()> {
+        if matches!(self.snapshotter, Snapshotter::Own) || has_mounts_below(&self.store()) {
+            return Ok(());
+        }
+        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        bail!(
+            "the image was downloaded and unpacked, not mounted; its snapshotter's last warning: {}",
+            last_warning(&log)
+        )
     }
 
     fn needs_pack(&self) -> bool {
@@ -190,9 +201,26 @@ impl System for Containerd {
     }
 }
 
+/// The last line of a log that is a warning or worse.
+fn last_warning(log: &str) -> &str {
+    let is_warning = |line: &&str| ["warn", "error"].iter().any(|level| line.to_lowercase().contains(level));
+    log.lines().rev().find(is_warning).unwrap_or("none")
+}
+
 impl Drop for Containerd {
     fn drop(&mut self) {
         // The error was told by whoever ended it before.
         let _told = self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_warning_is_told_from_what_came_after_it() {
+        assert_eq!(last_warning("level=warning no index\nWARN no layer\ninfo: done"), "WARN no layer");
+        assert_eq!(last_warning("level=info done"), "none");
     }
 }
