@@ -46,9 +46,9 @@ pub(crate) struct Args {
     /// The systems: podman (pull and run), tarpon-streamed (no index), tarpon-index, tarpon-index-fuse, tarpon-pack,
     /// tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
     /// stargz-store), containerd (pull and run; needs ctr, runc and curl), containerd-tarpon (tarpon's snapshotter),
-    /// containerd-tarpon-pack, containerd-soci (needs soci and soci-snapshotter-grpc) [default: podman, tarpon-index, tarpon-pack,
-    /// tarpon-warm, podman-tarpon-pack, and where they are installed podman-stargz, containerd, containerd-tarpon-pack and
-    /// containerd-soci]
+    /// containerd-tarpon-pack, containerd-stargz (needs containerd-stargz-grpc), containerd-soci (needs soci and
+    /// soci-snapshotter-grpc) [default: podman, tarpon-index, tarpon-pack, tarpon-warm, podman-tarpon-pack, and where they are
+    /// installed podman-stargz, containerd, containerd-tarpon-pack, containerd-stargz and containerd-soci]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     system: Vec<String>,
     /// Runs of each workload on each system and link

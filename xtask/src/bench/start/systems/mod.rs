@@ -98,7 +98,7 @@ pub(super) struct Counters {
 }
 
 /// All systems, in the order in which they run.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "podman",
     "tarpon-streamed",
     "tarpon-index",
@@ -112,6 +112,7 @@ const NAMES: [&str; 14] = [
     "containerd",
     "containerd-tarpon",
     "containerd-tarpon-pack",
+    "containerd-stargz",
     "containerd-soci",
 ];
 
@@ -145,6 +146,7 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
         "containerd-tarpon-pack" => {
             Box::new(Containerd::new(name, Snapshotter::Tarpon { program: tarpon, pack: true })?)
         }
+        "containerd-stargz" => Box::new(Containerd::new(name, Snapshotter::stargz()?)?),
         "containerd-soci" => Box::new(Containerd::new(name, Snapshotter::soci()?)?),
         _ => Box::new(cold),
     })
@@ -158,6 +160,7 @@ pub(super) fn usual() -> Vec<String> {
     }
     if containerd::is_installed() {
         names.extend(["containerd", "containerd-tarpon-pack"]);
+        names.extend(process::find(containerd::STARGZ).map(|_| "containerd-stargz"));
         names.extend(soci::is_installed().then_some("containerd-soci"));
     }
     names.into_iter().map(str::to_owned).collect()

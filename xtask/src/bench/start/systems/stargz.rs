@@ -15,6 +15,14 @@ use crate::process;
 
 pub(super) const PROGRAM: &str = "stargz-store";
 
+/// The configuration of stargz-store, and of the snapshotter, for a registry that has no certificate.
+pub(super) fn plain_http(registry: &str) -> String {
+    format!("[[resolver.host.\"{registry}\".mirrors]]\nhost = \"{registry}\"\ninsecure = true\n")
+}
+
+/// What images have to be.
+pub(super) const FORMAT: &str = "estargz";
+
 /// stargz-store runs before the clock does, as it would on a host.
 pub(super) struct Stargz {
     name: &'static str,
@@ -52,7 +60,7 @@ impl System for Stargz {
     }
 
     fn format(&self) -> Option<&'static str> {
-        Some("estargz")
+        Some(FORMAT)
     }
 
     fn wipe(&self) -> Result<()> {
@@ -64,8 +72,7 @@ impl System for Stargz {
     fn prepare(&self, _workload: &Workload, registry: &str) -> Result<()> {
         fs::create_dir_all(self.mount())?;
         let config = self.store.join("config.toml");
-        let mirror = format!("[[resolver.host.\"{registry}\".mirrors]]\nhost = \"{registry}\"\ninsecure = true\n");
-        fs::write(&config, mirror)?;
+        fs::write(&config, plain_http(registry))?;
         let mut command = Command::new(&self.program);
         command.arg("--config").arg(&config).arg("--root").arg(self.store.join("root")).arg(self.mount());
         let service = Service::start(command, &self.store.join("log"), || self.is_mounted())?;

@@ -10,7 +10,6 @@ use anyhow::{Context, Result};
 
 use super::super::service::{Service, unmount_below};
 use super::super::{CONTAINER, quietly, remove, store};
-use crate::process;
 
 /// What it needs, the container's own runtime included.
 pub(super) const PROGRAMS: [&str; 5] = ["containerd", "ctr", "containerd-shim-runc-v2", "runc", "curl"];
@@ -29,8 +28,7 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) fn new(name: &str) -> Result<Self> {
-        let find = |program| process::find(program).with_context(|| format!("{program} is not installed"));
-        let programs = PROGRAMS.into_iter().map(find).collect::<Result<_>>()?;
+        let programs = PROGRAMS.into_iter().map(super::found).collect::<Result<_>>()?;
         Ok(Self {
             programs,
             store: store(name),

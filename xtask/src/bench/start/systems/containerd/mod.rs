@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::service::{Service, has_mounts_below};
-use super::{Server, System, Workload, quietly, tarpon, wait_for_end};
+use super::{Server, System, Workload, quietly, stargz, tarpon, wait_for_end};
 use crate::process;
 use bed::{Bed, OWN, answers};
 
@@ -17,18 +17,19 @@ mod bed;
 mod forward;
 pub(in crate::bench::start) mod soci;
 
+/// The snapshotter of eStargz images.
+pub(super) const STARGZ: &str = "containerd-stargz-grpc";
+
 /// Who makes the root file systems.
 pub(super) enum Snapshotter {
     /// Containerd itself, of layers that it downloads and unpacks.
     Own,
     /// `tarpon snapshotter`, perhaps with the boot pack of the workload.
-    Tarpon {
-        program: PathBuf,
-        pack: bool,
-    },
-    Soci {
-        program: PathBuf,
-    },
+    Tarpon { program: PathBuf, pack: bool },
+    /// containerd-stargz-grpc.
+    Stargz { program: PathBuf },
+    /// soci-snapshotter-grpc.
+    Soci { program: PathBuf },
 }
 
 pub(super) struct Containerd {
@@ -45,17 +46,24 @@ pub(super) fn is_installed() -> bool {
     bed::PROGRAMS.into_iter().all(|program| process::find(program).is_some())
 }
 
+fn found(program: &str) -> Result<PathBuf> {
+    process::find(program).with_context(|| format!("{program} is not installed"))
+}
+
 impl Snapshotter {
+    pub(super) fn stargz() -> Result<Self> {
+        Ok(Self::Stargz { program: found(STARGZ)? })
+    }
+
     pub(super) fn soci() -> Result<Self> {
-        let program =
-            process::find(soci::SNAPSHOTTER).with_context(|| format!("{} is not installed", soci::SNAPSHOTTER))?;
-        Ok(Self::Soci { program })
+        Ok(Self::Soci { program: found(soci::SNAPSHOTTER)? })
     }
 
     fn name(&self) -> &'static str {
         match self {
             Self::Own => OWN,
             Self::Tarpon { .. } => "tarpon",
+            Self::Stargz { .. } => "stargz",
             Self::Soci { .. } => "soci",
         }
     }
@@ -63,7 +71,7 @@ impl Snapshotter {
     fn program(&self) -> Option<&Path> {
         match self {
             Self::Own => None,
-            Self::Tarpon { program, .. } | Self::Soci { program } => Some(program),
+            Self::Tarpon { program, .. } | Self::Stargz { program } | Self::Soci { program } => Some(program),
         }
     }
 }
@@ -96,23 +104,29 @@ impl Containerd {
 
     /// The command of the snapshotter, if it is a process of its own.
     fn service(&self, workload: &Workload, registry: &str) -> Result<Option<Command>> {
-        let socket = self.bed.snapshotter_socket();
         Ok(match &self.snapshotter {
             Snapshotter::Own => None,
             Snapshotter::Tarpon { program, pack } => {
                 let mut command = tarpon::on(program, &self.store());
-                command.args(["snapshotter", "--tls-verify=false", "--address"]).arg(socket);
+                command.args(["snapshotter", "--tls-verify=false", "--address"]).arg(self.bed.snapshotter_socket());
                 command.args(tarpon::chosen(true, pack.then_some(workload.id.as_str())));
                 Some(command)
             }
+            Snapshotter::Stargz { program } => Some(self.configured(program, &stargz::plain_http(registry))?),
             Snapshotter::Soci { program } => {
-                let config = self.bed.store.join("soci.toml");
-                fs::write(&config, soci::config(&self.bed.socket(), registry))?;
-                let mut command = Command::new(program);
-                command.arg("--config").arg(config).arg("--address").arg(socket).arg("--root").arg(self.store());
-                Some(command)
+                Some(self.configured(program, &soci::config(&self.bed.socket(), registry))?)
             }
         })
+    }
+
+    /// The command of a snapshotter that has a file for its configuration.
+    fn configured(&self, program: &Path, config: &str) -> Result<Command> {
+        let file = self.bed.store.join("snapshotter.toml");
+        fs::write(&file, config)?;
+        let mut command = Command::new(program);
+        command.arg("--config").arg(file).arg("--root").arg(self.store());
+        command.arg("--address").arg(self.bed.snapshotter_socket());
+        Ok(command)
     }
 
     /// What tarpon mounted stays when its snapshotter ends.
@@ -139,7 +153,11 @@ impl System for Containerd {
     }
 
     fn format(&self) -> Option<&'static str> {
-        matches!(self.snapshotter, Snapshotter::Soci { .. }).then_some(soci::TAG)
+        match self.snapshotter {
+            Snapshotter::Own | Snapshotter::Tarpon { .. } => None,
+            Snapshotter::Stargz { .. } => Some(stargz::FORMAT),
+            Snapshotter::Soci { .. } => Some(soci::TAG),
+        }
     }
 
     fn wipe(&self) -> Result<()> {
@@ -173,7 +191,7 @@ impl System for Containerd {
         match &self.snapshotter {
             Snapshotter::Own => None,
             Snapshotter::Tarpon { program, .. } => tarpon::server(program, &self.store()),
-            Snapshotter::Soci { .. } => {
+            Snapshotter::Stargz { .. } | Snapshotter::Soci { .. } => {
                 self.running.borrow().as_ref().map(|running| Server { pid: running.pid(), counters: None })
             }
         }
