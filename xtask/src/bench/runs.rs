@@ -1,4 +1,5 @@
-//! The file of a benchmark: JSON lines. The first tells of the machine and the command, each other of one run, or of a link.
+//! The file of a benchmark: JSON lines. The first tells of the machine and the command, each other of one run, or of a link. Where
+//! another command added to it, its lines follow one that tells of that.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,12 +17,14 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// A new file, which begins with the machine.
-    pub(super) fn create(path: &Path, programs: &[&Path]) -> Result<Self> {
+    /// What follows is this command's, on this machine: in a new file, or behind what an earlier command left in it.
+    pub(super) fn begin(path: &Path, programs: &[&Path], adds: bool) -> Result<Self> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        let mut log = Self { path: path.to_owned(), file: File::create(path).with_context(|| failed(path))? };
+        let mut options = File::options();
+        options.create(true).write(true).append(adds).truncate(!adds);
+        let mut log = Self { path: path.to_owned(), file: options.open(path).with_context(|| failed(path))? };
         log.add(&json!({"command": command(), "date": today(), "machine": machine::description(programs)}))?;
         Ok(log)
     }
@@ -55,7 +58,8 @@ fn today() -> String {
 
 /// The lines of such a file.
 pub(super) struct Runs {
-    pub(super) header: Value,
+    /// Of each command that wrote into the file.
+    pub(super) headers: Vec<Value>,
     pub(super) lines: Vec<Value>,
 }
 
@@ -67,10 +71,14 @@ impl Runs {
 
     pub(super) fn parse(text: &str) -> Result<Self> {
         let line = |line: &str| serde_json::from_str(line).with_context(|| format!("not a line of it: {line}"));
-        let mut lines: Vec<Value> = text.lines().map(line).collect::<Result<_>>()?;
-        let is_header = lines.first().is_some_and(|first| first.get("machine").is_some());
-        let header = if is_header { lines.remove(0) } else { Value::Null };
-        Ok(Self { header, lines })
+        let lines: Vec<Value> = text.lines().map(line).collect::<Result<_>>()?;
+        let (headers, lines) = lines.into_iter().partition(|line| line.get("machine").is_some());
+        Ok(Self { headers, lines })
+    }
+
+    /// Of the command that began the file.
+    pub(super) fn header(&self) -> &Value {
+        self.headers.first().unwrap_or(&Value::Null)
     }
 
     /// The lines that have all of these fields, by the values of these, in the order in which they first come.
@@ -123,13 +131,24 @@ mod tests {
                     {\"link\":\"l\",\"system\":\"a\",\"number\":1,\"error\":\"no\"}\n\
                     {\"link\":\"l\",\"system\":\"b\",\"number\":2,\"ready\":1}\n";
         let runs = Runs::parse(text).unwrap();
-        assert!(runs.header.get("machine").is_some());
+        assert!(runs.header().get("machine").is_some());
         let cells = runs.cells(["link", "system"]);
         assert_eq!(cells.iter().map(|(key, _)| key[1].as_str()).collect::<Vec<_>>(), ["b", "a"]);
         assert_eq!(figures(&cells[0].1, "ready"), [2.5, 1.0]);
         assert_eq!(numbered(&cells[0].1, "ready"), [(1, 2.5), (2, 1.0)]);
         assert!(figures(&cells[1].1, "ready").is_empty());
         assert_eq!(runs.values("link"), ["l"]);
+    }
+
+    #[test]
+    fn what_a_second_command_adds_stands_behind_what_the_first_one_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("start.jsonl");
+        for (adds, ready) in [(false, 1), (false, 2), (true, 3)] {
+            Log::begin(&file, &[], adds).unwrap().add(&json!({"ready": ready})).unwrap();
+        }
+        let runs = Runs::read(&file).unwrap();
+        assert_eq!((runs.headers.len(), runs.values("ready")), (2, vec!["2".to_owned(), "3".to_owned()]));
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) struct Page(String);
 impl Page {
     /// Adds what one benchmark found.
     pub(super) fn add(&mut self, name: &str, runs: &Runs, section: &Section) {
-        let mut page = format!("<h2>{}</h2>{}", escaped(section.title), about(name, &runs.header));
+        let mut page = format!("<h2>{}</h2>{}", escaped(section.title), about(name, runs));
         for part in &section.parts {
             page.push_str(&match part {
                 Part::Heading(words) => format!("<h3>{}</h3>", escaped(words)),
@@ -51,12 +51,12 @@ impl Page {
 }
 
 /// The command, the machine and the programs behind the figures.
-fn about(name: &str, header: &Value) -> String {
+fn about(name: &str, runs: &Runs) -> String {
+    let (header, usual) = (runs.header(), format!("cargo xtask bench {name}"));
     let machine = &header["machine"];
-    let mut words = format!(
-        "<p class='about'><code>{}</code>",
-        escaped(&or(header, "command", &format!("cargo xtask bench {name}")))
-    );
+    let command = |header: &Value| format!("<code>{}</code>", escaped(&or(header, "command", &usual)));
+    let commands: Vec<_> = runs.headers.iter().map(command).collect();
+    let mut words = format!("<p class='about'>{}", commands.join(", then "));
     // Writing to a string cannot fail.
     let _ = write!(
         words,

@@ -68,7 +68,7 @@ fn name(system: &str) -> String {
 
 /// When, where and how it was measured.
 fn caption(runs: &Runs, link: &str) -> String {
-    let (header, machine) = (&runs.header, &runs.header["machine"]);
+    let (header, machine) = (runs.header(), &runs.header()["machine"]);
     let most = runs.lines.iter().filter(|line| line["link"] == link).filter_map(|line| line["number"].as_u64()).max();
     let words = [
         Some(format!("medians of {} runs, least to most", most.unwrap_or(0))),

@@ -46,6 +46,9 @@ pub(crate) struct Args {
     /// Every single run, as JSON lines [default: target/bench/scale.jsonl]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Add to what the file has
+    #[arg(long)]
+    add: bool,
     /// Set by this program when it runs behind the link
     #[arg(long, hide = true)]
     behind: Option<String>,
@@ -118,7 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return crowd::behind(&setting, link, &mut Log::append(&file)?);
     }
     packages::ensure(&[tool("runc", "runc"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
-    let mut log = Log::create(&file, &[&setting.tarpon])?;
+    let mut log = Log::begin(&file, &[&setting.tarpon], args.add)?;
     for axis in Axis::value_variants().iter().filter(|axis| args.only.is_empty() || args.only.contains(axis)) {
         println!("== {}", axis.name());
         match axis {

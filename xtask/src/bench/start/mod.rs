@@ -66,6 +66,9 @@ pub(crate) struct Args {
     /// Every single run, as JSON lines [default: target/bench/start.jsonl]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Add to what the file has
+    #[arg(long)]
+    add: bool,
     /// Set by this program when it runs behind the link
     #[arg(long, hide = true)]
     behind: Option<String>,
@@ -93,7 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let programs: Vec<_> = systems.iter().flat_map(|system| system.programs()).collect();
     let file = args.json.clone().unwrap_or_else(|| machine::folder().join("start.jsonl"));
-    Log::create(&file, &programs)?;
+    Log::begin(&file, &programs, args.add)?;
     for link in links(args) {
         behind::run(&link, &again(args, &link, &tarpon, &file))?;
     }

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         trees::tarpon("tarpon-fuse", &tarpon, &image, "fuse")?,
     ];
     let file = args.json.clone().unwrap_or_else(|| machine::folder().join("steady.jsonl"));
-    let mut log = Log::create(&file, &[&tarpon])?;
+    let mut log = Log::begin(&file, &[&tarpon], false)?;
     for number in 1..=if args.quick { 1 } else { args.runs } {
         for probe in &chosen {
             for tree in &trees {
