@@ -2,12 +2,13 @@
 
 /// Series that are known have their colour in every picture: what pulls everything is grey, tarpon is blue to green, others are
 /// yellow to red.
-const KNOWN: [(&str, &str); 20] = [
+const KNOWN: [(&str, &str); 21] = [
     ("podman", "#8c959f"),
     ("containerd", "#b5a694"),
     ("tarpon-streamed", "#9fb3d9"),
     ("tarpon-index", "#56b4e9"),
     ("tarpon-index-fuse", "#7f9ce0"),
+    ("tarpon-estargz", "#2aa5b8"),
     ("tarpon-pack", "#1f6fc8"),
     ("tarpon-pack-fuse", "#5560c9"),
     ("tarpon-warm", "#a8cf8e"),

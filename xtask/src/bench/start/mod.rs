@@ -43,8 +43,8 @@ pub(crate) struct Args {
     /// A file of workloads with the columns of fixtures/corpus/workloads.tsv, which is used else
     #[arg(long, value_name = "FILE")]
     workloads: Option<PathBuf>,
-    /// The systems: podman (pull and run), tarpon-streamed (no index), tarpon-index, tarpon-index-fuse, tarpon-pack,
-    /// tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
+    /// The systems: podman (pull and run), tarpon-streamed (no index), tarpon-index, tarpon-index-fuse, tarpon-estargz
+    /// (the image as eStargz), tarpon-pack, tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
     /// stargz-store), containerd (pull and run; needs ctr, runc and curl), containerd-tarpon (tarpon's snapshotter),
     /// containerd-tarpon-pack, containerd-stargz (needs containerd-stargz-grpc), containerd-soci (needs soci and
     /// soci-snapshotter-grpc) [default: podman, tarpon-index, tarpon-pack, tarpon-warm, podman-tarpon-pack, and where they are

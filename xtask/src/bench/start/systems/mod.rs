@@ -98,11 +98,12 @@ pub(super) struct Counters {
 }
 
 /// All systems, in the order in which they run.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "podman",
     "tarpon-streamed",
     "tarpon-index",
     "tarpon-index-fuse",
+    "tarpon-estargz",
     "tarpon-pack",
     "tarpon-pack-fuse",
     "tarpon-warm",
@@ -130,11 +131,13 @@ pub(super) fn find(wanted: &[String], tarpon: &Path) -> Result<Systems> {
 
 fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
     let tarpon = tarpon.to_owned();
-    let cold = Tarpon { name, program: tarpon.clone(), index: true, pack: false, warm_of: None, mode: "auto" };
+    let program = tarpon.clone();
+    let cold = Tarpon { name, program, format: None, index: true, pack: false, warm_of: None, mode: "auto" };
     Ok(match name {
         "podman" => Box::new(Eager { podman: Podman::new(store(name), String::new())? }),
         "tarpon-streamed" => Box::new(Tarpon { index: false, ..cold }),
         "tarpon-index-fuse" => Box::new(Tarpon { mode: "fuse", ..cold }),
+        "tarpon-estargz" => Box::new(Tarpon { format: Some(stargz::FORMAT), index: false, ..cold }),
         "tarpon-pack" => Box::new(Tarpon { pack: true, ..cold }),
         "tarpon-pack-fuse" => Box::new(Tarpon { pack: true, mode: "fuse", ..cold }),
         "tarpon-warm" => Box::new(Tarpon { pack: true, warm_of: Some("tarpon-pack"), ..cold }),

@@ -12,6 +12,8 @@ use super::{CONTAINER, Counters, Server, System, Workload, quietly, remove, stor
 pub(super) struct Tarpon {
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
+    /// The format that the image has to have, unless any will do.
+    pub(super) format: Option<&'static str>,
     /// With the index that lies beside the image.
     pub(super) index: bool,
     /// With the boot pack of the workload.
@@ -60,6 +62,10 @@ impl System for Tarpon {
 
     fn programs(&self) -> Vec<&Path> {
         vec![&self.program]
+    }
+
+    fn format(&self) -> Option<&'static str> {
+        self.format
     }
 
     fn begins_with(&self) -> Option<&'static str> {
