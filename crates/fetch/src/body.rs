@@ -30,19 +30,17 @@ pub(crate) struct Body {
     attempt: Option<Attempt>,
     /// How long the head of the answer took, until its first byte is here too.
     head: Option<Duration>,
-    lane: Lane,
     /// Whether it says something about the link: a boot pack may have come already.
     measures: bool,
     _gauge: InFlight,
 }
 
 impl Body {
-    /// Asks the image's source, for a request in this lane. What comes of it counts for `attempt`, and for nobody if there is none.
+    /// Asks the image's source. What comes of it counts for `attempt`, and for nobody if there is none.
     pub(crate) async fn open(
         image: &Arc<Image>,
         blob: Blob,
         range: Range<u64>,
-        lane: Lane,
         stall_limit: Duration,
         mut attempt: Option<Attempt>,
     ) -> Result<Self, PieceError> {
@@ -55,18 +53,18 @@ impl Body {
         let stream = answer.and_then(|answer| Ok(answer?)).inspect_err(|error| failed(&mut attempt, error))?;
         let (image, head) = (image.clone(), Some(began.elapsed()));
         let (pending, last, measures) = (Bytes::new(), None, attempt.is_some());
-        Ok(Self { stream, image, at, pending, last, stall_limit, attempt, head, lane, measures, _gauge: gauge })
+        Ok(Self { stream, image, at, pending, last, stall_limit, attempt, head, measures, _gauge: gauge })
     }
 
     /// The bytes of a range that starts where the last one ended, or [`SHARED_BYTES`] before that, or behind it; what lies between is
-    /// dropped.
-    pub(crate) async fn take(&mut self, range: Range<u64>) -> Result<Bytes, PieceError> {
-        self.skip_to(range.start).await?;
+    /// dropped. They count as fetched for `lane`.
+    pub(crate) async fn take(&mut self, range: Range<u64>, lane: Lane) -> Result<Bytes, PieceError> {
+        self.skip_to(range.start, lane).await?;
         let wanted = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         let mut whole = match self.last.filter(|_| self.at - range.start == SHARED_BYTES) {
             Some(shared) => BytesMut::from(&[shared][..]),
             None => {
-                let first = self.next(wanted).await?;
+                let first = self.next(wanted, lane).await?;
                 if first.len() == wanted {
                     return Ok(first);
                 }
@@ -74,33 +72,33 @@ impl Body {
             }
         };
         while whole.len() < wanted {
-            let part = self.next(wanted - whole.len()).await?;
+            let part = self.next(wanted - whole.len(), lane).await?;
             whole.extend_from_slice(&part);
         }
         Ok(whole.freeze())
     }
 
-    async fn skip_to(&mut self, offset: u64) -> Result<(), PieceError> {
+    async fn skip_to(&mut self, offset: u64, lane: Lane) -> Result<(), PieceError> {
         while self.at < offset {
-            self.next(usize::try_from(offset - self.at).unwrap_or(usize::MAX)).await?;
+            self.next(usize::try_from(offset - self.at).unwrap_or(usize::MAX), lane).await?;
         }
         Ok(())
     }
 
-    /// The next bytes, at least one and at most `limit`.
-    pub(crate) async fn next(&mut self, limit: usize) -> Result<Bytes, PieceError> {
+    /// The next bytes, at least one and at most `limit`, fetched for `lane`.
+    pub(crate) async fn next(&mut self, limit: usize, lane: Lane) -> Result<Bytes, PieceError> {
         loop {
             if !self.pending.is_empty() {
                 let bytes = self.pending.split_to(limit.min(self.pending.len()));
                 self.at += bytes.len() as u64;
                 self.last = bytes.last().copied();
+                self.image.tally.fetched_for(lane, bytes.len());
                 return Ok(bytes);
             }
             self.pending = self.next_part().await.inspect_err(|error| failed(&mut self.attempt, error))?;
             if let Some(attempt) = &mut self.attempt {
                 attempt.progressed();
             }
-            self.image.tally.fetched_for(self.lane, self.pending.len());
         }
     }
 

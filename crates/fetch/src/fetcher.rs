@@ -24,6 +24,7 @@ use crate::image::Image;
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
 use crate::local::LocalObject;
+use crate::neighbours::Allowance;
 use crate::pack::{BootIndex, Pack};
 use crate::stats::{Stats, Tally};
 use crate::{BlobSource, ObjectStore};
@@ -65,6 +66,7 @@ impl Fetcher {
             governor: Governor::default(),
             journal: Journal::default(),
             early,
+            allowance: Allowance::default(),
             pack: OnceLock::new(),
         });
         self.host.flights.forget_failures();

@@ -35,6 +35,8 @@ pub(crate) enum Outcome {
 /// A piece on its way.
 pub(crate) struct Flight {
     pub(crate) piece: Piece,
+    /// Who it is brought for: in a reader's request, its neighbours come as read-ahead.
+    pub(crate) lane: Lane,
     request: Arc<Request>,
     outcome: watch::Sender<Option<Result<Outcome, PieceError>>>,
 }
@@ -52,7 +54,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A request for `run`, whose task is not running yet. Only one that readers made ends with the last of them.
+    /// A request for `run`, and whatever comes along, whose task is not running yet. Only one that readers made ends with the last of them.
     pub(crate) fn new(run: &[Piece], priority: Priority, lane: Lane) -> Arc<Self> {
         Arc::new(Self {
             lane,
@@ -75,12 +77,14 @@ impl Request {
     }
 }
 
+type Flying = HashMap<PieceKey, Arc<Flight>>;
+
 /// A remembered failure and until when it counts.
 type Memo = (Instant, PieceError);
 
 /// All pieces on their way, and the failures that are remembered.
 pub(crate) struct Flights {
-    flying: Mutex<HashMap<PieceKey, Arc<Flight>>>,
+    flying: Mutex<Flying>,
     failures: Mutex<Lru<PieceKey, Memo>>,
     memo: std::time::Duration,
 }
@@ -90,14 +94,15 @@ impl Flights {
         Self { flying: Mutex::default(), failures: Mutex::new(Lru::new(MEMO_ENTRIES)), memo: config.failure_memo }
     }
 
-    /// Joins the flights of those pieces that have one, hands the others to `plan`, which makes requests of them, and
-    /// returns a ticket for each piece. A piece that was on its way when the reader looked for it may have landed since: the
+    /// Joins the flights of those pieces that have one, hands the others to `plan`, which makes requests of them and of the neighbours up
+    /// to the first that is on its way, and returns a ticket for each piece. A piece that was on its way when the reader looked for it may have landed since: the
     /// caller looks once more, settles what is here ([`Flights::is_here`]) and starts the requests. Both would
     /// hold up everybody else if it was done here, under the lock.
     pub(crate) fn join_or_plan(
         self: &Arc<Self>,
         pieces: Vec<Piece>,
-        plan: impl FnOnce(Vec<Piece>) -> Vec<Boarded>,
+        mut neighbours: Vec<Piece>,
+        plan: impl FnOnce(Vec<Piece>, Vec<Piece>) -> Vec<Boarded>,
     ) -> (Vec<Ticket>, Vec<Boarded>) {
         let mut tickets = Vec::with_capacity(pieces.len());
         let mut missing = Vec::new();
@@ -112,10 +117,14 @@ impl Flights {
                 missing.push(piece);
             }
         }
-        let planned = if missing.is_empty() { Vec::new() } else { plan(missing) };
+        let idle = neighbours.iter().take_while(|piece| self.is_idle(&flying, piece)).count();
+        neighbours.truncate(idle);
+        let planned = if missing.is_empty() { Vec::new() } else { plan(missing, neighbours) };
         for flight in planned.iter().flat_map(|boarded| &boarded.flights) {
             flying.insert(flight.piece.key, flight.clone());
-            tickets.push(Ticket::board(self, flight, Boards::First));
+            if !flight.is_neighbour() {
+                tickets.push(Ticket::board(self, flight, Boards::First));
+            }
         }
         (tickets, planned)
     }
@@ -127,8 +136,7 @@ impl Flights {
         plan: impl FnOnce(Vec<Piece>) -> Vec<Boarded>,
     ) -> Vec<Boarded> {
         let mut flying = self.flying.lock();
-        let idle = |piece: &Piece| !flying.contains_key(&piece.key) && self.remembered(&piece.key).is_none();
-        let missing: Vec<Piece> = pieces.into_iter().filter(idle).collect();
+        let missing: Vec<Piece> = pieces.into_iter().filter(|piece| self.is_idle(&flying, piece)).collect();
         let planned = if missing.is_empty() { Vec::new() } else { plan(missing) };
         for flight in planned.iter().flat_map(|boarded| &boarded.flights) {
             flying.insert(flight.piece.key, flight.clone());
@@ -177,6 +185,11 @@ impl Flights {
         self.failures.lock().insert(key, (Instant::now() + self.memo, error), 1);
     }
 
+    /// Whether nobody brings the piece, and nobody failed to just now.
+    fn is_idle(&self, flying: &Flying, piece: &Piece) -> bool {
+        !flying.contains_key(&piece.key) && self.remembered(&piece.key).is_none()
+    }
+
     fn remembered(&self, key: &PieceKey) -> Option<PieceError> {
         let mut failures = self.failures.lock();
         let (until, error) = failures.get(key)?;
@@ -197,7 +210,8 @@ impl Flights {
         self.flying.lock().len()
     }
 
-    /// A waiter has gone. The last one ends the request, and nobody can join it from this moment on.
+    /// A waiter has gone. The last one ends the request, and nobody can join it from this moment on; once all that it was made for is here,
+    /// what comes along may come.
     fn leave(&self, flight: &Flight) {
         let mut flying = self.flying.lock();
         let request = &flight.request;
@@ -223,13 +237,13 @@ impl Flights {
 }
 
 impl Flight {
-    pub(crate) fn new(piece: Piece, request: &Arc<Request>) -> Arc<Self> {
-        Arc::new(Self { piece, request: request.clone(), outcome: watch::Sender::new(None) })
+    pub(crate) fn new(piece: Piece, lane: Lane, request: &Arc<Request>) -> Arc<Self> {
+        Arc::new(Self { piece, lane, request: request.clone(), outcome: watch::Sender::new(None) })
     }
 
-    /// What it was asked for.
-    pub(crate) fn lane(&self) -> Lane {
-        self.request.lane
+    /// Whether it comes along in a request that was made for others.
+    pub(crate) fn is_neighbour(&self) -> bool {
+        self.lane != self.request.lane
     }
 
     /// Whether everybody who waits has the answer.
@@ -265,7 +279,7 @@ enum Boards {
 impl Claim {
     fn waited_for(&self) -> WaitedFor {
         let piece = &self.flight.piece;
-        match (self.boards, self.flight.lane()) {
+        match (self.boards, self.flight.lane) {
             _ if piece.is_of_a_pack() => WaitedFor::Pack,
             _ if piece.needs_stream() => WaitedFor::WholeLayer,
             (Boards::First, _) => WaitedFor::OwnRequest,

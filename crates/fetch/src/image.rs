@@ -21,6 +21,7 @@ use crate::early::Ledger;
 use crate::governor::Governor;
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
+use crate::neighbours::Allowance;
 use crate::pack::Pack;
 use crate::stats::Tally;
 
@@ -41,6 +42,8 @@ pub(crate) struct Image {
     pub(crate) governor: Governor,
     pub(crate) journal: Journal,
     pub(crate) early: Ledger,
+    /// What may be brought beside readers' own pieces.
+    pub(crate) allowance: Allowance,
     /// What a recorded start touched, where that is had faster than from the layers.
     pub(crate) pack: OnceLock<Arc<Pack>>,
 }

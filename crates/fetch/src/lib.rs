@@ -27,6 +27,7 @@ mod keep;
 mod lanes;
 mod local;
 mod lru;
+mod neighbours;
 mod object;
 mod object_store;
 mod pack;

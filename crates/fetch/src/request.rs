@@ -39,12 +39,24 @@ impl Host {
     /// Makes requests of pieces; their tasks do not run yet.
     pub(crate) fn plan_requests(self: &Arc<Self>, pieces: Vec<Piece>, lane: Lane) -> Vec<Boarded> {
         let runs = plan::runs(pieces, &self.config);
-        runs.into_iter().map(|run| self.board(run, lane)).collect()
+        runs.into_iter().map(|run| self.board(run, Vec::new(), lane)).collect()
     }
 
-    fn board(self: &Arc<Self>, run: Vec<Piece>, lane: Lane) -> Boarded {
+    /// As [`Host::plan_requests`] for pieces that a reader waits for; the neighbours come behind the last of them.
+    pub(crate) fn plan_demand(self: &Arc<Self>, pieces: Vec<Piece>, neighbours: Vec<Piece>) -> Vec<Boarded> {
+        let mut runs = plan::runs(pieces, &self.config);
+        let last = runs.pop().map(|run| {
+            let paid = run.last().map(|piece| piece.image.allowance.spend(piece.range().end, neighbours));
+            self.board(run, paid.unwrap_or_default(), Lane::Demand)
+        });
+        runs.into_iter().map(|run| self.board(run, Vec::new(), Lane::Demand)).chain(last).collect()
+    }
+
+    fn board(self: &Arc<Self>, run: Vec<Piece>, neighbours: Vec<Piece>, lane: Lane) -> Boarded {
         let request = Request::new(&run, Priority::new(&self.lanes, lane), lane);
-        let flights = run.into_iter().map(|piece| Flight::new(piece, &request)).collect();
+        let run = run.into_iter().map(|piece| Flight::new(piece, lane, &request));
+        let neighbours = neighbours.into_iter().map(|piece| Flight::new(piece, Lane::Ahead, &request));
+        let flights = run.chain(neighbours).collect();
         Boarded { flights, registry: self.flights.clone(), request }
     }
 
@@ -108,8 +120,9 @@ impl Host {
     }
 
     pub(crate) fn give_up(&self, flight: &Arc<Flight>, error: PieceError) {
-        if self.pack_is_to_blame(&flight.piece, &error) {
-            return self.flights.fail(flight, PieceError::Cancelled); // the next round asks the layer
+        // The next round asks the layer; or asks for what came along, which may have suffered for what it came with.
+        if self.pack_is_to_blame(&flight.piece, &error) || flight.is_neighbour() {
+            return self.flights.fail(flight, PieceError::Cancelled);
         }
         if !matches!(error, PieceError::Cancelled) {
             tracing::warn!(image = %flight.piece.image.name, %error, "a piece cannot be had");
@@ -155,9 +168,7 @@ impl Host {
         let (Some(first), Some(last)) = (flights.first(), flights.last()) else { return left };
         let range = first.piece.range().start..last.piece.range().end;
         let body = match self.terms(image, &first.piece) {
-            Ok((stall_limit, attempt)) => {
-                Body::open(image, first.piece.blob, range, request.lane, stall_limit, attempt).await
-            }
+            Ok((stall_limit, attempt)) => Body::open(image, first.piece.blob, range, stall_limit, attempt).await,
             Err(error) => Err(error),
         };
         let mut body = match body {
@@ -167,7 +178,7 @@ impl Host {
         let mut decoding = FuturesUnordered::new();
         for (index, flight) in flights.iter().enumerate() {
             let turn = self.lanes.give_way(request.lane, &request.priority).await;
-            let bytes = match body.take(flight.piece.range()).await {
+            let bytes = match body.take(flight.piece.range(), flight.lane).await {
                 Ok(bytes) => bytes,
                 Err(error) => {
                     left.unread = flights[index..].to_vec();
@@ -177,7 +188,10 @@ impl Host {
             };
             drop(turn);
             if !flight.piece.is_of_a_pack() {
-                flight.piece.image.governor.brought(request.lane, bytes.len());
+                flight.piece.image.governor.brought(flight.lane, bytes.len());
+            }
+            if flight.lane == Lane::Demand {
+                flight.piece.image.allowance.earn(bytes.len());
             }
             let last_chance = suspects.contains(&flight.piece.key);
             decoding.push(self.clone().settle(flight.clone(), bytes, last_chance));
@@ -258,7 +272,7 @@ impl Host {
     fn deliver(&self, flight: &Flight, chunks: Arc<[Decoded]>) {
         for (chunk, decoded) in flight.piece.chunks.iter().zip(&*chunks) {
             if matches!(decoded, Decoded::Bytes(_)) {
-                flight.piece.image.brought(flight.lane(), chunk);
+                flight.piece.image.brought(flight.lane, chunk);
             }
         }
         self.flights.deliver(flight, Outcome::Chunks(chunks));

@@ -110,6 +110,11 @@ impl Governor {
         }
     }
 
+    /// Whether something else brings what readers will want.
+    pub(crate) fn is_held(&self) -> bool {
+        self.state.lock().held > 0
+    }
+
     /// Whether the rest of the image is being brought.
     pub(crate) fn is_working(&self) -> bool {
         self.state.lock().working

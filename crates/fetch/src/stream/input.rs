@@ -35,12 +35,12 @@ impl Input {
         lane: Lane,
         stall_limit: Duration,
     ) -> Result<Self, PieceError> {
-        let mut body = Body::open(image, blob, 0..blob.size, lane, stall_limit, Some(Attempt::begin(image)?)).await?;
+        let mut body = Body::open(image, blob, 0..blob.size, stall_limit, Some(Attempt::begin(image)?)).await?;
         let (sender, parts) = mpsc::channel(PARTS);
         runtime.spawn(async move {
             let mut left = blob.size;
             while left > 0 {
-                let part = body.next(PART_BYTES.min(usize::try_from(left).unwrap_or(PART_BYTES))).await;
+                let part = body.next(PART_BYTES.min(usize::try_from(left).unwrap_or(PART_BYTES)), lane).await;
                 left -= part.as_ref().map_or(left, |bytes| bytes.len() as u64);
                 if sender.send(part).await.is_err() {
                     return;

@@ -23,8 +23,23 @@ impl World {
         Self::with(layers, MemoryStore::default(), Config::default())
     }
 
+    /// As [`World::new`], with further blobs beside the layers.
+    pub fn of(layers: &[&PackedLayer], blobs: impl IntoIterator<Item = Bytes>) -> Self {
+        Self::from(layers, blobs, MemoryStore::default(), Config::default())
+    }
+
     pub fn with(layers: &[&PackedLayer], store: MemoryStore, config: Config) -> Self {
-        let source = Arc::new(MemorySource::new(layers.iter().map(|layer| layer.bytes.clone())));
+        Self::from(layers, [], store, config)
+    }
+
+    fn from(
+        layers: &[&PackedLayer],
+        blobs: impl IntoIterator<Item = Bytes>,
+        store: MemoryStore,
+        config: Config,
+    ) -> Self {
+        let blobs = layers.iter().map(|layer| layer.bytes.clone()).chain(blobs);
+        let source = Arc::new(MemorySource::new(blobs));
         let fetcher = Fetcher::new(Arc::new(store.clone()), Handle::current(), config);
         let image = fetcher.add_image(table_of(layers), source.clone(), "test:latest");
         Self { fetcher, store, source, image }

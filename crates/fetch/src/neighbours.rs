@@ -1,0 +1,124 @@
+//! Neighbours: what lies behind a small piece that a reader waits for, and comes along in his request.
+//!
+//! A program that imports modules reads small files one after the other, each with a request of its own; while that makes its round
+//! trip, the link idles. Archives keep the files of a folder together, so what lies behind the piece is likely to be wanted soon,
+//! and as much of it as comes in one round trip costs nobody a wait: the reader is answered as soon as his own piece is here, and the
+//! first byte that he asks for next is not here earlier without it.
+//!
+//! Invariant: of an image, neighbours are at most half as many bytes as readers' own pieces, so a start that uses none of them has
+//! fetched half as much again.
+
+use parking_lot::Mutex;
+use tarpon_layer::{Codec, Place};
+
+use crate::governor::Link;
+use crate::host::Host;
+use crate::image::Image;
+use crate::pieces::piece_in_layer;
+use crate::plan::{self, Piece, PieceChunk};
+
+/// The most that is brought beside one piece: a link of 100 Mbit/s brings it in 80 ms.
+const MOST_BYTES: u64 = 1 << 20;
+/// Encoded bytes of small files in a second that one core inflates, hashes and writes while the program has the other: half of what
+/// indexing a layer of 12,700 files did (35 MB/s). Behind a round trip of 1 ms it is the processor that there is little of.
+const WORK_RATE: u64 = 16 << 20;
+/// Chunks that are looked at beside one piece: each may be a look at the disk.
+const LOOKS: usize = 128;
+
+/// What readers' own pieces allow to be brought beside them.
+#[derive(Default)]
+pub(crate) struct Allowance(Mutex<Account>);
+
+#[derive(Default)]
+struct Account {
+    demanded: u64,
+    given: u64,
+}
+
+impl Allowance {
+    /// A piece came that a reader had asked for.
+    pub(crate) fn earn(&self, bytes: usize) {
+        self.0.lock().demanded += bytes as u64;
+    }
+
+    fn left(&self) -> u64 {
+        let account = self.0.lock();
+        (account.demanded / 2).saturating_sub(account.given)
+    }
+
+    /// The first of these pieces behind `end`, as many as the allowance pays for, with what lies between them.
+    pub(crate) fn spend(&self, mut end: u64, mut pieces: Vec<Piece>) -> Vec<Piece> {
+        let mut account = self.0.lock();
+        let mut left = (account.demanded / 2).saturating_sub(account.given);
+        let all = left;
+        let paid = pieces.iter().take_while(|piece| {
+            let cost = piece.range().end.saturating_sub(end);
+            end = piece.range().end;
+            left.checked_sub(cost).map(|rest| left = rest).is_some()
+        });
+        let paid = paid.count();
+        pieces.truncate(paid);
+        account.given += all - left;
+        pieces
+    }
+}
+
+/// Bytes that the link and the processor manage while a request makes its round trip. None before the link is known.
+fn in_a_round_trip(link: &Link) -> u64 {
+    let rate = u128::from(link.bandwidth().unwrap_or_default().min(WORK_RATE));
+    let bytes = rate * link.round_trip().as_micros() / 1_000_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX).min(MOST_BYTES)
+}
+
+impl Host {
+    /// What to bring behind these pieces, if a reader has to wait for them.
+    pub(crate) fn neighbours(&self, pieces: &[Piece]) -> Vec<Piece> {
+        let [piece] = pieces else { return Vec::new() };
+        let image = &piece.image;
+        if piece.key.length > self.config.whole_object_bytes || piece.needs_stream() || self.knows_better(image) {
+            return Vec::new();
+        }
+        self.behind(piece, in_a_round_trip(&image.governor.link).min(image.allowance.left()))
+    }
+
+    /// Whether something else says what readers will want, or nothing is gained.
+    fn knows_better(&self, image: &Image) -> bool {
+        image.pack.get().is_some_and(|pack| !pack.is_given_up())
+            || image.governor.is_held()
+            || image.governor.is_working()
+            || image.source.is_local()
+            || self.bypass.is_active()
+    }
+
+    /// The small pieces next to each other behind this one that are not here, up to `most` bytes from its end.
+    fn behind(&self, piece: &Piece, most: u64) -> Vec<Piece> {
+        let (image, mut end) = (&piece.image, piece.range().end);
+        let last = end.saturating_add(most);
+        let mut found: Vec<Piece> = Vec::new();
+        for number in image.table.by_place(piece.layer, piece.key.offset + 1..last).take(LOOKS) {
+            let Some((offset, small)) = small_file(image, number) else { break };
+            if offset < end {
+                continue; // it comes with a piece
+            }
+            if !plan::is_next(end, offset, self.config.coalesce_gap) {
+                break;
+            }
+            if self.is_here(image, &small) {
+                continue;
+            }
+            let Some(next) = piece_in_layer(image, number).filter(|next| next.range().end <= last) else { break };
+            end = next.range().end;
+            found.push(next);
+        }
+        found
+    }
+}
+
+/// The chunk and where it lies, if it is a file of its own that can be fetched by range.
+fn small_file(image: &Image, number: u32) -> Option<(u64, PieceChunk)> {
+    let entry = image.table.chunk(number)?;
+    let Place::Blob { codec, offset, .. } = entry.chunk.place else { return None };
+    let (id, object) = image.table.object(entry.object)?;
+    let chunk = PieceChunk::new(id, &object, &entry.chunk);
+    (codec != Codec::Stream && chunk.is_whole_object() && !image.is_distrusted(entry.layer)).then_some((offset, chunk))
+}

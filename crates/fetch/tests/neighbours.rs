@@ -1,0 +1,163 @@
+//! What comes along in the request for a small file, and what that may cost.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{Random, World, noise};
+use tarpon_fetch::{BootPiece, BootWriter};
+use tarpon_oci::Digest;
+use tarpon_testkit::source::{Form, PackedLayer, Packer, Reply, Then};
+use tokio::time::Instant;
+
+const KIB: usize = 1 << 10;
+const SMALL: usize = 4 * KIB;
+const FILES: u64 = 400;
+/// What the link is learnt from, and what allows neighbours.
+const LARGE: usize = 1 << 20;
+const CHUNK: usize = 64 * KIB;
+
+/// A layer of one large file and many small ones.
+struct Tree {
+    layer: PackedLayer,
+    large: Digest,
+    files: Vec<(Digest, Vec<u8>)>,
+}
+
+impl Tree {
+    fn new(form: Form) -> Self {
+        let mut packer = Packer::new(form);
+        let large = packer.object(&noise(FILES, LARGE), CHUNK);
+        let contents = (0..FILES).map(|seed| noise(seed, SMALL));
+        let files = contents.map(|content| (packer.gap(512).object(&content, SMALL), content)).collect();
+        Self { layer: packer.finish(), large, files }
+    }
+
+    async fn world(&self) -> World {
+        self.learnt(World::new(&[&self.layer])).await
+    }
+
+    /// The image behind ten milliseconds and 16 MiB/s, after the large file has been read.
+    async fn learnt(&self, world: World) -> World {
+        world.source.always(reply(Then::Bytes));
+        // Not in order: nothing is read ahead.
+        for chunk in 0..LARGE / CHUNK {
+            let at = chunk * 7 % (LARGE / CHUNK) * CHUNK;
+            world.read(&self.large, at as u64, CHUNK as u64).await.unwrap();
+        }
+        world.quiet().await;
+        world
+    }
+}
+
+fn reply(then: Then) -> Reply {
+    Reply { latency: Duration::from_millis(10), pace: Duration::from_millis(1), part: 16 * KIB, then }
+}
+
+async fn read(world: &World, (object, content): &(Digest, Vec<u8>)) {
+    assert_eq!(world.read(object, 0, content.len() as u64).await.unwrap(), *content);
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_files_that_lie_together_cost_one_round_trip_for_many() {
+    for form in [Form::Raw, Form::Gzip, Form::Zstd] {
+        let tree = Tree::new(form);
+        let world = tree.world().await;
+        let (before, began) = (world.image.stats(), Instant::now());
+        for file in tree.files.iter().take(100) {
+            read(&world, file).await;
+        }
+        let stats = world.image.stats();
+        assert!(stats.requests - before.requests < 20, "{form:?}: {stats:?}");
+        assert!(began.elapsed() < Duration::from_millis(100 * 10 / 3), "{form:?}: {:?}", began.elapsed());
+        assert!(stats.early_ahead.used - before.early_ahead.used > 80 * SMALL as u64, "{form:?}: {stats:?}");
+        world.quiet().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_what_readers_asked_for_at_most_half_as_much_again_comes_along() {
+    let tree = Tree::new(Form::Raw);
+    let world = tree.world().await;
+    let mut random = Random(3);
+    for _ in 0..150 {
+        read(&world, &tree.files[random.index(tree.files.len())]).await;
+    }
+    world.quiet().await;
+    let stats = world.image.stats();
+    assert!(stats.bytes_ahead > 0 && stats.bytes_ahead <= stats.bytes_demand / 2, "{stats:?}");
+    assert_eq!(stats.bytes_fetched, world.asked());
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_the_link_is_known_nothing_comes_along() {
+    let tree = Tree::new(Form::Raw);
+    let world = World::new(&[&tree.layer]);
+    for file in tree.files.iter().take(20) {
+        read(&world, file).await;
+    }
+    assert_eq!(world.asked(), 20 * SMALL as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_is_answered_when_his_own_piece_is_here_and_the_rest_still_comes() {
+    let tree = Tree::new(Form::Raw);
+    let world = tree.world().await;
+    let began = Instant::now();
+    read(&world, &tree.files[200]).await;
+    assert!(began.elapsed() <= Duration::from_millis(12), "{:?}", began.elapsed());
+    assert!(world.fetcher.pieces_in_flight() > 10);
+    world.quiet().await;
+    let requests = world.image.stats().requests;
+    read(&world, &tree.files[210]).await;
+    assert_eq!(world.image.stats().requests, requests);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_who_goes_away_before_his_piece_came_takes_the_neighbours_along() {
+    let tree = Tree::new(Form::Raw);
+    let world = tree.world().await;
+    let gone = tokio::time::timeout(Duration::from_millis(5), read(&world, &tree.files[200])).await;
+    assert!(gone.is_err());
+    world.quiet().await;
+    let before = world.image.stats();
+    read(&world, &tree.files[201]).await;
+    assert!(world.image.stats().requests > before.requests);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_wrong_with_neighbours_is_not_the_readers_failure_and_they_are_asked_for_again() {
+    let tree = Tree::new(Form::Raw);
+    let world = tree.world().await;
+    // The first file comes, what follows does not; nor when it is asked for once more.
+    let cut = || reply(Then::End(SMALL + 600));
+    world.source.script([cut(), cut()]);
+    read(&world, &tree.files[200]).await;
+    world.quiet().await;
+    for file in &tree.files[201..220] {
+        read(&world, file).await;
+    }
+    assert_eq!(world.image.stats().failed_reads, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_comes_along_where_a_boot_pack_knows_what_will_be_read() {
+    let tree = Tree::new(Form::Raw);
+    let (object, content) = &tree.files[399];
+    let mut writer = BootWriter::new(Vec::new()).unwrap();
+    writer.add(BootPiece { object: *object, offset: 0, length: 4096 }, content).unwrap();
+    let (index, pack) = writer.finish("default".into()).unwrap();
+    let world = World::of(&[&tree.layer], [Bytes::from(pack)]);
+    let world = tree.learnt(world).await;
+    assert!(world.image.replay(&index));
+    while world.image.is_replaying() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let before = world.asked();
+    for file in tree.files.iter().skip(200).take(20) {
+        read(&world, file).await;
+    }
+    assert_eq!(world.asked() - before, 20 * SMALL as u64);
+}
