@@ -19,6 +19,16 @@ pub(super) fn folder() -> PathBuf {
     paths::target().join("bench")
 }
 
+/// The file for the runs of a benchmark, unless one was named. One that tries only whether it still works leaves alone what was measured.
+pub(super) fn data(named: Option<&Path>, bench: &str, quick: bool) -> PathBuf {
+    named.map_or_else(|| folder().join(format!("{}.jsonl", kept(bench, quick))), Path::to_owned)
+}
+
+/// The name of something that outlives a run: trying out and measuring have their own.
+pub(super) fn kept(name: &str, quick: bool) -> String {
+    if quick { format!("{name}-quick") } else { name.to_owned() }
+}
+
 /// The program to measure: the one that was named, else a release build, which is made.
 pub(super) fn program(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(named) = named {
@@ -193,6 +203,13 @@ fn version(program: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_tried_out_leaves_alone_what_was_measured() {
+        let name = |quick| data(None, "start", quick).file_name().unwrap().to_str().unwrap().to_owned();
+        assert_eq!([true, false].map(name), ["start-quick.jsonl", "start.jsonl"]);
+        assert_eq!(data(Some(Path::new("/named")), "start", true), Path::new("/named"));
+    }
 
     #[test]
     fn a_process_has_memory_and_descriptors() {

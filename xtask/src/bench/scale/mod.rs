@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// The program to measure [default: the release build, which is made]
     #[arg(long, value_name = "FILE")]
     tarpon: Option<PathBuf>,
-    /// Every single run, as JSON lines [default: target/bench/scale.jsonl]
+    /// Every single run, as JSON lines [default: target/bench/scale.jsonl, or scale-quick.jsonl]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Add to what the file has
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let tarpon = machine::program(args.tarpon.as_deref())?;
     let setting = Setting { args, tarpon, runs: if args.quick { 1 } else { args.runs } };
-    let file = args.json.clone().unwrap_or_else(|| machine::folder().join("scale.jsonl"));
+    let file = machine::data(args.json.as_deref(), "scale", args.quick);
     if let Some(link) = &args.behind {
         return crowd::behind(&setting, link, &mut Log::append(&file)?);
     }

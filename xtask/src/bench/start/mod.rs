@@ -24,6 +24,7 @@ pub(super) mod packs;
 mod systems;
 pub(super) mod table;
 
+use packs::Packs;
 use systems::{System, Systems, soci};
 
 /// The options of `cargo xtask bench start`.
@@ -63,7 +64,7 @@ pub(crate) struct Args {
     /// The program to measure [default: the release build, which is made]
     #[arg(long, value_name = "FILE")]
     tarpon: Option<PathBuf>,
-    /// Every single run, as JSON lines [default: target/bench/start.jsonl]
+    /// Every single run, as JSON lines [default: target/bench/start.jsonl, or start-quick.jsonl]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Add to what the file has
@@ -87,15 +88,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let tarpon = machine::program(args.tarpon.as_deref())?;
     packages::ensure(&[tool("crun", "crun"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
     let (workloads, systems) = chosen(args, &tarpon)?;
+    let packs = Packs { tarpon: &tarpon, registry: &behind::registry(), tag: &args.tag, quick: args.quick };
     if args.quick {
-        packs::forget()?;
+        packs.forget()?;
     }
-    packs::prepare(&workloads, &tarpon, &behind::registry(), &args.tag)?;
+    packs.prepare(&workloads)?;
     if systems.iter().any(|system| system.format() == Some(soci::TAG)) {
         soci::prepare(&workloads, &behind::registry())?;
     }
     let programs: Vec<_> = systems.iter().flat_map(|system| system.programs()).collect();
-    let file = args.json.clone().unwrap_or_else(|| machine::folder().join("start.jsonl"));
+    let file = machine::data(args.json.as_deref(), "start", args.quick);
     Log::begin(&file, &programs, args.add)?;
     for link in links(args) {
         behind::run(&link, &again(args, &link, &tarpon, &file))?;

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// The program to measure [default: the release build, which is made]
     #[arg(long, value_name = "FILE")]
     tarpon: Option<PathBuf>,
-    /// Every single run, as JSON lines [default: target/bench/steady.jsonl]
+    /// Every single run, as JSON lines [default: target/bench/steady.jsonl, or steady-quick.jsonl]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         trees::tarpon("tarpon-native", &tarpon, &image, "native")?,
         trees::tarpon("tarpon-fuse", &tarpon, &image, "fuse")?,
     ];
-    let file = args.json.clone().unwrap_or_else(|| machine::folder().join("steady.jsonl"));
+    let file = machine::data(args.json.as_deref(), "steady", args.quick);
     let mut log = Log::begin(&file, &[&tarpon], false)?;
     for number in 1..=if args.quick { 1 } else { args.runs } {
         for probe in &chosen {
