@@ -31,9 +31,9 @@ pub(super) fn distribution(values: &[f64]) -> Vec<(f64, f64)> {
 }
 
 /// How many times as long the first took as the second, of runs that were neighbours; each pair is the runs of one number.
-pub(super) fn ratios(of: &[(u64, f64)], to: &[(u64, f64)]) -> Vec<f64> {
-    let other = |number: u64| to.iter().find(|(n, _)| *n == number).map(|(_, value)| *value);
-    of.iter().filter_map(|(number, value)| Some(value / other(*number).filter(|v| *v > 0.0)?)).collect()
+pub(super) fn ratios<N: PartialEq>(of: &[(N, f64)], to: &[(N, f64)]) -> Vec<f64> {
+    let other = |number: &N| to.iter().find(|(n, _)| n == number).map(|(_, value)| *value);
+    of.iter().filter_map(|(number, value)| Some(value / other(number).filter(|v| *v > 0.0)?)).collect()
 }
 
 fn sorted(values: &[f64]) -> Vec<f64> {

@@ -7,7 +7,7 @@ use super::{Part, Picture, Section, phases, readme};
 use crate::bench::chart::axis::Unit;
 use crate::bench::chart::bars::{Bar, Bars, Group};
 use crate::bench::chart::lines::{Curve, Lines};
-use crate::bench::runs::{Runs, figures, text};
+use crate::bench::runs::{Runs, command_of, figures, text};
 use crate::bench::start::table::kinds::{competes, is_warm};
 use crate::bench::start::table::{comparison, summary, table};
 use crate::bench::stats::{distribution, median, spread};
@@ -44,11 +44,13 @@ pub(super) fn section(runs: &Runs) -> Section {
     Section { title: "Start: from nothing on this machine to a container that is ready", parts }
 }
 
-/// What the links delivered.
+/// What the links delivered, to each command that used them.
 fn links(runs: &Runs) -> String {
     let measured = runs.lines.iter().filter_map(|line| {
         let (rate, rtt) = (line["bits_per_second"].as_f64()?, line["round_trip"].as_f64()?);
-        Some(format!("{}: {:.1} Mbit/s of payload, {:.1} ms to connect", text(line, "link"), rate / 1e6, rtt * 1e3))
+        let link = text(line, "link");
+        let whose = if runs.headers.len() > 1 { format!(" for command {}", command_of(line)?) } else { String::new() };
+        Some(format!("{link}{whose}: {:.1} Mbit/s of payload, {:.1} ms to connect", rate / 1e6, rtt * 1e3))
     });
     let measured: Vec<_> = measured.collect();
     format!("The links as they were measured before the runs: {}.", measured.join("; "))
@@ -168,6 +170,17 @@ mod tests {
         assert_eq!(link_words("100mbit,10ms"), "100 Mbit/s, 10 ms");
         assert_eq!(link_words("2gbit,1ms"), "2 Gbit/s, 1 ms");
         assert_eq!(link_words("loopback"), "loopback");
+    }
+
+    #[test]
+    fn each_command_has_its_own_links() {
+        let measured = |rate: u32| {
+            format!("{{\"machine\":{{}}}}\n{{\"link\":\"l\",\"bits_per_second\":{rate}e6,\"round_trip\":0.01}}\n")
+        };
+        let one = links(&Runs::parse(&measured(90)).unwrap());
+        assert!(one.contains("runs: l: 90.0 Mbit/s"), "{one}");
+        let two = links(&Runs::parse(&(measured(90) + &measured(80))).unwrap());
+        assert!(two.contains("l for command 1: 90.0 Mbit/s") && two.contains("l for command 2: 80.0 Mbit/s"), "{two}");
     }
 
     #[test]
