@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use xtask::ready::{FIRST_EXEC, Running};
-use xtask::workloads::{self, Workload};
+use xtask::workloads::{self, Ready, Workload};
 
 use super::behind::{self, Here};
 use super::machine::{self, Accounting, Held};
@@ -21,11 +21,12 @@ use crate::packages::{self, tool};
 use crate::process;
 
 pub(super) mod packs;
+mod published;
 mod systems;
 pub(super) mod table;
 
 use packs::Packs;
-use systems::{System, Systems, soci};
+use systems::{Server, System, Systems, soci};
 
 /// The options of `cargo xtask bench start`.
 #[derive(clap::Args)]
@@ -222,14 +223,13 @@ fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_re
     let requests = wire.map(|mut wire| wire.requests()).transpose()?;
     let server = system.server();
     let held = server.as_ref().and_then(|server| Held::by(server.pid));
+    let checked = check(system, workload, server.as_ref());
     let counters = server.and_then(|server| server.counters);
     let mounts = system.check_mounts();
     system.end()?;
     running.wait_for_end()?;
     mounts?;
-    if system.needs_pack() && counters.as_ref().is_some_and(|counters| counters.bytes_trace == 0) {
-        bail!("no boot pack was used: remove target/bench/traces, so that they are recorded and published anew");
-    }
+    checked?;
     let mut line = json!({
         "mounted": times.mounted.map(|mounted| mounted.as_secs_f64()),
         "exec": times.exec.map(|exec| exec.as_secs_f64()),
@@ -247,6 +247,29 @@ fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_re
         line["timeline"] = requests.iter().map(|request: &Request| request.json(began)).collect();
     }
     Ok(line)
+}
+
+/// An error if it was not what the system is for that started the container.
+fn check(system: &dyn System, workload: &Workload, server: Option<&Server>) -> Result<()> {
+    if !system.needs_index() && !system.needs_pack() {
+        return Ok(());
+    }
+    let Some(server) = server else {
+        // With the end of such a workload its mount is gone, and the server with it: what it did cannot be told any more.
+        if matches!(workload.ready, Ready::Exit { .. }) {
+            return Ok(());
+        }
+        bail!(
+            "nobody served the container any more when it was ready, so nobody knows whether its index and boot pack were used"
+        );
+    };
+    if system.needs_index() && server.streamed > 0 {
+        bail!("{} layers were streamed whole: no index was used", server.streamed);
+    }
+    if system.needs_pack() && server.counters.as_ref().is_none_or(|counters| counters.bytes_trace == 0) {
+        bail!("no boot pack was used, although the registry has one");
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -274,6 +297,42 @@ mod tests {
         let there = parsed(&words).unwrap();
         assert_eq!((there.workload, there.system, there.runs, there.tag), (args.workload, args.system, 3, args.tag));
         assert_eq!(there.behind.as_deref(), Some("1gbit,1ms"));
+    }
+
+    /// What the checks say of a run of a system.
+    fn checked(system: &str, ready: Ready, server: Option<Server>) -> Result<()> {
+        let system = systems::find(&[system.to_owned()], Path::new("/bin/true")).unwrap().remove(0);
+        let (id, image, command) = Default::default();
+        let patience = std::time::Duration::ZERO;
+        let workload = Workload { id, image, command, ready, patience, on_host_network: false };
+        check(system.as_ref(), &workload, server.as_ref())
+    }
+
+    fn server(bytes_trace: Option<u64>, streamed: usize) -> Option<Server> {
+        let counters = bytes_trace.map(|bytes_trace| systems::Counters { bytes_trace, stalls: 0, stall_millis: 0 });
+        Some(Server { pid: 1, counters, streamed })
+    }
+
+    #[test]
+    fn a_run_without_the_pack_or_the_index_that_it_is_about_is_none() {
+        let port = || Ready::Port { port: 1, path: None };
+        assert!(checked("tarpon-pack", port(), server(Some(5), 0)).is_ok());
+        for (system, server) in [
+            ("tarpon-pack", server(Some(0), 0)),
+            ("tarpon-pack", server(None, 0)),
+            ("tarpon-pack", None),
+            ("tarpon-pack", server(Some(5), 1)),
+            ("tarpon-index", server(Some(0), 2)),
+        ] {
+            assert!(checked(system, port(), server).is_err(), "{system}");
+        }
+        assert!(checked("tarpon-index", port(), server(Some(0), 0)).is_ok());
+        assert!(checked("tarpon-streamed", port(), server(Some(0), 5)).is_ok());
+    }
+
+    #[test]
+    fn of_a_workload_that_has_ended_nobody_can_tell() {
+        assert!(checked("tarpon-pack", Ready::Exit { sha256: String::new() }, None).is_ok());
     }
 
     #[test]

@@ -5,8 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
+use super::published;
 use crate::bench::machine;
 use crate::process;
 use xtask::workloads::{Ready, Workload};
@@ -27,23 +29,61 @@ impl Packs<'_> {
         machine::remove(&self.folder("recording"))
     }
 
-    /// Records what has not been recorded yet, and publishes all of it.
+    /// Records what has not been recorded of these very images and commands, and publishes what the registry does not have.
     pub(crate) fn prepare(&self, workloads: &[Workload]) -> Result<()> {
-        let mut images: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();
-        let mut changed = Vec::new();
+        let mut images: BTreeMap<&str, Vec<&Workload>> = BTreeMap::new();
         for workload in workloads {
-            let trace = self.folder("traces").join(format!("{}.{}.trace", workload.id, self.tag));
-            if !trace.exists() {
-                println!("recording {}", workload.id);
-                self.record(workload, &trace)?;
-                changed.push(workload.image.as_str());
-            }
-            images.entry(&workload.image).or_default().push(trace);
+            images.entry(&workload.image).or_default().push(workload);
         }
-        for (image, traces) in images.into_iter().filter(|(image, _)| changed.contains(image)) {
+        images.into_iter().try_for_each(|(image, workloads)| self.prepare_image(image, &workloads))
+    }
+
+    fn prepare_image(&self, image: &str, workloads: &[&Workload]) -> Result<()> {
+        let digest = self.digest(image)?;
+        let mut recorded = Vec::new();
+        for workload in workloads {
+            let (trace, about) = (self.trace(workload), about(&digest, workload));
+            let file = trace.with_extension("of");
+            if trace.exists() && fs::read_to_string(&file).is_ok_and(|kept| kept == about) {
+                continue;
+            }
+            println!("recording {}", workload.id);
+            self.record(workload, &trace)?;
+            recorded.push((file, about));
+        }
+        let lacks = || -> Result<bool> {
+            let there = published::profiles(self.registry, image, &digest)?;
+            Ok(workloads.iter().any(|workload| !there.contains(&workload.id)))
+        };
+        // What was recorded now is published even where there is a pack: that one is of an earlier recording.
+        if !recorded.is_empty() || lacks()? {
+            let traces: Vec<PathBuf> = workloads.iter().map(|workload| self.trace(workload)).collect();
             self.publish(image, &traces)?;
+            if lacks()? {
+                bail!("{} has no index and boot packs, although they were published", self.reference(image));
+            }
+        }
+        // Only now: a recording that was not published is made again.
+        for (file, about) in recorded {
+            fs::write(&file, about).with_context(|| format!("cannot write {}", file.display()))?;
         }
         Ok(())
+    }
+
+    /// The digest of the manifest that is mounted.
+    fn digest(&self, image: &str) -> Result<String> {
+        let mut inspect = self.command();
+        let output = inspect.args(["inspect", "--json", "--tls-verify=false", &self.reference(image)]).output();
+        let output = output.context("cannot start tarpon")?;
+        if !output.status.success() {
+            bail!("cannot inspect {}: {}", self.reference(image), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        let said: Value = serde_json::from_slice(&output.stdout).context("tarpon inspect says no JSON")?;
+        said["manifest_digest"].as_str().map(str::to_owned).context("tarpon inspect names no manifest")
+    }
+
+    fn trace(&self, workload: &Workload) -> PathBuf {
+        self.folder("traces").join(format!("{}.{}.trace", workload.id, self.tag))
     }
 
     fn record(&self, workload: &Workload, trace: &Path) -> Result<()> {
@@ -91,4 +131,9 @@ impl Packs<'_> {
         command.env("TARPON_STORE", self.folder("recording"));
         command
     }
+}
+
+/// What a trace was recorded of.
+fn about(digest: &str, workload: &Workload) -> String {
+    format!("{digest}\n{}\n", workload.command)
 }

@@ -69,6 +69,11 @@ pub(super) trait System {
         Ok(())
     }
 
+    /// Whether a run of it is one only if no layer was streamed whole, because there was no index.
+    fn needs_index(&self) -> bool {
+        false
+    }
+
     /// Whether a run of it is one only if a boot pack was used.
     fn needs_pack(&self) -> bool {
         false
@@ -85,6 +90,8 @@ pub(super) type Systems = Vec<Box<dyn System>>;
 pub(super) struct Server {
     pub(super) pid: u32,
     pub(super) counters: Option<Counters>,
+    /// Layers that were downloaded whole before the mount, because nothing said what is in them.
+    pub(super) streamed: usize,
 }
 
 /// What tarpon's server counted for the image.

@@ -192,7 +192,7 @@ impl System for Containerd {
             Snapshotter::Own => None,
             Snapshotter::Tarpon { program, .. } => tarpon::server(program, &self.store()),
             Snapshotter::Stargz { .. } | Snapshotter::Soci { .. } => {
-                self.running.borrow().as_ref().map(|running| Server { pid: running.pid(), counters: None })
+                self.running.borrow().as_ref().map(|running| Server { pid: running.pid(), counters: None, streamed: 0 })
             }
         }
     }
@@ -206,6 +206,10 @@ impl System for Containerd {
             "the image was downloaded and unpacked, not mounted; its snapshotter's last warning: {}",
             last_warning(&log)
         )
+    }
+
+    fn needs_index(&self) -> bool {
+        matches!(self.snapshotter, Snapshotter::Tarpon { .. })
     }
 
     fn needs_pack(&self) -> bool {
