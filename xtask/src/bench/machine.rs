@@ -86,9 +86,15 @@ pub(super) fn wait_for_end(pid: u32) -> Result<()> {
 }
 
 /// A group of processes whose processor time the kernel adds up, daemons included. Removed when dropped.
+///
+/// What is started belongs to the group of this program, which therefore is in it, too. What this program takes itself, while it waits
+/// and looks, is taken off. To move each process that is started into the group would cost more: it takes the kernel milliseconds, for
+/// which the process has to wait.
 pub(super) struct Accounting {
     group: PathBuf,
     usage: &'static str,
+    /// What this program had taken before it was in the group.
+    own: Duration,
 }
 
 impl Accounting {
@@ -102,15 +108,20 @@ impl Accounting {
         kinds.into_iter().find_map(|(root, usage)| {
             let group = Path::new(root).join(&name);
             fs::create_dir(&group).ok()?;
-            let accounting = Self { group, usage };
-            accounting.seconds()?;
+            let accounting = Self { group, usage, own: own_time() };
+            accounting.usage()?;
             fs::write(accounting.group.join("cgroup.procs"), std::process::id().to_string()).ok()?;
             Some(accounting)
         })
     }
 
-    /// Processor time so far, in seconds.
+    /// Processor time of what was started so far, in seconds.
     pub(super) fn seconds(&self) -> Option<f64> {
+        let all = self.usage()?;
+        Some((all - own_time().saturating_sub(self.own).as_secs_f64()).max(0.0))
+    }
+
+    fn usage(&self) -> Option<f64> {
         let text = fs::read_to_string(self.group.join(self.usage)).ok()?;
         match text.lines().find_map(|line| line.strip_prefix("usage_usec ")) {
             Some(micros) => Some(micros.trim().parse::<f64>().ok()? / 1e6),
@@ -125,6 +136,12 @@ impl Drop for Accounting {
         let _left = fs::write(parent, std::process::id().to_string());
         let _left = fs::remove_dir(&self.group);
     }
+}
+
+/// Processor time of this process so far, all of its threads together.
+fn own_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 /// Processor time of a process so far, in seconds.
@@ -203,6 +220,24 @@ fn version(program: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processor_time_is_that_of_what_was_started_alone() {
+        let Some(accounting) = Accounting::begin() else {
+            println!("skipped: no group of processes can be made here");
+            return;
+        };
+        let until = own_time() + Duration::from_millis(400);
+        while own_time() < until {
+            std::hint::black_box(0);
+        }
+        let before = accounting.seconds().unwrap();
+        assert!(before < 0.2, "{before}: this program's own time is in it");
+        let mut busy = Command::new("sh");
+        busy.args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]);
+        busy.status().unwrap();
+        assert!(accounting.seconds().unwrap() > before + 0.02);
+    }
 
     #[test]
     fn what_is_tried_out_leaves_alone_what_was_measured() {
