@@ -222,7 +222,8 @@ fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_re
     let cpu = seconds.and_then(|before| accounting.as_ref()?.seconds().map(|now| now - before));
     let requests = wire.map(|mut wire| wire.requests()).transpose()?;
     let server = system.server();
-    let held = server.as_ref().and_then(|server| Held::by(server.pid));
+    let held: Option<Vec<Held>> = server.as_ref().and_then(|server| server.processes().map(Held::by).collect());
+    let memory = |of: fn(&Held) -> u64| held.as_ref().map(|held| held.iter().map(of).sum::<u64>());
     let checked = check(system, workload, server.as_ref());
     let counters = server.and_then(|server| server.counters);
     let mounts = system.check_mounts();
@@ -237,8 +238,8 @@ fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_re
         "bytes": bytes,
         "requests": requests.as_ref().map(Vec::len),
         "cpu": cpu,
-        "server_peak": held.as_ref().map(|held| held.peak),
-        "server_anonymous": held.as_ref().map(|held| held.anonymous),
+        "server_peak": memory(|held| held.peak),
+        "server_anonymous": memory(|held| held.anonymous),
         "from_pack": counters.as_ref().map(|counters| counters.bytes_trace),
         "stalls": counters.as_ref().map(|counters| counters.stalls),
         "stall_millis": counters.as_ref().map(|counters| counters.stall_millis),
@@ -310,7 +311,7 @@ mod tests {
 
     fn server(bytes_trace: Option<u64>, streamed: usize) -> Option<Server> {
         let counters = bytes_trace.map(|bytes_trace| systems::Counters { bytes_trace, stalls: 0, stall_millis: 0 });
-        Some(Server { pid: 1, counters, streamed })
+        Some(Server { pid: 1, beside: None, counters, streamed })
     }
 
     #[test]

@@ -90,7 +90,12 @@ impl System for Stargz {
     }
 
     fn server(&self) -> Option<Server> {
-        self.running.borrow().as_ref().map(|running| Server { pid: running.pid(), counters: None, streamed: 0 })
+        self.running.borrow().as_ref().map(|running| Server {
+            pid: running.pid(),
+            beside: None,
+            counters: None,
+            streamed: 0,
+        })
     }
 
     fn end(&self) -> Result<()> {

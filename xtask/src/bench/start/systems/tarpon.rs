@@ -63,7 +63,12 @@ pub(super) fn server(program: &Path, store: &Path) -> Option<Server> {
 fn told(status: &[u8]) -> Option<Server> {
     let mounts: Vec<Mount> = serde_json::from_slice(status).ok()?;
     let streamed = mounts.iter().flat_map(|mount| &mount.verification).filter(|layer| layer.was_streamed()).count();
-    mounts.into_iter().next().map(|mount| Server { pid: mount.server, counters: Some(mount.counters), streamed })
+    mounts.into_iter().next().map(|mount| Server {
+        pid: mount.server,
+        beside: None,
+        counters: Some(mount.counters),
+        streamed,
+    })
 }
 
 /// How index and boot pack are chosen.
