@@ -118,8 +118,10 @@ fn bars(title: String, unit: Unit, mut groups: Vec<Group>) -> Bars {
 fn distributions(runs: &Runs, link: &str) -> Lines {
     let systems = runs.values("system").into_iter().filter(|system| !is_warm(system));
     let curve = |system: String| {
-        let here = runs.lines.iter().filter(|line| line["link"] == link && line["system"] == system.as_str());
-        let points = distribution(&figures(&here.collect::<Vec<_>>(), "ready"));
+        let here: Vec<&Value> =
+            runs.lines.iter().filter(|line| line["link"] == link && line["system"] == system.as_str()).collect();
+        let failed = here.iter().filter(|line| line.get("error").is_some()).count();
+        let points = distribution(&figures(&here, "ready"), failed);
         Curve { series: system, points }
     };
     Lines {
@@ -202,5 +204,13 @@ mod tests {
         let lines = distributions(&Runs::parse(&text).unwrap(), "l");
         assert_eq!(lines.curves.len(), 1);
         assert_eq!(lines.curves[0].points.len(), 2);
+    }
+
+    #[test]
+    fn a_distribution_with_failures_does_not_reach_all_runs() {
+        let run =
+            |end: &str| format!("{{\"link\":\"l\",\"workload\":\"w\",\"system\":\"podman\",\"number\":1,{end}}}\n");
+        let text = [run("\"ready\":1.0"), run("\"error\":\"no\"")].concat();
+        assert_eq!(distributions(&Runs::parse(&text).unwrap(), "l").curves[0].points, [(1.0, 0.5)]);
     }
 }

@@ -55,7 +55,11 @@ pub(crate) fn table(runs: &Runs) -> String {
             number(of("requests"), 0),
             number(of("cpu"), 2),
             mega(of("server_peak")),
-            ready.len(),
+            if ready.len() < lines.len() {
+                format!("{} of {}", ready.len(), lines.len())
+            } else {
+                ready.len().to_string()
+            },
             number(share, 2),
         );
     }
