@@ -194,8 +194,40 @@ fn told(line: &Value) {
 
 /// One run: made cold, started, measured, ended.
 fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_requests: bool) -> Result<Value> {
+    let mut begun = Begun::default();
+    let line = measured(system, workload, here, tag, with_requests, &mut begun);
+    // However it went: a container that is left would answer in the place of the next one.
+    let ended = begun.end(system);
+    let line = line?;
+    ended.map(|()| line)
+}
+
+/// What a run has begun.
+#[derive(Default)]
+struct Begun {
+    running: Option<Running>,
+    /// Its group can be removed when nothing runs any more.
+    accounting: Option<Accounting>,
+}
+
+impl Begun {
+    fn end(self, system: &dyn System) -> Result<()> {
+        system.end()?;
+        self.running.map_or(Ok(()), Running::wait_for_end)
+    }
+}
+
+/// A run until it was measured, and is to be ended.
+fn measured(
+    system: &dyn System,
+    workload: &Workload,
+    here: &Here,
+    tag: &str,
+    with_requests: bool,
+    begun: &mut Begun,
+) -> Result<Value> {
     system.wipe()?;
-    let accounting = Accounting::begin();
+    begun.accounting = Accounting::begin();
     system.prepare(workload, &here.registry)?;
     let runtime = process::find("crun").context("crun is not installed")?;
     let mut programs = system.programs();
@@ -210,26 +242,19 @@ fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_re
         wire.mark()?;
     }
     let began = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
-    let (received, seconds) = (machine::received(), accounting.as_ref().and_then(Accounting::seconds));
-    let mut running = Running::start(command)?;
-    let waited = running.wait(workload, |mountpoint| system.is_root(mountpoint));
-    if waited.is_err() {
-        // A container that is left would answer in the place of the next one.
-        system.end()?;
-    }
-    let times = waited?;
+    let processor = |begun: &Begun| begun.accounting.as_ref().and_then(Accounting::seconds);
+    let (received, seconds) = (machine::received(), processor(begun));
+    let running = begun.running.insert(Running::start(command)?);
+    let times = running.wait(workload, |mountpoint| system.is_root(mountpoint))?;
     let bytes = received.and_then(|before| machine::received().map(|now| now - before));
-    let cpu = seconds.and_then(|before| accounting.as_ref()?.seconds().map(|now| now - before));
+    let cpu = seconds.and_then(|before| processor(begun).map(|now| now - before));
     let requests = wire.map(|mut wire| wire.requests()).transpose()?;
     let server = system.server();
     let held: Option<Vec<Held>> = server.as_ref().and_then(|server| server.processes().map(Held::by).collect());
     let memory = |of: fn(&Held) -> u64| held.as_ref().map(|held| held.iter().map(of).sum::<u64>());
     let checked = check(system, workload, server.as_ref());
     let counters = server.and_then(|server| server.counters);
-    let mounts = system.check_mounts();
-    system.end()?;
-    running.wait_for_end()?;
-    mounts?;
+    system.check_mounts()?;
     checked?;
     let mut line = json!({
         "mounted": times.mounted.map(|mounted| mounted.as_secs_f64()),
@@ -300,13 +325,53 @@ mod tests {
         assert_eq!(there.behind.as_deref(), Some("1gbit,1ms"));
     }
 
+    /// A system that cannot even be made empty, and notes that it was ended.
+    struct Broken(std::cell::Cell<bool>);
+
+    impl System for Broken {
+        fn name(&self) -> &'static str {
+            "broken"
+        }
+
+        fn programs(&self) -> Vec<&Path> {
+            Vec::new()
+        }
+
+        fn wipe(&self) -> Result<()> {
+            bail!("it is stuck")
+        }
+
+        fn command(&self, _workload: &Workload, _image: &str, _script: &str) -> Result<std::process::Command> {
+            bail!("there is none")
+        }
+
+        fn is_root(&self, _mountpoint: &Path) -> bool {
+            false
+        }
+
+        fn end(&self) -> Result<()> {
+            self.0.set(true);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_run_that_fails_is_ended_too_and_says_why_it_failed() {
+        let broken = Broken(std::cell::Cell::new(false));
+        let here = Here { host: String::new(), registry: String::new() };
+        let error = one(&broken, &workload(Ready::Port { port: 1, path: None }), &here, "gzip", false).unwrap_err();
+        assert!(broken.0.get() && error.to_string().contains("stuck"), "{error}");
+    }
+
+    fn workload(ready: Ready) -> Workload {
+        let (id, image, command) = Default::default();
+        Workload { id, image, command, ready, patience: std::time::Duration::ZERO, on_host_network: false }
+    }
+
     /// What the checks say of a run of a system.
     fn checked(system: &str, ready: Ready, server: Option<Server>) -> Result<()> {
         let system = systems::find(&[system.to_owned()], Path::new("/bin/true")).unwrap().remove(0);
-        let (id, image, command) = Default::default();
-        let patience = std::time::Duration::ZERO;
-        let workload = Workload { id, image, command, ready, patience, on_host_network: false };
-        check(system.as_ref(), &workload, server.as_ref())
+        check(system.as_ref(), &workload(ready), server.as_ref())
     }
 
     fn server(bytes_trace: Option<u64>, streamed: usize) -> Option<Server> {
