@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
 
 use crate::{paths, process};
 
@@ -201,7 +202,7 @@ pub(super) fn description(programs: &[&Path]) -> serde_json::Value {
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let name = |program: &Path| program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let versions: serde_json::Map<_, _> =
-        programs.iter().map(|program| (name(program), version(program).into())).collect();
+        programs.iter().filter_map(|program| Some((name(program), version(program)?.into()))).collect();
     serde_json::json!({
         "processor": model.trim_start_matches([' ', '\t', ':']),
         "cores": cores,
@@ -211,10 +212,28 @@ pub(super) fn description(programs: &[&Path]) -> serde_json::Value {
     })
 }
 
-fn version(program: &Path) -> String {
-    let said = Command::new(program).arg("--version").stdin(Stdio::null()).output();
-    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    said.lines().next().unwrap_or_default().to_owned()
+/// What a program says of its version; of one that says nothing, what is in its file. None if it is not there.
+fn version(program: &Path) -> Option<String> {
+    let said = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let said = said.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said).lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
+    said.or_else(|| {
+        let digest = Sha256::digest(fs::read(program).ok()?);
+        let short: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        Some(format!("{} with sha256 {short}…", program.file_name()?.to_string_lossy()))
+    })
+}
+
+/// The commit that the checkout is at, with `-dirty` if something in it is not committed.
+pub(super) fn commit() -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).current_dir(paths::root()).stderr(Stdio::null()).output();
+        let output = output.ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short", "HEAD"]).filter(|commit| !commit.is_empty())?;
+    let is_clean = git(&["status", "--porcelain"])?.is_empty();
+    Some(if is_clean { commit } else { format!("{commit}-dirty") })
 }
 
 #[cfg(test)]
@@ -244,6 +263,17 @@ mod tests {
         let name = |quick| data(None, "start", quick).file_name().unwrap().to_str().unwrap().to_owned();
         assert_eq!([true, false].map(name), ["start-quick.jsonl", "start.jsonl"]);
         assert_eq!(data(Some(Path::new("/named")), "start", true), Path::new("/named"));
+    }
+
+    #[test]
+    fn a_program_that_says_no_version_is_known_by_its_file_and_one_that_is_not_there_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let silent = folder.path().join("silent");
+        fs::write(&silent, "exit 1").unwrap();
+        assert_eq!(version(&silent).unwrap(), "silent with sha256 1a21be8bb1dc…");
+        assert_eq!(version(&folder.path().join("none")), None);
+        let programs = &description(&[&silent, &folder.path().join("none")])["programs"];
+        assert_eq!(programs.as_object().unwrap().len(), 1);
     }
 
     #[test]

@@ -26,7 +26,12 @@ impl Log {
         let mut options = File::options();
         options.create(true).write(true).append(adds).truncate(!adds);
         let mut log = Self { path: path.to_owned(), file: options.open(path).with_context(|| failed(path))? };
-        log.add(&json!({"command": command(), "date": today(), "machine": machine::description(programs)}))?;
+        log.add(&json!({
+            "command": command(),
+            "date": today(),
+            "commit": machine::commit(),
+            "machine": machine::description(programs),
+        }))?;
         Ok(log)
     }
 

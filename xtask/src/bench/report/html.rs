@@ -78,9 +78,13 @@ fn one(header: &Value) -> String {
         memory.unwrap_or_else(|| "some memory".to_owned()),
         escaped(&or(machine, "kernel", "?")),
     );
-    for (_, version) in machine["programs"].as_object().into_iter().flatten() {
+    if let Some(commit) = header["commit"].as_str() {
         // Writing to a string cannot fail.
-        let _ = write!(words, "; {}", escaped(version.as_str().unwrap_or_default()));
+        let _ = write!(words, "; commit {}", escaped(commit));
+    }
+    let versions = machine["programs"].as_object().into_iter().flatten().filter_map(|(_, version)| version.as_str());
+    for version in versions.filter(|version| !version.is_empty()) {
+        let _ = write!(words, "; {}", escaped(version));
     }
     words
 }
@@ -118,6 +122,13 @@ mod tests {
         assert!(page.contains("Command 1: <code>first</code>, no date; some processor, 2 cores"), "{page}");
         assert!(page.contains("Command 2: <code>second</code>, no date; some processor, 4 cores"), "{page}");
         assert!(about("start", &Runs::parse("").unwrap()).contains("<code>cargo xtask bench start</code>"));
+    }
+
+    #[test]
+    fn the_commit_and_versions_are_told_and_empty_ones_are_not() {
+        let header = r#"{"commit":"abc-dirty","machine":{"programs":{"crun":"crun 1","sh":""}}}"#;
+        let page = about("start", &Runs::parse(header).unwrap());
+        assert!(page.contains("; commit abc-dirty; crun 1<br>"), "{page}");
     }
 
     #[test]

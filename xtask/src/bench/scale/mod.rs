@@ -11,6 +11,7 @@ use super::machine;
 use super::runs::{Log, Runs, figures};
 use super::stats::{median, spread};
 use crate::packages::{self, tool};
+use crate::process;
 
 mod containers;
 mod crowd;
@@ -121,7 +122,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return crowd::behind(&setting, link, &mut Log::append(&file)?);
     }
     packages::ensure(&[tool("runc", "runc"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
-    let mut log = Log::begin(&file, &[&setting.tarpon], args.add)?;
+    let others: Vec<PathBuf> = ["runc", "crun", "podman"].into_iter().filter_map(process::find).collect();
+    let programs: Vec<&Path> = [&setting.tarpon].into_iter().chain(&others).map(PathBuf::as_path).collect();
+    let mut log = Log::begin(&file, &programs, args.add)?;
     for axis in Axis::value_variants().iter().filter(|axis| args.only.is_empty() || args.only.contains(axis)) {
         println!("== {}", axis.name());
         match axis {

@@ -97,7 +97,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if systems.iter().any(|system| system.format() == Some(soci::TAG)) {
         soci::prepare(&workloads, &behind::registry())?;
     }
-    let programs: Vec<_> = systems.iter().flat_map(|system| system.programs()).collect();
+    let runtime = runtime()?;
+    let mut programs: Vec<&Path> = systems.iter().flat_map(|system| system.programs()).collect();
+    programs.push(&runtime);
     let file = machine::data(args.json.as_deref(), "start", args.quick);
     Log::begin(&file, &programs, args.add)?;
     for link in links(args) {
@@ -192,6 +194,11 @@ fn told(line: &Value) {
     }
 }
 
+/// What runs the containers, but those of containerd.
+fn runtime() -> Result<PathBuf> {
+    process::find("crun").context("crun is not installed")
+}
+
 /// One run: made cold, started, measured, ended.
 fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_requests: bool) -> Result<Value> {
     let mut begun = Begun::default();
@@ -229,7 +236,7 @@ fn measured(
     system.wipe()?;
     begun.accounting = Accounting::begin();
     system.prepare(workload, &here.registry)?;
-    let runtime = process::find("crun").context("crun is not installed")?;
+    let runtime = runtime()?;
     let mut programs = system.programs();
     programs.push(&runtime);
     machine::make_cold(&programs)?;

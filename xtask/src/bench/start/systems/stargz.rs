@@ -56,7 +56,7 @@ impl System for Stargz {
     }
 
     fn programs(&self) -> Vec<&Path> {
-        self.podman.programs()
+        [self.program.as_path()].into_iter().chain(self.podman.programs()).collect()
     }
 
     fn format(&self) -> Option<&'static str> {
