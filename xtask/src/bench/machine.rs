@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
+use crate::link::calibrate::device_bytes;
 use crate::{paths, process};
 
 /// How long a process may take to end after what it is there for.
@@ -56,9 +57,7 @@ pub(super) fn make_cold(tools: &[&Path]) -> Result<()> {
 
 /// Bytes that have come in over the link, if this is behind one.
 pub(super) fn received() -> Option<u64> {
-    let devices = fs::read_to_string("/proc/net/dev").ok()?;
-    let link = devices.lines().find_map(|line| line.trim().strip_prefix("tarpon-link:"))?;
-    link.split_whitespace().next()?.parse().ok()
+    device_bytes(&fs::read_to_string("/proc/net/dev").ok()?)
 }
 
 /// Takes a folder away, if there is one.

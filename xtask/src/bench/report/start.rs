@@ -50,7 +50,7 @@ fn links(runs: &Runs) -> String {
         let (rate, rtt) = (line["bits_per_second"].as_f64()?, line["round_trip"].as_f64()?);
         let link = text(line, "link");
         let whose = if runs.headers.len() > 1 { format!(" for command {}", command_of(line)?) } else { String::new() };
-        Some(format!("{link}{whose}: {:.1} Mbit/s of payload, {:.1} ms to connect", rate / 1e6, rtt * 1e3))
+        Some(format!("{link}{whose}: {:.1} Mbit/s with all headers, {:.1} ms to connect", rate / 1e6, rtt * 1e3))
     });
     let measured: Vec<_> = measured.collect();
     format!("The links as they were measured before the runs: {}.", measured.join("; "))
