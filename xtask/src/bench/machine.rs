@@ -1,6 +1,7 @@
 //! This machine as a benchmark sees it: made cold, and asked what something cost.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,13 +47,17 @@ pub(super) fn program(named: Option<&Path>) -> Result<PathBuf> {
 pub(super) fn make_cold(tools: &[&Path]) -> Result<()> {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the page cache")?;
-    for tool in tools {
-        let mut version = Command::new(tool);
-        // Whatever it says to that, it has been read.
-        version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        version.status().with_context(|| format!("cannot run {}", tool.display()))?;
-    }
-    Ok(())
+    tools.iter().try_for_each(|tool| read_back(tool))
+}
+
+/// Reads all of a program, and runs it, which brings the libraries that it begins with.
+pub(super) fn read_back(tool: &Path) -> Result<()> {
+    let read = File::open(tool).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
+    read.with_context(|| format!("cannot read {}", tool.display()))?;
+    let mut version = Command::new(tool);
+    // Whatever it says to that, its libraries have been read.
+    version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    version.status().map(drop).with_context(|| format!("cannot run {}", tool.display()))
 }
 
 /// Bytes that have come in over the link, if this is behind one.
@@ -273,6 +278,13 @@ mod tests {
         assert_eq!(version(&folder.path().join("none")), None);
         let programs = &description(&[&silent, &folder.path().join("none")])["programs"];
         assert_eq!(programs.as_object().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_read_back_is_named() {
+        assert!(read_back(Path::new("/bin/true")).is_ok());
+        let error = read_back(Path::new("/nowhere/tool")).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/tool"), "{error}");
     }
 
     #[test]
