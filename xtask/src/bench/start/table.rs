@@ -12,7 +12,7 @@ pub(crate) mod kinds;
 
 pub(crate) use comparison::{best_rival, comparison, summary, times_as_fast};
 
-/// The system whose time is compared with what the wire allows, and the one that says how long the start takes without a wire.
+/// The system whose time is compared with what the wire allows, and the one that says how long the start takes with hardly any of it.
 const PACK: &str = "tarpon-pack";
 const WARM: &str = "tarpon-warm";
 /// Round trips that a start needs at least: manifest, index, pack.
