@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Counts and compares; an error names each function that takes more than it did, with both numbers.
+/// Counts and compares; an error names each function that takes more than it did, with both numbers, and each that is on one side only.
 pub(crate) fn gate(update: bool, only: &[String]) -> Result<Outcome> {
     if process::find("valgrind").is_none() {
         return Ok(Outcome::Skipped("valgrind is not installed".to_owned()));
@@ -74,6 +74,9 @@ pub(crate) fn gate(update: bool, only: &[String]) -> Result<Outcome> {
     }
     let counter = build()?;
     let names = names(&counter)?;
+    if let Some(unknown) = only.iter().find(|name| !names.contains(name)) {
+        bail!("no case {unknown}: there are {}", names.join(", "));
+    }
     let wanted = |name: &&String| only.is_empty() || only.contains(name);
     let mut counts = BTreeMap::new();
     for name in names.iter().filter(wanted) {
@@ -89,8 +92,10 @@ pub(crate) fn gate(update: bool, only: &[String]) -> Result<Outcome> {
     }
     let before = kept.map(|kept| kept.instructions).unwrap_or_default();
     println!("{}", table(&before, &counts));
-    let more = regressions(&before, &counts);
-    if more.is_empty() { Ok(Outcome::Same) } else { bail!("{}", more.join("\n")) }
+    let mut wrong = regressions(&before, &counts);
+    wrong.extend(unrecorded(&before, &counts));
+    wrong.extend(before.keys().filter(|name| !names.contains(name)).map(|name| gone(name)));
+    if wrong.is_empty() { Ok(Outcome::Same) } else { bail!("{}", wrong.join("\n")) }
 }
 
 /// What counts depend on.
@@ -208,6 +213,16 @@ fn regressions(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> V
         .collect()
 }
 
+/// What was counted and is not kept: it could become any number of times more and nobody would see it.
+fn unrecorded(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> Vec<String> {
+    let new = now.keys().filter(|name| !before.contains_key(*name));
+    new.map(|name| format!("{name} has no recorded count; run with --update")).collect()
+}
+
+fn gone(name: &str) -> String {
+    format!("{name} has a recorded count, and there is no such case any more; run with --update")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +237,12 @@ mod tests {
         let found = regressions(&before, &counts(&[("merge", 1051), ("write", 1050), ("new", 5)]));
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("merge takes 1051 instructions, 5.1 % more than the 1000"), "{}", found[0]);
+    }
+
+    #[test]
+    fn a_case_without_a_recorded_count_is_named() {
+        let found = unrecorded(&counts(&[("merge", 1)]), &counts(&[("merge", 1), ("new", 5)]));
+        assert_eq!(found, ["new has no recorded count; run with --update"]);
     }
 
     #[test]

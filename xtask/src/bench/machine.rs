@@ -1,6 +1,7 @@
 //! This machine as a benchmark sees it: made cold, and asked what something cost.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
 
+use crate::link::calibrate::device_bytes;
 use crate::{paths, process};
 
 /// How long a process may take to end after what it is there for.
@@ -17,6 +20,16 @@ pub(super) const ENDING: Duration = Duration::from_secs(30);
 /// Everything of the benchmark on disk.
 pub(super) fn folder() -> PathBuf {
     paths::target().join("bench")
+}
+
+/// The file for the runs of a benchmark, unless one was named. One that tries only whether it still works leaves alone what was measured.
+pub(super) fn data(named: Option<&Path>, bench: &str, quick: bool) -> PathBuf {
+    named.map_or_else(|| folder().join(format!("{}.jsonl", kept(bench, quick))), Path::to_owned)
+}
+
+/// The name of something that outlives a run: trying out and measuring have their own.
+pub(super) fn kept(name: &str, quick: bool) -> String {
+    if quick { format!("{name}-quick") } else { name.to_owned() }
 }
 
 /// The program to measure: the one that was named, else a release build, which is made.
@@ -34,20 +47,22 @@ pub(super) fn program(named: Option<&Path>) -> Result<PathBuf> {
 pub(super) fn make_cold(tools: &[&Path]) -> Result<()> {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the page cache")?;
-    for tool in tools {
-        let mut version = Command::new(tool);
-        // Whatever it says to that, it has been read.
-        version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        version.status().with_context(|| format!("cannot run {}", tool.display()))?;
-    }
-    Ok(())
+    tools.iter().try_for_each(|tool| read_back(tool))
+}
+
+/// Reads all of a program, and runs it, which brings the libraries that it begins with.
+pub(super) fn read_back(tool: &Path) -> Result<()> {
+    let read = File::open(tool).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
+    read.with_context(|| format!("cannot read {}", tool.display()))?;
+    let mut version = Command::new(tool);
+    // Whatever it says to that, its libraries have been read.
+    version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    version.status().map(drop).with_context(|| format!("cannot run {}", tool.display()))
 }
 
 /// Bytes that have come in over the link, if this is behind one.
 pub(super) fn received() -> Option<u64> {
-    let devices = fs::read_to_string("/proc/net/dev").ok()?;
-    let link = devices.lines().find_map(|line| line.trim().strip_prefix("tarpon-link:"))?;
-    link.split_whitespace().next()?.parse().ok()
+    device_bytes(&fs::read_to_string("/proc/net/dev").ok()?)
 }
 
 /// Takes a folder away, if there is one.
@@ -76,9 +91,15 @@ pub(super) fn wait_for_end(pid: u32) -> Result<()> {
 }
 
 /// A group of processes whose processor time the kernel adds up, daemons included. Removed when dropped.
+///
+/// What is started belongs to the group of this program, which therefore is in it, too. What this program takes itself, while it waits
+/// and looks, is taken off. To move each process that is started into the group would cost more: it takes the kernel milliseconds, for
+/// which the process has to wait.
 pub(super) struct Accounting {
     group: PathBuf,
     usage: &'static str,
+    /// What this program had taken before it was in the group.
+    own: Duration,
 }
 
 impl Accounting {
@@ -92,15 +113,20 @@ impl Accounting {
         kinds.into_iter().find_map(|(root, usage)| {
             let group = Path::new(root).join(&name);
             fs::create_dir(&group).ok()?;
-            let accounting = Self { group, usage };
-            accounting.seconds()?;
+            let accounting = Self { group, usage, own: own_time() };
+            accounting.usage()?;
             fs::write(accounting.group.join("cgroup.procs"), std::process::id().to_string()).ok()?;
             Some(accounting)
         })
     }
 
-    /// Processor time so far, in seconds.
+    /// Processor time of what was started so far, in seconds.
     pub(super) fn seconds(&self) -> Option<f64> {
+        let all = self.usage()?;
+        Some((all - own_time().saturating_sub(self.own).as_secs_f64()).max(0.0))
+    }
+
+    fn usage(&self) -> Option<f64> {
         let text = fs::read_to_string(self.group.join(self.usage)).ok()?;
         match text.lines().find_map(|line| line.strip_prefix("usage_usec ")) {
             Some(micros) => Some(micros.trim().parse::<f64>().ok()? / 1e6),
@@ -115,6 +141,12 @@ impl Drop for Accounting {
         let _left = fs::write(parent, std::process::id().to_string());
         let _left = fs::remove_dir(&self.group);
     }
+}
+
+/// Processor time of this process so far, all of its threads together.
+fn own_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 /// Processor time of a process so far, in seconds.
@@ -174,7 +206,7 @@ pub(super) fn description(programs: &[&Path]) -> serde_json::Value {
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let name = |program: &Path| program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let versions: serde_json::Map<_, _> =
-        programs.iter().map(|program| (name(program), version(program).into())).collect();
+        programs.iter().filter_map(|program| Some((name(program), version(program)?.into()))).collect();
     serde_json::json!({
         "processor": model.trim_start_matches([' ', '\t', ':']),
         "cores": cores,
@@ -184,15 +216,76 @@ pub(super) fn description(programs: &[&Path]) -> serde_json::Value {
     })
 }
 
-fn version(program: &Path) -> String {
-    let said = Command::new(program).arg("--version").stdin(Stdio::null()).output();
-    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    said.lines().next().unwrap_or_default().to_owned()
+/// What a program says of its version; of one that says nothing, what is in its file. None if it is not there.
+fn version(program: &Path) -> Option<String> {
+    let said = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let said = said.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said).lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
+    said.or_else(|| {
+        let digest = Sha256::digest(fs::read(program).ok()?);
+        let short: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        Some(format!("{} with sha256 {short}…", program.file_name()?.to_string_lossy()))
+    })
+}
+
+/// The commit that the checkout is at, with `-dirty` if something in it is not committed.
+pub(super) fn commit() -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).current_dir(paths::root()).stderr(Stdio::null()).output();
+        let output = output.ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short", "HEAD"]).filter(|commit| !commit.is_empty())?;
+    let is_clean = git(&["status", "--porcelain"])?.is_empty();
+    Some(if is_clean { commit } else { format!("{commit}-dirty") })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processor_time_is_that_of_what_was_started_alone() {
+        let Some(accounting) = Accounting::begin() else {
+            println!("skipped: no group of processes can be made here");
+            return;
+        };
+        let until = own_time() + Duration::from_millis(400);
+        while own_time() < until {
+            std::hint::black_box(0);
+        }
+        let before = accounting.seconds().unwrap();
+        assert!(before < 0.2, "{before}: this program's own time is in it");
+        let mut busy = Command::new("sh");
+        busy.args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]);
+        busy.status().unwrap();
+        assert!(accounting.seconds().unwrap() > before + 0.02);
+    }
+
+    #[test]
+    fn what_is_tried_out_leaves_alone_what_was_measured() {
+        let name = |quick| data(None, "start", quick).file_name().unwrap().to_str().unwrap().to_owned();
+        assert_eq!([true, false].map(name), ["start-quick.jsonl", "start.jsonl"]);
+        assert_eq!(data(Some(Path::new("/named")), "start", true), Path::new("/named"));
+    }
+
+    #[test]
+    fn a_program_that_says_no_version_is_known_by_its_file_and_one_that_is_not_there_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let silent = folder.path().join("silent");
+        fs::write(&silent, "exit 1").unwrap();
+        assert_eq!(version(&silent).unwrap(), "silent with sha256 1a21be8bb1dc…");
+        assert_eq!(version(&folder.path().join("none")), None);
+        let programs = &description(&[&silent, &folder.path().join("none")])["programs"];
+        assert_eq!(programs.as_object().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_read_back_is_named() {
+        assert!(read_back(Path::new("/bin/true")).is_ok());
+        let error = read_back(Path::new("/nowhere/tool")).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/tool"), "{error}");
+    }
 
     #[test]
     fn a_process_has_memory_and_descriptors() {

@@ -1,11 +1,12 @@
 //! The file of a benchmark: JSON lines. The first tells of the machine and the command, each other of one run, or of a link. Where
 //! another command added to it, its lines follow one that tells of that.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::machine;
@@ -25,7 +26,12 @@ impl Log {
         let mut options = File::options();
         options.create(true).write(true).append(adds).truncate(!adds);
         let mut log = Self { path: path.to_owned(), file: options.open(path).with_context(|| failed(path))? };
-        log.add(&json!({"command": command(), "date": today(), "machine": machine::description(programs)}))?;
+        log.add(&json!({
+            "command": command(),
+            "date": today(),
+            "commit": machine::commit(),
+            "machine": machine::description(programs),
+        }))?;
         Ok(log)
     }
 
@@ -56,6 +62,9 @@ fn today() -> String {
     said.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
+/// The field of a line, when it is read, that has the number of its command: that of the headers before it.
+const COMMAND: &str = "of command";
+
 /// The lines of such a file.
 pub(super) struct Runs {
     /// Of each command that wrote into the file.
@@ -71,14 +80,24 @@ impl Runs {
 
     pub(super) fn parse(text: &str) -> Result<Self> {
         let line = |line: &str| serde_json::from_str(line).with_context(|| format!("not a line of it: {line}"));
-        let lines: Vec<Value> = text.lines().map(line).collect::<Result<_>>()?;
-        let (headers, lines) = lines.into_iter().partition(|line| line.get("machine").is_some());
+        let (mut headers, mut lines) = (Vec::new(), Vec::new());
+        for parsed in text.lines().map(line) {
+            let mut parsed: Value = parsed?;
+            if parsed.get("machine").is_some() {
+                headers.push(parsed);
+                continue;
+            }
+            let Some(fields) = parsed.as_object_mut() else { bail!("not a line of it: {parsed}") };
+            fields.insert(COMMAND.to_owned(), headers.len().into());
+            lines.push(parsed);
+        }
         Ok(Self { headers, lines })
     }
 
-    /// Of the command that began the file.
-    pub(super) fn header(&self) -> &Value {
-        self.headers.first().unwrap_or(&Value::Null)
+    /// What the commands told of themselves that made some of the lines, in the order of the file.
+    pub(super) fn headers_of(&self, is_of: impl Fn(&Value) -> bool) -> Vec<&Value> {
+        let wanted: BTreeSet<u64> = self.lines.iter().filter(|line| is_of(line)).filter_map(command_of).collect();
+        (1..).zip(&self.headers).filter(|(number, _)| wanted.contains(number)).map(|(_, header)| header).collect()
     }
 
     /// The lines that have all of these fields, by the values of these, in the order in which they first come.
@@ -116,9 +135,18 @@ pub(super) fn figures(lines: &[&Value], field: &str) -> Vec<f64> {
     lines.iter().filter_map(|line| line[field].as_f64()).collect()
 }
 
+/// Which run it is: which command of the file made it, and the number that the command gave it.
+pub(super) type Number = (u64, u64);
+
 /// All figures of a field with the numbers of their runs.
-pub(super) fn numbered(lines: &[&Value], field: &str) -> Vec<(u64, f64)> {
-    lines.iter().filter_map(|line| Some((line["number"].as_u64()?, line[field].as_f64()?))).collect()
+pub(super) fn numbered(lines: &[&Value], field: &str) -> Vec<(Number, f64)> {
+    let number = |line: &Value| Some((command_of(line)?, line["number"].as_u64()?));
+    lines.iter().filter_map(|line| Some((number(line)?, line[field].as_f64()?))).collect()
+}
+
+/// Which command of the file made a line, counted from 1.
+pub(super) fn command_of(line: &Value) -> Option<u64> {
+    line[COMMAND].as_u64()
 }
 
 #[cfg(test)]
@@ -131,11 +159,11 @@ mod tests {
                     {\"link\":\"l\",\"system\":\"a\",\"number\":1,\"error\":\"no\"}\n\
                     {\"link\":\"l\",\"system\":\"b\",\"number\":2,\"ready\":1}\n";
         let runs = Runs::parse(text).unwrap();
-        assert!(runs.header().get("machine").is_some());
+        assert_eq!(runs.headers.len(), 1);
         let cells = runs.cells(["link", "system"]);
         assert_eq!(cells.iter().map(|(key, _)| key[1].as_str()).collect::<Vec<_>>(), ["b", "a"]);
         assert_eq!(figures(&cells[0].1, "ready"), [2.5, 1.0]);
-        assert_eq!(numbered(&cells[0].1, "ready"), [(1, 2.5), (2, 1.0)]);
+        assert_eq!(numbered(&cells[0].1, "ready"), [((1, 1), 2.5), ((1, 2), 1.0)]);
         assert!(figures(&cells[1].1, "ready").is_empty());
         assert_eq!(runs.values("link"), ["l"]);
     }
@@ -149,6 +177,15 @@ mod tests {
         }
         let runs = Runs::read(&file).unwrap();
         assert_eq!((runs.headers.len(), runs.values("ready")), (2, vec!["2".to_owned(), "3".to_owned()]));
+    }
+
+    #[test]
+    fn a_line_belongs_to_the_command_before_it() {
+        let text = "{\"machine\":1}\n{\"number\":1,\"s\":1}\n{\"machine\":2}\n{\"number\":1,\"s\":2,\"link\":\"l\"}\n";
+        let runs = Runs::parse(text).unwrap();
+        assert_eq!(numbered(&runs.lines.iter().collect::<Vec<_>>(), "s"), [((1, 1), 1.0), ((2, 1), 2.0)]);
+        assert_eq!(runs.headers_of(|line| line.get("link").is_some()), [&json!({"machine": 2})]);
+        assert_eq!(runs.headers_of(|_| true).len(), 2);
     }
 
     #[test]

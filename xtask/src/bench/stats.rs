@@ -23,17 +23,18 @@ pub(super) fn geometric_mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| (logarithms / values.len() as f64).exp())
 }
 
-/// For each value the share of values that are not above it, in order: an empirical distribution function.
-pub(super) fn distribution(values: &[f64]) -> Vec<(f64, f64)> {
+/// For each value the share of values that are not above it, in order: an empirical distribution function. What failed has no value,
+/// and is above all of them.
+pub(super) fn distribution(values: &[f64], failed: usize) -> Vec<(f64, f64)> {
     let sorted = sorted(values);
-    let all = sorted.len() as f64;
+    let all = (sorted.len() + failed) as f64;
     sorted.iter().enumerate().map(|(place, value)| (*value, (place + 1) as f64 / all)).collect()
 }
 
 /// How many times as long the first took as the second, of runs that were neighbours; each pair is the runs of one number.
-pub(super) fn ratios(of: &[(u64, f64)], to: &[(u64, f64)]) -> Vec<f64> {
-    let other = |number: u64| to.iter().find(|(n, _)| *n == number).map(|(_, value)| *value);
-    of.iter().filter_map(|(number, value)| Some(value / other(*number).filter(|v| *v > 0.0)?)).collect()
+pub(super) fn ratios<N: PartialEq>(of: &[(N, f64)], to: &[(N, f64)]) -> Vec<f64> {
+    let other = |number: &N| to.iter().find(|(n, _)| n == number).map(|(_, value)| *value);
+    of.iter().filter_map(|(number, value)| Some(value / other(number).filter(|v| *v > 0.0)?)).collect()
 }
 
 fn sorted(values: &[f64]) -> Vec<f64> {
@@ -60,8 +61,9 @@ mod tests {
     }
 
     #[test]
-    fn a_distribution_rises_to_one() {
-        assert_eq!(distribution(&[2.0, 1.0]), [(1.0, 0.5), (2.0, 1.0)]);
+    fn a_distribution_rises_to_one_unless_something_failed() {
+        assert_eq!(distribution(&[2.0, 1.0], 0), [(1.0, 0.5), (2.0, 1.0)]);
+        assert_eq!(distribution(&[2.0, 1.0], 2), [(1.0, 0.25), (2.0, 0.5)]);
         assert_eq!(spread(&[2.0, 1.0, 5.0]), Some((1.0, 5.0)));
     }
 

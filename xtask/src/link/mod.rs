@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use crate::packages::{self, tool};
 use crate::process;
 
-mod calibrate;
+pub(crate) mod calibrate;
 mod kernel;
 mod log;
 mod relay;
@@ -34,6 +34,9 @@ mod units;
 
 use log::Log;
 use shape::{Counters, Shape};
+
+/// The device at the command's end.
+const DEVICE: &str = "tarpon-link";
 
 /// The options of `cargo xtask link`.
 #[derive(clap::Args)]
@@ -57,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     /// The command and its arguments; in its environment $TARPON_LINK_HOST is this end of the link, $TARPON_LINK_RATE (bits per
-    /// second) and $TARPON_LINK_RTT (seconds) what was measured, and $TARPON_LINK_LOG a file with each request over it
+    /// second, headers included) and $TARPON_LINK_RTT (seconds) what was measured, and $TARPON_LINK_LOG a file with each request over it
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }
@@ -99,12 +102,12 @@ impl Link {
         let (number, near) = kernel::first_free_device()?;
         let (host, client) = (format!("10.231.{number}.1"), format!("10.231.{number}.2"));
         let inside = kernel::Inside::new()?;
-        let far = inside.run(|| kernel::device("tarpon-link"))??;
+        let far = inside.run(|| kernel::device(DEVICE))??;
         configure(&format!("tarpon-link{number}"), &host)?;
         let address = client.clone();
         inside.run(move || -> Result<()> {
             process::check(Command::new("ip").args(["link", "set", "lo", "up"]))?;
-            configure("tarpon-link", &address)
+            configure(DEVICE, &address)
         })??;
         let (near, far) = (Arc::new(near), Arc::new(far));
         let shape = Shape { rate: args.rate, delay: args.rtt / 2, queue: args.queue };
@@ -120,7 +123,7 @@ impl Link {
             let rtt = calibrate::round_trip(&self.host, &self.inside)?;
             let rate = calibrate::throughput(&self.host, &self.inside)?;
             eprintln!(
-                "link: wanted {:.1} Mbit/s and {:.1} ms; measured {:.1} Mbit/s of payload and {:.1} ms to connect",
+                "link: wanted {:.1} Mbit/s and {:.1} ms; measured {:.1} Mbit/s and {:.1} ms to connect",
                 args.rate as f64 / 1e6,
                 args.rtt.as_secs_f64() * 1e3,
                 rate / 1e6,

@@ -52,16 +52,19 @@ const TOOLS: &[Tool] = &[
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
-    let mut all = Count::default();
+    let (mut all, mut skipped) = (Count::default(), Vec::new());
     all += check("format", cargo(&["fmt", "--all", "--check"]));
     all += check("lints", cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]));
     all += check("rules", tidy::run);
-    all += dependencies();
+    all += dependencies(&mut skipped);
     if args.quick {
         println!("== tests");
         all += cargo::test(&paths::root(), cargo::Which::AllButEndToEnd)?;
     } else {
-        all += end_to_end()?;
+        all += end_to_end(&mut skipped)?;
+    }
+    for line in skipped {
+        println!("skipped: {line}");
     }
     println!("took {} s", start.elapsed().as_secs());
     println!("{all}");
@@ -83,35 +86,42 @@ fn check(name: &str, check: impl FnOnce() -> Result<()>) -> Count {
     }
 }
 
+/// The checks that could not be made, and why: said once more at the end, before the line that counts all of them.
+type Skipped = Vec<String>;
+
+fn skip(skipped: &mut Skipped, name: &str, why: &str) -> Count {
+    println!("== {name}: skipped, {why}");
+    skipped.push(format!("{name}: {why}"));
+    Count::skipped()
+}
+
 fn cargo(args: &'static [&'static str]) -> impl FnOnce() -> Result<()> {
     move || process::check(Command::new("cargo").args(args).current_dir(paths::root()))
 }
 
 /// Licences, sources and duplicates of the dependencies. The tool is too big to be built just for this.
-fn dependencies() -> Count {
+fn dependencies(skipped: &mut Skipped) -> Count {
     if process::find_in_cargo_home("cargo-deny").is_none() {
-        println!("== dependencies: skipped, cargo-deny is not installed");
-        return Count::skipped();
+        return skip(skipped, "dependencies", "cargo-deny is not installed");
     }
     check("dependencies", cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"]))
 }
 
 /// All the tests that cargo knows of.
-fn end_to_end() -> Result<Count> {
+fn end_to_end(skipped: &mut Skipped) -> Result<Count> {
     let images = prepare_images();
     // The end-to-end tests run the binary, which cargo builds for tests of its own package only.
     let built = check("the binary", cargo(&["build", "--package", "tarpon"]));
-    let benchmarks = benchmark(images.as_ref()) + count_instructions();
+    let benchmarks = benchmark(images.as_ref(), skipped) + count_instructions(skipped);
     println!("== tests");
     let registry = images.as_ref().map(images::TestImages::registry);
     Ok(built + benchmarks + cargo::test(&paths::root(), cargo::Which::All { registry })?)
 }
 
 /// Whether the benchmark of starts still works, with one workload and two systems. Its figures are of no interest.
-fn benchmark(images: Option<&images::TestImages>) -> Count {
+fn benchmark(images: Option<&images::TestImages>, skipped: &mut Skipped) -> Count {
     let Some(images) = images.filter(|_| Path::new(TUN).exists()) else {
-        println!("== the benchmark: skipped, it needs root, images and {TUN}");
-        return Count::skipped();
+        return skip(skipped, "the benchmark", &format!("it needs root, images and {TUN}"));
     };
     check("the benchmark", || {
         let mut command = Command::new(std::env::current_exe()?);
@@ -121,16 +131,13 @@ fn benchmark(images: Option<&images::TestImages>) -> Count {
 }
 
 /// Whether hot functions take more instructions than they did.
-fn count_instructions() -> Count {
+fn count_instructions(skipped: &mut Skipped) -> Count {
     println!("== instructions");
     let counted = packages::ensure(&[tool("valgrind", "valgrind")])
         .map_or_else(|error| Ok(Outcome::Skipped(format!("{error:#}"))), |()| instructions::gate(false, &[]));
     match counted {
         Ok(Outcome::Same) => Count::passed(),
-        Ok(Outcome::Skipped(why)) => {
-            println!("instructions skipped: {why}");
-            Count::skipped()
-        }
+        Ok(Outcome::Skipped(why)) => skip(skipped, "instructions", &why),
         Err(error) => {
             println!("instructions failed: {error:#}");
             Count::failed()

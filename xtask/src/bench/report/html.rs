@@ -50,29 +50,42 @@ impl Page {
     }
 }
 
-/// The command, the machine and the programs behind the figures.
+/// The commands, the machine and the programs behind the figures.
 fn about(name: &str, runs: &Runs) -> String {
-    let (header, usual) = (runs.header(), format!("cargo xtask bench {name}"));
+    let usual = format!("cargo xtask bench {name}");
+    let unknown = Value::Null;
+    let headers = if runs.headers.is_empty() { vec![&unknown] } else { runs.headers.iter().collect() };
+    let mut words = String::from("<p class='about'>");
+    for (number, header) in (1..).zip(&headers) {
+        let number = if headers.len() > 1 { format!("Command {number}: ") } else { String::new() };
+        let command = escaped(&or(header, "command", &usual));
+        // Writing to a string cannot fail.
+        let _ = write!(words, "{number}<code>{command}</code>, {}<br>", one(header));
+    }
+    let _ = write!(words, "Every run: <a href='{name}.jsonl'>{name}.jsonl</a></p>");
+    words
+}
+
+/// When and where one command ran, and with what.
+fn one(header: &Value) -> String {
     let machine = &header["machine"];
-    let command = |header: &Value| format!("<code>{}</code>", escaped(&or(header, "command", &usual)));
-    let commands: Vec<_> = runs.headers.iter().map(command).collect();
-    let mut words = format!("<p class='about'>{}", commands.join(", then "));
-    // Writing to a string cannot fail.
-    let _ = write!(
-        words,
-        ", {}; {}, {} cores, {}, Linux {}",
+    let memory = machine["memory"].as_f64().map(|bytes| format!("{:.0} GiB", bytes / f64::from(1 << 30)));
+    let mut words = format!(
+        "{}; {}, {} cores, {}, Linux {}",
         escaped(&or(header, "date", "no date")),
         escaped(&or(machine, "processor", "some processor")),
         escaped(&or(machine, "cores", "?")),
-        machine["memory"]
-            .as_f64()
-            .map_or_else(|| "some memory".to_owned(), |bytes| format!("{:.0} GiB", bytes / f64::from(1 << 30))),
+        memory.unwrap_or_else(|| "some memory".to_owned()),
         escaped(&or(machine, "kernel", "?")),
     );
-    for (_, version) in machine["programs"].as_object().into_iter().flatten() {
-        let _ = write!(words, "; {}", escaped(version.as_str().unwrap_or_default()));
+    if let Some(commit) = header["commit"].as_str() {
+        // Writing to a string cannot fail.
+        let _ = write!(words, "; commit {}", escaped(commit));
     }
-    let _ = write!(words, ". Every run: <a href='{name}.jsonl'>{name}.jsonl</a></p>");
+    let versions = machine["programs"].as_object().into_iter().flatten().filter_map(|(_, version)| version.as_str());
+    for version in versions.filter(|version| !version.is_empty()) {
+        let _ = write!(words, "; {}", escaped(version));
+    }
     words
 }
 
@@ -100,6 +113,23 @@ fn table(lines: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_command_is_told_with_its_own_machine() {
+        let header =
+            |command: &str, cores: u32| format!("{{\"command\":\"{command}\",\"machine\":{{\"cores\":{cores}}}}}\n");
+        let page = about("start", &Runs::parse(&(header("first", 2) + &header("second", 4))).unwrap());
+        assert!(page.contains("Command 1: <code>first</code>, no date; some processor, 2 cores"), "{page}");
+        assert!(page.contains("Command 2: <code>second</code>, no date; some processor, 4 cores"), "{page}");
+        assert!(about("start", &Runs::parse("").unwrap()).contains("<code>cargo xtask bench start</code>"));
+    }
+
+    #[test]
+    fn the_commit_and_versions_are_told_and_empty_ones_are_not() {
+        let header = r#"{"commit":"abc-dirty","machine":{"programs":{"crun":"crun 1","sh":""}}}"#;
+        let page = about("start", &Runs::parse(header).unwrap());
+        assert!(page.contains("; commit abc-dirty; crun 1<br>"), "{page}");
+    }
 
     #[test]
     fn figures_of_a_table_stand_at_the_right() {

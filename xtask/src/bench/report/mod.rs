@@ -83,10 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let section = write(&runs);
         pictures(&section, &to)?;
         page.add(name, &runs, &section);
-        let copy = to.join(format!("{name}.jsonl"));
-        if copy != data {
-            fs::copy(&data, &copy).with_context(|| format!("cannot write {}", copy.display()))?;
-        }
+        copy(&data, &to.join(format!("{name}.jsonl")))?;
     }
     if found == 0 {
         bail!("there is nothing to report in {}", from.display());
@@ -95,6 +92,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::write(&file, page.finish()).with_context(|| format!("cannot write {}", file.display()))?;
     println!("the report: {}", file.display());
     Ok(())
+}
+
+/// Puts the data beside the report, unless it is there: a file that is copied onto itself is empty.
+fn copy(data: &Path, copy: &Path) -> Result<()> {
+    if fs::canonicalize(copy).is_ok_and(|there| fs::canonicalize(data).is_ok_and(|data| data == there)) {
+        return Ok(());
+    }
+    fs::copy(data, copy).map(drop).with_context(|| format!("cannot write {}", copy.display()))
 }
 
 /// Writes the pictures of a section that have files of their own.
@@ -158,6 +163,20 @@ mod tests {
         );
         assert!(page.contains("<td>tarpon-pack</td><td class='number'>5.000</td>"), "{page}");
         assert!(page.contains("tarpon-pack 0.9 × as fast as podman, 10 % of the bytes"), "{page}");
+    }
+
+    #[test]
+    fn a_report_beside_its_data_leaves_the_data_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("start.jsonl");
+        fs::write(&data, START).unwrap();
+        // The same folder by another name.
+        let other = folder.path().join("other");
+        std::os::unix::fs::symlink(folder.path(), &other).unwrap();
+        for to in [folder.path(), &folder.path().join("."), &other] {
+            run(&Args { from: Some(folder.path().into()), to: Some(to.into()) }).unwrap();
+            assert_eq!(fs::read_to_string(&data).unwrap(), START);
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The two pictures that the README shows: the time to ready and the bytes until then, over one link, of few systems.
 
+use serde_json::Value;
+
 use super::Picture;
 use super::start::{link_words, medians};
 use crate::bench::chart::axis::Unit;
@@ -68,17 +70,31 @@ fn name(system: &str) -> String {
 
 /// When, where and how it was measured.
 fn caption(runs: &Runs, link: &str) -> String {
-    let (header, machine) = (runs.header(), &runs.header()["machine"]);
-    let most = runs.lines.iter().filter(|line| line["link"] == link).filter_map(|line| line["number"].as_u64()).max();
+    let cells = runs.cells(["link", "workload", "system"]);
+    let most = cells.iter().filter(|(key, _)| key[0] == link).map(|(_, lines)| lines.len()).max();
+    let mut words = vec![format!("medians of {} runs, least to most", most.unwrap_or(0))];
+    for header in runs.headers_of(|line| line["link"] == link) {
+        // What a second command has in common with the first one is said once.
+        for word in origin(header) {
+            if !words.contains(&word) {
+                words.push(word);
+            }
+        }
+    }
+    words.join(" · ")
+}
+
+/// What a command tells of itself.
+fn origin(header: &Value) -> Vec<String> {
+    let machine = &header["machine"];
     let words = [
-        Some(format!("medians of {} runs, least to most", most.unwrap_or(0))),
         header.get("date").map(|_| text(header, "date")),
         machine.get("processor").map(|_| text(machine, "processor")),
         machine.get("cores").map(|_| format!("{} cores", text(machine, "cores"))),
         machine.get("kernel").map(|_| format!("Linux {}", text(machine, "kernel"))),
         header.get("command").map(|_| text(header, "command")),
     ];
-    words.into_iter().flatten().collect::<Vec<_>>().join(" · ")
+    words.into_iter().flatten().collect()
 }
 
 #[cfg(test)]
@@ -107,6 +123,18 @@ mod tests {
             assert!(!start.svg.contains(words), "{words}: {}", start.svg);
         }
         assert!(bytes.svg.contains(">100 MB<") && bytes.svg.contains(">9 %<"), "{}", bytes.svg);
+    }
+
+    #[test]
+    fn a_second_command_is_told_too_and_one_over_another_link_is_not() {
+        let header =
+            |command: &str| format!("{{\"command\": \"{command}\", \"date\": \"2026-01-02\", \"machine\": {{}}}}\n");
+        let line = |link: &str| {
+            format!("{{\"link\": \"{link}\", \"workload\": \"w\", \"system\": \"podman\", \"number\": 1}}\n")
+        };
+        let text = [header("one"), line("l"), header("two"), line("l"), header("three"), line("m")].concat();
+        let caption = caption(&Runs::parse(&text).unwrap(), "l");
+        assert_eq!(caption, "medians of 2 runs, least to most · 2026-01-02 · one · two");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{Axis, Setting, told};
 use crate::bench::behind::{self, Here};
 use crate::bench::machine::{self, Held};
 use crate::bench::runs::Log;
-use crate::bench::start::packs;
+use crate::bench::start::packs::Packs;
 use crate::bench::warm;
 use crate::bench::wire::Wire;
 use xtask::workloads;
@@ -26,7 +26,9 @@ fn workload(setting: &Setting<'_>) -> Result<workloads::Workload> {
 
 /// In front of the link.
 pub(super) fn run(setting: &Setting<'_>, again: &[OsString]) -> Result<()> {
-    packs::prepare(&[workload(setting)?], &setting.tarpon, &behind::registry(), TAG)?;
+    let registry = behind::registry();
+    let packs = Packs { tarpon: &setting.tarpon, registry: &registry, tag: TAG, quick: setting.args.quick };
+    packs.prepare(&[workload(setting)?])?;
     behind::run(&setting.args.link, again)
 }
 

@@ -11,6 +11,7 @@ use super::machine;
 use super::runs::{Log, Runs, figures};
 use super::stats::{median, spread};
 use crate::packages::{self, tool};
+use crate::process;
 
 mod containers;
 mod crowd;
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     /// The program to measure [default: the release build, which is made]
     #[arg(long, value_name = "FILE")]
     tarpon: Option<PathBuf>,
-    /// Every single run, as JSON lines [default: target/bench/scale.jsonl]
+    /// Every single run, as JSON lines [default: target/bench/scale.jsonl, or scale-quick.jsonl]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Add to what the file has
@@ -116,12 +117,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let tarpon = machine::program(args.tarpon.as_deref())?;
     let setting = Setting { args, tarpon, runs: if args.quick { 1 } else { args.runs } };
-    let file = args.json.clone().unwrap_or_else(|| machine::folder().join("scale.jsonl"));
+    let file = machine::data(args.json.as_deref(), "scale", args.quick);
     if let Some(link) = &args.behind {
         return crowd::behind(&setting, link, &mut Log::append(&file)?);
     }
     packages::ensure(&[tool("runc", "runc"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
-    let mut log = Log::begin(&file, &[&setting.tarpon], args.add)?;
+    let others: Vec<PathBuf> = ["runc", "crun", "podman"].into_iter().filter_map(process::find).collect();
+    let programs: Vec<&Path> = [&setting.tarpon].into_iter().chain(&others).map(PathBuf::as_path).collect();
+    let mut log = Log::begin(&file, &programs, args.add)?;
     for axis in Axis::value_variants().iter().filter(|axis| args.only.is_empty() || args.only.contains(axis)) {
         println!("== {}", axis.name());
         match axis {

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use xtask::ready::{FIRST_EXEC, Running};
-use xtask::workloads::{self, Workload};
+use xtask::workloads::{self, Ready, Workload};
 
 use super::behind::{self, Here};
 use super::machine::{self, Accounting, Held};
@@ -21,10 +21,12 @@ use crate::packages::{self, tool};
 use crate::process;
 
 pub(super) mod packs;
+mod published;
 mod systems;
 pub(super) mod table;
 
-use systems::{System, Systems, soci};
+use packs::Packs;
+use systems::{Server, System, Systems, soci};
 
 /// The options of `cargo xtask bench start`.
 #[derive(clap::Args)]
@@ -63,7 +65,7 @@ pub(crate) struct Args {
     /// The program to measure [default: the release build, which is made]
     #[arg(long, value_name = "FILE")]
     tarpon: Option<PathBuf>,
-    /// Every single run, as JSON lines [default: target/bench/start.jsonl]
+    /// Every single run, as JSON lines [default: target/bench/start.jsonl, or start-quick.jsonl]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Add to what the file has
@@ -87,15 +89,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let tarpon = machine::program(args.tarpon.as_deref())?;
     packages::ensure(&[tool("crun", "crun"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
     let (workloads, systems) = chosen(args, &tarpon)?;
+    let packs = Packs { tarpon: &tarpon, registry: &behind::registry(), tag: &args.tag, quick: args.quick };
     if args.quick {
-        packs::forget()?;
+        packs.forget()?;
     }
-    packs::prepare(&workloads, &tarpon, &behind::registry(), &args.tag)?;
+    packs.prepare(&workloads)?;
     if systems.iter().any(|system| system.format() == Some(soci::TAG)) {
         soci::prepare(&workloads, &behind::registry())?;
     }
-    let programs: Vec<_> = systems.iter().flat_map(|system| system.programs()).collect();
-    let file = args.json.clone().unwrap_or_else(|| machine::folder().join("start.jsonl"));
+    let runtime = runtime()?;
+    let mut programs: Vec<&Path> = systems.iter().flat_map(|system| system.programs()).collect();
+    programs.push(&runtime);
+    let file = machine::data(args.json.as_deref(), "start", args.quick);
     Log::begin(&file, &programs, args.add)?;
     for link in links(args) {
         behind::run(&link, &again(args, &link, &tarpon, &file))?;
@@ -189,12 +194,49 @@ fn told(line: &Value) {
     }
 }
 
+/// What runs the containers, but those of containerd.
+fn runtime() -> Result<PathBuf> {
+    process::find("crun").context("crun is not installed")
+}
+
 /// One run: made cold, started, measured, ended.
 fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_requests: bool) -> Result<Value> {
+    let mut begun = Begun::default();
+    let line = measured(system, workload, here, tag, with_requests, &mut begun);
+    // However it went: a container that is left would answer in the place of the next one.
+    let ended = begun.end(system);
+    let line = line?;
+    ended.map(|()| line)
+}
+
+/// What a run has begun.
+#[derive(Default)]
+struct Begun {
+    running: Option<Running>,
+    /// Its group can be removed when nothing runs any more.
+    accounting: Option<Accounting>,
+}
+
+impl Begun {
+    fn end(self, system: &dyn System) -> Result<()> {
+        system.end()?;
+        self.running.map_or(Ok(()), Running::wait_for_end)
+    }
+}
+
+/// A run until it was measured, and is to be ended.
+fn measured(
+    system: &dyn System,
+    workload: &Workload,
+    here: &Here,
+    tag: &str,
+    with_requests: bool,
+    begun: &mut Begun,
+) -> Result<Value> {
     system.wipe()?;
-    let accounting = Accounting::begin();
+    begun.accounting = Accounting::begin();
     system.prepare(workload, &here.registry)?;
-    let runtime = process::find("crun").context("crun is not installed")?;
+    let runtime = runtime()?;
     let mut programs = system.programs();
     programs.push(&runtime);
     machine::make_cold(&programs)?;
@@ -207,27 +249,20 @@ fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_re
         wire.mark()?;
     }
     let began = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
-    let (received, seconds) = (machine::received(), accounting.as_ref().and_then(Accounting::seconds));
-    let mut running = Running::start(command)?;
-    let waited = running.wait(workload, |mountpoint| system.is_root(mountpoint));
-    if waited.is_err() {
-        // A container that is left would answer in the place of the next one.
-        system.end()?;
-    }
-    let times = waited?;
+    let processor = |begun: &Begun| begun.accounting.as_ref().and_then(Accounting::seconds);
+    let (received, seconds) = (machine::received(), processor(begun));
+    let running = begun.running.insert(Running::start(command)?);
+    let times = running.wait(workload, |mountpoint| system.is_root(mountpoint))?;
     let bytes = received.and_then(|before| machine::received().map(|now| now - before));
-    let cpu = seconds.and_then(|before| accounting.as_ref()?.seconds().map(|now| now - before));
+    let cpu = seconds.and_then(|before| processor(begun).map(|now| now - before));
     let requests = wire.map(|mut wire| wire.requests()).transpose()?;
     let server = system.server();
-    let held = server.as_ref().and_then(|server| Held::by(server.pid));
+    let held: Option<Vec<Held>> = server.as_ref().and_then(|server| server.processes().map(Held::by).collect());
+    let memory = |of: fn(&Held) -> u64| held.as_ref().map(|held| held.iter().map(of).sum::<u64>());
+    let checked = check(system, workload, server.as_ref());
     let counters = server.and_then(|server| server.counters);
-    let mounts = system.check_mounts();
-    system.end()?;
-    running.wait_for_end()?;
-    mounts?;
-    if system.needs_pack() && counters.as_ref().is_some_and(|counters| counters.bytes_trace == 0) {
-        bail!("no boot pack was used: remove target/bench/traces, so that they are recorded and published anew");
-    }
+    system.check_mounts()?;
+    checked?;
     let mut line = json!({
         "mounted": times.mounted.map(|mounted| mounted.as_secs_f64()),
         "exec": times.exec.map(|exec| exec.as_secs_f64()),
@@ -235,8 +270,8 @@ fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_re
         "bytes": bytes,
         "requests": requests.as_ref().map(Vec::len),
         "cpu": cpu,
-        "server_peak": held.as_ref().map(|held| held.peak),
-        "server_anonymous": held.as_ref().map(|held| held.anonymous),
+        "server_peak": memory(|held| held.peak),
+        "server_anonymous": memory(|held| held.anonymous),
         "from_pack": counters.as_ref().map(|counters| counters.bytes_trace),
         "stalls": counters.as_ref().map(|counters| counters.stalls),
         "stall_millis": counters.as_ref().map(|counters| counters.stall_millis),
@@ -245,6 +280,29 @@ fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_re
         line["timeline"] = requests.iter().map(|request: &Request| request.json(began)).collect();
     }
     Ok(line)
+}
+
+/// An error if it was not what the system is for that started the container.
+fn check(system: &dyn System, workload: &Workload, server: Option<&Server>) -> Result<()> {
+    if !system.needs_index() && !system.needs_pack() {
+        return Ok(());
+    }
+    let Some(server) = server else {
+        // With the end of such a workload its mount is gone, and the server with it: what it did cannot be told any more.
+        if matches!(workload.ready, Ready::Exit { .. }) {
+            return Ok(());
+        }
+        bail!(
+            "nobody served the container any more when it was ready, so nobody knows whether its index and boot pack were used"
+        );
+    };
+    if system.needs_index() && server.streamed > 0 {
+        bail!("{} layers were streamed whole: no index was used", server.streamed);
+    }
+    if system.needs_pack() && server.counters.as_ref().is_none_or(|counters| counters.bytes_trace == 0) {
+        bail!("no boot pack was used, although the registry has one");
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -272,6 +330,82 @@ mod tests {
         let there = parsed(&words).unwrap();
         assert_eq!((there.workload, there.system, there.runs, there.tag), (args.workload, args.system, 3, args.tag));
         assert_eq!(there.behind.as_deref(), Some("1gbit,1ms"));
+    }
+
+    /// A system that cannot even be made empty, and notes that it was ended.
+    struct Broken(std::cell::Cell<bool>);
+
+    impl System for Broken {
+        fn name(&self) -> &'static str {
+            "broken"
+        }
+
+        fn programs(&self) -> Vec<&Path> {
+            Vec::new()
+        }
+
+        fn wipe(&self) -> Result<()> {
+            bail!("it is stuck")
+        }
+
+        fn command(&self, _workload: &Workload, _image: &str, _script: &str) -> Result<std::process::Command> {
+            bail!("there is none")
+        }
+
+        fn is_root(&self, _mountpoint: &Path) -> bool {
+            false
+        }
+
+        fn end(&self) -> Result<()> {
+            self.0.set(true);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_run_that_fails_is_ended_too_and_says_why_it_failed() {
+        let broken = Broken(std::cell::Cell::new(false));
+        let here = Here { host: String::new(), registry: String::new() };
+        let error = one(&broken, &workload(Ready::Port { port: 1, path: None }), &here, "gzip", false).unwrap_err();
+        assert!(broken.0.get() && error.to_string().contains("stuck"), "{error}");
+    }
+
+    fn workload(ready: Ready) -> Workload {
+        let (id, image, command) = Default::default();
+        Workload { id, image, command, ready, patience: std::time::Duration::ZERO, on_host_network: false }
+    }
+
+    /// What the checks say of a run of a system.
+    fn checked(system: &str, ready: Ready, server: Option<Server>) -> Result<()> {
+        let system = systems::find(&[system.to_owned()], Path::new("/bin/true")).unwrap().remove(0);
+        check(system.as_ref(), &workload(ready), server.as_ref())
+    }
+
+    fn server(bytes_trace: Option<u64>, streamed: usize) -> Option<Server> {
+        let counters = bytes_trace.map(|bytes_trace| systems::Counters { bytes_trace, stalls: 0, stall_millis: 0 });
+        Some(Server { pid: 1, beside: None, counters, streamed })
+    }
+
+    #[test]
+    fn a_run_without_the_pack_or_the_index_that_it_is_about_is_none() {
+        let port = || Ready::Port { port: 1, path: None };
+        assert!(checked("tarpon-pack", port(), server(Some(5), 0)).is_ok());
+        for (system, server) in [
+            ("tarpon-pack", server(Some(0), 0)),
+            ("tarpon-pack", server(None, 0)),
+            ("tarpon-pack", None),
+            ("tarpon-pack", server(Some(5), 1)),
+            ("tarpon-index", server(Some(0), 2)),
+        ] {
+            assert!(checked(system, port(), server).is_err(), "{system}");
+        }
+        assert!(checked("tarpon-index", port(), server(Some(0), 0)).is_ok());
+        assert!(checked("tarpon-streamed", port(), server(Some(0), 5)).is_ok());
+    }
+
+    #[test]
+    fn of_a_workload_that_has_ended_nobody_can_tell() {
+        assert!(checked("tarpon-pack", Ready::Exit { sha256: String::new() }, None).is_ok());
     }
 
     #[test]

@@ -5,67 +5,135 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
+use super::published;
 use crate::bench::machine;
 use crate::process;
 use xtask::workloads::{Ready, Workload};
 
-/// Forgets what was recorded: the registry may be another one than the last time.
-pub(crate) fn forget() -> Result<()> {
-    machine::remove(&machine::folder().join("traces"))?;
-    machine::remove(&machine::folder().join("recording"))
+/// What images are to have, and where.
+pub(crate) struct Packs<'a> {
+    pub(crate) tarpon: &'a Path,
+    pub(crate) registry: &'a str,
+    pub(crate) tag: &'a str,
+    /// Whether this only tries out whether the benchmark works: with traces of its own.
+    pub(crate) quick: bool,
 }
 
-/// Records what has not been recorded yet, and publishes all of it.
-pub(crate) fn prepare(workloads: &[Workload], tarpon: &Path, registry: &str, tag: &str) -> Result<()> {
-    let mut images: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();
-    let mut changed = Vec::new();
-    for workload in workloads {
-        let trace = machine::folder().join("traces").join(format!("{}.{tag}.trace", workload.id));
-        if !trace.exists() {
-            println!("recording {}", workload.id);
-            record(workload, tarpon, registry, tag, &trace)?;
-            changed.push(workload.image.as_str());
-        }
-        images.entry(&workload.image).or_default().push(trace);
+impl Packs<'_> {
+    /// Forgets what was recorded: the registry may be another one than the last time.
+    pub(crate) fn forget(&self) -> Result<()> {
+        machine::remove(&self.folder("traces"))?;
+        machine::remove(&self.folder("recording"))
     }
-    for (image, traces) in images.into_iter().filter(|(image, _)| changed.contains(image)) {
-        let mut push = command(tarpon);
+
+    /// Records what has not been recorded of these very images and commands, and publishes what the registry does not have.
+    pub(crate) fn prepare(&self, workloads: &[Workload]) -> Result<()> {
+        let mut images: BTreeMap<&str, Vec<&Workload>> = BTreeMap::new();
+        for workload in workloads {
+            images.entry(&workload.image).or_default().push(workload);
+        }
+        images.into_iter().try_for_each(|(image, workloads)| self.prepare_image(image, &workloads))
+    }
+
+    fn prepare_image(&self, image: &str, workloads: &[&Workload]) -> Result<()> {
+        let digest = self.digest(image)?;
+        let mut recorded = Vec::new();
+        for workload in workloads {
+            let (trace, about) = (self.trace(workload), about(&digest, workload));
+            let file = trace.with_extension("of");
+            if trace.exists() && fs::read_to_string(&file).is_ok_and(|kept| kept == about) {
+                continue;
+            }
+            println!("recording {}", workload.id);
+            self.record(workload, &trace)?;
+            recorded.push((file, about));
+        }
+        let lacks = || -> Result<bool> {
+            let there = published::profiles(self.registry, image, &digest)?;
+            Ok(workloads.iter().any(|workload| !there.contains(&workload.id)))
+        };
+        // What was recorded now is published even where there is a pack: that one is of an earlier recording.
+        if !recorded.is_empty() || lacks()? {
+            let traces: Vec<PathBuf> = workloads.iter().map(|workload| self.trace(workload)).collect();
+            self.publish(image, &traces)?;
+            if lacks()? {
+                bail!("{} has no index and boot packs, although they were published", self.reference(image));
+            }
+        }
+        // Only now: a recording that was not published is made again.
+        for (file, about) in recorded {
+            fs::write(&file, about).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(())
+    }
+
+    /// The digest of the manifest that is mounted.
+    fn digest(&self, image: &str) -> Result<String> {
+        let mut inspect = self.command();
+        let output = inspect.args(["inspect", "--json", "--tls-verify=false", &self.reference(image)]).output();
+        let output = output.context("cannot start tarpon")?;
+        if !output.status.success() {
+            bail!("cannot inspect {}: {}", self.reference(image), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        let said: Value = serde_json::from_slice(&output.stdout).context("tarpon inspect says no JSON")?;
+        said["manifest_digest"].as_str().map(str::to_owned).context("tarpon inspect names no manifest")
+    }
+
+    fn trace(&self, workload: &Workload) -> PathBuf {
+        self.folder("traces").join(format!("{}.{}.trace", workload.id, self.tag))
+    }
+
+    fn record(&self, workload: &Workload, trace: &Path) -> Result<()> {
+        fs::create_dir_all(trace.parent().context("a trace is in a folder")?)?;
+        // Written when it is complete: an interrupted recording is none.
+        let draft = trace.with_extension("draft");
+        let mut record = self.command();
+        record.args(["record", "--quiet", "--tls-verify=false", "--index", "registry", "--profile", &workload.id]);
+        record.arg("-o").arg(&draft);
+        match &workload.ready {
+            Ready::Port { port, .. } => record.args(["--until-port", &port.to_string()]),
+            // Until it has ended, as is usual.
+            Ready::Exit { .. } => &mut record,
+            Ready::Line { text, at_start } => {
+                let start = if *at_start { "^" } else { "" };
+                record.args(["--until-log", &format!("{start}{}", text.replace(['.', '(', ')', '['], "."))])
+            }
+        };
+        record.arg(self.reference(&workload.image));
+        record.args(["--", "/bin/sh", "-c", &workload.command]);
+        process::check_logged(&mut record, &machine::folder().join("record.log"))?;
+        fs::rename(draft, trace).context("cannot keep the trace")
+    }
+
+    fn publish(&self, image: &str, traces: &[PathBuf]) -> Result<()> {
+        let mut push = self.command();
         push.args(["record", "--quiet", "--push", "--tls-verify=false"]);
         for trace in traces {
             push.arg("--trace").arg(trace);
         }
-        push.arg(format!("{registry}/{image}:{tag}"));
-        process::check_logged(&mut push, &machine::folder().join("push.log"))?;
+        push.arg(self.reference(image));
+        process::check_logged(&mut push, &machine::folder().join("push.log"))
     }
-    Ok(())
+
+    fn reference(&self, image: &str) -> String {
+        format!("{}/{image}:{}", self.registry, self.tag)
+    }
+
+    fn folder(&self, name: &str) -> PathBuf {
+        machine::folder().join(machine::kept(name, self.quick))
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.tarpon);
+        command.env("TARPON_STORE", self.folder("recording"));
+        command
+    }
 }
 
-fn record(workload: &Workload, tarpon: &Path, registry: &str, tag: &str, trace: &Path) -> Result<()> {
-    fs::create_dir_all(trace.parent().context("a trace is in a folder")?)?;
-    // Written when it is complete: an interrupted recording is none.
-    let draft = trace.with_extension("draft");
-    let mut record = command(tarpon);
-    record.args(["record", "--quiet", "--tls-verify=false", "--index", "registry", "--profile", &workload.id]);
-    record.arg("-o").arg(&draft);
-    match &workload.ready {
-        Ready::Port { port, .. } => record.args(["--until-port", &port.to_string()]),
-        // Until it has ended, as is usual.
-        Ready::Exit { .. } => &mut record,
-        Ready::Line { text, at_start } => {
-            let start = if *at_start { "^" } else { "" };
-            record.args(["--until-log", &format!("{start}{}", text.replace(['.', '(', ')', '['], "."))])
-        }
-    };
-    record.arg(format!("{registry}/{}:{tag}", workload.image));
-    record.args(["--", "/bin/sh", "-c", &workload.command]);
-    process::check_logged(&mut record, &machine::folder().join("record.log"))?;
-    fs::rename(draft, trace).context("cannot keep the trace")
-}
-
-fn command(tarpon: &Path) -> Command {
-    let mut command = Command::new(tarpon);
-    command.env("TARPON_STORE", machine::folder().join("recording"));
-    command
+/// What a trace was recorded of.
+fn about(digest: &str, workload: &Workload) -> String {
+    format!("{digest}\n{}\n", workload.command)
 }

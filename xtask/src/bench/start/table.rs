@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::bench::runs::{Runs, figures};
+use crate::bench::runs::{Runs, command_of, figures};
 use crate::bench::stats::{median, spread};
 
 mod comparison;
@@ -12,7 +12,7 @@ pub(crate) mod kinds;
 
 pub(crate) use comparison::{best_rival, comparison, summary, times_as_fast};
 
-/// The system whose time is compared with what the wire allows, and the one that says how long the start takes without a wire.
+/// The system whose time is compared with what the wire allows, and the one that says how long the start takes with hardly any of it.
 const PACK: &str = "tarpon-pack";
 const WARM: &str = "tarpon-warm";
 /// Round trips that a start needs at least: manifest, index, pack.
@@ -55,7 +55,11 @@ pub(crate) fn table(runs: &Runs) -> String {
             number(of("requests"), 0),
             number(of("cpu"), 2),
             mega(of("server_peak")),
-            ready.len(),
+            if ready.len() < lines.len() {
+                format!("{} of {}", ready.len(), lines.len())
+            } else {
+                ready.len().to_string()
+            },
             number(share, 2),
         );
     }
@@ -68,10 +72,19 @@ fn number(value: Option<f64>, digits: usize) -> String {
 
 /// How long a start with a pack must take: as with a warm store, and what has to cross the wire.
 fn limit(runs: &Runs, cells: &Cells<'_>, link: &str, workload: &str) -> Option<f64> {
-    let measured = runs.lines.iter().find(|line| line["link"] == link && line.get("bits_per_second").is_some())?;
-    let of = |system: &str, field: &str| median(&figures(cell(cells, [link, workload, system]), field));
-    let wire = of(PACK, "bytes")? * 8.0 / measured["bits_per_second"].as_f64()?;
-    Some(of(WARM, "ready")? + ROUND_TRIPS * measured["round_trip"].as_f64()? + wire)
+    let of_wire = |run: &&Value| {
+        let measured = calibration(runs, link, command_of(run))?;
+        let bits = run["bytes"].as_f64()? * 8.0;
+        Some(ROUND_TRIPS * measured["round_trip"].as_f64()? + bits / measured["bits_per_second"].as_f64()?)
+    };
+    let wire: Vec<f64> = cell(cells, [link, workload, PACK]).iter().filter_map(of_wire).collect();
+    Some(median(&figures(cell(cells, [link, workload, WARM]), "ready"))? + median(&wire)?)
+}
+
+/// What a link delivered when a command began to use it.
+fn calibration<'a>(runs: &'a Runs, link: &str, command: Option<u64>) -> Option<&'a Value> {
+    let is_it = |line: &&Value| line["link"] == link && command_of(line) == command && line["bits_per_second"].is_f64();
+    runs.lines.iter().find(is_it)
 }
 
 #[cfg(test)]
@@ -94,5 +107,15 @@ mod tests {
         let wanted = "| tarpon-pack | 0.50 |  | 1.50 | 1.00 to 2.00 | 12.5 | 9 |  |  | 3 | 1.00 |";
         assert!(table.contains(wanted), "{table}");
         assert!(table.contains("| v | podman |  |  |  | failed |"), "{table}");
+    }
+
+    #[test]
+    fn each_command_s_runs_are_compared_with_what_the_link_delivered_to_it() {
+        // The second and the third one had half the rate.
+        let slow = RUNS.replace("100e6", "50e6");
+        let other = slow.replace("100mbit,10ms", "25mbit,80ms");
+        let runs = Runs::parse(&[RUNS, &slow, &slow, &other].concat()).unwrap();
+        let limit = |link| limit(&runs, &cells(&runs), link, "w").unwrap();
+        assert!((limit("100mbit,10ms") - 2.5).abs() < 1e-9 && (limit("25mbit,80ms") - 2.5).abs() < 1e-9);
     }
 }

@@ -3,7 +3,7 @@
 //! Each probe is a line of shell that anybody can repeat. The page cache is cold before the first of two runs and warm before the
 //! second; the trees take turns.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
@@ -14,6 +14,7 @@ use super::runs::{Log, Runs, figures, numbered};
 use super::stats::{median, ratios, spread};
 use super::trees::{self, Tree};
 use crate::packages::{self, tool};
+use crate::process;
 
 mod probes;
 
@@ -37,7 +38,7 @@ pub(crate) struct Args {
     /// The program to measure [default: the release build, which is made]
     #[arg(long, value_name = "FILE")]
     tarpon: Option<PathBuf>,
-    /// Every single run, as JSON lines [default: target/bench/steady.jsonl]
+    /// Every single run, as JSON lines [default: target/bench/steady.jsonl, or steady-quick.jsonl]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -55,8 +56,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         trees::tarpon("tarpon-native", &tarpon, &image, "native")?,
         trees::tarpon("tarpon-fuse", &tarpon, &image, "fuse")?,
     ];
-    let file = args.json.clone().unwrap_or_else(|| machine::folder().join("steady.jsonl"));
-    let mut log = Log::begin(&file, &[&tarpon], false)?;
+    let file = machine::data(args.json.as_deref(), "steady", args.quick);
+    let others: Vec<PathBuf> = ["podman", "fio", "find", "tar"].into_iter().filter_map(process::find).collect();
+    let programs: Vec<&Path> = [&tarpon].into_iter().chain(&others).map(PathBuf::as_path).collect();
+    let mut log = Log::begin(&file, &programs, false)?;
     for number in 1..=if args.quick { 1 } else { args.runs } {
         for probe in &chosen {
             for tree in &trees {

@@ -9,6 +9,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::bench::machine;
+use crate::process;
+
 /// Something that is done to a tree.
 pub(super) struct Probe {
     pub(super) name: &'static str,
@@ -68,15 +71,13 @@ impl Probe {
 
     /// Reads the tools back into the page cache: what is cold is the tree.
     pub(super) fn read_tools(&self) -> Result<()> {
-        let line = match self.what {
-            What::Shell(_) => {
-                "find --version; sort --version; xargs --version; cat --version; tar --version; chroot --version"
-            }
-            What::Fio(_) => "fio --version",
+        let tools: &[&str] = match self.what {
+            What::Shell(_) => &["sh", "find", "sort", "xargs", "cat", "tar", "chroot"],
+            What::Fio(_) => &["fio"],
         };
-        let status = Command::new("sh").args(["-c", line]).stdout(Stdio::null()).status().context("no sh")?;
-        if !status.success() {
-            bail!("{line} ended with {status}");
+        for tool in tools {
+            let program = process::find(tool).with_context(|| format!("{tool} is not installed"))?;
+            machine::read_back(&program)?;
         }
         Ok(())
     }

@@ -69,6 +69,11 @@ pub(super) trait System {
         Ok(())
     }
 
+    /// Whether a run of it is one only if no layer was streamed whole, because there was no index.
+    fn needs_index(&self) -> bool {
+        false
+    }
+
     /// Whether a run of it is one only if a boot pack was used.
     fn needs_pack(&self) -> bool {
         false
@@ -84,7 +89,18 @@ pub(super) type Systems = Vec<Box<dyn System>>;
 /// A process that serves files, and what it counted, if it counts.
 pub(super) struct Server {
     pub(super) pid: u32,
+    /// Another process without which there would be no file system: a snapshotter that is not the server itself.
+    pub(super) beside: Option<u32>,
     pub(super) counters: Option<Counters>,
+    /// Layers that were downloaded whole before the mount, because nothing said what is in them.
+    pub(super) streamed: usize,
+}
+
+impl Server {
+    /// All that it takes to serve files.
+    pub(super) fn processes(&self) -> impl Iterator<Item = u32> {
+        [self.pid].into_iter().chain(self.beside)
+    }
 }
 
 /// What tarpon's server counted for the image.
@@ -198,6 +214,13 @@ mod tests {
         let usual = usual();
         let known: Vec<_> = NAMES.into_iter().filter(|name| usual.iter().any(|usual| usual == *name)).collect();
         assert_eq!(usual, known);
+    }
+
+    #[test]
+    fn a_snapshotter_beside_the_server_is_counted_too() {
+        let server = |beside| Server { pid: 1, beside, counters: None, streamed: 0 };
+        assert_eq!(server(Some(2)).processes().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(server(None).processes().collect::<Vec<_>>(), [1]);
     }
 
     #[test]

@@ -62,6 +62,10 @@ impl System for Shown {
         tarpon::server(&self.tarpon, &self.store)
     }
 
+    fn needs_index(&self) -> bool {
+        true
+    }
+
     fn needs_pack(&self) -> bool {
         self.pack
     }

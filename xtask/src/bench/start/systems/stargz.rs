@@ -56,7 +56,7 @@ impl System for Stargz {
     }
 
     fn programs(&self) -> Vec<&Path> {
-        self.podman.programs()
+        [self.program.as_path()].into_iter().chain(self.podman.programs()).collect()
     }
 
     fn format(&self) -> Option<&'static str> {
@@ -90,7 +90,12 @@ impl System for Stargz {
     }
 
     fn server(&self) -> Option<Server> {
-        self.running.borrow().as_ref().map(|running| Server { pid: running.pid(), counters: None })
+        self.running.borrow().as_ref().map(|running| Server {
+            pid: running.pid(),
+            beside: None,
+            counters: None,
+            streamed: 0,
+        })
     }
 
     fn end(&self) -> Result<()> {

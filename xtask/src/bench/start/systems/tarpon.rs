@@ -28,6 +28,22 @@ pub(super) struct Tarpon {
 struct Mount {
     server: u32,
     counters: Counters,
+    #[serde(default)]
+    verification: Vec<Layer>,
+}
+
+/// How a layer is read.
+#[derive(serde::Deserialize)]
+struct Layer {
+    format: String,
+    state: String,
+}
+
+impl Layer {
+    /// Whether nothing said what is in it, so that all of it was downloaded before the mount.
+    fn was_streamed(&self) -> bool {
+        self.format.starts_with("tar") && self.state == "diffID-verified"
+    }
 }
 
 /// A command on a store.
@@ -40,8 +56,19 @@ pub(super) fn on(program: &Path, store: &Path) -> Command {
 /// The server of a store, if it serves something.
 pub(super) fn server(program: &Path, store: &Path) -> Option<Server> {
     let output = on(program, store).args(["status", "--json"]).stderr(Stdio::null()).output().ok()?;
-    let mounts: Vec<Mount> = serde_json::from_slice(&output.stdout).ok()?;
-    mounts.into_iter().next().map(|mount| Server { pid: mount.server, counters: Some(mount.counters) })
+    told(&output.stdout)
+}
+
+/// What `tarpon status` says of a server.
+fn told(status: &[u8]) -> Option<Server> {
+    let mounts: Vec<Mount> = serde_json::from_slice(status).ok()?;
+    let streamed = mounts.iter().flat_map(|mount| &mount.verification).filter(|layer| layer.was_streamed()).count();
+    mounts.into_iter().next().map(|mount| Server {
+        pid: mount.server,
+        beside: None,
+        counters: Some(mount.counters),
+        streamed,
+    })
 }
 
 /// How index and boot pack are chosen.
@@ -94,6 +121,10 @@ impl System for Tarpon {
         server(&self.program, &self.store())
     }
 
+    fn needs_index(&self) -> bool {
+        self.index
+    }
+
     fn needs_pack(&self) -> bool {
         self.pack && self.warm_of.is_none()
     }
@@ -107,5 +138,26 @@ impl System for Tarpon {
         remove.args(["rm", "--force", CONTAINER]);
         quietly(remove);
         server.map_or(Ok(()), |server| wait_for_end(server.pid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_that_were_streamed_are_told_from_those_that_an_index_or_they_themselves_describe() {
+        let mount = |format: &str, state: &str| {
+            format!(
+                r#"{{"server": 7, "counters": {{"bytes_trace": 1, "stalls": 2, "stall_millis": 3}},
+                    "verification": [{{"format": "{format}", "state": "{state}"}}]}}"#
+            )
+        };
+        let mounts = [mount("tar+gzip", "index-trusted"), mount("estargz", "toc-verified")].join(",");
+        assert_eq!(told(format!("[{mounts}]").as_bytes()).unwrap().streamed, 0);
+        let mounts = [mounts, mount("tar+gzip", "diffID-verified")].join(",");
+        let server = told(format!("[{mounts}]").as_bytes()).unwrap();
+        assert_eq!((server.pid, server.streamed), (7, 1));
+        assert!(told(b"[]").is_none());
     }
 }

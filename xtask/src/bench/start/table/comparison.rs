@@ -118,6 +118,20 @@ mod tests {
     }
 
     #[test]
+    fn runs_of_two_commands_are_no_neighbours() {
+        let line = |system: &str, ready: u32| {
+            format!("{{\"link\":\"l\",\"workload\":\"w\",\"system\":\"{system}\",\"number\":1,\"ready\":{ready}}}\n")
+        };
+        let header = "{\"machine\":{}}\n".to_owned();
+        let (one, two) = ([line("podman", 8), line("tarpon-pack", 2)], [line("podman", 30), line("tarpon-pack", 3)]);
+        let text =
+            [header.clone(), one.concat(), header.clone(), two.concat(), header, line("tarpon-index", 1)].concat();
+        let text = comparison(&Runs::parse(&text).unwrap());
+        assert!(text.contains("| tarpon-pack | podman | 7.00 | 4.00 to 10.00 |"), "{text}");
+        assert!(!text.contains("tarpon-index"), "{text}");
+    }
+
+    #[test]
     fn a_line_over_all_workloads_can_be_quoted() {
         let lines = summary(&Runs::parse(MANY).unwrap());
         assert_eq!(lines[0], "l: tarpon-pack 6.0 × as fast as podman (4.0 to 9.0), 6 % of the bytes");

@@ -190,10 +190,16 @@ impl System for Containerd {
     fn server(&self) -> Option<Server> {
         match &self.snapshotter {
             Snapshotter::Own => None,
-            Snapshotter::Tarpon { program, .. } => tarpon::server(program, &self.store()),
-            Snapshotter::Stargz { .. } | Snapshotter::Soci { .. } => {
-                self.running.borrow().as_ref().map(|running| Server { pid: running.pid(), counters: None })
+            Snapshotter::Tarpon { program, .. } => {
+                let server = tarpon::server(program, &self.store())?;
+                let snapshotter = self.running.borrow().as_ref().map(Service::pid);
+                Some(Server { beside: snapshotter.filter(|pid| *pid != server.pid), ..server })
             }
+            Snapshotter::Stargz { .. } | Snapshotter::Soci { .. } => self
+                .running
+                .borrow()
+                .as_ref()
+                .map(|running| Server { pid: running.pid(), beside: None, counters: None, streamed: 0 }),
         }
     }
 
@@ -206,6 +212,10 @@ impl System for Containerd {
             "the image was downloaded and unpacked, not mounted; its snapshotter's last warning: {}",
             last_warning(&log)
         )
+    }
+
+    fn needs_index(&self) -> bool {
+        matches!(self.snapshotter, Snapshotter::Tarpon { .. })
     }
 
     fn needs_pack(&self) -> bool {
