@@ -85,6 +85,11 @@ impl Body {
         Ok(())
     }
 
+    /// What is still to come nobody waits for so far: it may be silent for this long, and what becomes of it says nothing about the source.
+    pub(crate) fn nobody_waits(&mut self, stall_limit: Duration) {
+        (self.stall_limit, self.attempt) = (stall_limit, None);
+    }
+
     /// The next bytes, at least one and at most `limit`, fetched for `lane`.
     pub(crate) async fn next(&mut self, limit: usize, lane: Lane) -> Result<Bytes, PieceError> {
         loop {

@@ -99,5 +99,7 @@ pub(crate) const READ_ROUNDS: u32 = 8;
 pub(crate) const MEMO_ENTRIES: u64 = 16_384;
 /// A boot pack may be silent for this part of [`Config::stall_limit`].
 pub(crate) const PACK_STALL_SHARE: u32 = 3;
+/// And so may what comes along in a request: who joined it must have time to ask by himself.
+pub(crate) const ALONG_STALL_SHARE: u32 = 3;
 /// Pieces of one request that are decoded while the next bytes arrive.
 pub(crate) const DECODING: usize = 2;

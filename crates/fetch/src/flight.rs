@@ -35,7 +35,7 @@ pub(crate) enum Outcome {
 /// A piece on its way.
 pub(crate) struct Flight {
     pub(crate) piece: Piece,
-    /// Who it is brought for: in a reader's request, its neighbours come as read-ahead.
+    /// What it is brought for: in a reader's request, neighbours come as read-ahead.
     pub(crate) lane: Lane,
     request: Arc<Request>,
     outcome: watch::Sender<Option<Result<Outcome, PieceError>>>,
@@ -50,19 +50,24 @@ pub(crate) struct Request {
     tickets: AtomicUsize,
     detached: AtomicBool,
     abort: Mutex<Option<AbortHandle>>,
+    /// Of its own pieces, and then of their neighbours.
     keys: Vec<PieceKey>,
+    /// How many it was made for.
+    own: usize,
 }
 
 impl Request {
-    /// A request for `run`, and whatever comes along, whose task is not running yet. Only one that readers made ends with the last of them.
-    pub(crate) fn new(run: &[Piece], priority: Priority, lane: Lane) -> Arc<Self> {
+    /// A request for `run`, and for the neighbours that come along, whose task is not running yet. Only one that readers made ends with
+    /// the last of them.
+    pub(crate) fn new(run: &[Piece], neighbours: &[Piece], priority: Priority, lane: Lane) -> Arc<Self> {
         Arc::new(Self {
             lane,
             priority,
             tickets: AtomicUsize::new(0),
             detached: AtomicBool::new(lane != Lane::Demand),
             abort: Mutex::new(None),
-            keys: run.iter().map(|piece| piece.key).collect(),
+            keys: run.iter().chain(neighbours).map(|piece| piece.key).collect(),
+            own: run.len(),
         })
     }
 
@@ -94,9 +99,9 @@ impl Flights {
         Self { flying: Mutex::default(), failures: Mutex::new(Lru::new(MEMO_ENTRIES)), memo: config.failure_memo }
     }
 
-    /// Joins the flights of those pieces that have one, hands the others to `plan`, which makes requests of them and of the neighbours up
-    /// to the first that is on its way, and returns a ticket for each piece. A piece that was on its way when the reader looked for it may have landed since: the
-    /// caller looks once more, settles what is here ([`Flights::is_here`]) and starts the requests. Both would
+    /// Joins the flights of those pieces that have one, hands the others to `plan`, which makes requests of them and of the neighbours up to
+    /// the first that is on its way, and returns a ticket for each piece. A piece that was on its way when the reader looked for it
+    /// may have landed since: the caller looks once more, settles what is here ([`Flights::is_here`]) and starts the requests. Both would
     /// hold up everybody else if it was done here, under the lock.
     pub(crate) fn join_or_plan(
         self: &Arc<Self>,
@@ -122,9 +127,10 @@ impl Flights {
         let planned = if missing.is_empty() { Vec::new() } else { plan(missing, neighbours) };
         for flight in planned.iter().flat_map(|boarded| &boarded.flights) {
             flying.insert(flight.piece.key, flight.clone());
-            if !flight.is_neighbour() {
-                tickets.push(Ticket::board(self, flight, Boards::First));
-            }
+            tickets.push(Ticket::board(self, flight, Boards::First));
+        }
+        for flight in planned.iter().flat_map(|boarded| &boarded.neighbours) {
+            flying.insert(flight.piece.key, flight.clone());
         }
         (tickets, planned)
     }
@@ -205,13 +211,18 @@ impl Flights {
         self.failures.lock().retain(|_, _| false);
     }
 
+    /// Whether somebody brings the piece.
+    pub(crate) fn is_flying(&self, key: &PieceKey) -> bool {
+        self.flying.lock().contains_key(key)
+    }
+
     /// Pieces on their way.
     pub(crate) fn count(&self) -> usize {
         self.flying.lock().len()
     }
 
-    /// A waiter has gone. The last one ends the request, and nobody can join it from this moment on; once all that it was made for is here,
-    /// what comes along may come.
+    /// A waiter has gone. The last one ends the request, and nobody can join it from this moment on. Once all that it was made for is
+    /// here, what comes along may come.
     fn leave(&self, flight: &Flight) {
         let mut flying = self.flying.lock();
         let request = &flight.request;
@@ -220,11 +231,11 @@ impl Flights {
         }
         // What has arrived is being kept, and stays joinable until it is.
         let unsettled = |known: &Arc<Flight>| Arc::ptr_eq(&known.request, request) && !known.is_settled();
-        let given_up = request.keys.iter().filter(|key| flying.get(key).is_some_and(unsettled));
-        let given_up: Vec<PieceKey> = given_up.copied().collect();
-        if given_up.is_empty() {
+        let is_given_up = |key: &&PieceKey| flying.get(key).is_some_and(unsettled);
+        if !request.keys.iter().take(request.own).any(|key| is_given_up(&key)) {
             return;
         }
+        let given_up: Vec<PieceKey> = request.keys.iter().filter(is_given_up).copied().collect();
         for key in &given_up {
             flying.remove(key);
         }
@@ -239,11 +250,6 @@ impl Flights {
 impl Flight {
     pub(crate) fn new(piece: Piece, lane: Lane, request: &Arc<Request>) -> Arc<Self> {
         Arc::new(Self { piece, lane, request: request.clone(), outcome: watch::Sender::new(None) })
-    }
-
-    /// Whether it comes along in a request that was made for others.
-    pub(crate) fn is_neighbour(&self) -> bool {
-        self.lane != self.request.lane
     }
 
     /// Whether everybody who waits has the answer.
@@ -389,13 +395,18 @@ impl Arrival {
 /// outcome by then is cancelled.
 pub(crate) struct Boarded {
     pub(crate) flights: Vec<Arc<Flight>>,
+    /// What comes along behind them.
+    pub(crate) neighbours: Vec<Arc<Flight>>,
     pub(crate) registry: Arc<Flights>,
     pub(crate) request: Arc<Request>,
 }
 
 impl Drop for Boarded {
     fn drop(&mut self) {
-        for flight in &self.flights {
+        for flight in self.neighbours.iter().filter(|flight| !flight.is_settled()) {
+            flight.piece.image.allowance.give_back(flight.piece.key.length);
+        }
+        for flight in self.flights.iter().chain(&self.neighbours) {
             if !flight.is_settled() {
                 self.registry.fail(flight, PieceError::Cancelled);
             }

@@ -29,7 +29,7 @@ pub enum WaitedFor {
     OwnRequest,
     /// A request that another reader had made.
     OtherReader,
-    /// A request that was made ahead of a sequential reader.
+    /// What was read ahead of a sequential reader, or came along with what another reader had asked for.
     ReadAhead,
     /// A frame of the boot pack: it joined the replay, or overtook it.
     Pack,

@@ -3,7 +3,8 @@
 //! Demand waits for room in its image's share and then in the host's. The replay of a boot pack waits for room in a share of its
 //! own. Read-ahead has a small one, and does not wait for it (no room means no read-ahead), and few requests of it go at a time. Both
 //! pause between pieces while there is a request on the wire that a reader made, so they delay it by at most the piece that they
-//! are receiving (promise P12); those that a reader waits for by now do not pause. The rest of an image has its room in that of
+//! are receiving (promise P12); those that a reader waits for by now do not pause. Neighbours come in the request of a reader who was
+//! alone on the wire, behind his piece; they hold up nobody and do not pause, and delay the next one by a round trip's worth of bytes at most. The rest of an image has its room in that of
 //! read-ahead, and does wait for it. It is brought because readers wait nearly all the time, so pausing for them would be
 //! stopping: one piece at a time comes in beside them.
 
@@ -143,6 +144,11 @@ impl Lanes {
         let _ = self.wire.subscribe().wait_for(|wire| wire.demand == 0).await;
     }
 
+    /// Whether anything is on the wire that a reader asked for.
+    pub(crate) fn has_demand(&self) -> bool {
+        self.wire.borrow().demand > 0
+    }
+
     /// Called by a request before each piece, and held while it is received: returns at once for demand; all others wait until
     /// no demand is on the wire, or a reader waits for it, or it is their turn beside demand.
     pub(crate) async fn give_way(&self, lane: Lane, priority: &Priority) -> Option<SemaphorePermit<'_>> {
@@ -167,7 +173,7 @@ pub(crate) struct Admission {
 pub(crate) struct Priority {
     lanes: Arc<Lanes>,
     is_awaited: AtomicBool,
-    holds_up: bool,
+    holds_up: AtomicBool,
     is_settled: AtomicBool,
 }
 
@@ -179,7 +185,7 @@ impl Priority {
             wire.demand += usize::from(holds_up);
         });
         let (is_awaited, is_settled) = (AtomicBool::new(holds_up), AtomicBool::new(false));
-        Self { lanes: lanes.clone(), is_awaited, holds_up, is_settled }
+        Self { lanes: lanes.clone(), is_awaited, holds_up: AtomicBool::new(holds_up), is_settled }
     }
 
     /// A reader waits for this request now.
@@ -194,13 +200,18 @@ impl Priority {
         self.is_awaited.load(Acquire)
     }
 
+    /// What readers waited for is here: it holds up nobody any more.
+    pub(crate) fn lower(&self) {
+        if self.holds_up.swap(false, AcqRel) {
+            self.lanes.wire.send_modify(|wire| wire.demand -= 1);
+        }
+    }
+
     /// The request is over.
     pub(crate) fn settle(&self) {
         if !self.is_settled.swap(true, AcqRel) {
-            self.lanes.wire.send_modify(|wire| {
-                wire.all -= 1;
-                wire.demand -= usize::from(self.holds_up);
-            });
+            self.lower();
+            self.lanes.wire.send_modify(|wire| wire.all -= 1);
         }
     }
 }

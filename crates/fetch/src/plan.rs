@@ -127,6 +127,11 @@ impl Piece {
         self.decoded_bytes().max(hashed)
     }
 
+    /// Bytes of memory that it takes, encoded or decoded.
+    pub(crate) fn memory(&self) -> u64 {
+        self.key.length.max(self.decoded_bytes())
+    }
+
     /// Whether it lies in a boot pack, and in none of the image's layers.
     pub(crate) fn is_of_a_pack(&self) -> bool {
         self.layer == NO_LAYER

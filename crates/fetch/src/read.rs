@@ -7,7 +7,7 @@
 //!   resolve    they contradict each other? hash the whole first         dispute.rs
 //!   search     what an earlier process left: hash it, believe it        object.rs
 //!   pieces     missing chunks → pieces to decode                        pieces.rs
-//!   neighbours what lies behind it and costs no time                    neighbours.rs
+//!   neighbours the small files behind it                                neighbours.rs
 //!   request    on its way already? join. Else pieces → requests         flight.rs, plan.rs, request.rs
 //!     fly      room → ask the source → cut → decode → verify → deliver → keep
 //!   wait       until here, or the deadline                              flight.rs
@@ -290,13 +290,13 @@ impl Host {
     fn still_missing(&self, object: &Object, planned: Vec<Boarded>) -> Vec<Boarded> {
         let still_missing = |mut boarded: Boarded| {
             boarded.flights.retain(|flight| {
-                let missing = flight.is_neighbour() || self.is_missing(object, &flight.piece);
+                let missing = self.is_missing(object, &flight.piece);
                 if !missing {
                     self.flights.is_here(flight);
                 }
                 missing
             });
-            boarded.flights.iter().any(|flight| !flight.is_neighbour()).then_some(boarded)
+            (!boarded.flights.is_empty()).then_some(boarded)
         };
         planned.into_iter().filter_map(still_missing).collect()
     }

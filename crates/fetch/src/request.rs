@@ -53,11 +53,10 @@ impl Host {
     }
 
     fn board(self: &Arc<Self>, run: Vec<Piece>, neighbours: Vec<Piece>, lane: Lane) -> Boarded {
-        let request = Request::new(&run, Priority::new(&self.lanes, lane), lane);
-        let run = run.into_iter().map(|piece| Flight::new(piece, lane, &request));
-        let neighbours = neighbours.into_iter().map(|piece| Flight::new(piece, Lane::Ahead, &request));
-        let flights = run.chain(neighbours).collect();
-        Boarded { flights, registry: self.flights.clone(), request }
+        let request = Request::new(&run, &neighbours, Priority::new(&self.lanes, lane), lane);
+        let flights = run.into_iter().map(|piece| Flight::new(piece, lane, &request)).collect();
+        let neighbours = neighbours.into_iter().map(|piece| Flight::new(piece, Lane::Ahead, &request)).collect();
+        Boarded { flights, neighbours, registry: self.flights.clone(), request }
     }
 
     /// Sets the planned requests going; their tasks end when all is settled.
@@ -78,21 +77,23 @@ impl Host {
             return self.fly_by_stream(&boarded, first).await;
         }
         let (layer, image) = (first.piece.key.layer, first.piece.image.clone());
-        let room = boarded.flights.iter().map(|flight| flight.piece.key.length.max(flight.piece.decoded_bytes())).sum();
+        let room = boarded.flights.iter().chain(&boarded.neighbours).map(|flight| flight.piece.memory()).sum();
         let Request { lane, priority, .. } = &*boarded.request;
         let admitted = self.lanes.admit(&image.budget, *lane, priority, room);
         let Some(_admission) = admitted.await else { return };
 
         let sources = self.images.serving(&layer, &image);
         let mut suspects: HashSet<PieceKey> = HashSet::new();
-        let mut pending = boarded.flights.clone();
+        let (mut pending, mut neighbours) = (boarded.flights.clone(), &boarded.neighbours[..]);
         // Wrong bytes are worth a second fetch even if there is only one source.
         for attempt in 0..sources.len().max(2) {
             if pending.is_empty() {
                 return;
             }
             let source = &sources[attempt % sources.len()];
-            let left = self.pass(&boarded.request, &pending, source, &suspects).await;
+            // They come with the first answer, or not at all.
+            let along = std::mem::take(&mut neighbours);
+            let left = self.pass(&boarded.request, &pending, along, source, &suspects).await;
             pending = self.second_chances(left, &mut suspects, attempt + 1 < sources.len());
         }
         for flight in pending {
@@ -120,9 +121,8 @@ impl Host {
     }
 
     pub(crate) fn give_up(&self, flight: &Arc<Flight>, error: PieceError) {
-        // The next round asks the layer; or asks for what came along, which may have suffered for what it came with.
-        if self.pack_is_to_blame(&flight.piece, &error) || flight.is_neighbour() {
-            return self.flights.fail(flight, PieceError::Cancelled);
+        if self.pack_is_to_blame(&flight.piece, &error) {
+            return self.flights.fail(flight, PieceError::Cancelled); // the next round asks the layer
         }
         if !matches!(error, PieceError::Cancelled) {
             tracing::warn!(image = %flight.piece.image.name, %error, "a piece cannot be had");
@@ -156,17 +156,19 @@ impl Host {
         }
     }
 
-    /// Asks one source for everything from the first to the last flight, and settles each as its bytes come in.
+    /// Asks one source for everything from the first to the last flight, and settles each as its bytes come in. The neighbours follow if
+    /// that went well.
     async fn pass(
         self: &Arc<Self>,
         request: &Request,
         flights: &[Arc<Flight>],
+        neighbours: &[Arc<Flight>],
         image: &Arc<Image>,
         suspects: &HashSet<PieceKey>,
     ) -> Leftover {
         let mut left = Leftover::default();
         let (Some(first), Some(last)) = (flights.first(), flights.last()) else { return left };
-        let range = first.piece.range().start..last.piece.range().end;
+        let range = first.piece.range().start..neighbours.last().unwrap_or(last).piece.range().end;
         let body = match self.terms(image, &first.piece) {
             Ok((stall_limit, attempt)) => Body::open(image, first.piece.blob, range, stall_limit, attempt).await,
             Err(error) => Err(error),
@@ -202,11 +204,20 @@ impl Host {
         while let Some(corrupt) = decoding.next().await {
             left.corrupt.extend(corrupt);
         }
+        if left.corrupt.is_empty() && left.error.is_none() && !neighbours.is_empty() {
+            request.priority.lower();
+            self.bring_along(body, neighbours).await;
+        }
         left
     }
 
     /// Decodes and checks a piece, hands it over and keeps it. Gives the flight back if its bytes were wrong.
-    async fn settle(self: Arc<Self>, flight: Arc<Flight>, encoded: Bytes, last_chance: bool) -> Option<Arc<Flight>> {
+    pub(crate) async fn settle(
+        self: Arc<Self>,
+        flight: Arc<Flight>,
+        encoded: Bytes,
+        last_chance: bool,
+    ) -> Option<Arc<Flight>> {
         let (host, same) = (self.clone(), flight.clone());
         if flight.piece.work_bytes() > self.config.inline_bytes {
             let work = move || match host.open_up(&same, &encoded, last_chance) {

@@ -128,12 +128,11 @@ async fn a_reader_who_goes_away_before_his_piece_came_takes_the_neighbours_along
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_goes_wrong_with_neighbours_is_not_the_readers_failure_and_they_are_asked_for_again() {
+async fn neighbours_that_do_not_come_are_asked_for_by_whoever_wants_them() {
     let tree = Tree::new(Form::Raw);
     let world = tree.world().await;
-    // The first file comes, what follows does not; nor when it is asked for once more.
-    let cut = || reply(Then::End(SMALL + 600));
-    world.source.script([cut(), cut()]);
+    // The first file comes, what follows does not.
+    world.source.script([reply(Then::End(SMALL + 600))]);
     read(&world, &tree.files[200]).await;
     world.quiet().await;
     for file in &tree.files[201..220] {
@@ -160,4 +159,59 @@ async fn nothing_comes_along_where_a_boot_pack_knows_what_will_be_read() {
         read(&world, file).await;
     }
     assert_eq!(world.asked() - before, 20 * SMALL as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_waits_for_no_byte_behind_his_own_piece() {
+    let tree = Tree::new(Form::Raw);
+    let world = tree.world().await;
+    world.source.script([reply(Then::Hang(SMALL + 100))]);
+    let began = Instant::now();
+    read(&world, &tree.files[200]).await;
+    assert!(began.elapsed() <= Duration::from_millis(12), "{:?}", began.elapsed());
+    // Who joins what hangs asks for it himself before he has waited too long, and nobody else waits at all.
+    read(&world, &tree.files[300]).await;
+    read(&world, &tree.files[201]).await;
+    assert!(began.elapsed() < Duration::from_secs(11), "{:?}", began.elapsed());
+    assert_eq!((world.image.stats().failed_reads, world.image.stats().last_error), (0, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_piece_is_asked_for_again_before_its_neighbours_come() {
+    let tree = Tree::new(Form::Raw);
+    let world = tree.world().await;
+    world.source.script([reply(Then::Garbage)]);
+    let (before, began) = (world.image.stats(), Instant::now());
+    read(&world, &tree.files[200]).await;
+    assert!(began.elapsed() <= Duration::from_millis(24), "{:?}", began.elapsed());
+    assert_eq!(world.image.stats().digest_failures - before.digest_failures, 1);
+    world.quiet().await;
+    assert_eq!(world.image.stats().bytes_ahead, before.bytes_ahead, "only the first answer brings any along");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_along_takes_little_memory_however_well_it_compresses() {
+    let mut packer = Packer::new(Form::Gzip);
+    let large = packer.object(&noise(FILES, LARGE), CHUNK);
+    let files = (0..20_u8).map(|seed| vec![seed; LARGE]);
+    let files = files.map(|content| (packer.object(&content, LARGE), content)).collect();
+    let tree = Tree { layer: packer.finish(), large, files };
+    let world = tree.world().await;
+    world.quiet().await;
+    let before = world.image.stats();
+    world.read(&tree.files[10].0, 0, 4096).await.unwrap();
+    world.quiet().await;
+    let stats = world.image.stats();
+    assert!(stats.early_ahead.brought - before.early_ahead.brought <= 4 << 20, "{stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_neighbours_come_while_another_reader_waits() {
+    let tree = Tree::new(Form::Raw);
+    let world = tree.world().await;
+    let before = world.asked();
+    tokio::join!(read(&world, &tree.files[300]), read(&world, &tree.files[200]));
+    world.quiet().await;
+    let first = world.source.requests().into_iter().rev().nth(1).unwrap().1;
+    assert_eq!(world.asked() - before, first.end - first.start + SMALL as u64);
 }

@@ -75,6 +75,12 @@ impl Governor {
         }
     }
 
+    /// Bytes came in that no reader waited for.
+    pub(crate) fn came_along(&self, bytes: usize) {
+        let mut state = self.state.lock();
+        state.missing = state.missing.map(|missing| missing.saturating_sub(bytes as u64));
+    }
+
     /// The source failed: that readers waited says nothing about round trips.
     pub(crate) fn failed(&self) {
         self.state.lock().burst.forget();

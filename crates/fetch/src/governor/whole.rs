@@ -99,7 +99,7 @@ impl Host {
                     continue;
                 }
                 let Some(piece) = piece_in_layer(image, number) else { continue };
-                let needs = piece.key.length.max(piece.decoded_bytes());
+                let needs = piece.memory();
                 let is_far = |last: &Piece| !plan::is_next(last.range().end, offset, self.config.coalesce_gap);
                 if pieces.last().is_some_and(|last| is_far(last) || room.saturating_add(needs) > most) {
                     return Some((pieces, here));

@@ -27,13 +27,13 @@ pub struct Stats {
     pub bytes_served: u64,
     /// Requests to the source.
     pub requests: u64,
-    /// Bytes that the source sent: for readers, from boot packs, and ahead of readers. Not what completes the image in the background.
+    /// Bytes that were taken of what the source sent: for readers, from boot packs, and ahead of readers. Not what completes the image in the background.
     pub bytes_fetched: u64,
-    /// Those of them that came for requests that readers made.
+    /// Those of them that readers asked for.
     pub bytes_demand: u64,
     /// Those of them that a boot pack or a hint brought before a reader asked for them (or while one joined).
     pub bytes_trace: u64,
-    /// Those of them that were read ahead of a sequential reader.
+    /// Those of them that were read ahead of a sequential reader, or came along with what a reader had asked for.
     pub bytes_ahead: u64,
     /// Those of them that were brought because the rest of an image was.
     pub bytes_whole: u64,

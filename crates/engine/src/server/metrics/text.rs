@@ -50,7 +50,7 @@ const FAMILIES: &[Family] = &[
     Family {
         name: "fetch_bytes_total",
         kind: "counter",
-        help: "Bytes that the registry sent: for requests of readers, of boot packs, ahead of sequential readers, of whole downloads, and to complete images in the background.",
+        help: "Bytes that the registry sent: for readers, of boot packs, ahead of readers, of whole downloads, and to complete images in the background.",
         numbers: &[
             ("lane=\"demand\"", |stats| stats.bytes_demand),
             ("lane=\"pack\"", |stats| stats.bytes_trace),
