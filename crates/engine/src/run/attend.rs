@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 use tokio::process::Child;
+use tokio::time::Instant;
 
 use super::held::Held;
 use super::signals::{Signals, asks_to_stop};
@@ -13,6 +14,9 @@ use super::{RunError, RunOutcome};
 
 /// How often it is looked whether the runtime has started what it should.
 const LOOK: Duration = Duration::from_millis(10);
+/// A runtime that is asked to stop may still say that it has started something: a program can hear and print before its runtime has
+/// written its number down. A hundred looks are more than it takes on a busy machine, and nobody notices them.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Runs the container in the place of this process, to its end.
 pub(super) async fn attended(mut held: Held, signals: &mut Signals) -> Result<RunOutcome, RunError> {
@@ -54,7 +58,7 @@ pub(super) struct RuntimeEnded {
 /// that runs in the container, once there is one.
 ///
 /// # Errors
-/// Interrupted before there was one: then the runtime is dead.
+/// Interrupted, and there was none within [`GRACE`] or at a second signal: then the runtime is dead.
 pub(super) async fn follow(
     mut child: Child,
     pid_file: &Path,
@@ -63,30 +67,29 @@ pub(super) async fn follow(
 ) -> Result<RuntimeEnded, RunError> {
     let mut look = tokio::time::interval(LOOK);
     let mut ran = false;
+    // A runtime that is still busy passes nothing on: a signal would only end it, and leave what it has begun.
+    let mut early: Option<(Signal, Instant)> = None;
     let status = loop {
-        tokio::select! {
+        let signal = tokio::select! {
             status = child.wait() => break status.map_err(|error| RunError::failed("wait for the runtime", error))?,
-            signal = signals.next() => {
-                if !ran && let Some(pid) = pid(pid_file) {
-                    ran = true;
-                    started(pid);
-                }
-                // A runtime that is still busy passes nothing on: a signal would only end it, and leave what it has begun.
-                match process_of(&child) {
-                    Some(process) if ran => drop(kill_process(process, signal)),
-                    _ if !ran && asks_to_stop(signal) => {
-                        end(&mut child).await;
-                        return Err(RunError::interrupted());
-                    }
-                    _ => {}
-                }
+            signal = signals.next() => Some(signal),
+            _ = look.tick(), if !ran => None,
+        };
+        if !ran && let Some(pid) = pid(pid_file) {
+            ran = true;
+            started(pid);
+        }
+        match (signal, early) {
+            _ if ran => {
+                let signals = early.take().map(|(signal, _)| signal).into_iter().chain(signal);
+                signals.for_each(|signal| pass_on(&child, signal));
             }
-            _ = look.tick(), if !ran => {
-                if let Some(pid) = pid(pid_file) {
-                    ran = true;
-                    started(pid);
-                }
+            (Some(signal), None) if asks_to_stop(signal) => early = Some((signal, Instant::now())),
+            (signal, Some((_, since))) if signal.is_some_and(asks_to_stop) || since.elapsed() >= GRACE => {
+                end(&mut child).await;
+                return Err(RunError::interrupted());
             }
+            _ => {}
         }
     };
     if let Some(pid) = pid(pid_file).filter(|_| !ran) {
@@ -94,6 +97,12 @@ pub(super) async fn follow(
         started(pid);
     }
     Ok(RuntimeEnded { status, ran })
+}
+
+fn pass_on(child: &Child, signal: Signal) {
+    if let Some(process) = process_of(child) {
+        let _gone_just_now = kill_process(process, signal);
+    }
 }
 
 /// The number of a process that was not waited for yet, so that it is still its own.
@@ -150,11 +159,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_signal_that_comes_before_the_runtime_has_said_that_it_started_something_is_passed_on_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        let mut signals = Signals::listen().unwrap();
+        let script = "trap 'exit 42' QUIT HUP; echo 17 > $1; while :; do sleep .01; done";
+        let mut command = tokio::process::Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(&file);
+        aside(&mut command, false);
+        let mut heard = Signals::listen().unwrap();
+        kill_process(rustix::process::getpid(), Signal::QUIT).unwrap();
+        heard.next().await;
+        // It is waiting already when the shell has not begun.
+        let ended = follow(command.spawn().unwrap(), &file, &mut signals, |_| {}).await.unwrap();
+        assert_eq!((ended.ran, ended.status.code()), (true, Some(42)));
+    }
+
+    #[tokio::test]
     async fn whoever_interrupts_a_runtime_that_is_still_busy_ends_it_and_all_that_it_started() {
         let folder = tempfile::tempdir().unwrap();
         let mut signals = Signals::listen().unwrap();
         let (reads, writes) = std::io::pipe().unwrap();
-        // Deaf, and with a child that holds the pipe, too.
+        // Deaf, and with a child that holds the pipe, too. It has the time that it may take to say that it started something.
         let script = "trap '' HUP; sleep 1000 & kill -HUP $PPID; wait";
         let mut command = tokio::process::Command::new("sh");
         command.args(["-c", script]).stdout(writes);
