@@ -21,6 +21,11 @@ const ABOUT: &str = "The systems took turns, each with an empty store and a cold
 const COMPETITORS: &str = "Compared are medians: tarpon in Podman with others in Podman, in containerd with others in containerd, and where it runs \
                            the container by itself with all others.";
 
+const OTHERS: &str = "What to know of the others: the eStargz images name no files to be prefetched, so nobody prefetches any from them. The SOCI \
+                      indexes cover all layers, where SOCI's default leaves out small ones, and its snapshotter reaches the registry through a \
+                      forwarder on this machine, because it speaks plain HTTP with its own host alone. containerd starts containers with runc, \
+                      everybody else with crun.";
+
 pub(super) fn section(runs: &Runs) -> Section {
     let mut parts = vec![Part::Text(links(runs)), Part::Text(ABOUT.to_owned())];
     parts.push(Part::Pictures(readme::pictures(runs)));
@@ -34,6 +39,7 @@ pub(super) fn section(runs: &Runs) -> Section {
     }
     parts.push(Part::Heading("Against the others".to_owned()));
     parts.push(Part::Text(COMPETITORS.to_owned()));
+    parts.push(Part::Text(OTHERS.to_owned()));
     parts.extend(CONTEST.parts(runs));
     parts.extend(failures(runs).map(Part::Text));
     parts.push(Part::Heading("One cold start of each system: its phases, and every request that it made".to_owned()));
