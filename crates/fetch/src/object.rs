@@ -244,11 +244,7 @@ impl Object {
     /// Of these chunks, those that an earlier process may have left in the partial file. Each chunk is looked for once.
     pub(crate) fn candidates(&self, store: &dyn ObjectStore, mut chunks: Vec<Numbered>) -> Vec<Numbered> {
         let Some(parts) = &self.parts else { return Vec::new() };
-        chunks.retain(|(number, chunk)| {
-            // What cannot be hashed is fetched again.
-            let by_partial = chunk.content_digest().is_some() && chunk.size <= limits::CHUNK_BYTES;
-            by_partial && parts.state.lock().searched.insert(*number)
-        });
+        chunks.retain(|(number, chunk)| can_be_hashed(chunk) && parts.state.lock().searched.insert(*number));
         if chunks.is_empty() {
             return chunks;
         }
@@ -257,6 +253,14 @@ impl Object {
             Err(_) => chunks.clear(),
         }
         chunks
+    }
+
+    /// Whether an earlier process may have left the chunk, and nobody has looked for it yet.
+    pub(crate) fn may_have_left(&self, store: &dyn ObjectStore, (number, chunk): &Numbered) -> bool {
+        let is_new = |parts: &Arc<Parts>| !parts.state.lock().searched.contains(number);
+        can_be_hashed(chunk)
+            && self.parts.as_ref().is_some_and(is_new)
+            && self.partial(store).is_ok_and(|partial| partial.may_hold(chunk.object_offset, chunk.size))
     }
 
     /// Hashes what the partial file holds of these chunks, and returns those that match.
@@ -346,6 +350,11 @@ impl Object {
     pub(crate) fn note_read(&self, read: Range<u64>, window: Window) -> Option<Ahead> {
         self.sequence.lock().note(read, self.record.size, window)
     }
+}
+
+/// What cannot be hashed when an earlier process left it is fetched again.
+fn can_be_hashed(chunk: &Chunk) -> bool {
+    chunk.content_digest().is_some() && chunk.size <= limits::CHUNK_BYTES
 }
 
 /// Reads a whole chunk back and hashes it.

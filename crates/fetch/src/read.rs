@@ -355,11 +355,13 @@ impl Host {
             .filter(|(_, chunk)| chunk.object_offset >= ahead.range.start && chunk.size <= ahead.largest_chunk)
             .filter(|numbered| !object.has(numbered))
             .collect();
-        self.request_ahead(object, &chunks);
+        self.request_ahead(object, chunks);
     }
 
-    fn request_ahead(self: &Arc<Self>, object: &Arc<Object>, chunks: &[Numbered]) {
-        let pieces = self.pieces(object, chunks);
+    fn request_ahead(self: &Arc<Self>, object: &Arc<Object>, mut chunks: Vec<Numbered>) {
+        // A reader looks for what an earlier process left before he asks anybody.
+        chunks.retain(|chunk| !object.may_have_left(&*self.store, chunk));
+        let pieces = self.pieces(object, &chunks);
         let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Ahead));
         self.start(self.still_missing(object, planned));
     }
@@ -372,7 +374,7 @@ impl Host {
         }
         let Some(object) = self.object_in(&image, id) else { return };
         let missing: Vec<Numbered> = missing(&object, &range, &Arrived::new()).collect();
-        self.request_ahead(&object, &missing);
+        self.request_ahead(&object, missing);
     }
 }
 

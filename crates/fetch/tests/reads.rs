@@ -314,6 +314,25 @@ async fn what_an_earlier_process_left_is_believed_only_after_its_digest_matched(
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_an_earlier_process_left_is_not_read_ahead_again() {
+    let content = noise(8, 16 * MIB);
+    let mut packer = Packer::new(Form::Raw);
+    let object = packer.object(&content, 64 * KIB);
+    let layer = packer.finish();
+    let store = MemoryStore::default();
+    let mut asked = Vec::new();
+    for _ in 0..2 {
+        let world = World::with(&[&layer], store.clone(), Config::default());
+        for i in 0..16 {
+            world.read(&object, i * 131_072, 131_072).await.unwrap();
+            world.quiet().await;
+        }
+        asked.push(world.asked());
+    }
+    assert!(asked[0] > 16 * 131_072 && asked[1] == 0, "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn zeros_are_never_fetched() {
     let mut content = vec![0; MIB];
     content[500_000..500_100].copy_from_slice(&noise(7, 100));
