@@ -107,6 +107,29 @@ async fn a_reader_that_is_ahead_of_the_replay_overtakes_it_and_nothing_comes_twi
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_recorded_start_read_is_not_read_ahead_of_but_whoever_reads_on_is() {
+    let files = files();
+    let mut writer = BootWriter::new(Vec::new()).unwrap();
+    add(&mut writer, &files.large.0, &files.large.1, 0..512 * KIB);
+    let (index, pack) = writer.finish("default".into()).unwrap();
+    let world = files.world(&pack);
+    assert!(world.image.replay(&index));
+    replayed(&world, &world.image).await;
+    let read = async |chunk: u64| {
+        world.read(&files.large.0, chunk * 64 << 10, 64 << 10).await.unwrap();
+        world.quiet().await;
+    };
+    for chunk in 0..8 {
+        read(chunk).await;
+    }
+    assert_eq!(asked_of(&world, &files.layer.bytes), 0);
+    for chunk in 8..10 {
+        read(chunk).await;
+    }
+    assert!(asked_of(&world, &files.layer.bytes) > 3 * 64 << 10);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_here_already_is_not_brought_again() {
     let files = files();
     let (index, pack) = files.pack();

@@ -62,6 +62,11 @@ impl Pack {
         !self.given_up.swap(true, Relaxed)
     }
 
+    /// Whether it holds the chunk.
+    pub(crate) fn has(&self, chunk: u32) -> bool {
+        self.places.contains_key(&chunk)
+    }
+
     /// The piece that holds the chunk, which comes first in it.
     pub(crate) fn piece_of(&self, image: &Arc<Image>, chunk: u32) -> Option<Piece> {
         let frame = *self.places.get(&chunk)?;
