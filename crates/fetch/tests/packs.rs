@@ -116,7 +116,7 @@ async fn what_a_recorded_start_read_is_not_read_ahead_of_but_whoever_reads_on_is
     assert!(world.image.replay(&index));
     replayed(&world, &world.image).await;
     let read = async |chunk: u64| {
-        world.read(&files.large.0, chunk * 64 << 10, 64 << 10).await.unwrap();
+        world.read(&files.large.0, (chunk * 64) << 10, 64 << 10).await.unwrap();
         world.quiet().await;
     };
     for chunk in 0..8 {
@@ -126,7 +126,7 @@ async fn what_a_recorded_start_read_is_not_read_ahead_of_but_whoever_reads_on_is
     for chunk in 8..10 {
         read(chunk).await;
     }
-    assert!(asked_of(&world, &files.layer.bytes) > 3 * 64 << 10);
+    assert!(asked_of(&world, &files.layer.bytes) > (3 * 64) << 10);
 }
 
 #[tokio::test(start_paused = true)]
