@@ -264,7 +264,7 @@ impl Object {
 
     /// Whether an earlier process may have left the chunk, and nobody has looked for it yet.
     pub(crate) fn may_have_left(&self, store: &dyn ObjectStore, (number, chunk): &Numbered) -> bool {
-        let is_new = |parts: &Arc<Parts>| !parts.state.lock().searched.contains(number);
+        let is_new = |parts: &Arc<Parts>| !parts.state.lock().searched.has(*number);
         can_be_hashed(chunk)
             && self.parts.as_ref().is_some_and(is_new)
             && self.partial(store).is_ok_and(|partial| partial.may_hold(chunk.object_offset, chunk.size))
