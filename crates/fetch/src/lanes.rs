@@ -4,7 +4,8 @@
 //! own. Read-ahead has a small one, and does not wait for it (no room means no read-ahead), and few requests of it go at a time. Both
 //! pause between pieces while there is a request on the wire that a reader made, so they delay it by at most the piece that they
 //! are receiving (promise P12); those that a reader waits for by now do not pause. Neighbours come in the request of a reader who was
-//! alone on the wire, behind his piece; they hold up nobody and do not pause, and delay the next one by a round trip's worth of bytes at most. The rest of an image has its room in that of
+//! alone on the wire, behind his piece; they hold up nobody and do not pause, and delay the next one by a round trip's worth of
+//! bytes at most. The rest of an image has its room in that of
 //! read-ahead, and does wait for it. It is brought because readers wait nearly all the time, so pausing for them would be
 //! stopping: one piece at a time comes in beside them.
 

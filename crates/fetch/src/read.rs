@@ -346,10 +346,12 @@ impl Host {
     /// Fetches ahead of a sequential reader, as far as there is room.
     fn look_ahead(self: &Arc<Self>, object: &Arc<Object>, read: Range<u64>) {
         let window = Window { min: self.config.ahead_min, max: self.config.ahead_max };
-        let last = read.end.saturating_sub(1);
-        let Some(ahead) = object.note_read(read, window) else { return };
         // A recorded start has read on as far as it had to.
-        if self.bypass.is_active() || object.is_in_pack(last) {
+        if object.is_in_pack(read.end.saturating_sub(1)) {
+            return;
+        }
+        let Some(ahead) = object.note_read(read, window) else { return };
+        if self.bypass.is_active() {
             return;
         }
         let chunks: Vec<Numbered> = object

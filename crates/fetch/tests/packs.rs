@@ -123,10 +123,10 @@ async fn what_a_recorded_start_read_is_not_read_ahead_of_but_whoever_reads_on_is
         read(chunk).await;
     }
     assert_eq!(asked_of(&world, &files.layer.bytes), 0);
-    for chunk in 8..10 {
+    for chunk in 8..12 {
         read(chunk).await;
     }
-    assert!(asked_of(&world, &files.layer.bytes) > (3 * 64) << 10);
+    assert!(asked_of(&world, &files.layer.bytes) > (5 * 64) << 10);
 }
 
 #[tokio::test(start_paused = true)]

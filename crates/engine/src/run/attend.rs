@@ -96,6 +96,10 @@ pub(super) async fn follow(
         ran = true;
         started(pid);
     }
+    if !ran && early.is_some() {
+        // From a terminal the key that sent it reaches the runtime as well.
+        return Err(RunError::interrupted());
+    }
     Ok(RuntimeEnded { status, ran })
 }
 
@@ -158,8 +162,12 @@ mod tests {
         assert!(exit_code(killed, "run", &log).unwrap_err().error.cause.contains("signal: 9"));
     }
 
+    /// Whose signals this process gets: those of one test at a time.
+    static SIGNALLED: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
     #[tokio::test]
     async fn a_signal_that_comes_before_the_runtime_has_said_that_it_started_something_is_passed_on_then() {
+        let _alone = SIGNALLED.lock().await;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
         let mut signals = Signals::listen().unwrap();
@@ -177,6 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_interrupts_a_runtime_that_is_still_busy_ends_it_and_all_that_it_started() {
+        let _alone = SIGNALLED.lock().await;
         let folder = tempfile::tempdir().unwrap();
         let mut signals = Signals::listen().unwrap();
         let (reads, writes) = std::io::pipe().unwrap();
