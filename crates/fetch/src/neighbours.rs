@@ -11,7 +11,6 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tarpon_layer::{Codec, Place};
 
 use crate::body::Body;
 use crate::config::ALONG_STALL_SHARE;
@@ -19,8 +18,8 @@ use crate::flight::Flight;
 use crate::governor::Link;
 use crate::host::Host;
 use crate::image::Image;
-use crate::pieces::piece_in_layer;
-use crate::plan::{self, Piece, PieceChunk};
+use crate::pieces::{piece_in_layer, placed};
+use crate::plan::{self, Piece};
 
 /// The most that comes along with one piece: a link of 100 Mbit/s brings it in 80 ms.
 const MOST_BYTES: u64 = 1 << 20;
@@ -42,6 +41,12 @@ struct Account {
     given: u64,
 }
 
+impl Account {
+    fn left(&self) -> u64 {
+        (self.demanded / 2).saturating_sub(self.given)
+    }
+}
+
 impl Allowance {
     /// A piece came that a reader had asked for.
     pub(crate) fn earn(&self, bytes: usize) {
@@ -55,15 +60,14 @@ impl Allowance {
     }
 
     fn left(&self) -> u64 {
-        let account = self.0.lock();
-        (account.demanded / 2).saturating_sub(account.given)
+        self.0.lock().left()
     }
 
     /// The first of these pieces behind `end`, as many as the allowance pays for, with what lies between them.
     pub(crate) fn spend(&self, mut end: u64, mut pieces: Vec<Piece>) -> Vec<Piece> {
         let mut account = self.0.lock();
-        let mut left = (account.demanded / 2).saturating_sub(account.given);
-        let all = left;
+        let all = account.left();
+        let mut left = all;
         let paid = pieces.iter().take_while(|piece| {
             let cost = piece.range().end.saturating_sub(end);
             end = piece.range().end;
@@ -114,8 +118,13 @@ impl Host {
         let (image, mut end, mut memory) = (&piece.image, piece.range().end, 0);
         let (last, mut taken) = (end.saturating_add(most), piece.key.offset);
         let mut found: Vec<Piece> = Vec::new();
+        if image.is_distrusted(piece.layer) {
+            return found;
+        }
         for number in image.table.by_place(piece.layer, taken + 1..last).take(LOOKS) {
-            let Some((offset, file)) = whole_file(image, number) else { break };
+            let Some((file, offset)) = placed(image, number).filter(|(chunk, _)| chunk.is_whole_object()) else {
+                break;
+            };
             if offset == taken {
                 continue; // it comes with the piece
             }
@@ -146,13 +155,4 @@ impl Host {
             let _is_wrong = self.clone().settle(flight.clone(), bytes, false).await;
         }
     }
-}
-
-/// The chunk and where it lies, if it is a file of its own that can be fetched by range.
-fn whole_file(image: &Image, number: u32) -> Option<(u64, PieceChunk)> {
-    let entry = image.table.chunk(number)?;
-    let Place::Blob { codec, offset, .. } = entry.chunk.place else { return None };
-    let (id, object) = image.table.object(entry.object)?;
-    let chunk = PieceChunk::new(id, &object, &entry.chunk);
-    (codec != Codec::Stream && chunk.is_whole_object() && !image.is_distrusted(entry.layer)).then_some((offset, chunk))
 }

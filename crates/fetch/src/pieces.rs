@@ -59,6 +59,18 @@ pub(crate) fn piece_in_layer(image: &Arc<Image>, number: u32) -> Option<Piece> {
     Some(Piece { key, blob, image: image.clone(), layer: entry.layer, chunks })
 }
 
+/// The chunk as a part of a piece, and where that is, if it can be fetched by range.
+pub(crate) fn placed(image: &Image, number: u32) -> Option<(PieceChunk, u64)> {
+    let entry = image.table.chunk(number)?;
+    match entry.chunk.place {
+        Place::Blob { codec, offset, .. } if codec != Codec::Stream => {
+            let (id, object) = image.table.object(entry.object)?;
+            Some((PieceChunk::new(id, &object, &entry.chunk), offset))
+        }
+        _ => None,
+    }
+}
+
 /// Everything that the table places where `entry` is, as far as it can be decoded in one go; `entry` included.
 fn companions(image: &Image, entry: &ChunkEntry, offset: u64) -> impl Iterator<Item = PieceChunk> {
     let same_codec = |other: &Place| matches!((other, entry.chunk.place), (Place::Blob { codec: one, .. }, Place::Blob { codec, .. }) if *one == codec);

@@ -55,6 +55,13 @@ struct State {
     task: Option<AbortHandle>,
 }
 
+impl State {
+    /// So much less is missing.
+    fn is_here(&mut self, bytes: u64) {
+        self.missing = self.missing.map(|missing| missing.saturating_sub(bytes));
+    }
+}
+
 impl Governor {
     fn decide(&self) -> (Decision, Measurements) {
         let (round_trip, bandwidth) = (self.link.round_trip(), self.link.bandwidth());
@@ -69,7 +76,7 @@ impl Governor {
     pub(crate) fn brought(&self, lane: Lane, bytes: usize) {
         let bytes = bytes as u64;
         let mut state = self.state.lock();
-        state.missing = state.missing.map(|missing| missing.saturating_sub(bytes));
+        state.is_here(bytes);
         if lane != Lane::Whole {
             state.burst.brought = state.burst.brought.saturating_add(bytes);
         }
@@ -77,8 +84,7 @@ impl Governor {
 
     /// Bytes came in that no reader waited for.
     pub(crate) fn came_along(&self, bytes: usize) {
-        let mut state = self.state.lock();
-        state.missing = state.missing.map(|missing| missing.saturating_sub(bytes as u64));
+        self.state.lock().is_here(bytes as u64);
     }
 
     /// The source failed: that readers waited says nothing about round trips.

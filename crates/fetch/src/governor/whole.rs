@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use tarpon_layer::{Codec, Place as ChunkPlace};
-
 use super::missing::Place;
 use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::Lane;
-use crate::pieces::piece_in_layer;
-use crate::plan::{self, Piece, PieceChunk};
+use crate::pieces::{piece_in_layer, placed};
+use crate::plan::{self, Piece};
 use crate::under_way::UnderWay;
 
 /// Requests at a time: while one ends, the round trips of the others are under way.
@@ -113,18 +111,6 @@ impl Host {
             }
         }
         None
-    }
-}
-
-/// The chunk as a part of a piece, and where that is, if it can be fetched by range.
-fn placed(image: &Image, number: u32) -> Option<(PieceChunk, u64)> {
-    let entry = image.table.chunk(number)?;
-    match entry.chunk.place {
-        ChunkPlace::Blob { codec, offset, .. } if codec != Codec::Stream => {
-            let (id, object) = image.table.object(entry.object)?;
-            Some((PieceChunk::new(id, &object, &entry.chunk), offset))
-        }
-        _ => None,
     }
 }
 
