@@ -12,8 +12,9 @@ use super::held::Held;
 use super::signals::{Signals, asks_to_stop};
 use super::{RunError, RunOutcome};
 
-/// How often it is looked whether the runtime has started what it should.
+/// Shortest and longest time between two looks whether the runtime has started what it should; see [`until_next_look`].
 const LOOK: Duration = Duration::from_millis(10);
+const SELDOM: Duration = Duration::from_millis(200);
 /// A runtime that is asked to stop may still say that it has started something: a program can hear and print before its runtime has
 /// written its number down. A hundred looks are more than it takes on a busy machine, and nobody notices them.
 const GRACE: Duration = Duration::from_secs(1);
@@ -65,15 +66,16 @@ pub(super) async fn follow(
     signals: &mut Signals,
     mut started: impl FnMut(u32),
 ) -> Result<RuntimeEnded, RunError> {
-    let mut look = tokio::time::interval(LOOK);
+    let began = Instant::now();
     let mut ran = false;
     // A runtime that is still busy passes nothing on: a signal would only end it, and leave what it has begun.
     let mut early: Option<(Signal, Instant)> = None;
     let status = loop {
+        let wait = if early.is_some() { LOOK } else { until_next_look(began.elapsed()) };
         let signal = tokio::select! {
             status = child.wait() => break status.map_err(|error| RunError::failed("wait for the runtime", error))?,
             signal = signals.next() => Some(signal),
-            _ = look.tick(), if !ran => None,
+            () = tokio::time::sleep(wait), if !ran => None,
         };
         if !ran && let Some(pid) = pid(pid_file) {
             ran = true;
@@ -101,6 +103,12 @@ pub(super) async fn follow(
         return Err(RunError::interrupted());
     }
     Ok(RuntimeEnded { status, ran })
+}
+
+/// A quarter of what the start has taken so far: containers that are started at once make each other slow enough without looking a
+/// hundred times a second each. 64 of them took a quarter of the processor with it.
+fn until_next_look(taken: Duration) -> Duration {
+    (taken / 4).clamp(LOOK, SELDOM)
 }
 
 fn pass_on(child: &Child, signal: Signal) {
@@ -160,6 +168,20 @@ mod tests {
         assert_eq!((exit_code(ran, "run", &log).unwrap(), said), (3, vec![17]));
         let (killed, _) = ended("echo 17 > $1; kill -KILL $$", &file).await;
         assert!(exit_code(killed, "run", &log).unwrap_err().error.cause.contains("signal: 9"));
+    }
+
+    #[test]
+    fn a_start_is_told_within_a_quarter_of_the_time_that_it_took_and_few_looks_are_taken_for_a_slow_one() {
+        assert_eq!(
+            [0, 40, 100, 60_000].map(|taken| until_next_look(Duration::from_millis(taken)).as_millis()),
+            [10, 10, 25, 200]
+        );
+        let (mut taken, mut looks) = (Duration::ZERO, 0);
+        while taken < Duration::from_secs(4) {
+            taken += until_next_look(taken);
+            looks += 1;
+        }
+        assert!(looks < 40, "{looks}");
     }
 
     /// Whose signals this process gets: those of one test at a time.
