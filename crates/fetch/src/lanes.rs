@@ -5,9 +5,8 @@
 //! pause between pieces while there is a request on the wire that a reader made, so they delay it by at most the piece that they
 //! are receiving (promise P12); those that a reader waits for by now do not pause. Neighbours come in the request of a reader who was
 //! alone on the wire, behind his piece; they hold up nobody and do not pause, and delay the next one by a round trip's worth of
-//! bytes at most. The rest of an image has its room in that of
-//! read-ahead, and does wait for it. It is brought because readers wait nearly all the time, so pausing for them would be
-//! stopping: one piece at a time comes in beside them.
+//! bytes at most. The rest of an image has its room in that of read-ahead, and does wait for it. It is brought because readers wait
+//! nearly all the time, so pausing for them would be stopping: one piece at a time comes in beside them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -96,7 +96,11 @@ impl Host {
             return Vec::new();
         }
         let most = in_a_round_trip(&image.governor.link).min(image.allowance.left());
-        if most == 0 || self.gains_nothing(image) || self.flights.is_flying(&piece.key) {
+        if most == 0
+            || image.is_distrusted(piece.layer)
+            || self.gains_nothing(image)
+            || self.flights.is_flying(&piece.key)
+        {
             return Vec::new();
         }
         self.behind(piece, most)
@@ -118,9 +122,6 @@ impl Host {
         let (image, mut end, mut memory) = (&piece.image, piece.range().end, 0);
         let (last, mut taken) = (end.saturating_add(most), piece.key.offset);
         let mut found: Vec<Piece> = Vec::new();
-        if image.is_distrusted(piece.layer) {
-            return found;
-        }
         for number in image.table.by_place(piece.layer, taken + 1..last).take(LOOKS) {
             let Some((file, offset)) = placed(image, number).filter(|(chunk, _)| chunk.is_whole_object()) else {
                 break;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use super::mounting::{fresh_store, on_store};
@@ -28,16 +28,17 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What has come once nothing comes any more: the rest of a boot pack comes when the first container is up already, and the last of many is
 /// up later than the only one.
-fn received_in_all() -> Option<u64> {
-    let began = Instant::now();
-    loop {
-        let before = machine::received()?;
+fn received_in_all() -> Result<Option<u64>> {
+    let (began, mut before) = (Instant::now(), machine::received());
+    while began.elapsed() < PATIENCE {
         std::thread::sleep(SILENCE);
-        let now = machine::received()?;
-        if now - before < SILENT_BYTES || began.elapsed() > PATIENCE {
-            return Some(now);
+        let now = machine::received();
+        if now.zip(before).is_none_or(|(now, before)| now - before < SILENT_BYTES) {
+            return Ok(now);
         }
+        before = now;
     }
+    bail!("bytes come in {} s after the last container was up", PATIENCE.as_secs())
 }
 
 fn workload(setting: &Setting<'_>) -> Result<workloads::Workload> {
@@ -82,7 +83,7 @@ pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result
             wire.mark()?;
             let before = machine::received();
             let together = Together::start(commands.collect()).with_context(|| format!("{size} starts"))?;
-            let bytes = before.zip(received_in_all()).map(|(before, after)| after - before);
+            let bytes = before.zip(received_in_all()?).map(|(before, after)| after - before);
             let requests = wire.requests()?.len();
             let server = machine::server(&setting.tarpon, &store).context("nobody serves the containers")?;
             let held = Held::by(server).context("the server is gone")?;
