@@ -33,6 +33,7 @@ use crate::error::{PieceError, ReadError};
 use crate::host::Host;
 use crate::image::{Claimant, Claims, ListId};
 use crate::local::LocalObject;
+use crate::log_limit::LogLimit;
 use crate::lru::Lru;
 use crate::object::Object;
 
@@ -53,11 +54,13 @@ pub(crate) struct Disputes {
     running: Mutex<HashMap<ObjectId, watch::Receiver<Outcome>>>,
     failures: Mutex<Lru<ObjectId, (Instant, ReadError)>>,
     memo: Duration,
+    log: LogLimit,
 }
 
 impl Disputes {
     pub(crate) fn new(config: &Config) -> Self {
-        Self { running: Mutex::default(), failures: Mutex::new(Lru::new(MEMO_ENTRIES)), memo: config.failure_memo }
+        let failures = Mutex::new(Lru::new(MEMO_ENTRIES));
+        Self { running: Mutex::default(), failures, memo: config.failure_memo, log: LogLimit::new() }
     }
 
     fn remembered(&self, id: &ObjectId) -> Option<ReadError> {
@@ -145,7 +148,9 @@ impl Host {
 
     /// Tries all lists until there is nothing left to contradict each other.
     async fn try_lists(self: &Arc<Self>, id: &ObjectId, claimants: Vec<Claimant>) -> Result<(), ReadError> {
-        tracing::warn!(object = %id, "images contradict each other about an object; it is fetched whole");
+        if let Some(left_out) = self.disputes.log.admit() {
+            tracing::warn!(object = %id, "images contradict each other about an object; it is fetched whole{left_out}");
+        }
         let mut lists: HashMap<ListId, Vec<Claimant>> = HashMap::new();
         for (image, entry) in claimants {
             lists.entry(image.list_id(&entry)).or_default().push((image, entry));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tarpon_layer::ObjectId;
 
-use crate::SourceError;
 use crate::plan::PieceKey;
+use crate::{Fault, SourceError};
 
 /// A failed read. Cheap to clone: all waiters of one request get the same one.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -109,6 +109,15 @@ impl PieceError {
     /// Whether the blob that was asked for could not be had, or was not what it should be.
     pub(crate) fn is_of_the_blob(&self) -> bool {
         matches!(self, Self::Corrupt { .. } | Self::Source(_) | Self::Stalled(_))
+    }
+
+    /// Whether the source did not answer: then this says nothing about the piece, and something about all others of the source.
+    pub(crate) fn is_outage(&self) -> bool {
+        match self {
+            Self::Source(error) => matches!(error.fault, Fault::Unavailable | Fault::Timeout),
+            Self::Stalled(_) | Self::Resting(_) | Self::Late(_) => true,
+            _ => false,
+        }
     }
 
     /// Whether another place that has the same content may do better.

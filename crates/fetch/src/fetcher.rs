@@ -24,6 +24,7 @@ use crate::image::Image;
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
 use crate::local::LocalObject;
+use crate::log_limit::ImageLog;
 use crate::neighbours::Allowance;
 use crate::pack::{BootIndex, Pack};
 use crate::stats::{Stats, Tally};
@@ -65,6 +66,7 @@ impl Fetcher {
             tally,
             governor: Governor::default(),
             journal: Journal::default(),
+            log: ImageLog::default(),
             early,
             allowance: Allowance::default(),
             pack: OnceLock::new(),

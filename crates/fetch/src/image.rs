@@ -21,6 +21,7 @@ use crate::early::Ledger;
 use crate::governor::Governor;
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
+use crate::log_limit::ImageLog;
 use crate::neighbours::Allowance;
 use crate::pack::Pack;
 use crate::stats::Tally;
@@ -41,6 +42,7 @@ pub(crate) struct Image {
     pub(crate) tally: Tally,
     pub(crate) governor: Governor,
     pub(crate) journal: Journal,
+    pub(crate) log: ImageLog,
     pub(crate) early: Ledger,
     /// What may be brought beside readers' own pieces.
     pub(crate) allowance: Allowance,
@@ -263,7 +265,9 @@ impl Image {
     /// Its list of the object is not true.
     pub(crate) fn accuse(&self, object: &ObjectId) {
         let text = format!("object {object} of {} is not what its index promises", self.name);
-        tracing::error!("{text}");
+        if let Some(left_out) = self.log.refuted.admit() {
+            tracing::error!("{text}{left_out}");
+        }
         self.tally.failed(&text);
         self.tally.add(|counters| &counters.poisoned_objects, 1);
         self.journal.note(Event::Refuted { object: *object });

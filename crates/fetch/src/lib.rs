@@ -26,6 +26,7 @@ mod journal;
 mod keep;
 mod lanes;
 mod local;
+mod log_limit;
 mod lru;
 mod neighbours;
 mod object;
@@ -52,6 +53,7 @@ pub use journal::{
     Account, EVENTS, Event, Journal, Noted, REASON_BYTES, SLOWEST_STALLS, START, Stall, WaitSum, WaitedFor,
 };
 pub use local::LocalObject;
+pub use log_limit::{LeftOut, LogLimit};
 pub use object_store::{ObjectStore, ObjectWriter, PartialObject, StoreError};
 pub use pack::{
     BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES, InvalidBootIndex,

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use crate::content::Assembly;
 use crate::image::{Image, ListId};
+use crate::log_limit::LogLimit;
 use crate::plan::{ChunkName, PieceChunk};
 use crate::readahead::{Ahead, Sequence, Window};
 use crate::{ObjectStore, PartialObject, StoreError};
@@ -242,7 +243,10 @@ impl Object {
             Trust::Digests => load_checked(&*partial, chunk).map(|bytes| assembly.fill(chunk.object_offset, &bytes)),
         };
         if let Err(reason) = &loaded {
-            tracing::warn!(object = %self.id, %reason, "a chunk that was kept cannot be used; it is fetched again");
+            static UNUSABLE: LogLimit = LogLimit::new();
+            if let Some(left_out) = UNUSABLE.admit() {
+                tracing::warn!(object = %self.id, %reason, "a chunk that was kept cannot be used; it is fetched again{left_out}");
+            }
             parts.state.lock().present.remove(*number);
         }
         loaded.is_ok()

@@ -125,9 +125,12 @@ impl Host {
             return self.flights.fail(flight, PieceError::Cancelled); // the next round asks the layer
         }
         if !matches!(error, PieceError::Cancelled) {
-            tracing::warn!(image = %flight.piece.image.name, %error, "a piece cannot be had");
-            flight.piece.image.tally.failed(&error);
-            flight.piece.image.journal.note(Event::SourceFailed { reason: error.to_string() });
+            let image = &flight.piece.image;
+            if let Some(left_out) = image.log.of(&error).admit() {
+                tracing::warn!(image = %image.name, %error, "a piece cannot be had{left_out}");
+            }
+            image.tally.failed(&error);
+            image.journal.note(Event::SourceFailed { reason: error.to_string() });
         }
         self.flights.fail(flight, error);
     }
@@ -300,7 +303,9 @@ impl Host {
 
     /// Bytes that are not what they should be: counted, logged, remembered for `status`.
     pub(crate) fn alarm(&self, image: &Image, error: &PieceError) {
-        tracing::error!(image = %image.name, "{error}");
+        if let Some(left_out) = image.log.corrupt.admit() {
+            tracing::error!(image = %image.name, "{error}{left_out}");
+        }
         image.tally.add(|counters| &counters.digest_failures, 1);
         image.journal.note(Event::Corrupt { reason: error.to_string() });
         image.tally.failed(error);

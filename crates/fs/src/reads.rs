@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tarpon_fetch::LogLimit;
 
 use crate::{Content, Errno, Objects};
 
@@ -76,7 +77,10 @@ fn whole(bytes: Bytes, length: usize) -> Result<Bytes, Errno> {
     if bytes.len() == length {
         return Ok(bytes);
     }
-    tracing::error!(asked = length, got = bytes.len(), "a read of the wrong length was held back");
+    static HELD_BACK: LogLimit = LogLimit::new();
+    if let Some(left_out) = HELD_BACK.admit() {
+        tracing::error!(asked = length, got = bytes.len(), "a read of the wrong length was held back{left_out}");
+    }
     Err(Errno::Io)
 }
 

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use tokio::io::AsyncReadExt as _;
 
-use super::{Credentials, Secret, aliases, helper};
+use super::{Credentials, Secret, UNREADABLE, aliases, helper};
 
 /// Bytes of an auth file. Real ones have a few KiB.
 const FILE_BYTES: u64 = 1 << 20;
@@ -112,7 +112,9 @@ async fn ask_helper(name: &str, registry: &str) -> Option<Credentials> {
     match helper::get(name, server).await {
         Ok(found) => found,
         Err(error) => {
-            tracing::warn!("credentials of {registry}: {error}");
+            if let Some(left_out) = UNREADABLE.admit() {
+                tracing::warn!("credentials of {registry}: {error}{left_out}");
+            }
             None
         }
     }

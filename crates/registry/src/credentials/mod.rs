@@ -9,10 +9,14 @@ mod secret;
 
 use std::path::PathBuf;
 
+use tarpon_fetch::LogLimit;
 use tarpon_oci::DOCKER_HUB;
 
 pub(crate) use authfile::AuthFile;
 pub use secret::{Credentials, Secret};
+
+/// The limit of lines about files and helpers that cannot be read: they are asked for each token.
+static UNREADABLE: LogLimit = LogLimit::new();
 
 /// Where credentials may be, in the order of asking.
 #[derive(Debug, Clone, Default)]
@@ -60,7 +64,9 @@ impl CredentialSource {
                 Ok(Some(file)) => file,
                 Ok(None) => continue,
                 Err(error) => {
-                    tracing::warn!("credentials of {registry}: {}: {error}", path.display());
+                    if let Some(left_out) = UNREADABLE.admit() {
+                        tracing::warn!("credentials of {registry}: {}: {error}{left_out}", path.display());
+                    }
                     continue;
                 }
             };

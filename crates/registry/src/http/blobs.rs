@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_RANGE, RANGE};
-use tarpon_fetch::{Fault, SourceError};
+use tarpon_fetch::{Fault, LogLimit, SourceError};
 use tarpon_oci::{Blob, Verified};
 use url::Url;
 
@@ -26,6 +26,8 @@ pub(crate) struct Blobs {
     locations: Locations,
     /// The last ranged request was answered with the whole blob.
     ignores_ranges: AtomicBool,
+    /// A registry may change its mind with every answer.
+    log: LogLimit,
 }
 
 /// What is asked for: bytes of a blob, from the first of the range to before its end; `None` is all of them.
@@ -43,7 +45,8 @@ pub(super) struct Answer {
 
 impl Blobs {
     pub(crate) fn new(session: Arc<Session>) -> Self {
-        Self { session, locations: Locations::default(), ignores_ranges: AtomicBool::new(false) }
+        let ignores_ranges = AtomicBool::new(false);
+        Self { session, locations: Locations::default(), ignores_ranges, log: LogLimit::new() }
     }
 
     /// Whether the registry was last seen to answer a ranged request with the whole blob.
@@ -127,8 +130,11 @@ impl Blobs {
                 if response.headers.contains_key(CONTENT_RANGE) {
                     return Err(Failure::bad_data(format!("{shown}: 200 with a Content-Range")));
                 }
-                if range.is_some() && !self.ignores_ranges.swap(true, Ordering::Relaxed) {
-                    tracing::warn!("{shown}: the registry sends whole blobs when asked for ranges");
+                if range.is_some()
+                    && !self.ignores_ranges.swap(true, Ordering::Relaxed)
+                    && let Some(left_out) = self.log.admit()
+                {
+                    tracing::warn!("{shown}: the registry sends whole blobs when asked for ranges{left_out}");
                 }
                 Ok(Answer { response, skip: range.map_or(0, |(start, _)| start) })
             }

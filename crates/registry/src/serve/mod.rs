@@ -17,6 +17,7 @@ use http_body_util::{BodyExt as _, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tarpon_fetch::LogLimit;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -110,7 +111,10 @@ async fn accept(listener: TcpListener, handler: Arc<dyn Handler>, limits: Limits
             Ok((stream, _)) => drop(connections.spawn(serve(stream, handler.clone(), limits, counters.clone()))),
             Err(error) => {
                 // Out of file descriptors, most likely: a connection must end first.
-                tracing::warn!("accepting a connection: {error}");
+                static NOT_ACCEPTED: LogLimit = LogLimit::new();
+                if let Some(left_out) = NOT_ACCEPTED.admit() {
+                    tracing::warn!("accepting a connection: {error}{left_out}");
+                }
                 tokio::time::sleep(crate::timing::BACKOFF).await;
             }
         }
