@@ -5,12 +5,12 @@
 use proptest::prelude::*;
 use tarpon_layer::packed::{InvalidPacked, pack, unpack};
 use tarpon_layer::plain::{Access, Options, import};
-use tarpon_layer::spans::SpanReader;
-use tarpon_layer::{InvalidEntry, LayerIndex, Node, Place};
+use tarpon_layer::spans::{Checkpoint, SpanReader};
+use tarpon_layer::{Attributes, Entry, InvalidEntry, InvalidPath, LayerIndex, LayerPath, Node, Place};
 use tarpon_oci::{Blob, Digest};
 use tarpon_testkit::layers::{
     Dialect, EstargzOptions, Item, Layer, RawHeader, Tar, ZstdChunkedOptions, check_index, estargz, gzip, random, tar,
-    zstd_chunked,
+    zstd, zstd_chunked,
 };
 
 mod common;
@@ -86,6 +86,8 @@ fn an_index_that_lies_about_its_layer_is_refused() {
     assert_eq!(spoilt(&|index| place(index, &|_, _, skip| *skip = 1 << 40)), Err(InvalidPacked::Chunks));
     assert!(spoilt(&|index| index.entries.push(index.entries[0].clone())).is_err(), "a directory, said twice");
     assert!(spoilt(&|index| index.entries.push(index.entries[2].clone())).is_err(), "a link, said twice");
+    let empty = |index: &mut LayerIndex| file(index, &|content| content.object = Digest::of(b""));
+    assert_eq!(spoilt(&empty), Err(InvalidEntry::EmptyDigest.into()));
     let forged = |index: &mut LayerIndex| file(index, &|content| content.object = Digest::of(b"forged"));
     assert_eq!(spoilt(&forged), Err(InvalidEntry::ChunkDigest.into()));
     let zeros = |index: &mut LayerIndex| index.chunks.iter_mut().for_each(|chunk| chunk.place = Place::Zeros);
@@ -95,6 +97,22 @@ fn an_index_that_lies_about_its_layer_is_refused() {
     assert!(spoilt(&|index| index.entries[1].attributes.uid = u32::MAX).is_err());
     assert!(spoilt(&|index| index.entries[2].node = Node::Symlink((*b"").into())).is_err());
     assert!(spoilt(&|index| index.entries[2].node = Node::File(*content_of(index))).is_ok(), "chunks may be shared");
+}
+
+#[test]
+fn markers_are_no_names_and_take_away_no_root() {
+    let unpacked = |path: &str, node: Node| {
+        let path = LayerPath::from_normal(path.as_bytes()).expect("a path");
+        let entries = vec![Entry { path, node, attributes: Attributes::default() }];
+        unpack(&pack(&LayerIndex { entries, ..LayerIndex::default() }), blob(b""))
+    };
+    for name in [".wh.a", "d/.wh.a", ".wh..wh..opq", "d/.wh."] {
+        assert_eq!(unpacked(name, Node::Fifo), Err(InvalidPacked::Column("paths")), "{name}");
+        assert_eq!(unpacked(name, Node::Whiteout), Err(InvalidPacked::Column("paths")), "{name}");
+    }
+    assert!(unpacked("d/.wh", Node::Fifo).is_ok());
+    assert!(unpacked("", Node::Opaque).is_ok());
+    assert_eq!(unpacked("", Node::Whiteout), Err(InvalidEntry::Path(InvalidPath::Whiteout).into()));
 }
 
 #[test]
@@ -135,6 +153,17 @@ fn checkpoints_come_along_and_are_needed() {
     let mut index = by_spans(&gzipped, 50_000);
     assert!(!index.checkpoints.is_empty());
     assert_eq!(unpack(&pack(&index), blob(&gzipped)).unwrap(), index);
+    let spoilt = |spoil: &dyn Fn(&mut Checkpoint)| {
+        let mut bad = index.clone();
+        spoil(bad.checkpoints.last_mut().expect("one"));
+        unpack(&pack(&bad), blob(&gzipped))
+    };
+    let refused = Err(InvalidPacked::Column("checkpoints"));
+    assert_eq!(spoilt(&|checkpoint| checkpoint.used_bits = 8), refused);
+    assert_eq!(spoilt(&|checkpoint| checkpoint.offset = gzipped.len() as u64), refused);
+    for window in [&b""[..], b"no zstd", &zstd(&[0; 100]), &zstd(&vec![0; 16 << 20])] {
+        assert_eq!(spoilt(&|checkpoint| checkpoint.window = window.into()), refused);
+    }
     index.checkpoints.clear();
     assert_eq!(unpack(&pack(&index), blob(&gzipped)), Err(InvalidPacked::Chunks));
 }

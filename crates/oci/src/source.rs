@@ -50,6 +50,9 @@ pub enum InvalidSource {
     Transport(String),
 }
 
+/// Transports that are followed by a path.
+const TRANSPORTS: [&str; 3] = ["oci", "oci-archive", "docker-archive"];
+
 /// Transports of Skopeo that would otherwise be taken for a repository with a tag.
 const OTHER_TRANSPORTS: [&str; 8] =
     ["containers-storage", "dir", "docker-daemon", "ostree", "sif", "tarball", "http", "https"];
@@ -80,10 +83,19 @@ impl FromStr for Source {
     }
 }
 
+/// Whether the text begins with a transport, which a bare reference does not mean.
+fn has_transport(text: &str) -> bool {
+    let transport = text.split_once(':').map_or("", |(transport, _)| transport);
+    TRANSPORTS.contains(&transport) || OTHER_TRANSPORTS.contains(&transport)
+}
+
+/// Begins a name that needs no colon before it.
+const PIN: &str = "@sha256:";
+
 /// Splits at the first colon, as Skopeo does: a path with a colon in it cannot be named.
 fn path_and_name(scheme: &str, rest: &str) -> Result<(PathBuf, Option<String>), InvalidSource> {
     // `DIR@sha256:…` has a colon inside the digest.
-    let (path, name) = match (rest.find("@sha256:"), rest.find(':')) {
+    let (path, name) = match (rest.find(PIN), rest.find(':')) {
         (Some(at), Some(colon)) if at < colon => (&rest[..at], Some(&rest[at..])),
         (_, Some(colon)) => (&rest[..colon], Some(&rest[colon + 1..])),
         (_, None) => (rest, None),
@@ -97,7 +109,12 @@ fn path_and_name(scheme: &str, rest: &str) -> Result<(PathBuf, Option<String>), 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, path, name) = match self {
-            Self::Registry(reference) => return fmt::Display::fmt(reference, f),
+            Self::Registry(reference) => {
+                let text = reference.to_string();
+                // The registry may be a host of that name.
+                let transport = if has_transport(&text) { "docker://" } else { "" };
+                return write!(f, "{transport}{text}");
+            }
             Self::OciLayout { directory, tag } => ("oci", directory, tag.clone()),
             Self::OciArchive { file, tag } => ("oci-archive", file, tag.clone()),
             Self::DockerArchive { file, reference } => {
@@ -106,7 +123,7 @@ impl fmt::Display for Source {
         };
         write!(f, "{scheme}:{}", path.display())?;
         match name {
-            Some(pin) if pin.starts_with('@') => f.write_str(&pin),
+            Some(pin) if pin.starts_with(PIN) => f.write_str(&pin),
             Some(name) => write!(f, ":{name}"),
             None => Ok(()),
         }
@@ -115,6 +132,8 @@ impl fmt::Display for Source {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn parse(text: &str) -> Source {
@@ -145,6 +164,71 @@ mod tests {
         assert_eq!(directory, PathBuf::from("/a"));
         assert_eq!(tag, Some(format!("@sha256:{}", "0".repeat(64))));
         assert_eq!(parse(&text).to_string(), text);
+    }
+
+    #[test]
+    fn a_name_that_only_begins_as_a_pin_keeps_its_colon() {
+        for text in ["oci:dir:@x", "oci:dir:@", "oci:dir:@sha256", "oci-archive:a.tar:@sha512:00", "oci:a@b:@c"] {
+            let source = parse(text);
+            assert_eq!(source.to_string(), text);
+            assert_eq!(parse(&source.to_string()), source, "{text}");
+        }
+        assert_eq!(parse("oci:a:@sha256:b").to_string(), "oci:a@sha256:b");
+    }
+
+    #[test]
+    fn a_registry_that_is_called_as_a_transport_is_not_taken_for_one() {
+        for host in TRANSPORTS.into_iter().chain(OTHER_TRANSPORTS) {
+            let text = format!("docker://{host}:5000/a:v1");
+            let source = parse(&text);
+            assert!(matches!(source, Source::Registry(_)), "{text}");
+            assert_eq!(source.to_string(), text);
+            assert_eq!(parse(&source.to_string()), source, "{text}");
+        }
+        assert_eq!(parse("docker://registry:5000/a:v1").to_string(), "registry:5000/a:v1");
+    }
+
+    /// Texts made of the pieces that sources are made of, so that most of them mean something.
+    fn texts() -> impl Strategy<Value = String> {
+        let pieces = [
+            "docker://",
+            "oci:",
+            "oci-archive:",
+            "docker-archive:",
+            "dir:",
+            "oci",
+            "docker",
+            ":",
+            "@",
+            "/",
+            ".",
+            "-",
+            "a",
+            "b9",
+            "localhost",
+            ":5000/",
+            "@sha256:",
+            "sha256",
+            "@sha512:",
+            "v1",
+            "É",
+            " ",
+            "\0",
+            "@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        ];
+        proptest::collection::vec(proptest::sample::select(pieces.to_vec()), 1..7).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4096) })]
+
+        #[test]
+        fn what_parses_prints_as_text_that_parses_to_the_same(text in texts()) {
+            if let Ok(source) = text.parse::<Source>() {
+                let printed = source.to_string();
+                prop_assert_eq!(printed.parse::<Source>(), Ok(source), "{:?} is printed as {:?}", text, printed);
+            }
+        }
     }
 
     #[test]

@@ -212,6 +212,19 @@ pub(crate) const CASES: &[Case] = &[
             content(it, "large").object = Digest::of(b"forged");
         }),
     ),
+    case(
+        "file: the digest of nothing",
+        Lower(|it| {
+            content(it, "etc/hello").object = Digest::of(b"");
+            chunk(it, "etc/hello", 0).digest = Digest::of(b"");
+        }),
+    ),
+    case(
+        "file: the digest of nothing, of many chunks",
+        Lower(|it| {
+            content(it, "large").object = Digest::of(b"");
+        }),
+    ),
     case("file: larger", Lower(|it| content(it, "large").size += 1)),
     case("file: smaller", Lower(|it| content(it, "large").size -= 1)),
     case("file: larger than files can be", Lower(|it| content(it, "large").size = u64::MAX)),
@@ -255,6 +268,7 @@ pub(crate) const CASES: &[Case] = &[
             chunk(it, "large", 1).digest = chunk(it, "large", 0).digest;
         }),
     ),
+    case("chunk: the digest of nothing", Lower(|it| chunk(it, "large", 1).digest = Digest::of(b""))),
     case(
         "chunk: a digest of its own where it is the file",
         Lower(|it| {
@@ -393,6 +407,20 @@ pub(crate) const CASES: &[Case] = &[
         Upper(|it| {
             let (path, attributes) = (path("note"), Attributes::default());
             it.entries.push(Entry { path, node: Node::Whiteout, attributes });
+        }),
+    ),
+    case(
+        "entries: a whiteout of everything",
+        Upper(|it| {
+            let (path, attributes) = (path(""), Attributes::default());
+            it.entries.push(Entry { path, node: Node::Whiteout, attributes });
+        }),
+    ),
+    case(
+        "entries: a name that means a whiteout",
+        Upper(|it| {
+            let (path, attributes) = (path(".wh.note"), Attributes::default());
+            it.entries.push(Entry { path, node: Node::Fifo, attributes });
         }),
     ),
     case("entries: xattrs that were dropped", Lower(|it| it.dropped_xattrs += 1)),

@@ -67,6 +67,15 @@ pub enum InvalidEntry {
     /// The only chunk of a file has another digest than the file.
     #[error("its only chunk is something else than the file")]
     ChunkDigest,
+    /// A file is empty and is not named by the digest of nothing; or a file or chunk of some bytes is.
+    #[error("only what is empty has the digest of no bytes")]
+    EmptyDigest,
+    /// A digest stands for contents of two lengths.
+    #[error("its digest or that of a chunk is the digest of something longer or shorter as well")]
+    TwoLengths,
+    /// Two digests stand for the same bytes of the layer.
+    #[error("a chunk has another digest than the same bytes have elsewhere in the layer")]
+    TwoDigests,
     /// A file is said to be zeros, and its digest is not that of so many.
     #[error("it is all zeros, but its digest is not that of so many zeros")]
     ZerosDigest,
@@ -144,6 +153,9 @@ impl Assembler {
 
     /// A whiteout of `path`, or (`is_opaque`) an opaque marker in the directory at `path`.
     pub(crate) fn mark(&mut self, path: LayerPath, is_opaque: bool) -> Result<(), InvalidEntry> {
+        if path.is_root() && !is_opaque {
+            return Err(InvalidPath::Whiteout.into());
+        }
         let path = self.follow(path)?;
         if self.markers.insert((path.clone(), is_opaque)) {
             let node = if is_opaque { Node::Opaque } else { Node::Whiteout };

@@ -1,21 +1,29 @@
 //! What an index that somebody wrote says of files, as far as it alone tells whether that can be so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use tarpon_oci::{Digest, Hasher, limits};
 
-use super::{Chunk, Entry, FileContent, InvalidEntry, LayerPath, Node, Place};
+use super::{Chunk, Codec, Entry, FileContent, InvalidEntry, LayerPath, Node, Place};
 
 /// Zeros that are hashed at a time.
 static BLOCK: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A file of one chunk is that chunk, and a file of zeros is as many zeros: its object has no other name. Zeros are never fetched, and so
-/// never compared with anything later.
+/// never compared with anything later. The same bytes have one digest, and one digest names bytes of one length: none if it is that of
+/// nothing.
 pub(super) fn check(entries: &[Entry], chunks: &[Chunk]) -> Result<(), (LayerPath, InvalidEntry)> {
     let mut zeros: BTreeMap<u64, Vec<(&LayerPath, &Digest)>> = BTreeMap::new();
+    let nothing = Digest::of(b"");
+    let mut contents = Contents::default();
     for Entry { path, node, .. } in entries {
         let Node::File(content) = node else { continue };
-        match own(content, chunks) {
+        if (content.size == 0) != (content.object == nothing) {
+            return Err((path.clone(), InvalidEntry::EmptyDigest));
+        }
+        let own = own(content, chunks);
+        contents.file(content, own, &nothing).map_err(|problem| (path.clone(), problem))?;
+        match own {
             [chunk] if chunk.content_digest().is_some_and(|digest| *digest != content.object) => {
                 return Err((path.clone(), InvalidEntry::ChunkDigest));
             }
@@ -47,6 +55,40 @@ fn check_zeros(files: &BTreeMap<u64, Vec<(&LayerPath, &Digest)>>) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// A piece of what one place decodes to: codec, offset, decoded bytes before it, its length.
+type Stretch = (Codec, u64, u64, u64);
+
+/// What the files so far say of contents.
+#[derive(Default)]
+struct Contents<'a> {
+    lengths: HashMap<&'a Digest, u64>,
+    digests: HashMap<Stretch, &'a Digest>,
+}
+
+impl<'a> Contents<'a> {
+    fn file(&mut self, content: &'a FileContent, own: &'a [Chunk], nothing: &Digest) -> Result<(), InvalidEntry> {
+        self.named(&content.object, content.size)?;
+        for chunk in own {
+            let (Some(digest), Place::Blob { codec, offset, skip, .. }) = (chunk.content_digest(), chunk.place) else {
+                continue;
+            };
+            if digest == nothing {
+                return Err(InvalidEntry::EmptyDigest);
+            }
+            self.named(digest, chunk.size)?;
+            if *self.digests.entry((codec, offset, skip, chunk.size)).or_insert(digest) != digest {
+                return Err(InvalidEntry::TwoDigests);
+            }
+        }
+        Ok(())
+    }
+
+    fn named(&mut self, digest: &'a Digest, length: u64) -> Result<(), InvalidEntry> {
+        let known = *self.lengths.entry(digest).or_insert(length);
+        if known == length { Ok(()) } else { Err(InvalidEntry::TwoLengths) }
+    }
 }
 
 fn own<'a>(content: &FileContent, chunks: &'a [Chunk]) -> &'a [Chunk] {
@@ -92,6 +134,37 @@ mod tests {
         let half = |digest| (5, digest, blob(Codec::Gzip, 5));
         assert_eq!(verdict(hello, &[half(other), half(other)]), None, "of two chunks nobody can tell");
         assert_eq!(verdict(hello, &[(5, other, blob(Codec::CheckedSpan, 5))]), None, "that names no content");
+    }
+
+    #[test]
+    fn only_an_empty_file_has_the_digest_of_nothing() {
+        let (hello, nothing) = (Digest::of(HELLO), Digest::of(b""));
+        assert_eq!(verdict(nothing, &[]), None);
+        assert_eq!(verdict(hello, &[]), Some(InvalidEntry::EmptyDigest), "an empty file");
+        assert_eq!(verdict(nothing, &[(5, nothing, blob(Codec::Gzip, 5))]), Some(InvalidEntry::EmptyDigest));
+        let two = [(5, hello, blob(Codec::Gzip, 5)), (6, Digest::of(b"world!"), blob(Codec::Zstd, 5))];
+        assert_eq!(verdict(nothing, &two), Some(InvalidEntry::EmptyDigest), "of several chunks");
+        assert_eq!(verdict(nothing, &[(5, NO_DIGEST, Place::Zeros)]), Some(InvalidEntry::EmptyDigest), "of zeros");
+        let chunks = [(5, hello, blob(Codec::Gzip, 5)), (6, nothing, blob(Codec::Zstd, 5))];
+        assert_eq!(verdict(Digest::of(b"whole"), &chunks), Some(InvalidEntry::EmptyDigest), "a chunk");
+    }
+
+    #[test]
+    fn a_digest_names_bytes_of_one_length() {
+        let (hello, whole) = (Digest::of(HELLO), Digest::of(b"whole"));
+        let at = |offset| Place::Blob { codec: Codec::Zstd, offset, length: 50, skip: 0 };
+        assert_eq!(verdict(whole, &[(5, hello, at(1)), (5, hello, at(2))]), None);
+        assert_eq!(verdict(whole, &[(5, hello, at(1)), (6, hello, at(2))]), Some(InvalidEntry::TwoLengths));
+        assert_eq!(verdict(hello, &[(5, hello, at(1)), (5, whole, at(2))]), Some(InvalidEntry::TwoLengths), "a part");
+    }
+
+    #[test]
+    fn the_same_bytes_of_a_layer_have_one_digest() {
+        let (hello, other, whole) = (Digest::of(HELLO), Digest::of(b"other"), Digest::of(b"whole"));
+        let at = |skip| Place::Blob { codec: Codec::Zstd, offset: 9, length: 50, skip };
+        assert_eq!(verdict(whole, &[(5, hello, at(0)), (5, other, at(5))]), None);
+        assert_eq!(verdict(whole, &[(5, hello, at(0)), (5, hello, at(0))]), None, "said twice");
+        assert_eq!(verdict(whole, &[(5, hello, at(0)), (5, other, at(0))]), Some(InvalidEntry::TwoDigests));
     }
 
     #[test]

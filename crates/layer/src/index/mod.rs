@@ -10,6 +10,7 @@ mod xattrs;
 pub use assembler::InvalidEntry;
 pub(crate) use assembler::{Assembler, Duplicates, NO_DIGEST};
 pub use name::LayerName;
+pub(crate) use name::is_marker;
 pub use path::{InvalidPath, LayerPath};
 use serde::{Deserialize, Serialize};
 use tarpon_oci::Digest;

@@ -61,6 +61,11 @@ impl LayerName {
     }
 }
 
+/// Whether the name at the end of a normal path is that of a marker, which no entry has.
+pub(crate) fn is_marker(path: &[u8]) -> bool {
+    split_last(path).1.starts_with(PREFIX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

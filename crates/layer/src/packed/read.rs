@@ -6,7 +6,7 @@ use super::chunks::PlaceReader;
 use super::columns::{Columns, Owner, VERSION, kind};
 use crate::index::{
     Assembler, Attributes, Chunk, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry, InvalidXattr,
-    LayerIndex, LayerPath, Node, Place, Timestamp, XattrSet,
+    LayerIndex, LayerPath, Node, Place, Timestamp, XattrSet, is_marker,
 };
 
 /// Why bytes are not the index of a layer.
@@ -80,7 +80,8 @@ impl<'a> Reader<'a> {
         if !rest.is_empty() {
             return Err(InvalidPacked::Column("digests"));
         }
-        if !columns.checkpoints.is_sorted_by(|one, other| one.offset < other.offset) {
+        let is_possible = columns.checkpoints.iter().all(|checkpoint| checkpoint.is_possible(blob.size));
+        if !is_possible || !columns.checkpoints.is_sorted_by(|one, other| one.offset < other.offset) {
             return Err(InvalidPacked::Column("checkpoints"));
         }
         Ok(Self {
@@ -158,6 +159,10 @@ impl<'a> Reader<'a> {
             return Err(wrong);
         }
         self.path.extend_from_slice(rest);
+        // Those are kinds here. As a name it would become a whiteout in every tar that is made of the image.
+        if is_marker(&self.path) {
+            return Err(wrong);
+        }
         LayerPath::from_normal(&self.path).ok_or(wrong)
     }
 

@@ -20,6 +20,15 @@ pub struct Checkpoint {
     pub window: Box<[u8]>,
 }
 
+impl Checkpoint {
+    /// Whether it can be one in a blob of so many bytes, as far as that shows without decoding its window.
+    pub(crate) fn is_possible(&self, blob_bytes: u64) -> bool {
+        const WINDOW: u64 = WINDOW_BYTES as u64;
+        let window = zstd::zstd_safe::get_frame_content_size(&self.window);
+        self.offset < blob_bytes && self.used_bits < 8 && matches!(window, Ok(Some(WINDOW)))
+    }
+}
+
 /// A window that is not [`WINDOW_BYTES`] of zstd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the window of a checkpoint cannot be read")]
