@@ -1,5 +1,5 @@
-//! Locks on files: the kernel lets go of one when its holder ends, however that ends. Whoever waits for one does so for a while and not
-//! for ever, because a holder may have been stopped.
+//! Locks on files: the kernel releases one when its holder ends, however that ends. Waits for one are bounded, because a holder may have
+//! been stopped.
 
 use std::fs::File;
 use std::io;
@@ -10,33 +10,49 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use tarpon_store::FileLock;
 
-/// How often a lock is tried that somebody has.
+/// How often a lock is tried that another holder has.
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
-/// Takes the lock of an open file, unless somebody has it. It is held until the last copy of the descriptor is closed.
-pub(crate) fn try_lock(file: impl AsFd) -> io::Result<bool> {
+/// Takes the lock of an open file. `None`: another holder has it.
+pub(crate) fn try_lock(file: impl Into<File>) -> io::Result<Option<FileLock>> {
+    lock_within(file, Duration::ZERO)
+}
+
+/// As [`try_lock`], beside others that hold it shared.
+pub(crate) fn try_share(file: impl Into<File>) -> io::Result<Option<FileLock>> {
+    let file = file.into();
+    Ok(take(&file, FlockOperation::NonBlockingLockShared)?.then(|| FileLock::of(file)))
+}
+
+/// As [`try_lock`], once no other holder has it. `None`: one has had it for all of `patience`.
+pub(crate) fn lock_within(file: impl Into<File>, patience: Duration) -> io::Result<Option<FileLock>> {
+    let file = file.into();
+    Ok(take_within(&file, patience)?.then(|| FileLock::of(file)))
+}
+
+/// Takes the lock of a file again that may have been unlocked through a copy of the descriptor. `false`: another holder has had it for all
+/// of `patience`.
+pub(crate) fn take_within(file: &File, patience: Duration) -> io::Result<bool> {
+    let began = Instant::now();
+    while !take(file, FlockOperation::NonBlockingLockExclusive)? {
+        if began.elapsed() >= patience {
+            return Ok(false);
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(true)
+}
+
+fn take(file: &File, operation: FlockOperation) -> io::Result<bool> {
     loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match flock(file, operation) {
             Ok(()) => return Ok(true),
             Err(Errno::WOULDBLOCK) => return Ok(false),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-    }
-}
-
-/// As [`try_lock`], once nobody else has it. `false`: somebody has had it for all of `patience`.
-pub(crate) fn lock_within(file: impl AsFd, patience: Duration) -> io::Result<bool> {
-    let began = Instant::now();
-    loop {
-        if try_lock(&file)? {
-            return Ok(true);
-        }
-        if began.elapsed() >= patience {
-            return Ok(false);
-        }
-        std::thread::sleep(LOOK);
     }
 }
 
@@ -48,10 +64,10 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// The lock of the file at `path`, held until it is dropped.
 ///
 /// # Errors
-/// Also if somebody else has had it for all of `patience`.
-pub(crate) fn hold(path: &Path, patience: Duration) -> io::Result<File> {
-    let file = open(path)?;
-    if lock_within(&file, patience)? { Ok(file) } else { Err(io::Error::other("another tarpon is at it for too long")) }
+/// Also if another holder has had it for all of `patience`.
+pub(crate) fn hold(path: &Path, patience: Duration) -> io::Result<FileLock> {
+    let lock = lock_within(open(path)?, patience)?;
+    lock.ok_or_else(|| io::Error::other("another tarpon is at it for too long"))
 }
 
 /// Whether what is open has a name still. Whoever had the lock of it before may have removed it: then the lock is one of nothing.
@@ -68,11 +84,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let (first, second) = (open(&path).unwrap(), open(&path).unwrap());
-        assert!(try_lock(&first).unwrap());
-        assert!(!lock_within(&second, Duration::ZERO).unwrap());
-        let waiting = std::thread::spawn(move || lock_within(&second, Duration::from_secs(60)).unwrap());
+        let first = try_lock(first).unwrap().unwrap();
+        assert!(lock_within(second, Duration::ZERO).unwrap().is_none());
+        let waiting = std::thread::spawn(move || hold(&path, Duration::from_secs(60)).unwrap());
         drop(first);
-        assert!(waiting.join().unwrap());
+        drop(waiting.join().unwrap());
     }
 
     #[test]

@@ -13,6 +13,8 @@ use std::time::Duration;
 use tarpon_oci::{IndexLock, limits};
 
 use crate::index::ImageIndexArtifact;
+use tarpon_store::FileLock;
+
 use crate::{Error, ErrorKind, Result, flock};
 
 /// What it is called in the folders where it is looked for.
@@ -96,12 +98,10 @@ impl LockFile {
     }
 
     /// Keeps others out who add an entry: the lock is on the folder, because the file is another one afterwards.
-    fn alone(&self, folder: &Path) -> Result<File> {
+    fn alone(&self, folder: &Path) -> Result<FileLock> {
         let folder = File::open(folder).map_err(|error| self.failed(error))?;
-        match flock::lock_within(&folder, PATIENCE).map_err(|error| self.failed(error))? {
-            true => Ok(folder),
-            false => Err(self.failed("somebody else is writing it")),
-        }
+        let lock = flock::lock_within(folder, PATIENCE).map_err(|error| self.failed(error))?;
+        lock.ok_or_else(|| self.failed("another process is writing it"))
     }
 
     fn replace(&self, folder: &Path, bytes: &[u8]) -> io::Result<()> {

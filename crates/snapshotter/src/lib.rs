@@ -27,7 +27,6 @@ mod tests;
 mod usage;
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +34,7 @@ use std::time::Duration;
 use futures::stream;
 use rustix::fs::FlockOperation;
 use tarpon_engine::service::{self, Socket};
+use tarpon_engine::store::FileLock;
 use tarpon_engine::{Engine, ErrorKind, allow_open_files};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -162,10 +162,10 @@ fn furnish(root: &Path) -> std::io::Result<PathBuf> {
 }
 
 /// Nobody else answers for these snapshots as long as this is held.
-fn lock(root: &Path) -> std::io::Result<OwnedFd> {
+fn lock(root: &Path) -> std::io::Result<FileLock> {
     let file = File::options().create(true).truncate(false).write(true).open(root.join("lock"))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(std::io::Error::other("another snapshotter uses it")),
-        other => other.map(|()| file.into()).map_err(Into::into),
+        other => other.map(|()| FileLock::of(file)).map_err(Into::into),
     }
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+use crate::file_lock::FileLock;
 use crate::files;
 use crate::layout::{FILE_MODE, Layout};
 use crate::settings::Settings;
@@ -140,6 +141,7 @@ impl Budget {
         let storage = &*self.storage;
         let file = storage.open(&self.file, Access::OpenOrCreate(FILE_MODE))?;
         storage.lock(&file, true, true)?;
+        let file = FileLock::of(file);
         let mut bytes = [0; 8];
         files::read_full_at(storage, &file, &mut bytes, 0)?;
         let before = i64::from_le_bytes(bytes);

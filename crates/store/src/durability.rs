@@ -6,7 +6,6 @@
 //! another run, whatever changed after that time is *suspect*: it is hashed before it is used. The file `clean` says that
 //! nothing changed after that time; it goes before the first change, and that is the one thing that is synced at once.
 
-use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
 use crate::clock::Clock;
+use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
 use crate::layout::{FILE_MODE, Layout, read_record};
 use crate::sealed;
@@ -43,7 +43,7 @@ pub(crate) struct Durability {
     synced: Mutex<SystemTime>,
     changing: AtomicBool,
     /// Shared lock that keeps other processes from saying that all is clean.
-    publishing: Mutex<Option<File>>,
+    publishing: Mutex<Option<FileLock>>,
 }
 
 impl Durability {
@@ -124,10 +124,11 @@ impl Durability {
         Ok(())
     }
 
-    fn mark_unclean(&self) -> io::Result<File> {
+    fn mark_unclean(&self) -> io::Result<FileLock> {
         let storage = &*self.storage;
         let lock = storage.open(&self.root.join("publishing"), Access::OpenOrCreate(FILE_MODE))?;
         storage.lock(&lock, false, true)?;
+        let lock = FileLock::of(lock);
         match storage.unlink(&self.root.join("clean")) {
             Ok(()) => storage.sync(&storage.open(&self.root, Access::Read)?)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -304,9 +304,8 @@ impl<'a> Walk<'a> {
 /// Removes a partial object that nobody has open.
 fn remove_unused(shared: &Shared, found: &Found) -> Result<bool, StoreError> {
     let Ok(file) = shared.storage.open(&found.path, Access::Read) else { return Ok(false) };
-    if !shared.storage.lock(&file, true, false).map_err(io_error("locking", &found.path))? {
-        return Ok(false);
-    }
+    let held = files::hold(shared.storage(), file).map_err(io_error("locking", &found.path))?;
+    let Some(_held) = held else { return Ok(false) };
     files::unlink(shared.storage(), &found.path).map(|()| true)
 }
 

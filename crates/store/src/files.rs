@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tarpon_oci::Hasher;
 
 use crate::StoreError;
+use crate::file_lock::FileLock;
 use crate::layout::{FILE_MODE, unique_name};
 use crate::storage::{Access, Storage};
 
@@ -210,8 +211,13 @@ pub(crate) fn remove_all(storage: &dyn Storage, path: &Path) -> Result<(), Store
     Ok(())
 }
 
-/// Waits for the lock at `path`, and holds it as long as the file lives.
-pub(crate) fn lock(storage: &dyn Storage, path: &Path) -> Result<File, StoreError> {
+/// Locks `file` exclusively without waiting; `None` if another holder is in the way.
+pub(crate) fn hold(storage: &dyn Storage, file: File) -> io::Result<Option<FileLock>> {
+    Ok(storage.lock(&file, true, false)?.then(|| FileLock::of(file)))
+}
+
+/// Waits for the lock at `path`.
+pub(crate) fn lock(storage: &dyn Storage, path: &Path) -> Result<FileLock, StoreError> {
     let open = || {
         let file = storage.open(path, Access::OpenOrCreate(FILE_MODE))?;
         while let Err(error) = storage.lock(&file, true, true) {
@@ -219,7 +225,7 @@ pub(crate) fn lock(storage: &dyn Storage, path: &Path) -> Result<File, StoreErro
                 return Err(error);
             }
         }
-        Ok(file)
+        Ok(FileLock::of(file))
     };
     open().map_err(io_error("locking", path))
 }
@@ -229,7 +235,11 @@ const LOCK_POLL: Duration = Duration::from_millis(5);
 
 /// The lock at `path`, or `None` if somebody else has it for longer than `patience`: a process that was stopped must
 /// not stop all others.
-pub(crate) fn lock_within(storage: &dyn Storage, path: &Path, patience: Duration) -> Result<Option<File>, StoreError> {
+pub(crate) fn lock_within(
+    storage: &dyn Storage,
+    path: &Path,
+    patience: Duration,
+) -> Result<Option<FileLock>, StoreError> {
     let begun = Instant::now();
     loop {
         if let Some(lock) = try_lock(storage, path)? {
@@ -243,10 +253,7 @@ pub(crate) fn lock_within(storage: &dyn Storage, path: &Path, patience: Duration
 }
 
 /// The lock at `path`, or `None` if somebody else has it.
-pub(crate) fn try_lock(storage: &dyn Storage, path: &Path) -> Result<Option<File>, StoreError> {
-    let open = || {
-        let file = storage.open(path, Access::OpenOrCreate(FILE_MODE))?;
-        Ok(storage.lock(&file, true, false)?.then_some(file))
-    };
+pub(crate) fn try_lock(storage: &dyn Storage, path: &Path) -> Result<Option<FileLock>, StoreError> {
+    let open = || hold(storage, storage.open(path, Access::OpenOrCreate(FILE_MODE))?);
     open().map_err(io_error("locking", path))
 }

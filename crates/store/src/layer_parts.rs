@@ -5,7 +5,6 @@
 //! They are worth little, so they take only room that nobody wants, go before anything else goes, and are not
 //! synced. One process at a time has a layer's (a lock on the file); another one goes without.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use tarpon_oci::{Blob, Digest};
 use crate::StoreError;
 use crate::budget::{Charge, on_disk, signed};
 use crate::evict::{Evicted, slack};
+use crate::file_lock::FileLock;
 use crate::files;
 use crate::layout::{DIR_MODE, FILE_MODE};
 use crate::storage::Access;
@@ -32,7 +32,7 @@ const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3600);
 pub struct LayerPart {
     shared: Arc<Shared>,
     path: PathBuf,
-    file: File,
+    file: FileLock,
     held: u64,
     end: u64,
     charge: Charge,
@@ -76,9 +76,10 @@ impl Store {
             let path = folder.join(name);
             let Ok(file) = storage.open(&path, Access::Read) else { continue };
             let Ok(metadata) = storage.file_metadata(&file) else { continue };
-            if !condition(metadata.modified) || !storage.lock(&file, true, false).unwrap_or(false) {
+            if !condition(metadata.modified) {
                 continue;
             }
+            let Ok(Some(_held)) = files::hold(storage, file) else { continue };
             files::unlink(storage, &path)?;
             let bytes = on_disk(metadata.size);
             self.shared.budget.add(-signed(bytes));
@@ -98,10 +99,10 @@ impl Shared {
             _ => {}
         }
         let file = self.storage.open(path, Access::OpenOrCreate(FILE_MODE))?;
-        let is_ours = self.storage.lock(&file, true, false)?;
+        // Another process has it, or has just removed it.
+        let Some(file) = files::hold(&*self.storage, file)? else { return Ok(None) };
         let metadata = self.storage.file_metadata(&file)?;
-        // Somebody has it, or has just removed it.
-        if !is_ours || metadata.links == 0 {
+        if metadata.links == 0 {
             return Ok(None);
         }
         let charge = Charge::new(&self.budget);
@@ -206,6 +207,8 @@ impl Drop for LayerPart {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
     use crate::StoreConfig;
 

@@ -1,9 +1,9 @@
 //! One server per store.
 
-use std::fs::File;
 use std::path::PathBuf;
 
 use crate::StoreError;
+use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
 use crate::process::ProcessId;
 use crate::sealed;
@@ -13,7 +13,7 @@ use crate::store::Store;
 /// dies, however it dies.
 #[derive(Debug)]
 pub struct ServerLock {
-    _file: File,
+    _file: FileLock,
 }
 
 /// Why this process may not be the server.

@@ -23,6 +23,7 @@ use tarpon_oci::{Digest, Hasher, Verified};
 
 use crate::StoreError;
 use crate::budget::{Charge, on_disk, signed};
+use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
 use crate::intervals::Intervals;
 use crate::layout::{DIR_MODE, FILE_MODE, OBJECT_MODE};
@@ -56,11 +57,11 @@ enum Content {
     Memory(Mutex<Vec<u8>>),
     /// `inherited`: an earlier process may have written to it.
     File {
-        file: File,
+        file: FileLock,
         inherited: bool,
     },
     /// It is in `objects/` now and must not be written any more.
-    Published(File),
+    Published(FileLock),
 }
 
 /// The partial object that everybody in this process shares.
@@ -127,9 +128,9 @@ fn claim_file(shared: &Shared, (object, list): &Key, size: u64) -> Result<Conten
             }
             Err(error) => return Err(bypass("opening", error)),
         };
-        if !storage.lock(&file, true, false).map_err(|error| bypass("locking", error))? {
+        let Some(file) = files::hold(storage, file).map_err(|error| bypass("locking", error))? else {
             return Err(StoreError::Full);
-        }
+        };
         let metadata = storage.file_metadata(&file).map_err(|error| bypass("examining", error))?;
         if metadata.links == 0 {
             continue;

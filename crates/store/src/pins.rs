@@ -3,12 +3,12 @@
 //! An import stores objects long before the record that needs them is complete. A pin is a locked file: it ends with
 //! its process, however that ends.
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::StoreError;
+use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
 use crate::layout::{FILE_MODE, unique_name};
 use crate::storage::Access;
@@ -19,7 +19,7 @@ use crate::store::{Shared, Store};
 pub struct Pin {
     shared: Arc<Shared>,
     path: PathBuf,
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl Store {
@@ -31,12 +31,12 @@ impl Store {
         let failed = |error| shared.refuse(io_error("creating", &path)(error));
         loop {
             let file = storage.open(&path, Access::OpenOrCreate(FILE_MODE)).map_err(failed)?;
-            let held = storage.lock(&file, true, false).map_err(failed)?;
             // A sweep may have seen it between the two calls, and taken it for one of the dead.
-            if !held || storage.file_metadata(&file).map_err(failed)?.links == 0 {
+            let Some(held) = files::hold(storage, file).map_err(failed)? else { continue };
+            if storage.file_metadata(&held).map_err(failed)?.links == 0 {
                 continue;
             }
-            let pin = Pin { shared: Arc::clone(shared), path: path.clone(), _lock: file };
+            let pin = Pin { shared: Arc::clone(shared), path: path.clone(), _lock: held };
             shared.wait_for_eviction()?;
             return Ok(pin);
         }
@@ -69,11 +69,11 @@ impl Shared {
         for name in files::list(storage, &folder)? {
             let path = folder.join(name);
             let Ok(file) = storage.open(&path, Access::Read) else { continue };
-            if storage.lock(&file, true, false).map_err(io_error("locking", &path))? {
-                files::unlink(storage, &path)?;
-                continue;
+            let modified = storage.file_metadata(&file).map_err(io_error("examining", &path))?.modified;
+            match files::hold(storage, file).map_err(io_error("locking", &path))? {
+                Some(_dead) => files::unlink(storage, &path)?,
+                None => pins.push(modified),
             }
-            pins.push(storage.file_metadata(&file).map_err(io_error("examining", &path))?.modified);
         }
         Ok(pins)
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use common::{content, get, install, open, put, put_by_pieces};
-use tarpon_fetch::StoreError;
+use tarpon_fetch::{ObjectStore as _, StoreError};
 use tarpon_oci::Digest;
 use tarpon_store::{Store, StoreConfig};
 
@@ -171,4 +171,32 @@ fn a_disk_that_is_really_full_is_bypassed_and_everything_stored_stays_right() {
     store.gc().unwrap();
     install(&store, "image", &[]).unwrap();
     assert_eq!(store.verify(|_| {}).unwrap().corrupt, []);
+}
+
+/// Each lock of the store is taken, copied as by a fork of another thread, dropped, and taken again.
+#[test]
+fn a_forked_process_that_has_copies_of_the_descriptors_keeps_no_lock_of_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let mut copies = Vec::new();
+    let mut copy = || copies.extend(tarpon_testkit::descriptors::copies_below(folder.path()).unwrap());
+
+    let server = store.server_lock().unwrap();
+    copy();
+    drop(server);
+    drop(store.server_lock().expect("nobody serves the store"));
+
+    let pin = store.pin().unwrap();
+    copy();
+    drop(pin);
+    store.gc().unwrap();
+
+    let partial = |object| store.partial(&object, &common::LIST, 1 << 20);
+    let begun = partial(Digest::of(b"object")).unwrap();
+    begun.spool_at(b"bytes", 0).unwrap();
+    copy();
+    drop(begun);
+    let again = partial(Digest::of(b"object")).expect("nobody has it open");
+    assert!(again.may_hold(0, 5));
+    drop(copies);
 }

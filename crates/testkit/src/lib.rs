@@ -1,6 +1,7 @@
 //! For tests only: what stands in for the world outside, builders of inputs, and naive models to compare with.
 
 pub mod crowd;
+pub mod descriptors;
 pub mod entries;
 pub mod fuzz;
 pub mod kernel;

@@ -18,11 +18,11 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{CWD, FlockOperation, RenameFlags};
+use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tarpon_oci::{Digest, Source, limits};
-use tarpon_store::Store;
+use tarpon_store::{FileLock, Store};
 
 use crate::{Error, ErrorKind, Result, flock, private};
 
@@ -106,7 +106,7 @@ pub struct Commits {
 /// A directory that nobody removes for as long as this lives.
 #[derive(Debug)]
 pub(super) struct Held {
-    folder: File,
+    folder: FileLock,
     pub(super) committed: Committed,
 }
 
@@ -115,7 +115,7 @@ pub(super) struct Held {
 pub(super) struct Staging {
     commits: Commits,
     folder: tempfile::TempDir,
-    held: File,
+    held: FileLock,
 }
 
 impl Commits {
@@ -194,8 +194,7 @@ impl Commits {
         let _whole = self.lock()?;
         self.sweep();
         let folder = tempfile::Builder::new().prefix(NEW).tempdir_in(&self.folder)?;
-        let held = File::open(folder.path())?;
-        rustix::fs::flock(&held, FlockOperation::NonBlockingLockShared)?;
+        let held = share(File::open(folder.path())?)?;
         Ok(Staging { commits: self.clone(), folder, held })
     }
 
@@ -211,7 +210,7 @@ impl Commits {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             folder => folder.map_err(failed)?,
         };
-        rustix::fs::flock(&folder, FlockOperation::NonBlockingLockShared).map_err(|error| failed(error.into()))?;
+        let folder = share(folder).map_err(failed)?;
         let committed = read(&by_descriptor(&folder)).map_err(failed)?;
         Ok(Some(Held { folder, committed }))
     }
@@ -250,7 +249,7 @@ impl Commits {
         Ok(folders)
     }
 
-    fn lock(&self) -> io::Result<File> {
+    fn lock(&self) -> io::Result<FileLock> {
         flock::hold(&self.folder.join(".lock"), PATIENCE)
     }
 
@@ -270,8 +269,8 @@ impl Commits {
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let is_left = [NEW, GONE].iter().any(|begin| name.to_string_lossy().starts_with(begin));
-            let is_free = |path: &Path| File::open(path).and_then(flock::try_lock).unwrap_or(false);
-            if is_left && is_free(&entry.path()) {
+            let free = |path: &Path| File::open(path).and_then(flock::try_lock).ok().flatten();
+            if is_left && let Some(_held) = free(&entry.path()) {
                 let _next_time = std::fs::remove_dir_all(entry.path());
             }
         }
@@ -307,6 +306,11 @@ impl Staging {
         self.commits.sweep();
         Ok(())
     }
+}
+
+/// Holds a directory of which only who holds the lock of all would take the only one.
+fn share(folder: File) -> io::Result<FileLock> {
+    flock::try_share(folder)?.ok_or_else(|| io::Error::other("another process removes it"))
 }
 
 fn by_descriptor(folder: &File) -> PathBuf {

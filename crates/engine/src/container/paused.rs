@@ -10,6 +10,8 @@ use std::path::PathBuf;
 
 use super::Handle;
 use super::runtime::said_no;
+use tarpon_store::FileLock;
+
 use crate::{Error, ErrorKind, Result, flock};
 
 /// Beside what the runtime remembers. It stays: a lock that is removed and made again would be two.
@@ -21,7 +23,7 @@ const STATUS: &str = "paused";
 #[derive(Debug)]
 pub(crate) struct Paused {
     handle: Handle,
-    mark: File,
+    mark: FileLock,
 }
 
 impl Drop for Paused {
@@ -40,16 +42,16 @@ impl Handle {
     pub(crate) fn pause(&self) -> Result<Paused> {
         const STEP: &str = "pause the container";
         let failed = |error: io::Error| Error::new(ErrorKind::Store, STEP, error);
-        let mut mark = flock::open(&self.mark()).map_err(failed)?;
-        if !flock::try_lock(&mark).map_err(failed)? {
+        let mark = flock::open(&self.mark()).map_err(failed)?;
+        let Some(mark) = flock::try_lock(mark).map_err(failed)? else {
             return Err(Error::new(
                 ErrorKind::Conflict,
                 STEP,
                 "another process has paused it, and lets it go on when it likes",
             ));
-        }
+        };
         // First, so that one that is paused never goes without.
-        mark.write_all(STATUS.as_bytes()).map_err(failed)?;
+        (&*mark).write_all(STATUS.as_bytes()).map_err(failed)?;
         let refused = match self.ask(STEP, &["pause", self.id()]) {
             Ok(output) if output.status.success() => None,
             Ok(output) => Some(said_no(STEP, &output)),
@@ -74,7 +76,7 @@ impl Handle {
             let failed = |error: io::Error| Error::new(ErrorKind::Store, "look whether the container is paused", error);
             let mark = flock::open(&path).map_err(failed)?;
             // Else it is paused by somebody who lives, and goes on by itself.
-            if flock::try_lock(&mark).map_err(failed)? { self.go_on(&mark) } else { Ok(()) }
+            flock::try_lock(mark).map_err(failed)?.map_or(Ok(()), |mark| self.go_on(&mark))
         };
         if let Err(error) = resumed() {
             tracing::warn!(%error, "a container may be paused still");
@@ -104,6 +106,8 @@ impl Handle {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use tarpon_testkit::descriptors::copies_below;
 
     use super::super::runtime::tests::container;
     use super::*;
@@ -144,6 +148,19 @@ mod tests {
         left();
         drop(handle.pause().unwrap());
         assert!(!is_paused(folder.path()), "it was taken over");
+    }
+
+    #[test]
+    fn a_container_can_be_paused_again_while_a_forked_process_has_copies_of_the_descriptors() {
+        let folder = tempfile::tempdir().unwrap();
+        let handle = container(folder.path(), RUNTIME);
+        let paused = handle.pause().unwrap();
+        let copies = copies_below(folder.path()).unwrap();
+        assert!(!copies.is_empty());
+        drop(paused);
+        let again = handle.pause().map(drop);
+        drop(copies);
+        again.unwrap();
     }
 
     #[test]

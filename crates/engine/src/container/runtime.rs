@@ -325,15 +325,14 @@ fn missing(cause: String) -> Error {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use tarpon_testkit::descriptors::write_program;
 
     use super::*;
 
     /// A runtime that does what a script says, and a container that it has something of.
     pub(in crate::container) fn container(folder: &Path, script: &str) -> Handle {
         let (program, state) = (folder.join("runtime"), folder.join("state"));
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&program, &format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::create_dir_all(state.join("box")).unwrap();
         Runtime::of(program).container("box", &state)
     }

@@ -4,13 +4,13 @@
 //! - Of several processes one does it, and the others wait for a lock that ends with it ([`Engine::alone`]): then they find the image in the store,
 //!   or do what the one before them did not come to do.
 
-use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tarpon_oci::Digest;
+use tarpon_store::FileLock;
 use tokio::sync::watch;
 
 use crate::image::{ImageRequest, Prepared};
@@ -90,7 +90,7 @@ impl Drop for Leader<'_> {
 #[derive(Debug)]
 pub(super) struct Alone {
     path: PathBuf,
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl Engine {
@@ -123,11 +123,9 @@ impl Alone {
     fn try_new(path: &std::path::Path) -> io::Result<Option<Self>> {
         loop {
             let file = flock::open(path)?;
-            if !flock::try_lock(&file)? {
-                return Ok(None);
-            }
-            if flock::has_name(&file)? {
-                return Ok(Some(Self { path: path.to_owned(), _lock: file }));
+            let Some(lock) = flock::try_lock(file)? else { return Ok(None) };
+            if flock::has_name(&lock)? {
+                return Ok(Some(Self { path: path.to_owned(), _lock: lock }));
             }
         }
     }

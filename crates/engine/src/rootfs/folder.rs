@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tarpon_store::Store;
+use tarpon_store::{FileLock, Store};
 
 use super::Host;
 use crate::server::Hold;
@@ -33,7 +33,7 @@ pub(crate) struct Folders {
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
-    _lock: File,
+    _lock: FileLock,
     made: AtomicU64,
 }
 
@@ -86,8 +86,9 @@ impl Folder {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 opened => opened?,
             };
-            // Else somebody who sweeps takes it for one that was left.
-            if flock::try_lock(&lock)? && path.exists() {
+            // Another process that sweeps may take it for one that was left.
+            let Some(lock) = flock::try_lock(lock)? else { continue };
+            if path.exists() {
                 return Ok(Self { path, _lock: lock, made: AtomicU64::new(1) });
             }
         }
@@ -140,9 +141,7 @@ fn sweep(run: &Path, host: &Host) {
             continue;
         }
         let Ok(lock) = File::open(&path) else { continue };
-        if !flock::try_lock(&lock).unwrap_or(false) {
-            continue;
-        }
+        let Ok(Some(_lock)) = flock::try_lock(lock) else { continue };
         for mount in std::fs::read_dir(&path).into_iter().flatten().flatten() {
             if let Err(error) = host.unmount(&mount.path()) {
                 tracing::warn!(path = %mount.path().display(), %error, "what a killed process left stays mounted");

@@ -138,11 +138,16 @@ impl Held {
     /// It is another process's from now on.
     pub(super) fn give_up(mut self) {
         self.is_settled = true;
+        self.lock.leave_to_heir();
     }
 
-    /// Removes it whatever became of it.
+    /// Removes it whatever became of it, after its heir has ended.
     pub(super) fn remove(mut self) -> Result<()> {
         self.is_settled = true;
+        let cannot = |error| Error::new(ErrorKind::Store, "hold the container", error);
+        if !self.lock.retake().map_err(cannot)? {
+            return Ok(());
+        }
         clear_away(&self.engine, &self.place, &self.record, &self.lock)
     }
 }

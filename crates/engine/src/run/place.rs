@@ -19,9 +19,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{CWD, FlockOperation, RenameFlags};
+use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
-use tarpon_store::Store;
+use tarpon_store::{FileLock, Store};
 
 use super::record::{ContainerRecord, RECORD_BYTES};
 use super::{ContainerName, name};
@@ -33,6 +33,9 @@ const LOCK: &str = "lock";
 
 /// How long others may take to make or remove a directory, which takes milliseconds unless it holds very much.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long others may take who only look whether a container is kept, and hold its lock for that.
+const RETAKEN: Duration = Duration::from_secs(1);
 
 /// All containers of a store.
 #[derive(Debug, Clone)]
@@ -48,7 +51,7 @@ pub(super) struct Place {
 
 /// The right to change a container, for the life of this value or of whoever inherits it.
 #[derive(Debug)]
-pub(super) struct Lock(OwnedFd);
+pub(super) struct Lock(FileLock);
 
 /// What came of the wish to hold a container.
 #[derive(Debug)]
@@ -150,7 +153,7 @@ impl Containers {
         }
     }
 
-    fn lock(&self) -> io::Result<File> {
+    fn lock(&self) -> io::Result<FileLock> {
         flock::hold(&self.folder.join(format!("{HIDDEN}lock")), PATIENCE)
     }
 
@@ -187,7 +190,7 @@ impl Place {
     /// The directory of a new container, held, under a name that is not its own yet.
     fn begin(&self) -> io::Result<Lock> {
         private::create_dir(&self.folder)?;
-        let lock = Lock::within(open_lock(&self.folder.join(LOCK))?, Duration::ZERO)?;
+        let lock = Lock::within(flock::open(&self.folder.join(LOCK))?, Duration::ZERO)?;
         lock.ok_or_else(|| io::Error::other("a new directory is locked"))
     }
 
@@ -260,7 +263,7 @@ impl Place {
     /// Whether a process keeps it.
     pub(super) fn is_held(&self) -> bool {
         let Ok(file) = File::open(self.folder.join(LOCK)) else { return false };
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+        matches!(flock::try_share(file), Ok(None))
     }
 
     /// Whether the container of this `id` is here still, and no other one under its name. One that cannot be read is taken for it.
@@ -274,7 +277,7 @@ impl Place {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Holding::Gone),
             file => file?,
         };
-        match Lock::within(file.into(), patience)? {
+        match Lock::within(file, patience)? {
             // Whoever had it may have removed it: a lock is found by name, and kept by file.
             Some(lock) if lock.is_of(self)? => Ok(Holding::Ours(lock)),
             Some(_) => Ok(Holding::Gone),
@@ -284,7 +287,7 @@ impl Place {
 
     /// The lock that this process inherited, if it is that of this container.
     pub(super) fn inherit(&self, lock: OwnedFd) -> io::Result<Lock> {
-        let lock = Lock::within(lock, Duration::ZERO)?;
+        let lock = Lock::within(lock.into(), Duration::ZERO)?;
         let lock = lock.ok_or_else(|| io::Error::other("another process keeps the container"))?;
         if lock.is_of(self)? { Ok(lock) } else { Err(io::Error::other("this is not the lock of the container")) }
     }
@@ -296,8 +299,8 @@ impl Place {
 }
 
 impl Lock {
-    fn within(file: OwnedFd, patience: Duration) -> io::Result<Option<Self>> {
-        Ok(flock::lock_within(&file, patience)?.then_some(Self(file)))
+    fn within(file: File, patience: Duration) -> io::Result<Option<Self>> {
+        Ok(flock::lock_within(file, patience)?.map(Self))
     }
 
     /// Whether it is the lock of what is at this place now. While it is held, nobody else puts something else there.
@@ -310,14 +313,20 @@ impl Lock {
         }
     }
 
-    /// The same lock for another process.
+    /// It is the other process's from now on that has a copy of it ([`Lock::share`]).
+    pub(super) fn leave_to_heir(&mut self) {
+        self.0.leave_to_heir();
+    }
+
+    /// Takes it again after an heir may have released it. `false`: another process keeps the container now.
+    pub(super) fn retake(&self) -> io::Result<bool> {
+        flock::take_within(&self.0, RETAKEN)
+    }
+
+    /// The same lock for another process. Either of the two releases it for both.
     pub(super) fn share(&self) -> io::Result<OwnedFd> {
         self.0.as_fd().try_clone_to_owned()
     }
-}
-
-fn open_lock(path: &Path) -> io::Result<OwnedFd> {
-    flock::open(path).map(OwnedFd::from)
 }
 
 #[cfg(test)]
@@ -353,9 +362,10 @@ mod tests {
     #[test]
     fn one_process_keeps_a_container_and_the_others_can_tell() {
         let folder = tempfile::tempdir().unwrap();
-        let (place, lock) = containers(folder.path()).create(&record("web")).unwrap();
+        let (place, mut lock) = containers(folder.path()).create(&record("web")).unwrap();
         assert!(place.is_held() && matches!(place.hold(Duration::ZERO).unwrap(), Holding::Theirs));
         let inherited = place.inherit(lock.share().unwrap()).unwrap();
+        lock.leave_to_heir();
         drop(lock);
         assert!(place.is_held(), "whoever inherits it holds it");
         drop(inherited);
@@ -410,7 +420,7 @@ mod tests {
             std::fs::create_dir(all.folder.join(left)).unwrap();
         }
         let held = Place { folder: all.folder.join(".new-3") };
-        let _maker = Lock::within(open_lock(&held.folder.join(LOCK)).unwrap(), Duration::ZERO).unwrap().unwrap();
+        let _maker = Lock::within(flock::open(&held.folder.join(LOCK)).unwrap(), Duration::ZERO).unwrap().unwrap();
         all.sweep();
         let is_there = |name: &str| all.folder.join(name).exists();
         assert_eq!([".new-1", ".gone-2", ".new-3", "web"].map(is_there), [false, false, true, true]);

@@ -1,0 +1,42 @@
+//! What another thread's fork does to this process's open files, and how a test avoids it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+
+/// Copies of all descriptors of this process that are open below `folder`: those that a process has between its fork and its exec.
+///
+/// # Errors
+/// The kernel knows no pidfd_getfd(2), or there is no `/proc`.
+pub fn copies_below(folder: &Path) -> io::Result<Vec<OwnedFd>> {
+    let folder = folder.canonicalize()?;
+    let process = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let mut copies = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let path = entry?.path();
+        let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
+        // Descriptors of other threads come and go meanwhile.
+        let is_below = std::fs::read_link(&path).is_ok_and(|target| target.starts_with(&folder));
+        if let Some(number) = number.filter(|_| is_below) {
+            copies.extend(pidfd_getfd(&process, number, PidfdGetfdFlags::empty()));
+        }
+    }
+    Ok(copies)
+}
+
+/// Writes a program that can be started at once. Another process writes it: while this one had it open for writing, a fork of another thread
+/// would copy that descriptor, and the kernel refuses to start a program that is open for writing (`ETXTBSY`).
+///
+/// # Errors
+/// `sh` cannot be started, or cannot write there.
+pub fn write_program(path: &Path, text: &str) -> io::Result<()> {
+    let written = Command::new("sh")
+        .args(["-c", "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\""])
+        .arg(path)
+        .arg(text)
+        .status()?;
+    if written.success() { Ok(()) } else { Err(io::Error::other(format!("{} was not written", path.display()))) }
+}
