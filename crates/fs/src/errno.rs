@@ -54,7 +54,7 @@ impl From<ImageError> for Errno {
         match error {
             ImageError::NotDirectory => Self::NotADirectory,
             ImageError::NotSymlink => Self::Invalid,
-            ImageError::NotAnImage | ImageError::Truncated | ImageError::Corrupt(_) => Self::Io,
+            ImageError::NotAnImage | ImageError::Outdated | ImageError::Truncated | ImageError::Corrupt(_) => Self::Io,
         }
     }
 }

@@ -17,11 +17,12 @@ use crate::files::{self, BLOCK, TemporaryName, io_error};
 use crate::layout::{DIR_MODE, FILE_MODE, open_existing, read_record};
 use crate::map::MappedFile;
 use crate::record::{ImageRecord, LayerRecord, Part, PartRecord, REFERENCES, parse_record};
+use crate::renew;
 use crate::sealed;
 use crate::storage::Access;
 use crate::store::{Shared, Store};
 
-const RECORD: &str = "record.json";
+pub(crate) const RECORD: &str = "record.json";
 
 /// An image record that was read and checked, ready to be mounted.
 #[derive(Debug, Clone)]
@@ -52,8 +53,17 @@ impl Store {
         Ok(ImageStaging { store: self.clone(), _name: name, folder, record })
     }
 
-    /// The record of an image, without its files; `None` if there is none that can be believed.
+    /// The record of an image, without its files; `None` if there is none that can be believed. A tree that an older version
+    /// of tarpon wrote is written anew, which takes the eviction lock.
     pub fn image(&self, manifest: &Digest) -> Result<Option<ImageRecord>, StoreError> {
+        match self.record(manifest)? {
+            Some(record) if record.has_old_tree() => self.renew_tree(manifest),
+            record => Ok(record),
+        }
+    }
+
+    /// As [`Store::image`], with the tree that it has.
+    pub(crate) fn record(&self, manifest: &Digest) -> Result<Option<ImageRecord>, StoreError> {
         let path = self.shared.layout.image(manifest).join(RECORD);
         let Some(text) = read_record(self.shared.storage(), &path)? else { return Ok(None) };
         match parse_record(&text) {
@@ -74,6 +84,11 @@ impl Store {
     /// machine its objects are checked too, so that the kernel may read them by itself.
     pub fn load_image(&self, manifest: &Digest) -> Result<Option<LoadedImage>, StoreError> {
         let Some(record) = self.image(manifest)? else { return Ok(None) };
+        self.load_record(record)
+    }
+
+    fn load_record(&self, record: ImageRecord) -> Result<Option<LoadedImage>, StoreError> {
+        let manifest = &record.manifest.clone();
         let loader = Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record };
         // A file that cannot be read is as good as absent: it can be fetched again, the disk cannot be mended from here.
         let loaded = loader.load().unwrap_or_else(|error| {
@@ -109,7 +124,7 @@ impl Store {
     pub fn keep_image_forms(&self, manifest: &Digest, forms: &[u8]) -> Result<(), StoreError> {
         let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
         let folder = self.shared.layout.image(manifest);
-        let Some(mut record) = self.image(manifest)? else { return Ok(()) };
+        let Some(mut record) = self.record(manifest)? else { return Ok(()) };
         let before = self.shared.folder_size(&folder)?;
         let part = PartRecord { part: Part::Forms, digest: Digest::of(forms), size: forms.len() as u64 };
         record.parts.retain(|known| known.part != Part::Forms);
@@ -129,7 +144,7 @@ impl Store {
         for name in files::list(self.shared.storage(), &self.shared.layout.name("images"))? {
             let manifest = name.to_str().and_then(|name| Digest::from_hex(name).ok());
             if let Some(manifest) = manifest {
-                records.extend(self.image(&manifest)?);
+                records.extend(self.record(&manifest)?);
             }
         }
         records.sort_by_key(|record| (record.last_used, record.manifest));
@@ -140,7 +155,7 @@ impl Store {
     pub fn set_layers(&self, manifest: &Digest, layers: Vec<LayerRecord>) -> Result<(), StoreError> {
         let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
         let folder = self.shared.layout.image(manifest);
-        let Some(mut record) = self.image(manifest)? else { return Ok(()) };
+        let Some(mut record) = self.record(manifest)? else { return Ok(()) };
         record.layers = layers;
         let text = sealed::seal(&record).map_err(|error| io_error("describing image", &folder)(error.into()))?;
         files::replace(self.shared.storage(), &folder, RECORD, &text).map_err(|error| self.shared.refuse(error))
@@ -207,7 +222,7 @@ impl Loader<'_> {
     fn load(self) -> Result<Option<LoadedImage>, StoreError> {
         let Some(manifest) = self.small(Part::Manifest)? else { return Ok(None) };
         let Some(config) = self.small(Part::Config)? else { return Ok(None) };
-        let Some(tree) = self.mapped(Part::Tree)? else { return Ok(None) };
+        let Some(tree) = self.tree()? else { return Ok(None) };
         let Some(chunks) = self.mapped(Part::Chunks)? else { return Ok(None) };
         // Nothing depends on it: one that is damaged is as good as none.
         let boot = self.small(Part::Boot)?;
@@ -224,6 +239,14 @@ impl Loader<'_> {
         }
         let bytes = files::read(self.shared.storage(), &path, most)?;
         Ok(bytes.and_then(|bytes| Verified::check(&expected.digest, Bytes::from(bytes)).ok()))
+    }
+
+    /// A process that wrote the tree anew may have ended between the record and the file.
+    fn tree(&self) -> Result<Option<MappedFile>, StoreError> {
+        match self.mapped(Part::Tree)? {
+            None if renew::complete(self.shared, &self.record)? => self.mapped(Part::Tree),
+            tree => Ok(tree),
+        }
     }
 
     /// Hashed by reading, not through the mapping, so that its pages are not this process's until they are used.
@@ -311,7 +334,8 @@ impl ImageStaging {
         }
         // Nobody else changes the record meanwhile.
         let _lock = files::lock(store.shared.storage(), &store.shared.eviction_lock())?;
-        let Some(existing) = store.load_image(&self.record.manifest)? else {
+        let record = store.record(&self.record.manifest)?.filter(|record| !record.has_old_tree());
+        let Some(existing) = record.map(|record| store.load_record(record)).transpose()?.flatten() else {
             store.shared.retire(target)?;
             return Ok(false);
         };

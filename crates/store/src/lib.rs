@@ -46,6 +46,7 @@ mod pins;
 mod process;
 mod record;
 mod refs;
+mod renew;
 mod sealed;
 mod settings;
 pub mod storage;

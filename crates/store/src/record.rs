@@ -8,8 +8,10 @@ use tarpon_oci::{Digest, limits};
 
 use crate::sealed::{self, SealError};
 
-/// The only version there is. Records of others are treated as absent.
-const VERSION: u32 = 1;
+/// Changes with the form of the record and with what trees are written as. Records of others are treated as absent ...
+const VERSION: u32 = 2;
+/// ... but for these: their trees are written anew when they are used.
+const OLD_TREE: u32 = 1;
 
 /// References that a record remembers, the newest ones: what keeps a record of an image that is tagged anew every day
 /// from growing for ever.
@@ -120,6 +122,18 @@ impl ImageRecord {
         }
     }
 
+    /// Whether the tree is one that is not used as it is.
+    pub(crate) fn has_old_tree(&self) -> bool {
+        self.version == OLD_TREE
+    }
+
+    /// Makes it the record of the same image with another tree, of the version that is written now.
+    pub(crate) fn set_tree(&mut self, tree: &[u8]) {
+        self.version = VERSION;
+        let part = PartRecord { part: Part::Tree, digest: Digest::of(tree), size: tree.len() as u64 };
+        self.parts.iter_mut().filter(|known| known.part == Part::Tree).for_each(|known| *known = part);
+    }
+
     /// What file `part` must be.
     pub fn part(&self, part: Part) -> Option<&PartRecord> {
         self.parts.iter().find(|record| record.part == part)
@@ -153,7 +167,7 @@ pub enum RecordError {
 /// Reads a record. Whatever the bytes are, this gives a consistent record or an error.
 pub fn parse_record(text: &[u8]) -> Result<ImageRecord, RecordError> {
     let record: ImageRecord = sealed::unseal(text)?;
-    if record.version != VERSION {
+    if ![VERSION, OLD_TREE].contains(&record.version) {
         return Err(RecordError::Version(record.version));
     }
     if record.layers.len() > limits::LAYERS {

@@ -78,7 +78,7 @@ fn a_cut_off_image_is_not_opened() {
 
 #[test]
 fn a_changed_superblock_fails_its_checksum() {
-    assert_eq!(check(|image| image[1024 + 64] ^= 1), Err(ImageError::Corrupt("superblock checksum")));
+    assert_eq!(check(|image| image[1024 + 24] ^= 1), Err(ImageError::Corrupt("superblock checksum")));
 }
 
 #[test]
@@ -109,6 +109,25 @@ fn names_out_of_order_with_slashes_or_out_of_their_block_are_refused() {
         let first_entry = find(image, b"...abc") - 5 * 12;
         image[first_entry + 8..first_entry + 10].copy_from_slice(&13_u16.to_le_bytes());
     });
+}
+
+#[test]
+fn a_last_name_without_a_nul_in_the_directory_is_refused() {
+    check_part("end of a name", |image| {
+        let size = inode_offset(image, "d") + 8;
+        assert_eq!(image[size], 12 * 5 + 7, "five entries, their names and a NUL");
+        image[size] -= 1;
+    });
+}
+
+#[test]
+fn an_image_of_an_older_version_is_not_opened() {
+    let older = |image: &mut Vec<u8>| {
+        let version = find(image, b"tarpon tree v2") + 13;
+        image[version] = b'1';
+    };
+    assert_eq!(check(older), Err(ImageError::Outdated));
+    assert_eq!(check(|image| image[1024 + 64] = b'x'), Err(ImageError::NotAnImage), "of somebody else");
 }
 
 #[test]

@@ -28,7 +28,7 @@ use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// Changes with everything that changes what is kept. Others are made anew.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Begins the file.
 const MAGIC: &[u8; 8] = b"tarpon f";
 /// Bytes of the magic and of the length of the head.

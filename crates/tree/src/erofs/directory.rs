@@ -1,7 +1,11 @@
 //! The data of a directory, out and in: blocks of entries (12 bytes each) followed by their names.
 //!
-//! Invariant: names ascend by bytes throughout, `.` and `..` among them, so that the kernel and [`super::Image`] find one
-//! by binary search over blocks and then inside of one.
+//! Invariants:
+//! - Names ascend by bytes throughout, `.` and `..` among them, so that the kernel and [`super::Image`] find one by binary
+//!   search over blocks and then inside of one.
+//! - A NUL that belongs to the directory's data follows the last name of a block, unless the name ends with the block. Only
+//!   `readdir` of the kernel knows where the data ends: a lookup takes the last name to go on up to a NUL or the end of the
+//!   block (`erofs_dirnamecmp` in `fs/erofs/namei.c`), whatever else lies there.
 
 use super::format::{BLOCK, BLOCK_BITS, Nid, kind_of_code, type_code, u16_at, u64_at};
 use super::image::ImageError;
@@ -50,8 +54,10 @@ pub(super) fn size(listing: &[Listed<'_>]) -> u64 {
     blocks(listing).fold(0, |size: u64, block| size.next_multiple_of(BLOCK) + used(block) as u64)
 }
 
+/// Bytes of a block, with the NUL behind its last name.
 fn used(block: &[Listed<'_>]) -> usize {
-    block.iter().map(|listed| ENTRY_BYTES + listed.name.len()).sum()
+    let bytes: usize = block.iter().map(|listed| ENTRY_BYTES + listed.name.len()).sum();
+    bytes.saturating_add(1).min(BLOCK_BYTES)
 }
 
 /// The bytes of a directory, as many as [`size()`] says.
@@ -68,6 +74,9 @@ pub(super) fn encode(listing: &[Listed<'_>], resolve: impl Fn(DentryId) -> (Nid,
             name_offset += listed.name.len();
         }
         out.extend(block.iter().flat_map(|listed| listed.name));
+        if !out.len().is_multiple_of(BLOCK_BYTES) {
+            out.push(0);
+        }
     }
     out
 }
@@ -77,15 +86,17 @@ pub(super) fn encode(listing: &[Listed<'_>], resolve: impl Fn(DentryId) -> (Nid,
 pub(super) struct Block<'a> {
     bytes: &'a [u8],
     count: usize,
+    /// Whether a name may end with the data inside of a block.
+    may_lack_nul: bool,
 }
 
 impl<'a> Block<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Result<Self, ImageError> {
+    pub(super) fn new(bytes: &'a [u8], may_lack_nul: bool) -> Result<Self, ImageError> {
         let names = if bytes.len() < ENTRY_BYTES { 0 } else { usize::from(u16_at(bytes, 8)) };
         if names < ENTRY_BYTES || !names.is_multiple_of(ENTRY_BYTES) || names > bytes.len() {
             return Err(ImageError::Corrupt("directory block"));
         }
-        Ok(Self { bytes, count: names / ENTRY_BYTES })
+        Ok(Self { bytes, count: names / ENTRY_BYTES, may_lack_nul })
     }
 
     /// Number of entries, at least 1.
@@ -100,14 +111,22 @@ impl<'a> Block<'a> {
         let is_last = index + 1 >= self.count;
         let end = if is_last { self.bytes.len() } else { usize::from(u16_at(self.bytes, at + ENTRY_BYTES + 8)) };
         let name = self.bytes.get(start..end).unwrap_or_default();
-        // The last name ends where the padding of the block begins.
-        let name = if is_last { name.split(|byte| *byte == 0).next().unwrap_or_default() } else { name };
+        let name = if is_last { self.last_name(name)? } else { name };
         let kind = kind_of_code(self.bytes[at + 10]);
         match kind {
             Some(kind) if start >= self.count * ENTRY_BYTES && is_name(name) => {
                 Ok((name, Nid(u64_at(self.bytes, at)), kind))
             }
             _ => Err(ImageError::Corrupt("directory entry")),
+        }
+    }
+
+    /// The last name ends where the padding of the block begins; `rest` is all from its beginning on.
+    fn last_name(&self, rest: &'a [u8]) -> Result<&'a [u8], ImageError> {
+        match rest.iter().position(|byte| *byte == 0) {
+            Some(end) => Ok(&rest[..end]),
+            None if self.bytes.len() == BLOCK_BYTES || self.may_lack_nul => Ok(rest),
+            None => Err(ImageError::Corrupt("end of a name")),
         }
     }
 }

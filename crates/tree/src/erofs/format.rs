@@ -113,10 +113,35 @@ pub(super) struct Superblock {
     /// Nothing in the image has xattrs but those that overlayfs reads. Ours alone: it lies behind the end of the
     /// volume name, where the kernel does not look.
     pub(super) no_xattrs: bool,
+    /// Which version of the writer it is of.
+    pub(super) version: Version,
 }
 
-/// What the volume name says, for `dump.erofs` and `file`.
-const VOLUME_NAME: &[u8; 15] = b"tarpon tree v1\0";
+/// A version of the writer. What reads images knows all, and only trees of the newest are mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// No NUL follows the last name of a directory, so that the kernel does not find some of them.
+    Unterminated,
+    /// What is written now.
+    Current,
+}
+
+impl Version {
+    /// The volume name, which `dump.erofs` and `file` show.
+    fn volume_name(self) -> &'static [u8; 15] {
+        match self {
+            Self::Unterminated => b"tarpon tree v1\0",
+            Self::Current => b"tarpon tree v2\0",
+        }
+    }
+
+    fn from_volume_name(name: &[u8]) -> Option<Self> {
+        [Self::Unterminated, Self::Current].into_iter().find(|version| version.volume_name() == name)
+    }
+}
+
+/// Where the volume name is.
+const VOLUME_NAME: std::ops::Range<usize> = 64..79;
 /// Where [`Superblock::no_xattrs`] is.
 const NO_XATTRS_OFFSET: usize = 79;
 
@@ -134,7 +159,7 @@ impl Superblock {
         put(32, &self.nanoseconds.to_le_bytes());
         put(36, &self.blocks.to_le_bytes());
         put(44, &self.xattr_block.to_le_bytes());
-        put(64, VOLUME_NAME);
+        put(VOLUME_NAME.start, self.version.volume_name());
         put(NO_XATTRS_OFFSET, &[u8::from(self.no_xattrs)]);
         put(80, &self.incompat.to_le_bytes());
         put(91, &[self.prefix_count]);
@@ -156,6 +181,7 @@ impl Superblock {
             prefix_count: bytes[91],
             prefix_start: u32_at(bytes, 92),
             no_xattrs: bytes[NO_XATTRS_OFFSET] == 1,
+            version: Version::from_volume_name(&bytes[VOLUME_NAME])?,
         };
         let is_ours = u32_at(bytes, 0) == MAGIC
             && bytes[12] == BLOCK_BITS

@@ -6,7 +6,7 @@
 use tarpon_layer::ObjectId;
 
 use super::directory::{BLOCK_BYTES, Block};
-use super::format::{BLOCK, DataLayout, Nid, SLOT, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use super::format::{BLOCK, DataLayout, Nid, SLOT, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Version};
 use super::inode::Inode;
 use super::read_dir::ReadDir;
 use super::read_xattr::{Prefix, Xattrs};
@@ -20,6 +20,9 @@ pub enum ImageError {
     /// No superblock that [`super::write()`] would make.
     #[error("not a tree image")]
     NotAnImage,
+    /// Of a version that is written anew before it is used: see [`super::renew()`].
+    #[error("the tree image was written by an older version of tarpon")]
+    Outdated,
     /// Shorter than its superblock says.
     #[error("the tree image is cut off")]
     Truncated,
@@ -45,6 +48,12 @@ pub struct Image<B> {
 impl<B: AsRef<[u8]>> Image<B> {
     /// Reads the superblock. Nothing else is looked at, so this costs the same for every size of image.
     pub fn open(bytes: B) -> Result<Self, ImageError> {
+        let image = Self::open_any(bytes)?;
+        if image.is_outdated() { Err(ImageError::Outdated) } else { Ok(image) }
+    }
+
+    /// As [`Image::open`], for every version of the writer.
+    pub(super) fn open_any(bytes: B) -> Result<Self, ImageError> {
         let all = bytes.as_ref();
         let start = usize::try_from(SUPERBLOCK_OFFSET).expect("1024 is a usize");
         let raw = all.get(start..start + SUPERBLOCK_BYTES).and_then(|raw| raw.first_chunk());
@@ -54,6 +63,11 @@ impl<B: AsRef<[u8]>> Image<B> {
         }
         let prefixes = read_xattr::prefix_table(all, &superblock)?;
         Ok(Self { bytes, superblock, prefixes })
+    }
+
+    /// Whether [`super::write()`] would write it otherwise now.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.superblock.version != Version::Current
     }
 
     /// The root directory.
@@ -190,7 +204,8 @@ impl<B: AsRef<[u8]>> Image<B> {
             DataLayout::Chunked => return Err(ImageError::Corrupt("directory")),
         };
         let blocks = if in_blocks == 0 { &[] } else { self.slice(u64::from(inode.data_block) * BLOCK, in_blocks)? };
-        Ok(DirectoryData { blocks, tail: self.slice(inode.tail_start(), tail)? })
+        let may_lack_nul = self.superblock.version == Version::Unterminated;
+        Ok(DirectoryData { blocks, tail: self.slice(inode.tail_start(), tail)?, may_lack_nul })
     }
 
     fn slice(&self, start: u64, length: u64) -> Result<&[u8], ImageError> {
@@ -207,6 +222,7 @@ impl<B: AsRef<[u8]>> Image<B> {
 pub(super) struct DirectoryData<'a> {
     blocks: &'a [u8],
     tail: &'a [u8],
+    may_lack_nul: bool,
 }
 
 impl<'a> DirectoryData<'a> {
@@ -216,6 +232,6 @@ impl<'a> DirectoryData<'a> {
 
     /// The block at `index`, which must be below [`DirectoryData::blocks`].
     pub(super) fn block(&self, index: usize) -> Result<Block<'a>, ImageError> {
-        Block::new(self.blocks.chunks(BLOCK_BYTES).nth(index).unwrap_or(self.tail))
+        Block::new(self.blocks.chunks(BLOCK_BYTES).nth(index).unwrap_or(self.tail), self.may_lack_nul)
     }
 }

@@ -26,6 +26,7 @@ mod prefixes;
 mod raw_inode;
 mod read_dir;
 mod read_xattr;
+mod renew;
 mod write;
 mod write_xattr;
 
@@ -35,4 +36,5 @@ pub use image::{Image, ImageError};
 pub use inode::Inode;
 pub use read_dir::{DirEntry, ReadDir};
 pub use read_xattr::{Xattr, Xattrs};
+pub use renew::renew;
 pub use write::write;

@@ -12,7 +12,7 @@ use super::crc32c::crc32c;
 use super::directory;
 use super::format::{
     BLOCK, CHECKSUM_OFFSET, INCOMPAT_CHUNKED_FILE, INCOMPAT_XATTR_PREFIXES, SLOT, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET,
-    Superblock,
+    Superblock, Version,
 };
 use super::layout::Layout;
 use super::plan::{Data, HOLE, Plan};
@@ -52,6 +52,7 @@ pub fn write(tree: &Tree<'_>) -> Vec<u8> {
         xattr_block: if xattrs.area().is_empty() { 0 } else { in_blocks(area_start) },
         prefix_count: prefixes::LONG_PREFIX_COUNT,
         prefix_start: PREFIXES_OFFSET / 4,
+        version: Version::Current,
         no_xattrs: tree.inodes().all(|inode| inode.xattrs().next().is_none()),
     });
     image.0

@@ -15,7 +15,7 @@ use crate::dump::{dump, xattrs};
 use crate::random_stack;
 
 /// Mounts the image of a tree; none, with a line that says why, where that cannot be.
-fn mount(tree: &Tree<'_>, folder: &Path) -> Option<Detached> {
+pub(crate) fn mount(tree: &Tree<'_>, folder: &Path) -> Option<Detached> {
     let path = folder.join("tree.erofs");
     fs::write(&path, erofs::write(tree)).expect("the image can be kept");
     if !rustix::process::geteuid().is_root() {

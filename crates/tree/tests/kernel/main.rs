@@ -6,6 +6,7 @@ mod detached;
 mod dump;
 mod image;
 mod layers;
+mod names;
 
 use tarpon_layer::LayerIndex;
 use tarpon_testkit::stacks;

@@ -10,7 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tree", &["oci", "layer"]),
     ("fetch", &["oci", "layer"]),
     ("registry", &["oci", "fetch"]),
-    ("store", &["oci", "fetch"]),
+    ("store", &["oci", "tree", "fetch"]),
     ("fs", &["oci", "layer", "tree", "fetch"]),
     ("mount", &["oci", "layer", "tree", "fs"]),
     ("engine", &["oci", "layer", "tree", "registry", "store", "fetch", "fs", "mount"]),

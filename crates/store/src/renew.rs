@@ -1,0 +1,61 @@
+//! Trees that an older version of tarpon wrote are written anew, where they lie: the registry is not asked, and what
+//! exists only in this store is not lost.
+//!
+//! The record is replaced first, then the tree. Whoever comes between the two finds an old tree that is, written anew, the one
+//! of the record, and completes the work.
+
+use tarpon_oci::Digest;
+use tarpon_tree::erofs;
+
+use crate::StoreError;
+use crate::budget::signed;
+use crate::files::{self, io_error};
+use crate::images::RECORD;
+use crate::map::MappedFile;
+use crate::record::{ImageRecord, Part};
+use crate::sealed;
+use crate::storage::Access;
+use crate::store::{Shared, Store};
+
+impl Store {
+    /// Writes the tree of an image anew; `None` if the image is not here or its tree is damaged.
+    pub(crate) fn renew_tree(&self, manifest: &Digest) -> Result<Option<ImageRecord>, StoreError> {
+        let shared = &*self.shared;
+        let _lock = files::lock(shared.storage(), &shared.eviction_lock())?;
+        // Another process may have done it meanwhile.
+        let Some(mut record) = self.record(manifest)? else { return Ok(None) };
+        if !record.has_old_tree() {
+            return Ok(Some(record));
+        }
+        let folder = shared.layout.image(manifest);
+        let old = record.part(Part::Tree).map(|part| shared.open_part(&folder, part)).transpose()?.flatten();
+        let renewed = old.and_then(|old| MappedFile::new(old).ok()).map(|old| erofs::renew(old.as_ref()));
+        let Some(Ok(Some(tree))) = renewed else {
+            tracing::warn!(image = %manifest, "the tree of an older version is damaged");
+            return Ok(None);
+        };
+        let before = shared.folder_size(&folder)?;
+        record.set_tree(&tree);
+        let text = sealed::seal(&record).map_err(|error| io_error("describing image", &folder)(error.into()))?;
+        files::replace(shared.storage(), &folder, RECORD, &text)
+            .and_then(|()| files::replace(shared.storage(), &folder, Part::Tree.file_name(), &tree))
+            .map_err(|error| shared.refuse(error))?;
+        shared.budget.add(signed(shared.folder_size(&folder)?) - signed(before));
+        tracing::info!(image = %manifest, "the tree was of an older version of tarpon and is written anew");
+        Ok(Some(record))
+    }
+}
+
+/// Replaces the tree by the one of the record, if it is that one but for the version that wrote it.
+pub(crate) fn complete(shared: &Shared, record: &ImageRecord) -> Result<bool, StoreError> {
+    let folder = shared.layout.image(&record.manifest);
+    let path = folder.join(Part::Tree.file_name());
+    let old = shared.storage().open(&path, Access::Read).ok().and_then(|file| MappedFile::new(file).ok());
+    let renewed = old.and_then(|old| erofs::renew(old.as_ref()).ok().flatten());
+    let Some(tree) = renewed.filter(|tree| record.part(Part::Tree).is_some_and(|part| part.digest == Digest::of(tree)))
+    else {
+        return Ok(false);
+    };
+    files::replace(shared.storage(), &folder, Part::Tree.file_name(), &tree).map_err(|error| shared.refuse(error))?;
+    Ok(true)
+}
