@@ -103,6 +103,24 @@ impl Command {
             _ => "off",
         }
     }
+
+    /// Whether the command listens for SIGINT itself: it has something to clean up, or a container to pass the signal on to.
+    pub(crate) fn answers_interrupts(&self) -> bool {
+        matches!(
+            self,
+            Self::Run(_)
+                | Self::Exec(_)
+                | Self::Commit(_)
+                | Self::Push(_)
+                | Self::Record(_)
+                | Self::Convert(_)
+                | Self::Snapshotter(_)
+                | Self::Daemon(_)
+                | Self::Demo(_)
+                | Self::Serve(_)
+                | Self::Keep(_)
+        )
+    }
 }
 
 #[cfg(test)]

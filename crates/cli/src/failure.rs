@@ -38,9 +38,10 @@ impl Failure {
     }
 
     /// The line, and the hint's line if there is one. Control characters, which may come from an image or a registry,
-    /// are escaped.
+    /// are escaped, and a long name that is repeated is shortened.
     pub(crate) fn text(&self) -> String {
-        let mut text = format!("tarpon: {}\n", crate::output::escape(self.message.as_bytes()));
+        let message = crate::output::escape(self.message.as_bytes());
+        let mut text = format!("tarpon: {}\n", crate::output::shortened(&message));
         if let Some(hint) = &self.hint {
             text.push_str(&format!("hint: {}\n", crate::output::escape(hint.as_bytes())));
         }

@@ -8,6 +8,7 @@ mod commands;
 mod exit;
 mod failure;
 mod image_path;
+mod interrupt;
 mod logging;
 mod output;
 mod size;
@@ -24,6 +25,9 @@ fn main() -> ExitCode {
         Err(error) => return usage::report(&error),
     };
     logging::start(cli.command.default_log());
+    if !cli.command.answers_interrupts() {
+        interrupt::end_on_interrupt();
+    }
     match commands::run(cli) {
         Ok(code) => code,
         Err(failure) => {

@@ -1,8 +1,10 @@
 //! A command line that makes no sense, told as every other failure: one line, a hint, an exit code.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -17,23 +19,57 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Exit::Usage as u8))
         }
         _ => {
-            let failure = failure(&error.to_string());
+            let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+            let failure = failure(error, &words);
             output::error(&failure);
             failure.exit.into()
         }
     }
 }
 
-/// From clap's paragraphs: what is wrong, perhaps tips, the usage.
-fn failure(said: &str) -> Failure {
+/// From clap's paragraphs: what is wrong, perhaps tips, the usage. `words` are what the user typed.
+fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
+    let said = error.to_string();
     let mut paragraphs = said.split("\n\n").map(one_line);
     let message = paragraphs.next().unwrap_or_default();
     let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
     let rest: Vec<String> = paragraphs.collect();
     let tip = rest.iter().find_map(|line| line.strip_prefix("tip: ").map(str::to_owned));
-    let usage = rest.iter().find(|line| line.starts_with("Usage: ")).map(|line| line.replacen('U', "u", 1));
-    let hint = tip.or(usage).unwrap_or_else(|| "--help shows what can be said".to_owned());
-    Failure::new(Exit::Usage, message).hint(hint)
+    let usage = || rest.iter().find(|line| line.starts_with("Usage: ")).map(|line| line.replacen('U', "u", 1));
+    let hint = tip.or_else(|| expected(error, words)).or_else(usage);
+    Failure::new(Exit::Usage, message).hint(hint.unwrap_or_else(|| format!("{} lists what there is", help(words))))
+}
+
+/// What the option or argument with the wrong value is for: the first sentence of its help.
+fn expected(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    if !matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) {
+        return None;
+    }
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    let (_, command) = named(words);
+    let described = command.get_arguments().find(|known| known.to_string() == *argument)?;
+    let purpose = one_line(&described.get_help()?.to_string());
+    // A hint suggests nothing that makes a container less safe.
+    (!purpose.contains("unconfined")).then(|| format!("{argument}: {purpose} ({})", help(words)))
+}
+
+/// How to see the whole help of the subcommand that was meant.
+fn help(words: &[OsString]) -> String {
+    format!("{} --help", named(words).0)
+}
+
+/// The subcommand that was meant, as it is typed, and what it is. A word that is the value of an option may be taken for one.
+fn named(words: &[OsString]) -> (String, clap::Command) {
+    let mut command = crate::cli::Cli::command();
+    command.build();
+    let mut path = command.get_name().to_owned();
+    for word in words {
+        if let Some(subcommand) = command.find_subcommand(word).filter(|subcommand| !subcommand.is_hide_set()) {
+            path = format!("{path} {}", subcommand.get_name());
+            command = subcommand.clone();
+        }
+    }
+    (path, command)
 }
 
 fn one_line(paragraph: &str) -> String {
@@ -48,7 +84,8 @@ mod tests {
 
     fn said(arguments: &[&str]) -> String {
         let error = crate::cli::Cli::try_parse_from(["tarpon"].iter().chain(arguments)).expect_err("wrong");
-        failure(&error.to_string()).text()
+        let words: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        failure(&error, &words).text()
     }
 
     #[test]
@@ -56,7 +93,12 @@ mod tests {
         assert_eq!(
             said(&["mount", "--platform", "linux", "alpine", "/mnt"]),
             "tarpon: invalid value 'linux' for '--platform <PLATFORM>': \
-             not a platform (os/architecture[/variant]): \"linux\"\nhint: --help shows what can be said\n"
+             not a platform (os/architecture[/variant]): \"linux\"\n\
+             hint: --platform <PLATFORM>: Choose this platform from an image index, as OS/ARCH[/VARIANT] \
+             [default: this machine's] (tarpon mount --help)\n"
+        );
+        assert!(
+            said(&["podman", "layers", "start", "--tls-verify=x"]).ends_with("(tarpon podman layers start --help)\n")
         );
     }
 

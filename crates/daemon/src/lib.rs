@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, stream};
 use tarpon_engine::{
-    ContainerName, ContainerStatus, Engine, Error, ErrorKind, Result, Server, Standing, service, start_for_good,
+    ContainerName, ContainerStatus, Ended, Engine, Error, ErrorKind, Result, Server, Standing, service, start_for_good,
 };
 
 pub use api::description;
@@ -103,8 +103,8 @@ impl Daemon {
     }
 
     /// Resolves at SIGTERM or SIGINT.
-    pub async fn until_told(&mut self) {
-        let _which = self.server.until_told().await;
+    pub async fn until_told(&mut self) -> Ended {
+        self.server.until_told().await
     }
 
     /// Ends: nobody is accepted any more, containers are stopped, everything is unmounted. What was mounted and is not a container's, the

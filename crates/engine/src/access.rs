@@ -58,7 +58,31 @@ fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
 
 /// Pins the image for `platform`.
 pub(crate) async fn resolve(repository: &Repository, platform: &Platform) -> Result<ResolvedImage> {
-    repository.resolve(platform).await.map_err(|error| registry("resolve", error))
+    repository.resolve(platform).await.map_err(|error| unresolved(repository, error))
+}
+
+/// A tag or digest that leads to no image, with the host that was asked: users write `alpine` and mean Docker Hub's.
+fn unresolved(repository: &Repository, error: tarpon_registry::Error) -> Error {
+    let error = registry("resolve", error);
+    let Some(host) = host(repository) else { return error };
+    let cause = match error.kind {
+        // The index is there, and the message names the platforms in it.
+        ErrorKind::NotFound if error.cause.starts_with("GET ") => format!("{host} has no such image: {}", error.cause),
+        // Docker Hub answers so for repositories that do not exist.
+        ErrorKind::Denied if !error.cause.contains(&host) => {
+            format!("{host} denies access, or has no such image: {}", error.cause)
+        }
+        _ => return error,
+    };
+    Error { cause, ..error }
+}
+
+/// The registry; none of a layout or an archive.
+fn host(repository: &Repository) -> Option<String> {
+    match repository.name().parse() {
+        Ok(Source::Registry(reference)) => Some(reference.registry().to_owned()),
+        _ => None,
+    }
 }
 
 /// The image's config.

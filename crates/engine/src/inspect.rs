@@ -3,9 +3,10 @@
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_layer::toc::Claim;
-use tarpon_oci::{Compression, Digest, MediaType};
+use tarpon_oci::{Compression, Digest, Manifest, MediaType};
+use tarpon_registry::ResolvedImage;
 
-use crate::image::ImageRequest;
+use crate::image::{ImageRequest, Pull};
 use crate::{Engine, Error, ErrorKind, Result, access};
 
 /// An image, described.
@@ -49,11 +50,45 @@ pub struct LayerInspection {
 }
 
 impl Engine {
-    /// Describes the image as its source has it now. The source is asked for the manifest and the config only.
+    /// Describes the image that [`Engine::prepare`] would make ready: what the store has of that name, or what its source has now. The source is
+    /// asked for the manifest and the config only.
     pub async fn inspect(&self, request: &ImageRequest) -> Result<Inspection> {
+        if let Some(found) = self.inspect_local(request)? {
+            return Ok(found);
+        }
+        match (self.inspect_remote(request).await, request.pull) {
+            (Err(error), Pull::Newer) if error.kind == ErrorKind::Unavailable => {
+                let request = ImageRequest { pull: Pull::Missing, ..request.clone() };
+                self.inspect_local(&request)?.ok_or(error)
+            }
+            (result, _) => result,
+        }
+    }
+
+    /// The image in the store, if its source need not be asked. Of a record that is damaged nothing is said here: preparing mends it.
+    fn inspect_local(&self, request: &ImageRequest) -> Result<Option<Inspection>> {
+        let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
+        let Some(record) = self.without_source(request)? else { return Ok(None) };
+        let manifest = self.store().image_manifest(&record.manifest).map_err(failed)?;
+        let config = self.store().image_config(&record.manifest).map_err(failed)?;
+        let (Some(manifest), Some(config)) = (manifest, config) else {
+            let damaged = || Error::new(ErrorKind::Store, "read the image's record", "it is damaged");
+            return if request.pull == Pull::Never { Err(damaged()) } else { Ok(None) };
+        };
+        let refused = |error| Error::new(ErrorKind::Refused, "read the manifest", error);
+        let manifest = Manifest::parse(manifest).map_err(refused)?;
+        let image = ResolvedImage { manifest, index_digest: None, name: request.source.to_string() };
+        self.describe(&image, &config).map(Some)
+    }
+
+    async fn inspect_remote(&self, request: &ImageRequest) -> Result<Inspection> {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
         let config = access::config(&repository, &image).await?;
+        self.describe(&image, &config.bytes)
+    }
+
+    fn describe(&self, image: &ResolvedImage, config: &Bytes) -> Result<Inspection> {
         let layers = image.manifest.layers.iter().map(|layer| {
             let claim = Claim::of(&layer.media_type, &layer.annotations, layer.size);
             let claim = claim.map_err(|error| {
@@ -73,9 +108,9 @@ impl Engine {
             manifest_digest,
             index_digest: image.index_digest,
             manifest_bytes: Bytes::clone(&image.manifest.bytes),
-            config_bytes: Bytes::clone(&config.bytes),
+            config_bytes: config.clone(),
             manifest: json(&image.manifest.bytes)?,
-            config: json(&config.bytes)?,
+            config: json(config)?,
             layers: layers.collect::<Result<_>>()?,
             size: image.manifest.layers_size(),
             in_store: known.is_some(),

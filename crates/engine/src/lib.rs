@@ -67,7 +67,7 @@ pub use commit::{
     Change, CommitReport, CommitRequest, CommitSource, Commits, Committed, PushRequest, Pushed, PushedLayer,
     PushedOutcome,
 };
-pub use container::{CapabilityChanges, ContainerOptions, Limits, Network, Tmpfs, Volume};
+pub use container::{CapabilityChanges, ContainerOptions, Limits, Network, Tmpfs, Volume, oci_runtime};
 pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
 };

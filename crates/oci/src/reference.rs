@@ -35,6 +35,13 @@ pub struct InvalidReference {
     why: &'static str,
 }
 
+impl InvalidReference {
+    /// What is wrong with it, for messages that show the text already.
+    pub fn why(&self) -> &'static str {
+        self.why
+    }
+}
+
 impl Reference {
     /// The registry as it is written in references: `docker.io`, `quay.io`, `localhost:5000`.
     pub fn registry(&self) -> &str {

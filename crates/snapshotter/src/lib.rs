@@ -35,7 +35,7 @@ use futures::stream;
 use rustix::fs::FlockOperation;
 use tarpon_engine::service::{self, Socket};
 use tarpon_engine::store::FileLock;
-use tarpon_engine::{Engine, ErrorKind, allow_open_files};
+use tarpon_engine::{Ended, Engine, ErrorKind, allow_open_files};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
@@ -69,7 +69,7 @@ pub struct Options {
 }
 
 /// Answers containerd until SIGTERM or SIGINT. What is mounted stays so.
-pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<()> {
+pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<Ended> {
     let failed =
         |step: &str, cause: &dyn std::fmt::Display| tarpon_engine::Error::new(ErrorKind::Store, step.to_owned(), cause);
     if !rustix::process::geteuid().is_root() {
@@ -97,10 +97,13 @@ pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<(
     });
     service::notify(service::READY);
     tracing::info!(address = %options.address.display(), root = %root.display(), "ready");
+    let mut ended = Ended::Terminated;
+    let stop = async { ended = stop.await };
     let served = answer(listener, Rpc(snapshots), stop).await;
     restored.abort();
     drop(socket);
-    served.map_err(|error| failed("serve containerd", &error))
+    served.map_err(|error| failed("serve containerd", &error))?;
+    Ok(ended)
 }
 
 /// Answers calls until `stop`, and those that are being answered then for a while.
@@ -139,12 +142,12 @@ async fn accept(socket: &UnixListener) -> std::io::Result<UnixStream> {
     }
 }
 
-fn stopped() -> std::io::Result<impl Future<Output = ()> + Send> {
+fn stopped() -> std::io::Result<impl Future<Output = Ended> + Send> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = terminate.recv() => Ended::Terminated,
+            _ = interrupt.recv() => Ended::Interrupted,
         }
     })
 }

@@ -39,7 +39,7 @@ until `tarpon cache rm --force`; `tarpon cache ls` lists it.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Commit {
-    /// What the new layer becomes [default: what the layers below are, else zstd-chunked]
+    /// What the new layer becomes [default: what the layers below are, else zstd:chunked]
     #[arg(long, value_name = "FORMAT")]
     format: Option<FormatName>,
     /// Say something otherwise in the config: CMD, ENTRYPOINT, ENV, EXPOSE, LABEL, STOPSIGNAL, USER, VOLUME or WORKDIR, as in
@@ -86,6 +86,7 @@ enum FormatName {
     /// gzip with a table of contents
     Estargz,
     /// zstd with a table of contents
+    #[value(name = "zstd:chunked", alias = "zstd-chunked")]
     ZstdChunked,
 }
 

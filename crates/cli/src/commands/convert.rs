@@ -10,7 +10,8 @@ use tarpon_engine::{
 };
 use tarpon_oci::Platform;
 
-use super::image::{Creds, ImageName, creds, destination_name, image_name};
+use super::creds::{Creds, creds, creds_file};
+use super::image::{ImageName, authfile, destination_name, image_name};
 use super::stop::interruptible;
 use crate::cli::Global;
 use crate::exit::Exit;
@@ -21,9 +22,9 @@ use crate::size;
 const EXAMPLES: &str = "\
 Examples:
   tarpon convert --format estargz debian:12 registry.example/debian:12-lazy
-  tarpon convert --format zstd-chunked --all-platforms alpine:3.20 registry.example/alpine:3.20
+  tarpon convert --format zstd:chunked --all-platforms alpine:3.20 registry.example/alpine:3.20
   tarpon convert --format estargz --prioritize files.txt oci-archive:app.tar oci:/srv/layout:v1
-  tarpon convert --format zstd-chunked --json oci:app localhost:5000/app | jq -r .digest
+  tarpon convert --format zstd:chunked --json oci:app localhost:5000/app | jq -r .digest
 
 SRC is as IMAGE of the other commands; DST is [docker://]NAME[:TAG] or oci:DIR[:TAG].
 The result is an OCI image, also if SRC is one of Docker's. The same image and options always give the same digest.";
@@ -52,14 +53,14 @@ pub(crate) struct Convert {
     /// Convert the images for all platforms, to an index
     #[arg(long, conflicts_with = "platform")]
     all_platforms: bool,
-    /// How hard to compress: 0 to 9 for estargz [default: 6], 1 to 22 for zstd-chunked [default: 6]
+    /// How hard to compress: 0 to 9 for estargz [default: 6], 1 to 22 for zstd:chunked [default: 6]
     #[arg(long, value_name = "N")]
     level: Option<u8>,
     /// Layers to convert at once [default: 3]; each takes up to 60 MiB of memory, and its table of contents
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_CONVERT_JOBS as i64))]
     jobs: Option<u16>,
     /// Keep diffIDs, and so the config and the image's ID; eStargz then has its tables of contents in an image of their own,
-    /// DST-esgztoc (zstd-chunked always keeps them)
+    /// DST-esgztoc (zstd:chunked always keeps them)
     #[arg(long)]
     keep_diff_id: bool,
     /// Put the files that FILE lists, one path a line, first in their layers, so that others prefetch them (estargz only; takes
@@ -86,14 +87,22 @@ pub(crate) struct Convert {
 #[derive(Debug, Clone, Args)]
 struct Registries {
     /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
-    #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS)]
+    #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = authfile())]
     authfile: Option<PathBuf>,
-    /// Credentials for SRC; other users can see arguments, so prefer --authfile
+    /// Credentials for SRC; other users can see arguments, so prefer --src-creds-file or --authfile
     #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
     src_creds: Option<Creds>,
-    /// Credentials for DST; other users can see arguments, so prefer --authfile
+    /// Read the credentials for SRC, USER:PASSWORD, from this file; - is standard input, /dev/fd/3 a descriptor
+    #[arg(long, value_name = "FILE", value_parser = creds_file(), conflicts_with = "src_creds")]
+    #[arg(help_heading = REGISTRY_OPTIONS)]
+    src_creds_file: Option<Creds>,
+    /// Credentials for DST; other users can see arguments, so prefer --dest-creds-file or --authfile
     #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
     dest_creds: Option<Creds>,
+    /// Read the credentials for DST, USER:PASSWORD, from this file; - is standard input, /dev/fd/3 a descriptor
+    #[arg(long, value_name = "FILE", value_parser = creds_file(), conflicts_with = "dest_creds")]
+    #[arg(help_heading = REGISTRY_OPTIONS)]
+    dest_creds_file: Option<Creds>,
     /// Check certificates; `false` also allows plain HTTP, which else only loopback addresses may speak [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = REGISTRY_OPTIONS)]
@@ -104,9 +113,9 @@ struct Registries {
 }
 
 impl Registries {
-    fn access(&self, creds: Option<&Creds>) -> Access {
+    fn access(&self, argument: &Option<Creds>, file: &Option<Creds>) -> Access {
         Access {
-            creds: creds.map(|creds| creds.0.clone()),
+            creds: argument.as_ref().or(file.as_ref()).map(|creds| creds.0.clone()),
             authfiles: self.authfile.clone().map_or_else(auth_files, |file| vec![file]),
             cert_dir: self.cert_dir.clone(),
             tls_verify: self.tls_verify,
@@ -120,6 +129,7 @@ enum FormatName {
     /// gzip with a table of contents; for containerd's stargz snapshotter, and readable by everybody
     Estargz,
     /// zstd with a table of contents; for Podman and CRI-O, and readable by everybody who reads zstd
+    #[value(name = "zstd:chunked", alias = "zstd-chunked")]
     ZstdChunked,
 }
 
@@ -150,8 +160,8 @@ impl Convert {
             return Err(usage("--prioritize goes with --format estargz only"));
         }
         Ok(ConvertRequest {
-            source_access: self.registries.access(self.registries.src_creds.as_ref()),
-            destination_access: self.registries.access(self.registries.dest_creds.as_ref()),
+            source_access: self.registries.access(&self.registries.src_creds, &self.registries.src_creds_file),
+            destination_access: self.registries.access(&self.registries.dest_creds, &self.registries.dest_creds_file),
             platforms: match (self.all_platforms, self.platform.as_slice()) {
                 (true, _) => Platforms::All,
                 (false, []) => Platforms::Host,
@@ -169,7 +179,7 @@ impl Convert {
     fn check_level(&self) -> Result {
         let (format, levels) = match self.format {
             FormatName::Estargz => ("estargz", 0..=HIGHEST_GZIP_LEVEL),
-            FormatName::ZstdChunked => ("zstd-chunked", 1..=HIGHEST_ZSTD_LEVEL),
+            FormatName::ZstdChunked => ("zstd:chunked", 1..=HIGHEST_ZSTD_LEVEL),
         };
         match self.level {
             Some(level) if !levels.contains(&level) => {

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tarpon_daemon::{Options, Socket};
+use tarpon_engine::Ended;
 
 use super::mount::address;
 use super::session::{Session, runtime};
 use crate::cli::Global;
-use crate::failure::{Context, Result};
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,9 +66,12 @@ impl Daemon {
         let options = Options { socket, metrics: self.metrics, keeper_command, runtime: self.runtime.clone() };
         runtime()?.block_on(async {
             let mut daemon = tarpon_daemon::Daemon::start(session.engine().clone(), options).await.doing(doing)?;
-            daemon.until_told().await;
+            let ended = daemon.until_told().await;
             daemon.stop().await;
-            Ok(())
+            match ended {
+                Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; everything is unmounted")),
+                Ended::Idle | Ended::Terminated => Ok(()),
+            }
         })
     }
 }

@@ -1,6 +1,8 @@
 //! `tarpon doctor`: what works on this machine, what is missing and the command that mends it.
 
+mod containerd;
 mod distribution;
+mod host;
 
 use clap::Args;
 use serde::Serialize;
@@ -16,17 +18,24 @@ const EXAMPLES: &str = "\
 Examples:
   tarpon doctor
   tarpon doctor --json | jq .modes
+  tarpon doctor --registry registry.example:5000
 
 Everything is tried for real, and undone. Exits with 0 if images can be mounted in some mode, with 7
 if not.";
 
 /// Check what works on this machine
+///
+/// Tries what mounts need, and looks at what is around: the OCI runtime, Podman's and containerd's configuration, room for the store, and
+/// whether a registry answers.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {
     /// Print as JSON
     #[arg(long)]
     json: bool,
+    /// Ask this registry whether it answers; none: ask no registry
+    #[arg(long, value_name = "HOST", default_value = "docker.io")]
+    registry: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -66,6 +75,8 @@ impl Doctor {
         let capabilities = tarpon_engine::probe(&scratch, runtime.handle().clone());
         let mut report = report(escape(store.folder().as_os_str().as_encoded_bytes()), &capabilities, is_root());
         report.checks.extend(PodmanVersion::installed().map(podman_layers));
+        let registry = Some(self.registry.as_str()).filter(|host| *host != "none");
+        report.checks.extend(runtime.block_on(host::checks(session.engine(), &host::podman_conf(), registry)));
         if self.json {
             output::json(&report)?;
         } else {

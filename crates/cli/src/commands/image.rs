@@ -1,13 +1,16 @@
 //! Which image, and how to get at it: the arguments that `mount`, `ls` and `inspect` share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, io};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use rustix::fs::{Access as Mode, access};
 use tarpon_engine::{Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, Pull, auth_files};
 use tarpon_oci::{InvalidSource, Platform, Source};
+
+use super::creds::{Creds, creds, creds_file};
 
 /// The heading of [`RegistryOptions`] in help.
 const REGISTRY_OPTIONS: &str = "Registry options";
@@ -30,6 +33,16 @@ impl ImageArgs {
 
     pub(crate) fn request(&self) -> tarpon_engine::Result<ImageRequest> {
         self.options.request(self.image.clone())
+    }
+
+    /// The same with the layers' own tables of contents alone: no lock file is read.
+    pub(crate) fn request_without_index(&self) -> ImageRequest {
+        self.options.request_with(self.image.clone(), IndexChoice::None)
+    }
+
+    /// The lock file, if the user named one.
+    pub(crate) fn named_lock_file(&self) -> Option<&Path> {
+        self.options.choice.lock_file.as_deref()
     }
 
     /// The profile, if the user named one.
@@ -91,6 +104,8 @@ impl std::error::Error for ImageNameError {}
 impl fmt::Display for ImageNameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // The message has the argument already.
+            Self::Syntax(InvalidSource::Reference(error)) => write!(f, "not an image reference: {}", error.why()),
             Self::Syntax(error) => error.fmt(f),
             Self::Here(error) => write!(f, "cannot tell the current directory: {error}"),
             Self::Path(path) => write!(f, "{} has a colon in it, or is not UTF-8", path.display()),
@@ -113,6 +128,14 @@ impl From<io::Error> for ImageNameError {
 /// Reads the path of an option and makes it absolute, for the server.
 fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().try_map(std::path::absolute)
+}
+
+/// Reads the path of a credentials file. One that is not there would silently mean that there are no credentials.
+pub(super) fn authfile() -> impl TypedValueParser<Value = PathBuf> {
+    path().try_map(|file| match access(&file, Mode::READ_OK) {
+        Ok(()) => Ok(file),
+        Err(error) => Err(io::Error::new(error.kind(), format!("cannot read it: {error}"))),
+    })
 }
 
 /// Options that choose among an image's variants and sources.
@@ -187,17 +210,20 @@ impl ImageChoice {
 impl ImageOptions {
     /// What these options ask for.
     pub(crate) fn request(&self, image: ImageName) -> tarpon_engine::Result<ImageRequest> {
-        let (index, profile, access) = self.choice.read()?;
-        Ok(ImageRequest {
+        Ok(self.request_with(image, self.choice.index()?))
+    }
+
+    fn request_with(&self, image: ImageName, index: IndexChoice) -> ImageRequest {
+        ImageRequest {
             text: image.text,
             source: image.source,
             platform: self.platform.clone().unwrap_or_else(Platform::host),
             platform_named: self.platform.is_some(),
             pull: self.pull.into(),
             index,
-            profile,
-            access: self.login.with(access),
-        })
+            profile: self.choice.profile(),
+            access: self.login.with(self.choice.registry.access()),
+        }
     }
 }
 
@@ -244,7 +270,7 @@ impl RegistryOptions {
 #[derive(Debug, Clone, Args)]
 pub(super) struct RegistryPlace {
     /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
-    #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = path())]
+    #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = authfile())]
     authfile: Option<PathBuf>,
     /// Check certificates; `false` also allows plain HTTP, which else only loopback addresses may speak [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -269,31 +295,19 @@ impl RegistryPlace {
 /// Credentials for one registry.
 #[derive(Debug, Clone, Args)]
 struct Login {
-    /// Credentials for this registry; other users can see arguments, so prefer --authfile
+    /// Credentials for this registry; other users can see arguments, so prefer --creds-file or --authfile
     #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
     creds: Option<Creds>,
+    /// Read the credentials for this registry, USER:PASSWORD, from this file; - is standard input, /dev/fd/3 a descriptor
+    #[arg(long, value_name = "FILE", value_parser = creds_file(), conflicts_with = "creds")]
+    #[arg(help_heading = REGISTRY_OPTIONS)]
+    creds_file: Option<Creds>,
 }
 
 impl Login {
     fn with(&self, access: Access) -> Access {
-        Access { creds: self.creds.as_ref().map(|creds| creds.0.clone()), ..access }
-    }
-}
-
-/// `USER:PASSWORD`, which never shows in a debug print.
-#[derive(Clone)]
-pub(super) struct Creds(pub(super) String);
-
-impl std::fmt::Debug for Creds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Creds(…)")
-    }
-}
-
-pub(super) fn creds(argument: &str) -> Result<Creds, String> {
-    match argument.split_once(':') {
-        Some((user, _)) if !user.is_empty() => Ok(Creds(argument.to_owned())),
-        _ => Err("expected USER:PASSWORD".to_owned()),
+        let creds = self.creds.as_ref().or(self.creds_file.as_ref());
+        Access { creds: creds.map(|creds| creds.0.clone()), ..access }
     }
 }
 
@@ -313,15 +327,6 @@ mod tests {
         ] {
             assert_eq!(image_name(written).expect(written).text, meant);
         }
-    }
-
-    #[test]
-    fn a_password_may_be_empty_or_hold_colons_and_never_prints() {
-        assert_eq!(creds("a:b:c").expect("valid").0, "a:b:c");
-        assert!(creds("a:").is_ok());
-        assert!(creds("secret").is_err());
-        assert!(creds(":secret").is_err());
-        assert_eq!(format!("{:?}", Creds("a:secret".into())), "Creds(…)");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Arg, Args};
 use tarpon_engine::{ImageIndexArtifact, IndexCheck, LockFile};
 use tarpon_oci::{Digest, Source};
 
@@ -20,7 +20,7 @@ Examples:
   tarpon index --push registry.example/app:v1               leave it in the registry, beside the image
   tarpon mount --index registry registry.example/app:v1 /mnt    use what the registry lists
   tarpon mount --index sha256:… registry.example/app:v1 /mnt    use this one and no other
-  tarpon index --push --lock tarpon.lock registry.example/app:v1    and pin it in a file for the team
+  tarpon index --push --lock-file tarpon.lock registry.example/app:v1    and pin it in a file for the team
   tarpon mount --lock-file tarpon.lock registry.example/app:v1 /mnt    use what the file pins for the image
   tarpon index --verify sha256:… registry.example/app:v1    compare it with the layers themselves
 
@@ -29,23 +29,20 @@ The image stays as it is: its digest, its signatures and its layers do not chang
 /// Make an image mountable lazily without converting it
 ///
 /// Reads each layer that has no table of contents (plain gzip or zstd) once and notes what is in it and where. The
-/// result is a small artifact about the image. Whoever finds it fetches it instead of the layers.
+/// result is a small artifact about the image. Whoever finds it fetches it instead of the layers. Without --push or --layout only its size
+/// is shown: the index itself is not kept.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("lock_file", to_pin_in), mut_arg("index", |index| index.hide(true).env(None::<&str>)))]
 pub(crate) struct Index {
     /// Publish the index in the image's own repository, as a referrer of the image
-    #[arg(long, conflicts_with_all = ["output", "verify"])]
+    #[arg(long, conflicts_with_all = ["layout", "verify"])]
     push: bool,
     /// Write the index into this OCI layout instead
-    #[arg(long, value_name = "DIR", conflicts_with = "verify")]
-    output: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", alias = "output", conflicts_with = "verify")]
+    layout: Option<PathBuf>,
     /// Compare the published index with this digest to the layers; exits with 6 if it says what is not so
     #[arg(long, value_name = "DIGEST")]
     verify: Option<Digest>,
-    /// Pin the published index in this lock file, which is made if it is not there: for `--lock-file` of everybody who mounts
-    /// the image
-    #[arg(long, value_name = "FILE", requires = "push")]
-    lock: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -53,10 +50,17 @@ pub(crate) struct Index {
     image: ImageArgs,
 }
 
+/// `--lock-file`, which is read by the commands that mount, is written here.
+fn to_pin_in(lock_file: Arg) -> Arg {
+    let help = "Pin the published index in this lock file, which is made if it is not there: for `--lock-file` of everybody who mounts the \
+        image";
+    lock_file.help(help).alias("lock").env(None::<&str>).requires("push")
+}
+
 impl Index {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let (runtime, request) = (runtime()?, self.image.request()?);
+        let (runtime, request) = (runtime()?, self.image.request_without_index());
         let progress = output::progress(global.quiet);
         if let Some(index) = &self.verify {
             let doing = || format!("cannot check the index of {}", self.image.text());
@@ -65,13 +69,18 @@ impl Index {
             return self.checked(global, &checked);
         }
         let doing = || format!("cannot index {}", self.image.text());
-        let lock = self.lock.as_ref().map(LockFile::at);
+        let lock = self.image.named_lock_file().map(LockFile::at);
         if let Some(lock) = &lock {
             lock.check()?;
         }
+        if !self.push && self.layout.is_none() && !global.quiet {
+            output::note(
+                "the index is not kept: --push publishes it beside the image, --layout DIR writes it into an OCI layout",
+            );
+        }
         let made = runtime.block_on(session.engine().make_index(&request, &[], &*progress)).doing(doing)?;
         drop(progress);
-        let destination = match &self.output {
+        let destination = match &self.layout {
             _ if self.push => Some(request.source.clone()),
             Some(folder) => {
                 let directory = std::path::absolute(folder).doing(doing)?;

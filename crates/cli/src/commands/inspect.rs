@@ -14,13 +14,15 @@ use crate::size;
 const EXAMPLES: &str = "\
 Examples:
   tarpon inspect docker.io/library/alpine
+  tarpon inspect --pull always docker.io/library/alpine    what the tag means now
   tarpon inspect --json oci-archive:app.tar | jq '.layers[] | select(.lazy | not)'
   tarpon inspect --raw debian:12 | sha256sum          the manifest, byte for byte
   tarpon inspect --config debian:12                   the image's config, byte for byte";
 
 /// Show an image's manifest, config and layers
 ///
-/// Fetches the manifest and the config only. A layer is lazy when it says that it has a table of contents, so that its
+/// Shows what `tarpon mount` would mount: of an image in the store what is there, unless --pull says otherwise; of any other the manifest and the
+/// config are fetched. A layer is lazy when it says that it has a table of contents, so that its
 /// files can be fetched one by one; other layers are streamed once, at the first mount.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -5,6 +5,7 @@ pub(crate) mod commit;
 pub(crate) mod completions;
 pub(crate) mod container;
 pub(crate) mod convert;
+mod creds;
 pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod doctor;

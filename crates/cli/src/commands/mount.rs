@@ -16,6 +16,7 @@ use super::{mode, trace};
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::interrupt::leave_to_command;
 use crate::output::{self, escape};
 use crate::size;
 
@@ -56,7 +57,7 @@ pub(crate) struct Mount {
     #[arg(long)]
     pub(crate) foreground: bool,
     /// Keep the store below this size from now on [default: 20 GiB or 80 % of the disk, whichever is less]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = store_size)]
     store_size: Option<u64>,
     /// Bring the rest of the image in the background, and verify all of it: off, idle (one layer at a time, while no reader
     /// waits), now (several at a time, behind what readers wait for)
@@ -123,6 +124,7 @@ impl Mount {
         if self.foreground {
             return runtime.block_on(async {
                 let server = Server::start(session.engine()).await.doing(doing)?;
+                leave_to_command();
                 let mount = match server.mount(request).await.doing(doing) {
                     Ok(mount) => mount,
                     Err(failure) => {
@@ -220,13 +222,46 @@ pub(super) fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     }
 }
 
+/// Least size of a store: below, hardly one layer fits, and everything that is read is fetched again and again.
+const LEAST_STORE: u64 = 64 << 20;
+
+/// Least rate of a backfill: below, an image of 100 MiB takes more than a day.
+const LEAST_RATE: u64 = 1 << 10;
+
+fn store_size(text: &str) -> std::result::Result<u64, String> {
+    at_least(LEAST_STORE, text)
+}
+
 fn rate(text: &str) -> std::result::Result<NonZeroU64, String> {
-    NonZeroU64::new(size::parse(text)?).ok_or_else(|| "nothing would ever arrive; leave --backfill out".to_owned())
+    NonZeroU64::new(at_least(LEAST_RATE, text)?).ok_or_else(|| "it is nothing".to_owned())
+}
+
+/// A number without a unit counts bytes, which is hardly ever meant.
+fn at_least(least: u64, text: &str) -> std::result::Result<u64, String> {
+    match size::parse(text)? {
+        bytes if bytes >= least => Ok(bytes),
+        bytes => Err(format!(
+            "{} is less than {}; give a unit, such as 512M or 20GiB",
+            size::human(bytes),
+            size::human(least)
+        )),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::address;
+    use super::{address, rate, store_size};
+
+    #[test]
+    fn a_size_without_its_unit_is_not_taken_for_bytes() {
+        for wrong in ["0", "10", "20", "63M"] {
+            assert!(store_size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(store_size("64M"), Ok(64 << 20));
+        assert_eq!(store_size("1073741824"), Ok(1 << 30), "a script may count bytes");
+        assert!(rate("10").is_err() && rate("0").is_err());
+        assert_eq!(rate("1M").map(u64::from), Ok(1 << 20));
+    }
 
     #[test]
     fn metrics_are_for_this_machine_unless_the_address_says_otherwise() {

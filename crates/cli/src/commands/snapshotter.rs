@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use tarpon_engine::{Backfill, ModeChoice};
+use tarpon_engine::{Backfill, Ended, ModeChoice};
 use tarpon_snapshotter::{ImageOptions, Options, PlainImages};
 
 use super::image::ImageChoice;
@@ -12,7 +12,8 @@ use super::mode;
 use super::mount::backfill;
 use super::session::{Session, runtime};
 use crate::cli::Global;
-use crate::failure::{Context, Result};
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,7 +22,7 @@ Examples:
   tarpon snapshotter --plain unpack       images without tables of contents are containerd's own affair
   tarpon snapshotter --whole              images are verified when they are pulled
   crictl pull localhost:5000/app:v1       is lazy
-  ctr images pull --snapshotter tarpon localhost:5000/app:v1    is not: ctr does not say which image it is
+  ctr images pull --snapshotter tarpon localhost:5000/app:v1    is lazy with containerd 2.x alone
 
 Containerd 1.6 and 1.7, in /etc/containerd/config.toml:
   version = 2
@@ -32,13 +33,11 @@ Containerd 1.6 and 1.7, in /etc/containerd/config.toml:
     snapshotter = \"tarpon\"
     disable_snapshot_annotations = false
 
-Containerd 2.x: the same with version = 3 and, for the last table,
-  [plugins.\"io.containerd.cri.v1.images\"]
-    snapshotter = \"tarpon\"
-    disable_snapshot_annotations = false
+Containerd 2.x wants more than that, an unpack_config among it: docs/containerd.md has it whole, and a
+unit for systemd. `tarpon doctor` checks what containerd reads.
 
 Containerd tells a snapshotter no credentials: they come from --authfile, or from Podman's and Docker's
-files. docs/containerd.md says more and has a unit for systemd.";
+files.";
 
 /// Serve images to containerd, as its snapshotter
 ///
@@ -94,7 +93,11 @@ impl Snapshotter {
         let (mode, backfill, whole) = (self.mode, self.backfill, self.whole);
         let images = ImageOptions { index, profile, access, mode, backfill, plain, whole };
         let options = Options { root, address: self.address, images };
-        runtime()?.block_on(tarpon_snapshotter::serve(session.engine(), options)).doing(|| "cannot serve containerd")
+        let served = runtime()?.block_on(tarpon_snapshotter::serve(session.engine(), options));
+        match served.doing(|| "cannot serve containerd")? {
+            Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; what is mounted stays mounted")),
+            Ended::Idle | Ended::Terminated => Ok(()),
+        }
     }
 }
 

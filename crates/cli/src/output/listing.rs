@@ -107,12 +107,12 @@ fn mode(kind: Kind, mode: u16) -> String {
     text
 }
 
-/// `2026-01-01 00:00`, UTC.
+/// `2026-01-01 00:00 UTC`.
 pub(crate) fn time(seconds: i64) -> String {
     const DAY: i64 = 86_400;
     let (days, rest) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
     let (year, month, day) = civil(days);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", rest / 3600, rest / 60 % 60)
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3600, rest / 60 % 60)
 }
 
 /// The date that is `days` after 1970-01-01, in the Gregorian calendar. Counts in eras of 400 years that begin on
@@ -193,7 +193,7 @@ mod tests {
             (-62_135_596_800, "0001-01-01 00:00"),
         ];
         for (seconds, text) in table {
-            assert_eq!(time(seconds), text);
+            assert_eq!(time(seconds), format!("{text} UTC"));
         }
         for extreme in [i64::MIN, i64::MAX] {
             assert!(!time(extreme).is_empty(), "no overflow");

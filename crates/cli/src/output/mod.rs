@@ -7,6 +7,7 @@ mod escape;
 pub(crate) mod figures;
 pub(crate) mod listing;
 mod progress;
+mod repeats;
 mod table;
 
 use std::io::{self, Write};
@@ -50,7 +51,12 @@ pub(crate) fn json_document(value: &impl Serialize) -> Result<Vec<u8>> {
 
 /// Writes a line about the work to stderr. Nobody reads it when stderr is closed, which is no reason to fail.
 pub(crate) fn note(line: &str) {
-    drop(writeln!(io::stderr(), "{line}"));
+    drop(writeln!(io::stderr(), "{}", repeats::shorten(line)));
+}
+
+/// A line of which each long name is written out once.
+pub(crate) fn shortened(line: &str) -> String {
+    repeats::shorten(line)
 }
 
 /// Writes why the command failed to stderr.

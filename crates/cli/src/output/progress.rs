@@ -1,8 +1,10 @@
-//! Shows how far an image is: bars on a terminal, a line a second elsewhere, nothing when asked to be quiet.
+//! Shows how far an image is: one line on a terminal, a line a second elsewhere, nothing when asked to be quiet.
 
 mod bars;
 mod lines;
+mod meter;
 
+use std::ffi::OsStr;
 use std::io::IsTerminal;
 
 use tarpon_engine::{Progress, Silent};
@@ -12,6 +14,8 @@ use lines::Lines;
 
 /// What is done to layers, in words.
 struct Words {
+    /// On a terminal: what is done and why.
+    title: &'static str,
     /// As in "streaming 3 of 5 layers".
     doing: &'static str,
     /// Behind "layers" ...
@@ -25,15 +29,19 @@ struct Words {
 }
 
 const PREPARING: Words = Words {
+    title: "no table of contents: streaming once",
     doing: "streaming",
     how: " once",
     why: ": they have no table of contents",
     arrived: "indexing",
     done: "indexed",
 };
-const PULLING: Words = Words { doing: "fetching", how: "", why: "", arrived: "verifying", done: "is here" };
-const CONVERTING: Words = Words { doing: "converting", how: "", why: "", arrived: "uploading", done: "is there" };
-const PUSHING: Words = Words { doing: "pushing", how: "", why: "", arrived: "finishing", done: "is there" };
+const PULLING: Words =
+    Words { title: "fetching", doing: "fetching", how: "", why: "", arrived: "verifying", done: "is here" };
+const CONVERTING: Words =
+    Words { title: "converting", doing: "converting", how: "", why: "", arrived: "uploading", done: "is there" };
+const PUSHING: Words =
+    Words { title: "pushing", doing: "pushing", how: "", why: "", arrived: "finishing", done: "is there" };
 
 /// The progress display for stderr while an image is prepared. It cleans up after itself when it is dropped.
 pub(crate) fn progress(quiet: bool) -> Box<dyn Progress> {
@@ -58,9 +66,26 @@ pub(crate) fn push_progress(quiet: bool) -> Box<dyn Progress> {
 fn display(quiet: bool, words: &'static Words) -> Box<dyn Progress> {
     if quiet {
         Box::new(Silent)
-    } else if std::io::stderr().is_terminal() {
+    } else if std::io::stderr().is_terminal() && can_redraw(std::env::var_os("TERM").as_deref()) {
         Box::new(Bars::new(words))
     } else {
         Box::new(Lines::new(words))
+    }
+}
+
+/// Whether a terminal of this kind can draw a line again. `dumb` is that of editors and logs.
+fn can_redraw(kind: Option<&OsStr>) -> bool {
+    kind.is_some_and(|kind| !kind.is_empty() && kind != "dumb")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_that_cannot_redraw_gets_plain_lines() {
+        for (kind, can) in [(Some("xterm-256color"), true), (Some("dumb"), false), (Some(""), false), (None, false)] {
+            assert_eq!(can_redraw(kind.map(OsStr::new)), can, "{kind:?}");
+        }
     }
 }

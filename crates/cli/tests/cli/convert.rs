@@ -43,6 +43,18 @@ fn a_converted_image_lists_as_its_source_does() {
 }
 
 #[test]
+fn a_format_has_the_name_that_inspect_shows_and_the_old_one() {
+    let world = world();
+    let convert = |format: &str, to: &str| {
+        let arguments = ["--quiet", "convert", "--json", "--platform", "linux/amd64", "--format", format];
+        let done = world.stdout(&[&arguments[..], &["oci-archive:TMP/image.tar", to]].concat());
+        serde_json::from_str::<Value>(&done).expect("JSON")["digest"].clone()
+    };
+    assert_eq!(convert("zstd:chunked", "oci:TMP/layout:new"), convert("zstd-chunked", "oci:TMP/layout:old"));
+    assert!(world.stdout(&["inspect", "--platform", "linux/amd64", "oci:TMP/layout:new"]).contains("zstd:chunked"));
+}
+
+#[test]
 fn all_platforms_of_an_archive_become_an_index() {
     let world = world();
     let to = "oci:TMP/all:v1";

@@ -41,6 +41,7 @@ fn a_wrong_command_line_exits_with_2() {
             &["mount", "--pull", "sometimes", "alpine", "/mnt"],
             &["mount", "--platform", "linux", "alpine", "/mnt"],
             &["mount", "--store-size", "plenty", "alpine", "/mnt"],
+            &["mount", "--store-size", "10", "alpine", "/mnt"],
             &["mount", "--creds", "alice", "alpine", "/mnt"],
             &["mount", "--tls-verify=maybe", "alpine", "/mnt"],
             &["mount", "alpine/UPPER", "/mnt"],

@@ -14,7 +14,7 @@ fn world() -> World {
     let mut contents = Contents::new();
     add(&mut contents, ("app", "v1"), &small_image(), |_| true);
     let world = World::serving(contents, Auth::Anonymous);
-    world.stdout(&["index", "--push", "--lock", "TMP/team.lock", "HOST/app:v1"]);
+    world.stdout(&["index", "--push", "--lock-file", "TMP/team.lock", "HOST/app:v1"]);
     world
 }
 
@@ -65,8 +65,8 @@ fn a_lock_that_cannot_be_used_is_said_before_anything_is_done() {
     for (arguments, says) in [
         (&["ls", "--lock-file", "TMP/none.lock", "HOST/app:v1"][..], "none.lock: there is no such file"),
         (&["ls", "--lock-file", "TMP/bad.lock", "HOST/app:v1"][..], "bad.lock: "),
-        (&["index", "--push", "--lock", "TMP/bad.lock", "HOST/app:v1"][..], "bad.lock: "),
-        (&["index", "--push", "--lock", "TMP/none/team.lock", "HOST/app:v1"][..], "its folder is not there"),
+        (&["index", "--push", "--lock-file", "TMP/bad.lock", "HOST/app:v1"][..], "bad.lock: "),
+        (&["index", "--push", "--lock-file", "TMP/none/team.lock", "HOST/app:v1"][..], "its folder is not there"),
     ] {
         let before = world.server().stats().requests;
         let output = world.output(arguments);
@@ -75,4 +75,30 @@ fn a_lock_that_cannot_be_used_is_said_before_anything_is_done() {
         assert!(said.starts_with("tarpon: cannot use the lock file ") && said.contains(says), "{said}");
         assert_eq!(world.server().stats().requests, before);
     }
+}
+
+#[test]
+fn the_option_that_names_the_lock_file_is_the_same_where_it_is_written() {
+    let world = world();
+    world.stdout(&["index", "--push", "--lock", "TMP/old.lock", "HOST/app:v1"]);
+    let read = |name: &str| std::fs::read_to_string(world.path(name)).expect("written");
+    assert_eq!(read("old.lock"), read("team.lock"), "the name that it had before");
+    // The file that mounts go by is not written without being named.
+    let mut command = world.command(&["index", "--push", "HOST/app:v1"]);
+    let output = command.env("TARPON_LOCK", world.path("new.lock")).output().expect("it runs");
+    assert!(output.status.success() && !world.path("new.lock").exists());
+}
+
+#[test]
+fn an_index_that_is_kept_nowhere_is_said_to_be() {
+    let world = world();
+    let said = |arguments: &[&str]| String::from_utf8_lossy(&world.output(arguments).stderr).into_owned();
+    let nowhere = said(&["index", "HOST/app:v1"]);
+    assert!(nowhere.contains("the index is not kept: --push publishes it"), "{nowhere}");
+    for kept in [&["index", "--push", "HOST/app:v1"][..], &["index", "--layout", "TMP/layout", "HOST/app:v1"]] {
+        assert!(!said(kept).contains("not kept"), "{kept:?}");
+    }
+    assert!(world.path("layout/index.json").is_file());
+    world.stdout(&["index", "--output", "TMP/old", "HOST/app:v1"]);
+    assert!(world.path("old/index.json").is_file(), "the name that the option had before");
 }

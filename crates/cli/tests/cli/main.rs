@@ -1,10 +1,13 @@
 //! The command as its users meet it: the real binary, against registries on loopback, layouts and archives.
 
+mod access;
 mod containers;
 mod convert;
 mod demo;
+mod documentation;
 mod errors;
 mod help;
+mod interrupt;
 mod local;
 mod lock;
 mod mounts;

@@ -19,4 +19,5 @@ pub(crate) use mounts::{bind, host_files, image_volumes};
 pub use options::{ContainerOptions, Network};
 pub(crate) use paused::Paused;
 pub(crate) use process::AnotherProcess;
+pub use runtime::oci_runtime;
 pub(crate) use runtime::{Handle, Running, Runtime, Stdio, forget_all};

@@ -51,6 +51,20 @@ pub(crate) struct Running {
     ended: Option<ExitStatus>,
 }
 
+/// The runtime that runs containers here, in words: its path, and whether it filters system calls.
+///
+/// # Errors
+/// There is none.
+pub fn oci_runtime() -> Result<String> {
+    let runtime = Runtime::find(None)?;
+    let filter = match runtime.has_seccomp() {
+        Ok(true) => "filters system calls",
+        Ok(false) => "was built without seccomp",
+        Err(_) => "does not say what it was built with",
+    };
+    Ok(format!("{} {filter}", runtime.program.display()))
+}
+
 impl Runtime {
     /// The runtime that the user names, or the one that works here: crun, which starts faster, except where cgroups are not
     /// those that it takes.

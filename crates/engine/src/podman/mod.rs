@@ -139,6 +139,11 @@ impl Engine {
         setup::change(file, &images, (layers || undo).then_some(&*of_layers), undo)
     }
 
+    /// Whether the `storage.conf` at `file` names the store of images.
+    pub fn podman_reads(&self, file: &Path) -> bool {
+        setup::names(file, &self.store().podman_folder())
+    }
+
     /// Serves layers to Podman, from images that it pulls from now on, and again after the server was started anew. `access` is how
     /// registries are asked, for Podman does not say how it does. Starts a server if none runs.
     pub fn podman_layers_start(&self, access: Access, diff_ids: DiffIds) -> Result<MountStatus> {

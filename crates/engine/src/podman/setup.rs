@@ -76,14 +76,55 @@ pub(crate) fn change(file: &Path, images: &Path, layers: Option<&Path>, undo: bo
     if before.as_ref() == Some(&after) {
         return Ok(same);
     }
-    if undo && !backup_of(file).exists() && is_ours(&after) {
-        // It would hide what the distribution's file says from now on.
-        fs::remove_file(file).map_err(failed)?;
-        return Ok(Setup { changed: true, ..same });
+    if undo {
+        let backup = restore(file, &after).map_err(failed)?;
+        return Ok(Setup { changed: true, backup, ..same });
     }
     let backup = before.map(|before| keep(file, &before)).transpose().map_err(failed)?;
     write(file, &after).map_err(failed)?;
     Ok(Setup { changed: true, backup, ..same })
+}
+
+/// Writes the file without our stores, whose text is `after`. Where nobody else changed it meanwhile, it is then what it was before it was
+/// first changed, and no copy is needed any more. Else the copy stays; its path.
+fn restore(file: &Path, after: &str) -> io::Result<Option<PathBuf>> {
+    let copy = backup_of(file);
+    match read(&copy)? {
+        // It was not there. It would hide what the distribution's file says from now on.
+        None if is_ours(after) => fs::remove_file(file).map(|()| None),
+        None => write(file, after).map(|()| None),
+        Some(original) if without_empty_tables(after) == without_empty_tables(&original) => {
+            write(file, &original)?;
+            fs::remove_file(&copy).map(|()| None)
+        }
+        Some(_) => write(file, after).map(|()| Some(copy)),
+    }
+}
+
+/// Whether the file names the store of images.
+pub(crate) fn names(file: &Path, images: &Path) -> bool {
+    let text = read(file).ok().flatten().unwrap_or_default();
+    let document: Option<DocumentMut> = text.parse().ok();
+    let lists = |document: DocumentMut| {
+        let stores = document.get("storage")?.get("options")?.get(IMAGES)?.as_array()?.clone();
+        Some(stores.iter().any(|store| store.as_str().is_some_and(|store| Path::new(store) == images)))
+    };
+    document.and_then(lists).unwrap_or(false)
+}
+
+/// The text without the tables that were made for our stores, and are empty without them; `None` if it cannot be understood.
+fn without_empty_tables(text: &str) -> Option<String> {
+    let mut document: DocumentMut = text.parse().ok()?;
+    let is_empty = |item: Option<&Item>| item.and_then(Item::as_table).is_some_and(Table::is_empty);
+    if let Some(storage) = document.get_mut("storage").and_then(Item::as_table_mut)
+        && is_empty(storage.get("options"))
+    {
+        storage.remove("options");
+    }
+    if is_empty(document.get("storage")) {
+        document.remove("storage");
+    }
+    Some(document.to_string())
 }
 
 /// A new file, before anything of ours is in it.
@@ -93,16 +134,8 @@ fn new_text() -> String {
 
 /// Whether a file that was not there before has nothing of anybody else's in it. Tables that were made for the store may be left.
 fn is_ours(text: &str) -> bool {
-    let parse = |text: &str| -> Option<DocumentMut> {
-        let mut document: DocumentMut = text.parse().ok()?;
-        let storage = document.get_mut("storage").and_then(Item::as_table_mut)?;
-        if storage.get("options").and_then(Item::as_table).is_some_and(Table::is_empty) {
-            storage.remove("options");
-        }
-        Some(document)
-    };
-    let same = |other: &str| matches!((parse(text), parse(other)), (Some(one), Some(other)) if one.to_string() == other.to_string());
-    same(&new_text()) || same(LEAST)
+    let bare = without_empty_tables(text);
+    bare.is_some() && (bare == without_empty_tables(&new_text()) || bare == without_empty_tables(LEAST))
 }
 
 fn read(file: &Path) -> io::Result<Option<String>> {
@@ -245,8 +278,27 @@ mod tests {
             assert_eq!(fs::metadata(kept).unwrap().permissions().mode() & 0o777, 0o600);
         }
         assert!(!change(&file, Path::new(STORE), None, false).unwrap().changed);
+        // What we made of it is not kept in its place.
+        fs::write(&file, fs::read_to_string(&file).unwrap() + "# Mine.\n").unwrap();
         let undone = change(&file, Path::new(STORE), None, true).unwrap();
-        assert_eq!(fs::read_to_string(undone.backup.unwrap()).unwrap(), LEAST, "not what we made of it");
+        assert_eq!(fs::read_to_string(undone.backup.unwrap()).unwrap(), LEAST);
+    }
+
+    #[test]
+    fn undo_leaves_the_file_as_it_was_and_no_copy_of_it() {
+        let layers = Path::new("/var/lib/tarpon/podman-layers");
+        for original in [LEAST, "", "# Mine alone.\n", "[storage]\n\n[storage.options]\n"] {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("storage.conf");
+            fs::write(&file, original).unwrap();
+            change(&file, Path::new(STORE), Some(layers), false).unwrap();
+            assert!(names(&file, Path::new(STORE)));
+            let undone = change(&file, Path::new(STORE), Some(layers), true).unwrap();
+            assert!(undone.changed && undone.backup.is_none());
+            assert!(!names(&file, Path::new(STORE)));
+            assert_eq!(fs::read_to_string(&file).unwrap(), original, "every line that was written is gone");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "and so is the copy");
+        }
     }
 
     #[test]

@@ -95,8 +95,7 @@ impl Engine {
             },
             Pull::Never => match self.local(request)? {
                 Some(record) => Ok(prepared(request, record, Vec::new())),
-                None => Err(Error::new(ErrorKind::NotFound, "look in the store", "the image is not there")
-                    .hint("the pull policy is \"never\"; without it the registry would be asked")),
+                None => Err(not_here()),
             },
             Pull::Always => self.prepare_remote(request, server, progress).await,
             Pull::Newer => match (self.prepare_remote(request, server, progress).await, self.local(request)?) {
@@ -121,6 +120,19 @@ impl Engine {
         match self.local(request)? {
             Some(record) => Ok(prepared(request, record, Vec::new())),
             None => self.prepare_remote(request, server, progress).await,
+        }
+    }
+
+    /// The record that [`Engine::prepare`] would take without asking the image's source.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the source must not be asked, and there is none.
+    pub(crate) fn without_source(&self, request: &ImageRequest) -> Result<Option<ImageRecord>> {
+        match request.pull {
+            Pull::Missing if is_there(&request.source) => Ok(None),
+            Pull::Missing => self.local(request),
+            Pull::Never => self.local(request)?.ok_or_else(not_here).map(Some),
+            Pull::Always | Pull::Newer => Ok(None),
         }
     }
 
@@ -264,6 +276,11 @@ fn is_there(source: &Source) -> bool {
         Source::OciLayout { directory, .. } => directory.exists(),
         Source::OciArchive { file, .. } | Source::DockerArchive { file, .. } => file.exists(),
     }
+}
+
+fn not_here() -> Error {
+    Error::new(ErrorKind::NotFound, "look in the store", "the image is not there")
+        .hint("the pull policy is \"never\"; without it the registry would be asked")
 }
 
 fn prepared(request: &ImageRequest, record: ImageRecord, fallbacks: Vec<String>) -> Prepared {

@@ -11,6 +11,9 @@ use clap::{Args, Subcommand};
 use crate::cli::Global;
 use crate::failure::Result;
 
+/// Podman's configuration of the machine.
+pub(crate) const STORAGE_CONF: &str = "/etc/containers/storage.conf";
+
 const EXAMPLES: &str = "\
 Examples:
   tarpon podman setup                                 once: tell Podman where to look

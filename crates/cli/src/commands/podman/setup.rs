@@ -1,11 +1,12 @@
 //! `tarpon podman setup`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tarpon_engine::{Access, DiffIds, PodmanVersion, auth_files};
+use tarpon_engine::{Access, DiffIds, ErrorKind, PodmanVersion, auth_files};
 
 use super::super::session::Session;
+use super::STORAGE_CONF;
 use crate::cli::Global;
 use crate::failure::{Context, Failure, Result};
 use crate::output;
@@ -21,9 +22,6 @@ Podman commands with --root, --storage-driver or --storage-opt do not read the f
   --storage-opt overlay.additionalimagestore=STORE/podman
   --storage-opt overlay.additionallayerstore=STORE/podman-layers:ref";
 
-/// Podman's configuration of the machine.
-const FILE: &str = "/etc/containers/storage.conf";
-
 /// Tell Podman where to look for images
 ///
 /// Puts the store's folder `podman` among the additionalimagestores of storage.conf. All else in the file stays as it is written, and
@@ -32,6 +30,9 @@ const FILE: &str = "/etc/containers/storage.conf";
 ///
 /// With --layers the folder `podman-layers` comes among the additionallayerstores as well, and tarpon's server serves layers there. Podman
 /// 5.5 and newer loses such layers after the pull, so for these nothing is written.
+///
+/// With --undo the file is again as it was before. If no other configuration of Podman for the whole machine names the store, added images are
+/// taken away and layers are served no more, which is refused while a running container needs them; the server then ends with its last mount.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Setup {
@@ -49,7 +50,7 @@ pub(super) struct Setup {
 impl Setup {
     pub(super) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let file = self.file.unwrap_or_else(|| FILE.into());
+        let file = self.file.unwrap_or_else(|| STORAGE_CONF.into());
         let problem = self.layers.then(PodmanVersion::installed).flatten().and_then(PodmanVersion::problem_with_layers);
         let layers = self.layers && problem.is_none();
         if let Some(problem) = &problem {
@@ -57,6 +58,10 @@ impl Setup {
         }
         if layers {
             session.engine().may_show_to_podman().doing(|| "cannot serve layers to Podman")?;
+        }
+        if self.undo && (file == Path::new(STORAGE_CONF) || !session.engine().podman_reads(Path::new(STORAGE_CONF))) {
+            // Of no use to a Podman that does not look here any more.
+            stop_serving(&session)?;
         }
         let done = session.engine().podman_setup(&file, layers, self.undo).map_err(Failure::from)?;
         if !self.undo {
@@ -80,14 +85,15 @@ impl Setup {
             (false, true) => format!("{file} does not name {store}"),
         });
         match &done.layers {
-            Some(layers) if self.undo => {
-                output::note(&format!("neither does it name {}: tarpon podman layers stop", layers.display()));
+            Some(layers) if !self.undo => {
+                output::note(&format!("it names {} as an additional layer store", layers.display()))
             }
-            Some(layers) => output::note(&format!("it names {} as an additional layer store", layers.display())),
-            None => {}
+            _ => {}
         }
         if let Some(backup) = &done.backup {
-            output::note(&format!("{} is the file as it was before tarpon first changed it", backup.display()));
+            let kept = if self.undo { " (the file was changed otherwise since)" } else { "" };
+            let backup = backup.display();
+            output::note(&format!("{backup} is the file as it was before tarpon first changed it{kept}"));
         }
         if !self.undo {
             output::note(
@@ -95,5 +101,17 @@ impl Setup {
             );
         }
         Ok(())
+    }
+}
+
+/// Takes all images away from Podman and serves it no layers any more.
+fn stop_serving(session: &Session) -> Result {
+    let doing = || "cannot undo the setup";
+    for image in session.engine().podman_images().doing(doing)? {
+        session.engine().podman_remove(&image, None, false).doing(doing)?;
+    }
+    match session.engine().podman_layers_stop(false) {
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
+        stopped => stopped.doing(doing),
     }
 }

@@ -1,79 +1,173 @@
-//! Bars on a terminal: one for each layer that is streamed, gone when the work is done.
+//! On a terminal: one line for all layers together, gone when the work is done.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use tarpon_engine::{LayerPlan, Progress};
 use tarpon_oci::Digest;
 
 use super::Words;
-use crate::output::{escape, short_digest};
+use super::meter::{Meter, Speed};
+use crate::output::escape;
 
 /// Redraws in a second; more would only cost.
 const REDRAWS: u8 = 10;
-/// Time after which a rate is drawn anew though nothing arrives.
+/// Time after which the line is drawn again though nothing arrives.
 const TICK: Duration = Duration::from_millis(200);
+/// Columns of the bar.
+const BAR: usize = 20;
+/// Columns of a terminal that does not say how many it has.
+const COLUMNS: usize = 80;
 
-/// One bar for each layer that has to be streamed. Layers with a table of contents are too quick for one.
+/// The layers that have to be streamed. Those with a table of contents are too quick for a line.
 pub(super) struct Bars {
     words: &'static Words,
-    all: MultiProgress,
-    layers: std::sync::Mutex<BTreeMap<usize, ProgressBar>>,
+    bar: ProgressBar,
+    total: Arc<Mutex<Option<Total>>>,
+}
+
+struct Total {
+    meter: Meter,
+    streamed: Vec<bool>,
 }
 
 impl Bars {
     pub(super) fn new(words: &'static Words) -> Self {
-        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(REDRAWS));
-        Self { words, all, layers: std::sync::Mutex::default() }
-    }
-
-    fn with(&self, layer: usize, f: impl FnOnce(&ProgressBar)) {
-        if let Ok(layers) = self.layers.lock()
-            && let Some(bar) = layers.get(&layer)
-        {
-            f(bar);
-        }
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(REDRAWS));
+        Self { words, bar, total: Arc::default() }
     }
 }
 
 impl Progress for Bars {
     fn resolved(&self, _: &Digest, layers: &[LayerPlan]) {
-        let style = ProgressStyle::with_template(
-            "  {prefix}  {bar:30}  {binary_bytes:>10} of {binary_total_bytes:10}  {binary_bytes_per_sec:>12}  {msg}",
-        )
-        .expect("the template is well formed")
-        .progress_chars("━╸─");
-        let Ok(mut bars) = self.layers.lock() else { return };
-        for (number, layer) in layers.iter().enumerate().filter(|(_, layer)| layer.way.is_streamed()) {
-            let bar = self.all.add(ProgressBar::new(layer.size).with_style(style.clone()));
-            bar.set_prefix(short_digest(&layer.digest));
-            bar.enable_steady_tick(TICK);
-            bars.insert(number, bar);
+        let streamed: Vec<bool> = layers.iter().map(|layer| layer.way.is_streamed()).collect();
+        let bytes = layers.iter().filter(|layer| layer.way.is_streamed()).map(|layer| layer.size).sum();
+        if !streamed.contains(&true) {
+            return;
         }
+        let Ok(mut total) = self.total.lock() else { return };
+        *total = Some(Total { meter: Meter::new(bytes, Instant::now()), streamed });
+        drop(total);
+        let (words, total) = (self.words, self.total.clone());
+        let draw = move |_: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let line = total
+                .lock()
+                .ok()
+                .and_then(|total| Some(line(words, &total.as_ref()?.meter, Instant::now(), columns())));
+            // Nothing is better than half a line.
+            let _written = out.write_str(&line.unwrap_or_default());
+        };
+        let style = ProgressStyle::with_template("{line}").expect("the template is well formed").with_key("line", draw);
+        self.bar.set_style(style);
+        self.bar.enable_steady_tick(TICK);
     }
 
     fn received(&self, layer: usize, bytes: u64) {
-        self.with(layer, |bar| {
-            bar.inc(bytes);
-            if bar.length().is_some_and(|length| bar.position() >= length) {
-                bar.set_message(self.words.arrived);
-            }
-        });
-    }
-
-    fn layer_done(&self, layer: usize) {
-        self.with(layer, |bar| bar.finish_with_message("done"));
+        let Ok(mut total) = self.total.lock() else { return };
+        if let Some(total) = total.as_mut().filter(|total| total.streamed.get(layer) == Some(&true)) {
+            total.meter.add(bytes, Instant::now());
+        }
     }
 
     fn note(&self, line: &str) {
-        // Through the bars, so that it lands above them. A terminal that is gone loses the line.
-        drop(self.all.println(escape(line.as_bytes())));
+        let print = || crate::output::note(&escape(line.as_bytes()));
+        match self.total.lock().is_ok_and(|total| total.is_some()) {
+            // The line makes room, and is drawn again below.
+            true => self.bar.suspend(print),
+            false => print(),
+        }
     }
 }
 
 impl Drop for Bars {
     fn drop(&mut self) {
-        drop(self.all.clear());
+        if self.total.lock().is_ok_and(|total| total.is_some()) {
+            self.bar.finish_and_clear();
+        }
+    }
+}
+
+/// What fits into so many columns, of the line that says most to the one that says least.
+fn line(words: &Words, meter: &Meter, now: Instant, columns: usize) -> String {
+    let amount = meter.amount();
+    let Speed { rate, left } =
+        if meter.is_complete() { Speed { rate: Some(words.arrived.to_owned()), left: None } } else { meter.speed(now) };
+    let with_left = [Some(amount.clone()), left].into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let numbers = match &rate {
+        Some(rate) => with_left.replacen(&amount, &format!("{amount}, {rate}"), 1),
+        None => with_left.clone(),
+    };
+    let candidates = [
+        format!("{}  {}  {numbers}", words.title, bar(meter)),
+        format!("{}: {numbers}", words.title),
+        format!("{}: {numbers}", words.doing),
+        numbers,
+        with_left,
+        amount,
+    ];
+    // The last column stays free: some terminals go to the next line with it.
+    let fits = |line: &String| line.chars().count() < columns;
+    candidates.into_iter().find(fits).unwrap_or_else(|| crate::size::percent(meter.received(), meter.total()))
+}
+
+fn bar(meter: &Meter) -> String {
+    let part = u128::from(meter.received().min(meter.total())) * BAR as u128;
+    let full = part.checked_div(u128::from(meter.total())).and_then(|full| usize::try_from(full).ok()).unwrap_or(BAR);
+    format!("{}{}", "━".repeat(full), "─".repeat(BAR - full))
+}
+
+fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{PREPARING, PULLING};
+    use super::*;
+
+    fn meter(now: Instant) -> Meter {
+        let mut meter = Meter::new(37 << 20, now);
+        meter.add(6 << 20, now + Duration::from_secs(1));
+        meter.add(6 << 20, now + Duration::from_secs(2));
+        meter
+    }
+
+    #[test]
+    fn the_line_says_what_is_done_why_how_fast_and_how_long() {
+        let start = Instant::now();
+        let (meter, now) = (meter(start), start + Duration::from_secs(2));
+        assert_eq!(
+            line(&PREPARING, &meter, now, 120),
+            "no table of contents: streaming once  ━━━━━━──────────────  12 MiB of 37 MiB, 6.0 MiB/s, 5 s left"
+        );
+        assert_eq!(
+            line(&PREPARING, &meter, now, 80),
+            "no table of contents: streaming once: 12 MiB of 37 MiB, 6.0 MiB/s, 5 s left"
+        );
+        assert_eq!(line(&PREPARING, &meter, now, 40), "12 MiB of 37 MiB, 6.0 MiB/s, 5 s left");
+        assert_eq!(line(&PULLING, &meter, now, 60), "fetching: 12 MiB of 37 MiB, 6.0 MiB/s, 5 s left");
+    }
+
+    #[test]
+    fn the_line_is_shorter_than_any_terminal_is_wide() {
+        let start = Instant::now();
+        let mut long = Meter::new(1023 << 30, start);
+        long.add(1022 << 20, start + Duration::from_secs(1));
+        for (meter, seconds) in [(&meter(start), 2), (&long, 1), (&long, 90)] {
+            for columns in 8..=200 {
+                let line = line(&PREPARING, meter, start + Duration::from_secs(seconds), columns);
+                assert!(!line.is_empty() && line.chars().count() < columns, "{columns}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn when_all_is_here_the_line_says_what_is_done_with_it() {
+        let start = Instant::now();
+        let mut meter = meter(start);
+        meter.add(25 << 20, start + Duration::from_secs(3));
+        assert_eq!(line(&PREPARING, &meter, start, 40), "streaming: 37 MiB of 37 MiB, indexing");
     }
 }

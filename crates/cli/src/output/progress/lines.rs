@@ -7,6 +7,7 @@ use tarpon_engine::{LayerPlan, Progress};
 use tarpon_oci::Digest;
 
 use super::Words;
+use super::meter::{Meter, Speed};
 use crate::output::{escape, note};
 use crate::size;
 
@@ -20,7 +21,7 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn new(words: &'static Words) -> Self {
-        Self { state: Mutex::new(State::new(words, Vec::new())) }
+        Self { state: Mutex::new(State::new(words, Vec::new(), Instant::now())) }
     }
 }
 
@@ -28,18 +29,15 @@ struct State {
     words: &'static Words,
     /// Compressed bytes of the layers that are streamed, by layer; `None` for the others.
     streamed: Vec<Option<u64>>,
-    received: u64,
+    meter: Meter,
     done: usize,
     last: Option<Instant>,
 }
 
 impl State {
-    fn new(words: &'static Words, streamed: Vec<Option<u64>>) -> Self {
-        Self { words, streamed, received: 0, done: 0, last: None }
-    }
-
-    fn total(&self) -> u64 {
-        self.streamed.iter().flatten().sum()
+    fn new(words: &'static Words, streamed: Vec<Option<u64>>, now: Instant) -> Self {
+        let meter = Meter::new(streamed.iter().flatten().sum(), now);
+        Self { words, streamed, meter, done: 0, last: None }
     }
 
     fn layers(&self) -> usize {
@@ -55,14 +53,15 @@ impl State {
         if !self.is_streamed(layer) {
             return None;
         }
-        self.received += bytes;
+        self.meter.add(bytes, now);
         if now.duration_since(*self.last.get_or_insert(now)) < INTERVAL {
             return None;
         }
         self.last = Some(now);
-        let (received, total) = (size::human(self.received), size::human(self.total()));
-        let (doing, layers) = (self.words.doing, self.layers());
-        Some(format!("{doing} layers: {received} of {total}, {} of {layers} done", self.done))
+        let Speed { rate, left } = self.meter.speed(now);
+        let done = format!("{} of {} done", self.done, self.layers());
+        let facts = [Some(self.meter.amount()), rate, left, Some(done)].into_iter().flatten().collect::<Vec<_>>();
+        Some(format!("{} layers: {}", self.words.doing, facts.join(", ")))
     }
 
     /// The line for a finished layer, if it is one that took time.
@@ -78,9 +77,10 @@ impl State {
 impl Progress for Lines {
     fn resolved(&self, _: &Digest, layers: &[LayerPlan]) {
         let Ok(mut state) = self.state.lock() else { return };
-        state.streamed = layers.iter().map(|layer| layer.way.is_streamed().then_some(layer.size)).collect();
+        let streamed = layers.iter().map(|layer| layer.way.is_streamed().then_some(layer.size)).collect();
+        *state = State::new(state.words, streamed, Instant::now());
         if state.layers() > 0 {
-            let (total, Words { doing, how, why, .. }) = (size::human(state.total()), state.words);
+            let (total, Words { doing, how, why, .. }) = (size::human(state.meter.total()), state.words);
             note(&format!("{doing} {} of {} layers{how}, {total}{why}", state.layers(), layers.len()));
         }
     }
@@ -107,18 +107,18 @@ mod tests {
 
     #[test]
     fn at_most_one_line_a_second_counts_bytes() {
-        let mut state = State::new(&PREPARING, vec![Some(4096), None, Some(4096)]);
         let start = Instant::now();
+        let mut state = State::new(&PREPARING, vec![Some(4096), None, Some(4096)], start);
         assert_eq!(state.receive(0, 1024, start), None);
         assert_eq!(state.receive(2, 1024, start + INTERVAL / 2), None);
         let line = state.receive(0, 1024, start + INTERVAL).expect("a second has passed");
-        assert_eq!(line, "streaming layers: 3.0 KiB of 8.0 KiB, 0 of 2 done");
+        assert_eq!(line, "streaming layers: 3.0 KiB of 8.0 KiB, 3.0 KiB/s, 2 s left, 0 of 2 done");
         assert_eq!(state.receive(0, 1024, start + INTERVAL), None);
     }
 
     #[test]
     fn only_streamed_layers_are_worth_a_line() {
-        let mut state = State::new(&PREPARING, vec![Some(4096), None]);
+        let mut state = State::new(&PREPARING, vec![Some(4096), None], Instant::now());
         assert_eq!(state.receive(1, 10, Instant::now()), None);
         assert_eq!(state.finish(1), None);
         assert_eq!(state.finish(0).as_deref(), Some("layer 1 indexed: 1 of 1 done"));

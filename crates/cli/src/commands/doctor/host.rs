@@ -1,0 +1,131 @@
+//! What is around tarpon on this machine: programs that use it, room for the store, a registry that answers.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tarpon_engine::{Access, Engine, ErrorKind, ImageRequest, IndexChoice, PodmanVersion, Pull, auth_files};
+use tarpon_oci::Platform;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::{Check, containerd};
+use crate::commands::image::image_name;
+use crate::output::escape;
+use crate::size;
+
+/// How long a program or a registry may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Less room is hardly enough for one image.
+const LEAST_ROOM: u64 = 1 << 30;
+/// An image that no registry has: one that answers "not found", or "denied", answers.
+const NO_IMAGE: &str = "tarpon/doctor:none";
+
+/// All of these checks; of programs that are not installed there are none.
+pub(super) async fn checks(engine: &Engine, podman_conf: &Path, registry: Option<&str>) -> Vec<Check> {
+    let mut checks = vec![runtime(), room(engine)];
+    checks.extend(podman(engine, podman_conf));
+    checks.extend(containerd().await);
+    if let Some(host) = registry {
+        checks.push(answers(engine, host).await);
+    }
+    checks
+}
+
+fn check(name: &str, needed_for: &str, found: Result<String, String>, mend: Option<String>) -> Check {
+    let works = found.is_ok();
+    let (Ok(found) | Err(found)) = found;
+    Check {
+        name: name.to_owned(),
+        needed_for: needed_for.to_owned(),
+        works,
+        found: escape(found.as_bytes()),
+        mend: mend.filter(|_| !works),
+    }
+}
+
+fn runtime() -> Check {
+    let found = tarpon_engine::oci_runtime().map_err(|error| error.cause);
+    check("OCI runtime", "tarpon run, tarpon record", found, Some(super::distribution::install("crun")))
+}
+
+fn room(engine: &Engine) -> Check {
+    let folder = engine.store().folder();
+    let found = match rustix::fs::statvfs(folder) {
+        Ok(disk) => {
+            let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+            let said = format!("{} free at {}", size::human(free), folder.display());
+            if free >= LEAST_ROOM { Ok(said) } else { Err(said) }
+        }
+        Err(error) => Err(format!("{}: {error}", folder.display())),
+    };
+    check(
+        "room for the store",
+        "what is fetched",
+        found,
+        Some("tarpon cache gc, or --store DIR on a larger disk".to_owned()),
+    )
+}
+
+fn podman(engine: &Engine, conf: &Path) -> Option<Check> {
+    let version = PodmanVersion::installed()?;
+    let said = match engine.podman_reads(conf) {
+        true => format!("Podman {version}, {} names the store", conf.display()),
+        false => format!("Podman {version}, {} does not name the store (tarpon podman setup)", conf.display()),
+    };
+    let folder = engine.store().podman_folder();
+    let found = match engine.podman_reads(conf) && !folder.is_dir() {
+        true => Err(format!("{} names {}, which is not there: Podman fails", conf.display(), folder.display())),
+        false => Ok(said),
+    };
+    Some(check("Podman's image store", "tarpon podman add", found, Some("tarpon podman setup".to_owned())))
+}
+
+async fn containerd() -> Option<Check> {
+    let [program, arguments @ ..] = containerd::DUMP;
+    let dump = Command::new(program).args(arguments).kill_on_drop(true).output();
+    let found = match timeout(PATIENCE, dump).await {
+        Ok(Err(_not_installed)) => return None,
+        Ok(Ok(output)) if output.status.success() => {
+            containerd::check(&String::from_utf8_lossy(&output.stdout), |socket| UnixStream::connect(socket).is_ok())
+        }
+        Ok(Ok(output)) => Err(String::from_utf8_lossy(output.stderr.trim_ascii()).into_owned()),
+        Err(_late) => Err(format!("{} gave no answer within {} s", containerd::DUMP.join(" "), PATIENCE.as_secs())),
+    };
+    Some(check("containerd", "tarpon snapshotter", found, Some("the configuration in docs/containerd.md".to_owned())))
+}
+
+/// Whether the registry can be reached and is to be trusted; what it says of an image that it does not have is an answer.
+async fn answers(engine: &Engine, host: &str) -> Check {
+    let found = match image_name(&format!("{host}/{NO_IMAGE}")) {
+        Err(error) => Err(error.to_string()),
+        Ok(name) => {
+            let request = ImageRequest {
+                text: name.text,
+                source: name.source,
+                platform: Platform::host(),
+                platform_named: false,
+                pull: Pull::Always,
+                index: IndexChoice::None,
+                profile: None,
+                access: Access { authfiles: auth_files(), ..Access::default() },
+            };
+            match timeout(PATIENCE, engine.inspect(&request)).await {
+                Ok(Ok(_)) => Ok(format!("{host} answers")),
+                Ok(Err(error)) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied) => {
+                    Ok(format!("{host} answers"))
+                }
+                Ok(Err(error)) => Err(format!("{host}: {}", error.cause)),
+                Err(_late) => Err(format!("{host} gave no answer within {} s", PATIENCE.as_secs())),
+            }
+        }
+    };
+    let proxies = "$HTTPS_PROXY names a proxy; --registry HOST asks another registry, --registry none asks none";
+    check("registry access", "images that are not local", found, Some(proxies.to_owned()))
+}
+
+/// Podman's configuration of the machine, unless the environment names another.
+pub(super) fn podman_conf() -> PathBuf {
+    let named = std::env::var_os("CONTAINERS_STORAGE_CONF").filter(|path| !path.is_empty());
+    named.map_or_else(|| crate::commands::podman::STORAGE_CONF.into(), PathBuf::from)
+}

@@ -1,0 +1,86 @@
+//! Ctrl-C in commands that have nothing to clean up: they exit with 130 and one line, as the others do.
+
+use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::exit::Exit;
+
+/// Whether the command itself answers SIGINT.
+static IS_ANSWERED: AtomicBool = AtomicBool::new(false);
+
+/// From now on SIGINT ends this process with 130, until [`leave_to_command`]. A process that was started with SIGINT ignored, as a shell
+/// does for commands in the background, goes on ignoring it.
+///
+/// Destructors do not run then: such a command keeps everything in the store, which survives any end of a process.
+pub(crate) fn end_on_interrupt() {
+    if is_ignored(SignalKind::interrupt()) {
+        return;
+    }
+    // Without a thread or a signal handler the signal itself ends the process, and shells show 130, too.
+    drop(watch());
+}
+
+fn watch() -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut interrupts = {
+        let _inside = runtime.enter();
+        signal(SignalKind::interrupt())?
+    };
+    let watcher = move || {
+        runtime.block_on(async {
+            while interrupts.recv().await.is_some() {
+                if !IS_ANSWERED.load(Ordering::Acquire) {
+                    end();
+                }
+            }
+        });
+    };
+    std::thread::Builder::new().name("interrupt".into()).spawn(watcher).map(drop)
+}
+
+/// The command has begun to listen for SIGINT itself.
+pub(crate) fn leave_to_command() {
+    IS_ANSWERED.store(true, Ordering::Release);
+}
+
+fn end() -> ! {
+    let stderr = io::stderr();
+    // A terminal may show a progress display in this line. The line is left out where standard error is a full pipe: it must
+    // not keep the process from ending, and the lock of `stderr` may be held by a thread that waits for that pipe.
+    let line: &[u8] = if stderr.is_terminal() { b"\ntarpon: interrupted\n" } else { b"tarpon: interrupted\n" };
+    let mut ready = [PollFd::new(&stderr, PollFlags::OUT)];
+    if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+        let _nobody_reads_it = rustix::io::write(&stderr, line);
+    }
+    std::process::exit(Exit::Interrupted as i32)
+}
+
+/// Whether the signal does nothing to this process: its parent decided so.
+pub(crate) fn is_ignored(signal: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ignores(&status, signal)
+}
+
+/// What the kernel says of a process, read for whether it ignores the signal.
+fn ignores(status: &str, signal: SignalKind) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let bit = u32::try_from(signal.as_raw_value() - 1).ok().and_then(|number| 1_u64.checked_shl(number));
+    bit.is_some_and(|bit| mask & bit != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_is_told_by_the_kernel() {
+        for (mask, ignored) in [("0000000000000001", true), ("0000000000001002", false), ("", false), ("x", false)] {
+            let status = format!("Name:\ttarpon\nSigIgn:\t{mask}\nSigCgt:\t0000000000000001\n");
+            assert_eq!(ignores(&status, SignalKind::hangup()), ignored, "{mask}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Shortens what a line repeats: an error of a registry names the digest again that the step before it has named.
+
+/// Characters from which on a name is long: as many as in a digest without its algorithm.
+const LONG: usize = 64;
+/// Characters of a repeated name that are kept.
+const KEPT: usize = 19;
+
+/// `line` with each long name, digest or path written out once; later it ends after [`KEPT`] characters in `…`.
+pub(super) fn shorten(line: &str) -> String {
+    let mut seen: Vec<&str> = Vec::new();
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(start) = rest.find(is_part) {
+        let (between, from_name) = rest.split_at(start);
+        let end = from_name.find(|c| !is_part(c)).unwrap_or(from_name.len());
+        // The colon behind a name is none of it.
+        let word = from_name[..end].trim_end_matches([':', '.']);
+        let (word, behind) = from_name.split_at(word.len().max(1).min(end));
+        out.push_str(between);
+        let digest = digest_in(word);
+        if word.len() >= LONG && seen.contains(&word) {
+            out.push_str(&kept(word));
+        } else if let Some((before, digest, after)) = digest.filter(|(_, digest, _)| seen.contains(digest)) {
+            out.extend([before, &kept(digest), after]);
+        } else {
+            out.push_str(word);
+        }
+        seen.extend(Some(word).filter(|word| word.len() >= LONG));
+        seen.extend(digest.map(|(_, digest, _)| digest));
+        rest = behind;
+    }
+    out.push_str(rest);
+    out
+}
+
+fn is_part(c: char) -> bool {
+    c.is_alphanumeric() || "/:@._+-~%".contains(c)
+}
+
+fn kept(name: &str) -> String {
+    name.chars().take(KEPT).chain(['…']).collect()
+}
+
+/// The first digest in the word, with what stands before and behind it.
+fn digest_in(word: &str) -> Option<(&str, &str, &str)> {
+    const ALGORITHM: &str = "sha256:";
+    let start = word.find(ALGORITHM)?;
+    let hex = &word.as_bytes()[start + ALGORITHM.len()..];
+    let digits = hex.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let end = start + ALGORITHM.len() + LONG;
+    (digits == LONG).then(|| (&word[..start], &word[start..end], &word[end..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_is_written_out_once() {
+        let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
+        let line = format!("cannot read layer 1 ({digest}): GET app/blobs/{digest}: 404 Not Found");
+        let short = format!("cannot read layer 1 ({digest}): GET app/blobs/sha256:0123456789ab…: 404 Not Found");
+        assert_eq!(shorten(&line), short);
+        let path = format!("/srv/{}", "grün/".repeat(20));
+        assert_eq!(
+            shorten(&format!("on {path}: {path} is a file")),
+            format!("on {path}: /srv/grün/grün/grün… is a file")
+        );
+    }
+
+    #[test]
+    fn short_names_and_other_digests_stay() {
+        let two = format!("sha256:{} is not sha256:{}", "a".repeat(64), "b".repeat(64));
+        for line in ["cannot mount a on /mnt: /mnt is not a directory", "sha256:12 sha256:12", "", "…", two.as_str()]
+        {
+            assert_eq!(shorten(line), line);
+        }
+    }
+}

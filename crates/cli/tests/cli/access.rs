@@ -1,0 +1,93 @@
+//! How to get at an image: credentials that are on no command line, and the image that a name means.
+
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+use tarpon_registry::serve::Contents;
+use tarpon_testkit::layers::{ImageBuilder, Item, Layer, tar};
+use tarpon_testkit::registry::{Auth, PASSWORD, USER};
+
+use crate::world::{World, add, small_image};
+
+fn world(auth: Auth) -> World {
+    let mut contents = Contents::new();
+    add(&mut contents, ("app", "v1"), &small_image(), |_| true);
+    let other = tar(&[Item::file("other", "x")], tarpon_testkit::layers::Dialect::Pax);
+    let other = ImageBuilder::new().layer(Layer::plain(&other, tarpon_oci::Compression::Gzip)).build();
+    add(&mut contents, ("app", "v2"), &other, |_| true);
+    World::serving(contents, auth)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn credentials_come_from_a_file_standard_input_or_a_descriptor() {
+    let world = world(Auth::Basic);
+    let right = format!("{USER}:{PASSWORD}\n");
+    std::fs::write(world.path("creds"), &right).expect("written");
+    let output = world.output(&["inspect", "--creds-file", "TMP/creds", "HOST/app:v1"]);
+    assert!(output.status.success(), "{}", said(&output));
+    for name in ["-", "/dev/fd/0"] {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(right.as_bytes()).expect("written");
+        file.rewind().expect("a file");
+        let output = world.command(&["inspect", "--creds-file", name, "HOST/app:v1"]).stdin(Stdio::from(file)).output();
+        let output = output.expect("it runs");
+        assert!(output.status.success(), "{name}: {}", said(&output));
+    }
+    std::fs::write(world.path("creds"), format!("{USER}:wrong")).expect("written");
+    let output = world.output(&["inspect", "--creds-file", "TMP/creds", "HOST/app:v1"]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    let convert = ["convert", "--format", "estargz", "--src-creds-file", "TMP/creds", "HOST/app:v1", "oci:TMP/out"];
+    assert_eq!(world.output(&convert).status.code(), Some(4));
+    std::fs::write(world.path("creds"), &right).expect("written");
+    assert!(world.output(&convert).status.success());
+}
+
+#[test]
+fn credentials_that_cannot_be_read_are_an_error_before_anything_is_asked() {
+    let world = world(Auth::Basic);
+    File::create(world.path("empty")).expect("made");
+    std::fs::write(world.path("two"), "alice:a\nbob:b\n").expect("written");
+    for (arguments, why) in [
+        (["--creds-file", "TMP/none"], "No such file or directory"),
+        (["--creds-file", "TMP/empty"], "expected USER:PASSWORD"),
+        (["--creds-file", "TMP/two"], "expected one line"),
+        (["--authfile", "TMP/none"], "cannot read it: No such file or directory"),
+    ] {
+        let output = world.output(&[&["inspect"], &arguments[..], &["HOST/app:v1"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(said(&output).contains(why), "{}", said(&output));
+    }
+    let convert = ["convert", "--format", "estargz", "--authfile", "TMP/none", "HOST/app:v1", "oci:TMP/out"];
+    assert_eq!(world.output(&convert).status.code(), Some(2));
+    assert_eq!(world.server().stats().requests, 0);
+}
+
+#[test]
+fn inspect_shows_the_image_that_would_be_mounted() {
+    let world = world(Auth::Anonymous);
+    let inspect = |options: &[&str]| {
+        let shown = world.stdout(&[&["inspect", "--json"], options, &["HOST/app:v1"]].concat());
+        serde_json::from_str::<Value>(&shown).expect("JSON")
+    };
+    let before = inspect(&[]);
+    assert_eq!(before["in_store"], false);
+    world.stdout(&["--quiet", "ls", "HOST/app:v1"]);
+    // The tag moves.
+    world.stdout(&["--quiet", "convert", "--format", "estargz", "HOST/app:v2", "HOST/app:v1"]);
+    let kept: Value = serde_json::from_str(&world.stdout(&["cache", "ls", "--json"])).expect("JSON");
+    for options in [&[][..], &["--pull", "never"]] {
+        let shown = inspect(options);
+        assert_eq!(shown["manifest_digest"], kept[0]["digest"], "{options:?}");
+        assert_eq!((&shown["in_store"], &shown["layers"]), (&true.into(), &before["layers"]));
+    }
+    for now in ["always", "newer"] {
+        assert_ne!(inspect(&["--pull", now])["manifest_digest"], kept[0]["digest"], "{now}");
+    }
+    assert!(world.stdout(&["cache", "ls"]).contains(" UTC\n"), "times say where they are counted");
+}

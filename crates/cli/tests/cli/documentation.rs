@@ -1,0 +1,221 @@
+//! The commands in README.md and docs/: each `console` block is run as it stands there, or says why it cannot be.
+//!
+//! A comment in the line before a block says how: `<!-- not run: WHY -->`, or `<!-- each line by itself -->` for lines that do not follow
+//! one upon the other. Images come from a registry on loopback, which stands for those that the commands name.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use tarpon_oci::Digest;
+use tarpon_registry::serve::Contents;
+use tarpon_testkit::kernel::can_mount;
+use tarpon_testkit::layers::{Image, ImageBuilder, Item, Layer, estargz, tar};
+use tarpon_testkit::registry::Auth;
+
+use crate::world::{World, add};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+/// Why a block is not run must be said in more than a word.
+const LEAST_REASON: usize = 15;
+
+/// A private place for everything that the commands write to, and nothing of it left behind.
+const AROUND: &str = r#"
+for folder in /mnt /srv /etc/containers; do mkdir -p "$folder" && mount -t tmpfs none "$folder" || exit 99; done
+trap 'tarpon --quiet umount --all' EXIT
+cd "$HOME" || exit 99
+. ./block
+"#;
+
+#[derive(Debug)]
+struct Block {
+    /// File and line.
+    place: String,
+    /// The comment in the line before it.
+    mark: Option<String>,
+    commands: Vec<String>,
+}
+
+fn pages() -> Vec<PathBuf> {
+    let docs = std::fs::read_dir(format!("{ROOT}/docs")).expect("there");
+    let mut pages: Vec<PathBuf> = docs.map(|entry| entry.expect("readable").path()).collect();
+    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
+    pages.push(format!("{ROOT}/README.md").into());
+    pages.sort();
+    pages
+}
+
+fn blocks() -> Vec<Block> {
+    let mut all = Vec::new();
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).expect("text");
+        let name = page.file_name().expect("a file").display().to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        for (number, _) in lines.iter().enumerate().filter(|(_, line)| **line == "```console") {
+            let mark =
+                number.checked_sub(1).and_then(|before| lines[before].strip_prefix("<!-- ")?.strip_suffix(" -->"));
+            let inside = lines[number + 1..].iter().take_while(|line| **line != "```");
+            let commands = inside.filter(|line| !line.is_empty()).map(|line| command(line, &name, number)).collect();
+            all.push(Block { place: format!("{name}:{}", number + 1), mark: mark.map(str::to_owned), commands });
+        }
+    }
+    all
+}
+
+/// A line as it is typed, without its prompt.
+fn command(line: &str, page: &str, block: usize) -> String {
+    let typed = line.strip_prefix("# ").or_else(|| line.strip_prefix("$ "));
+    typed.unwrap_or_else(|| panic!("{page}:{}: {line:?} has no prompt", block + 1)).to_owned()
+}
+
+/// An image of this name for two architectures, some of its layers lazy.
+fn add_for_two(contents: &mut Contents, name: (&str, &str)) {
+    let items = [
+        Item::directory("etc"),
+        Item::file("etc/os-release", format!("ID={}\n", name.0)),
+        Item::file("etc/motd", "hello\n".repeat(2000)),
+    ];
+    let layers = [
+        estargz(&items, Default::default()),
+        Layer::plain(&tar(&items, tarpon_testkit::layers::Dialect::Pax), tarpon_oci::Compression::Gzip),
+    ];
+    let image = |architecture: &str| {
+        let builder = ImageBuilder::new().layer(layers[0].clone()).layer(layers[1].clone());
+        builder.architecture(architecture).build()
+    };
+    let entry = |architecture: &str, image: &Image| {
+        let (digest, size) = (image.digest(), image.manifest.len());
+        format!(
+            r#"{{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"{digest}","size":{size},"platform":{{"os":"linux","architecture":"{architecture}"}}}}"#
+        )
+    };
+    let (host, other) = match std::env::consts::ARCH {
+        "aarch64" => ("arm64", "amd64"),
+        "x86_64" => ("amd64", "arm64"),
+        other => (other, "arm64"),
+    };
+    let images = [(host, image(host)), (other, image(other))];
+    for (_, image) in &images {
+        add(contents, (name.0, "one"), image, |_| true);
+    }
+    let entries: Vec<String> = images.iter().map(|(architecture, image)| entry(architecture, image)).collect();
+    let index = format!(
+        r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{}]}}"#,
+        entries.join(",")
+    );
+    contents.add_manifest(Some(name), tarpon_oci::media_type::OCI_INDEX, index);
+}
+
+/// Where the commands of a block find what they name.
+struct Place {
+    world: World,
+    index: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        let mut contents = Contents::new();
+        add_for_two(&mut contents, ("library/alpine", "3.20"));
+        add_for_two(&mut contents, ("library/debian", "12"));
+        add_for_two(&mut contents, ("app", "v1"));
+        let world = World::serving(contents, Auth::Anonymous);
+        std::fs::copy(format!("{ROOT}/fixtures/demo/image.tar"), world.path("app.tar")).expect("copied");
+        let (manifest, object) = (Digest::of(b"manifest"), Digest::of(b"object"));
+        let trace = format!(
+            "{{\"tarpon-trace\":1,\"image\":\"debian:12\",\"manifest\":\"{manifest}\",\"profile\":\"default\",\"command\":[\"sh\"]}}\n\
+             {{\"object\":\"{object}\",\"size\":4096,\"start\":0,\"end\":4096,\"micros\":900,\"path\":\"/bin/sh\",\"from\":\"demand\"}}\n"
+        );
+        std::fs::write(world.path("start.trace"), trace).expect("written");
+        let made = world.stdout(&["--store", "TMP/other", "index", "--quiet", "--push", "--json", "HOST/app:v1"]);
+        let made: serde_json::Value = serde_json::from_str(&made).expect("JSON");
+        let index = made["index_digest"].as_str().expect("a digest").to_owned();
+        Self { world, index }
+    }
+
+    /// The command with what is here in place of what only the reader has.
+    fn here(&self, command: &str) -> String {
+        let host = self.world.server().host();
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+        // A name that is part of a longer one is not meant.
+        let words = command.split(' ').map(|word| match word {
+            word if word.starts_with("docker.io/library/alpine") => word.replacen("docker.io", &host, 1),
+            word if word.starts_with("alpine:3.20") || word.starts_with("debian:12") => {
+                format!("{host}/library/{word}")
+            }
+            word => word.replace("registry.example/", &format!("{host}/")),
+        });
+        let words: Vec<String> = words.collect();
+        let store = self.world.path("store").display().to_string();
+        words
+            .join(" ")
+            .replace("sha256:…", &self.index)
+            .replace("9464", &port.to_string())
+            .replace("/var/lib/tarpon", &store)
+    }
+
+    /// Runs the commands one after the other, as root in a mount namespace of their own.
+    fn run(&self, commands: &[String]) -> Result<(), String> {
+        let program = std::path::Path::new(env!("CARGO_BIN_EXE_tarpon"));
+        let path =
+            format!("{}:{}", program.parent().expect("a folder").display(), std::env::var("PATH").unwrap_or_default());
+        let script: Vec<String> = commands.iter().map(|command| self.here(command)).collect();
+        std::fs::write(self.world.path("block"), script.join("\n") + "\n").expect("written");
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-ec", AROUND]).stdin(Stdio::null());
+        let environment = self.world.command(&[]);
+        for (name, value) in environment.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        let output = shell.env("PATH", path).output().map_err(|error| error.to_string())?;
+        match output.status.success() {
+            true => Ok(()),
+            false => {
+                Err(format!("{}\n{}\n{}", script.join("\n"), output.status, String::from_utf8_lossy(&output.stderr)))
+            }
+        }
+    }
+}
+
+#[test]
+fn each_block_of_commands_is_run_or_says_why_it_is_not() {
+    const HOW: [&str; 1] = ["each line by itself"];
+    for Block { place, mark, commands } in blocks() {
+        assert!(!commands.is_empty(), "{place} is empty");
+        match mark.as_deref() {
+            None => {}
+            Some(mark) if HOW.contains(&mark) => {}
+            Some(mark) => {
+                let why = mark.strip_prefix("not run: ").unwrap_or_else(|| panic!("{place}: what does {mark:?} mean?"));
+                assert!(why.len() >= LEAST_REASON, "{place}: {why:?} is no reason");
+                let tests = why.split([' ', ',', ';']).filter(|word| word.starts_with("tests/"));
+                tests.for_each(|test| {
+                    assert!(std::path::Path::new(ROOT).join(test).is_file(), "{place}: there is no {test}")
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn the_blocks_of_commands_work_as_they_stand_there() {
+    if !can_mount() {
+        return;
+    }
+    let mut ran = 0;
+    for Block { place, mark, commands } in blocks() {
+        let runs: Vec<&[String]> = match mark.as_deref() {
+            None => vec![&commands],
+            Some("each line by itself") => commands.chunks(1).collect(),
+            Some(_) => continue,
+        };
+        for run in runs {
+            let done = Place::new().run(run);
+            assert!(done.is_ok(), "{place}: {}", done.unwrap_err());
+            ran += run.len();
+        }
+    }
+    assert!(ran > 20, "only {ran} commands were run");
+}

@@ -1,0 +1,128 @@
+//! Ctrl-C: every command ends with 130 and one line.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tarpon_testkit::kernel::can_mount;
+
+use crate::world::World;
+
+/// A world, and a registry that takes requests and never answers.
+struct Silent {
+    world: World,
+    registry: TcpListener,
+}
+
+impl Silent {
+    fn new() -> Self {
+        Self { world: World::new(), registry: TcpListener::bind("127.0.0.1:0").expect("a port") }
+    }
+
+    /// The command, `HOST` being that registry.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let host = self.registry.local_addr().expect("a port").to_string();
+        let real: Vec<String> = arguments.iter().map(|argument| argument.replace("HOST", &host)).collect();
+        self.world.command(&real.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Starts the command, and returns when it waits for the registry. The connection lasts as long as what is returned.
+    fn waiting(&self, mut command: Command) -> (Child, TcpStream) {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs");
+        let (mut asked, _) = self.registry.accept().expect("it asks");
+        asked.read_exact(&mut [0]).expect("it asks");
+        (child, asked)
+    }
+}
+
+fn interrupt(child: Child) -> Output {
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    child.wait_with_output().expect("it ends")
+}
+
+fn assert_interrupted(what: &[&str], output: &Output) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{what:?}: {} {said}", output.status);
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.starts_with("tarpon: ") && last.contains("interrupted"), "{what:?}: {said}");
+}
+
+#[test]
+fn commands_that_wait_for_a_registry_exit_with_130() {
+    let mut runs: Vec<&[&str]> = vec![
+        &["mount", "HOST/app:v1", "TMP/mnt"],
+        &["mount", "--foreground", "HOST/app:v1", "TMP/mnt"],
+        &["pull", "HOST/app:v1"],
+        &["ls", "HOST/app:v1"],
+        &["inspect", "HOST/app:v1"],
+        &["index", "HOST/app:v1"],
+        &["convert", "--format", "estargz", "HOST/app:v1", "oci:TMP/out"],
+        &["doctor", "--registry", "HOST"],
+    ];
+    if can_mount() {
+        runs.push(&["podman", "add", "HOST/app:v1"]);
+    }
+    for run in runs {
+        // A registry of its own: what another command has asked for may still be in the queue.
+        let silent = Silent::new();
+        silent.world.directory("mnt");
+        let (child, _asked) = silent.waiting(silent.command(run));
+        assert_interrupted(run, &interrupt(child));
+    }
+}
+
+#[test]
+fn a_command_that_was_started_with_sigint_ignored_goes_on_ignoring_it() {
+    let silent = Silent::new();
+    let tarpon = silent.command(&["pull", "HOST/app:v1"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' INT; exec \"$@\"", "sh"]).arg(tarpon.get_program()).args(tarpon.get_args());
+    shell.envs(tarpon.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let (mut child, _asked) = silent.waiting(shell);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a mask").trim();
+    let ignored = u64::from_str_radix(mask, 16).expect("hexadecimal");
+    assert_ne!(ignored & (1 << (Signal::INT.as_raw() - 1)), 0, "{mask}");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+}
+
+/// Starts a server and waits until it answers at the socket; those signals that end it are its own from before that.
+fn serving(world: &World, arguments: &[&str], hello: &[u8]) -> Child {
+    let mut command = world.command(arguments);
+    let mut child =
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).env("RUST_LOG", "off").spawn().expect("it runs");
+    let socket = world.path("s.sock");
+    loop {
+        assert!(child.try_wait().expect("it can be asked").is_none(), "{arguments:?} ended by itself");
+        if let Ok(mut stream) = UnixStream::connect(&socket) {
+            stream.write_all(hello).expect("it takes it");
+            let mut first = [0];
+            if hello.is_empty() || stream.read_exact(&mut first).is_ok() {
+                return child;
+            }
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn servers_end_in_order_and_exit_with_130() {
+    if !can_mount() {
+        return;
+    }
+    let runs: [(&[&str], &[u8]); 2] = [
+        (&["snapshotter", "--address", "TMP/s.sock"], b""),
+        (&["daemon", "--listen", "unix://TMP/s.sock"], b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    ];
+    for (run, hello) in runs {
+        let world = World::new();
+        let child = serving(&world, run, hello);
+        assert_interrupted(run, &interrupt(child));
+        let child = serving(&world, run, hello);
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+        assert_eq!(child.wait_with_output().expect("it ends").status.code(), Some(0), "{run:?}");
+    }
+}
