@@ -62,10 +62,10 @@ fn blocks() -> Vec<Block> {
     all
 }
 
-/// A line as it is typed, without its prompt.
+/// A line as it is typed, without the sign of the shell before it.
 fn command(line: &str, page: &str, block: usize) -> String {
     let typed = line.strip_prefix("# ").or_else(|| line.strip_prefix("$ "));
-    typed.unwrap_or_else(|| panic!("{page}:{}: {line:?} has no prompt", block + 1)).to_owned()
+    typed.unwrap_or_else(|| panic!("{page}:{}: {line:?} begins with neither # nor $", block + 1)).to_owned()
 }
 
 /// An image of this name for two architectures, some of its layers lazy.
