@@ -45,7 +45,7 @@ impl Engine {
     ) -> Result<Prepared> {
         let documents = Documents::of(self.store(), prepared.manifest(), count)?;
         let looked = self.believed(documents.manifest.digest());
-        let known = looked.map_err(|error| Error::new(ErrorKind::Store, "look in the store", error))?;
+        let known = looked.map_err(|error| Error::new(ErrorKind::Store, "look in the store", error))?.sound();
         let record = match known {
             Some(record) if follows(&record, &prepared.record) => record,
             _ => {

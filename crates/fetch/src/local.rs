@@ -1,7 +1,8 @@
 //! Complete objects, held open: what makes a read of a local object one `pread`.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -21,9 +22,23 @@ pub struct LocalObject {
     pub size: u64,
 }
 
-/// A bounded number of open objects.
+/// A bounded number of open objects. One that changed since it was opened was damaged, and the store is asked for it again.
 pub(crate) struct OpenObjects {
-    files: Mutex<Lru<ObjectId, LocalObject>>,
+    files: Mutex<Lru<ObjectId, (LocalObject, Stamp)>>,
+}
+
+/// What changes with every change of a file: the time of that, and the size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    changed: (i64, i64),
+    size: u64,
+}
+
+impl Stamp {
+    fn of(file: &File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self { changed: (metadata.ctime(), metadata.ctime_nsec()), size: metadata.len() })
+    }
 }
 
 impl OpenObjects {
@@ -33,13 +48,19 @@ impl OpenObjects {
 
     /// The complete object, if the store has it.
     pub(crate) fn open(&self, store: &dyn ObjectStore, object: &ObjectId) -> Result<Option<LocalObject>, StoreError> {
-        if let Some(open) = self.files.lock().get(object) {
-            return Ok(Some(open.clone()));
+        let known = self.files.lock().get(object).cloned();
+        if let Some((open, stamp)) = known
+            && Stamp::of(&open.file).is_ok_and(|now| now == stamp)
+        {
+            return Ok(Some(open));
         }
-        let Some(file) = store.open(object)? else { return Ok(None) };
-        let size = file.metadata().map_err(|error| StoreError::Io { doing: format!("opening {object}"), error })?.len();
-        let open = LocalObject { file: Arc::new(file), size };
-        self.files.lock().insert(*object, open.clone(), 1);
+        let Some(file) = store.open(object)? else {
+            self.forget(object);
+            return Ok(None);
+        };
+        let stamp = Stamp::of(&file).map_err(|error| StoreError::Io { doing: format!("opening {object}"), error })?;
+        let open = LocalObject { file: Arc::new(file), size: stamp.size };
+        self.files.lock().insert(*object, (open.clone(), stamp), 1);
         Ok(Some(open))
     }
 

@@ -157,6 +157,8 @@ fn metadata(from: &fs::Metadata) -> Metadata {
         size: from.len(),
         allocated: from.blocks().saturating_mul(512),
         modified: from.modified().unwrap_or(UNIX_EPOCH),
+        changed: (from.ctime(), from.ctime_nsec()),
+        inode: from.ino(),
         links: from.nlink(),
     }
 }

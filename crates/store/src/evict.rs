@@ -20,6 +20,7 @@ use crate::budget::{on_disk, signed};
 use crate::files::{self, io_error};
 use crate::health::PROBE_INTERVAL;
 use crate::images::last_used;
+use crate::layout::CORRUPT;
 use crate::record::Part;
 use crate::storage::Access;
 use crate::store::{Shared, Store};
@@ -197,7 +198,7 @@ impl Store {
 
     /// What is of no use to anybody: stores of other versions, objects that were found corrupt; and of little: beginnings of layers.
     fn remove_leftovers(&self, evicted: &mut Evicted) -> Result<(), StoreError> {
-        for name in ["set-aside", "corrupt"] {
+        for name in ["set-aside", CORRUPT] {
             let path = self.shared.layout.name(name);
             let bytes = self.shared.tree_size(&path)?;
             files::remove_all(self.shared.storage(), &path)?;

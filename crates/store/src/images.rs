@@ -80,8 +80,8 @@ impl Store {
         }
     }
 
-    /// The image with all its files, hashed now; `None` if it is not here or is damaged. After an unclean stop of the
-    /// machine its objects are checked too, so that the kernel may read them by itself.
+    /// The image with all its files, hashed now; `None` if it is not here or is damaged. Its objects are not looked at: see
+    /// [`Store::check_image`].
     pub fn load_image(&self, manifest: &Digest) -> Result<Option<LoadedImage>, StoreError> {
         let Some(record) = self.image(manifest)? else { return Ok(None) };
         self.load_record(record)
@@ -95,9 +95,8 @@ impl Store {
             tracing::warn!(image = %manifest, %error, "image record cannot be read");
             None
         });
-        match &loaded {
-            Some(image) => self.settle_image(&image.record)?,
-            None => tracing::warn!(image = %manifest, "a file of the image record is missing or damaged"),
+        if loaded.is_none() {
+            tracing::warn!(image = %manifest, "a file of the image record is missing or damaged");
         }
         Ok(loaded)
     }
@@ -315,6 +314,7 @@ impl ImageStaging {
         let installed = shared.storage.rename(&self.folder, &target);
         installed.map_err(|error| shared.refuse(io_error("installing", &target)(error)))?;
         shared.budget.add(signed(bytes));
+        shared.hashed.flush();
         Ok(self.record.clone())
     }
 
@@ -334,12 +334,17 @@ impl ImageStaging {
         }
         // Nobody else changes the record meanwhile.
         let _lock = files::lock(store.shared.storage(), &store.shared.eviction_lock())?;
-        let record = store.record(&self.record.manifest)?.filter(|record| !record.has_old_tree());
-        let Some(existing) = record.map(|record| store.load_record(record)).transpose()?.flatten() else {
+        let existing = store.record(&self.record.manifest)?.filter(|record| !record.has_old_tree());
+        let loaded = existing.map(|record| store.load_record(record)).transpose()?.flatten();
+        let is_listed = |record: &ImageRecord| -> Result<bool, StoreError> {
+            let Some(list) = record.part(Part::Objects) else { return Ok(false) };
+            Ok(store.shared.open_part(target, list)?.is_some())
+        };
+        let Some(mut record) = loaded.map(|image| image.record).filter(|record| is_listed(record).unwrap_or(false))
+        else {
             store.shared.retire(target)?;
             return Ok(false);
         };
-        let mut record = existing.record;
         let new: Vec<_> = self.record.references.drain(..).filter(|name| !record.references.contains(name)).collect();
         record.references.extend(new);
         let surplus = record.references.len().saturating_sub(REFERENCES);

@@ -27,6 +27,9 @@ pub(crate) const FILE_MODE: u32 = 0o600;
 /// Permissions of an object: never written again.
 pub(crate) const OBJECT_MODE: u32 = 0o444;
 
+/// Where objects go that were found damaged, each as `HEX-…`.
+pub(crate) const CORRUPT: &str = "corrupt";
+
 /// Where Podman's view of the store is mounted.
 const PODMAN: &str = "podman";
 /// Where Podman looks for single layers.
@@ -41,7 +44,7 @@ const OTHER_NAMES: [&str; 14] = [
     "lock",
     "publishing",
     "set-aside",
-    "corrupt",
+    CORRUPT,
     "lost+found",
     CONTAINERS,
     COMMITS,
@@ -120,7 +123,7 @@ impl Layout {
         files::create_dir(storage, &self.name("set-aside"), DIR_MODE)?;
         files::create_dir(storage, &target, DIR_MODE)?;
         // The version file goes last: until then the next process finds the old version and goes on from here.
-        for name in FOLDERS.iter().chain(["state", "clean", "usage", "publishing", "corrupt", "version"].iter()) {
+        for name in FOLDERS.iter().chain(["state", "clean", "usage", "publishing", CORRUPT, "version"].iter()) {
             match storage.rename(&self.name(name), &target.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(io_error("setting aside", &self.name(name))(error).into());

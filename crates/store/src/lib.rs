@@ -22,6 +22,7 @@
 //! further than a digest says.
 
 mod budget;
+mod check;
 mod clock;
 mod discard;
 mod disk;
@@ -30,6 +31,7 @@ mod error;
 mod evict;
 mod file_lock;
 mod files;
+mod hashed;
 mod health;
 mod images;
 mod intervals;
@@ -56,6 +58,7 @@ mod verify;
 mod walk;
 mod writer;
 
+pub use check::ImageState;
 pub use clock::{Clock, SystemClock};
 pub use disk::Disk;
 pub use error::OpenError;

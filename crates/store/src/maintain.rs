@@ -43,6 +43,7 @@ impl Store {
         self.shared.oldest_pin()?;
         self.sweep_layer_parts()?;
         self.sweep_damaged_mounts()?;
+        self.shared.hashed.sweep()?;
         swept.left_mounts = self.mounts()?;
         Ok(swept)
     }
@@ -84,6 +85,7 @@ impl Store {
         {
             tracing::debug!(%error, "no room could be made");
         }
+        self.shared.hashed.flush();
         self.settle(|_| {})?;
         self.shared.durability.sync()
     }

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use tarpon_fetch::{ObjectStore, ObjectWriter, PartialObject};
 use tarpon_oci::{Digest, Hasher, Verified};
 
+use crate::budget::{on_disk, signed};
 use crate::files::{self, io_error};
-use crate::layout::{DIR_MODE, open_existing};
+use crate::layout::{CORRUPT, DIR_MODE, open_existing, unique_name};
 use crate::store::{Shared, Store};
 use crate::writer::Writer;
 use crate::{StoreError, partial};
@@ -27,12 +27,7 @@ impl ObjectStore for Store {
         let shared = &*self.shared;
         let path = shared.layout.object(object);
         let Some(file) = open_existing(shared.storage(), &path)? else { return Ok(None) };
-        if let Some(since) = shared.durability.suspect_since()
-            && !shared.is_sound(object, &path, &file, since)?
-        {
-            return Ok(None);
-        }
-        Ok(Some(file))
+        Ok(if shared.is_sound(object, &path, &file)? { Some(file) } else { None })
     }
 
     fn contains(&self, object: &Digest) -> bool {
@@ -113,44 +108,71 @@ impl Shared {
     /// eviction spares whatever is newer than a running import.
     pub(crate) fn claim_existing(&self, object: &Digest) -> Result<bool, StoreError> {
         let path = self.layout.object(object);
-        if let Some(since) = self.durability.suspect_since() {
-            let Some(file) = open_existing(self.storage(), &path)? else { return Ok(false) };
-            if !self.is_sound(object, &path, &file, since)? {
-                return Ok(false);
-            }
+        let Some(file) = open_existing(self.storage(), &path)? else { return Ok(false) };
+        if !self.is_sound(object, &path, &file)? {
+            return Ok(false);
         }
         match self.storage.set_modified(&path, None) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                // That changed the file's metadata, and nothing else.
+                self.note_hashed(object, &file);
+                Ok(true)
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(self.bypass("touching", &path)(error)),
         }
     }
 
-    /// Checks an object that a power cut may have damaged; what is damaged is removed.
-    pub(crate) fn is_sound(
-        &self,
-        object: &Digest,
-        path: &Path,
-        file: &File,
-        since: SystemTime,
-    ) -> Result<bool, StoreError> {
+    /// Whether the object is what its name says. Hashed once per boot, and again after any change of the file; what is damaged is
+    /// moved out.
+    pub(crate) fn is_sound(&self, object: &Digest, path: &Path, file: &File) -> Result<bool, StoreError> {
         let metadata = self.storage.file_metadata(file).map_err(io_error("examining", path))?;
-        if metadata.modified < since {
+        if self.hashed.has(object, &metadata) {
             return Ok(true);
         }
+        let is_sound = self.hash_object(object, file)?;
+        if !is_sound {
+            self.move_out(object, path, metadata.size)?;
+        }
+        Ok(is_sound)
+    }
+
+    /// Hashes the object, and notes it if it is what its name says. One that cannot be read is as bad as a wrong one.
+    pub(crate) fn hash_object(&self, object: &Digest, file: &File) -> Result<bool, StoreError> {
+        let before = self.storage.file_metadata(file).map_err(io_error("examining", self.layout.root()))?;
         let mut hasher = Hasher::new();
-        files::hash_file(self.storage(), file, &mut hasher).map_err(io_error("reading", path))?;
-        if Verified::check_stream(object, hasher).is_err() {
-            tracing::warn!(%object, "object was damaged by an unclean stop and is dropped");
-            files::unlink(self.storage(), path)?;
-            self.budget.add(-crate::budget::signed(crate::budget::on_disk(metadata.size)));
+        if let Err(error) = files::hash_file(self.storage(), file, &mut hasher) {
+            tracing::warn!(%object, %error, "object cannot be read");
             return Ok(false);
         }
-        // Once is enough: from here on it looks like one that was synced. If that fails it is hashed again.
-        let before = since.checked_sub(std::time::Duration::from_secs(1)).unwrap_or(std::time::UNIX_EPOCH);
-        if let Err(error) = self.storage.set_modified(path, Some(before)) {
-            tracing::debug!(%error, "cannot note that {object} was checked");
+        let is_sound = Verified::check_stream(object, hasher).is_ok();
+        if is_sound {
+            // As it was before: what changes meanwhile must be hashed again.
+            self.hashed.add(object, &before);
         }
-        Ok(true)
+        Ok(is_sound)
+    }
+
+    /// The file was just written with the object's bytes, which were hashed, or only its metadata was changed since it was hashed.
+    pub(crate) fn note_hashed(&self, object: &Digest, file: &File) {
+        if let Ok(metadata) = self.storage.file_metadata(file) {
+            self.hashed.add(object, &metadata);
+        }
+    }
+
+    /// Moves a damaged object to `corrupt/`, where whoever looks after the mounts finds it. It may be gone already.
+    pub(crate) fn move_out(&self, object: &Digest, path: &Path, size: u64) -> Result<(), StoreError> {
+        let folder = self.layout.name(CORRUPT);
+        files::create_dir(self.storage(), &folder, DIR_MODE)?;
+        let target = folder.join(format!("{}-{}", object.hex(), unique_name()));
+        match self.storage.rename(path, &target) {
+            Ok(()) => {
+                tracing::warn!(%object, to = %target.display(), "damaged object moved out of the store");
+                self.budget.add(-signed(on_disk(size)));
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(io_error("moving out", path)(error)),
+        }
     }
 }

@@ -208,6 +208,7 @@ impl Partial {
         file.write_at(bytes, 0)?;
         if self.shared.link_in(&self.object, |path| file.link(path))? == Linked::New {
             self.shared.budget.add(signed(on_disk(self.size)));
+            file.became_object(&self.object);
         }
         Ok(())
     }
@@ -230,6 +231,9 @@ impl Partial {
         *charge = Charge::new(&self.shared.budget);
         // It is an object now whatever happens to its old name, which `sweep` would remove.
         remove_quietly(&self.shared, &from);
+        if linked == Linked::New {
+            self.shared.note_hashed(&self.object, file);
+        }
         Ok(())
     }
 }

@@ -42,7 +42,7 @@ impl Part {
         [Self::Manifest, Self::Config, Self::Tree, Self::Chunks, Self::Objects, Self::Boot, Self::Forms];
 
     /// Whether a record cannot be without it.
-    fn is_required(self) -> bool {
+    pub(crate) fn is_required(self) -> bool {
         !matches!(self, Self::Boot | Self::Forms)
     }
 

@@ -35,6 +35,10 @@ pub struct Metadata {
     pub allocated: u64,
     /// Last change of the content, or what [`Storage::set_modified`] made of it.
     pub modified: SystemTime,
+    /// Last change of the content or of the metadata, in seconds and nanoseconds. No call sets it to a chosen time.
+    pub changed: (i64, i64),
+    /// Number of the inode.
+    pub inode: u64,
     /// Number of names; 0 for a file that was unlinked.
     pub links: u64,
 }

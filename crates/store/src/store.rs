@@ -10,6 +10,7 @@ use crate::budget::Budget;
 use crate::clock::{Clock, SystemClock};
 use crate::disk::Disk;
 use crate::durability::Durability;
+use crate::hashed::HashedFiles;
 use crate::health::{Health, HealthCheck, is_full};
 use crate::layout::{COMMITS, CONTAINERS, Layout};
 use crate::partial::{self, Partial};
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) layout: Layout,
     pub(crate) durability: Durability,
+    pub(crate) hashed: HashedFiles,
     pub(crate) budget: Arc<Budget>,
     pub(crate) health: HealthCheck,
     /// All users of one partial object and chunk list share it.
@@ -73,11 +75,13 @@ impl Store {
         let durability = Durability::open(Arc::clone(&storage), Arc::clone(&clock), &layout)?;
         let budget = Arc::new(Budget::new(Arc::clone(&storage), &layout, budget, free_floor));
         let health = HealthCheck::new(Arc::clone(&clock));
+        let hashed = HashedFiles::new(Arc::clone(&storage), &layout, durability.boot());
         let shared = Shared {
             storage,
             clock,
             layout,
             durability,
+            hashed,
             budget,
             health,
             partials: Mutex::default(),

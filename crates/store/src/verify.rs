@@ -1,17 +1,15 @@
 //! Hashing what the store holds: everything on demand, or what an unclean stop may have damaged.
 
+use std::path::Path;
 use std::time::SystemTime;
 
-use tarpon_fetch::ObjectStore;
-use tarpon_oci::{Digest, Hasher, Verified};
+use tarpon_oci::Digest;
 
 use crate::StoreError;
-use crate::budget::{on_disk, signed};
-use crate::evict::ObjectList;
-use crate::files::{self, io_error};
-use crate::layout::{DIR_MODE, open_existing, unique_name};
-use crate::record::{ImageRecord, Part};
-use crate::store::Store;
+use crate::files;
+use crate::layout::open_existing;
+use crate::record::Part;
+use crate::store::{Shared, Store};
 use crate::walk::{Found, fan_out};
 
 /// How far a check has come.
@@ -48,8 +46,8 @@ impl Store {
     }
 
     /// Whether no unclean stop of the machine left objects that were not checked since. Nobody has to ask:
-    /// [`ObjectStore::open`] checks what it opens, [`Store::load_image`] the objects of the image, and
-    /// [`Store::maintain`] the rest.
+    /// [`ObjectStore::open`](tarpon_fetch::ObjectStore::open) checks what it opens, [`Store::check_image`] the objects of the image,
+    /// and [`Store::maintain`] the rest.
     pub fn is_settled(&self) -> bool {
         self.shared.durability.suspect_since().is_none()
     }
@@ -64,21 +62,6 @@ impl Store {
         Ok(checked)
     }
 
-    /// As [`Store::settle`], for the objects of one image.
-    pub(crate) fn settle_image(&self, image: &ImageRecord) -> Result<(), StoreError> {
-        if self.is_settled() {
-            return Ok(());
-        }
-        let mut list = ObjectList::new(self.shared.layout.image(&image.manifest).join(Part::Objects.file_name()));
-        let mut outcome = Ok(());
-        list.take(&self.shared, u8::MAX, |object| {
-            if outcome.is_ok() {
-                outcome = self.open(&object).map(drop);
-            }
-        })?;
-        outcome
-    }
-
     fn check_objects(
         &self,
         since: Option<SystemTime>,
@@ -87,11 +70,11 @@ impl Store {
         let mut checked = Checked::default();
         for (_, folder) in fan_out() {
             for found in self.shared.objects_in("objects", &folder)? {
-                if since.is_some_and(|since| found.metadata.modified < since) {
+                let is_known = |since| found.metadata.modified < since || self.shared.is_hashed(&found);
+                if since.is_some_and(is_known) {
                     continue;
                 }
-                if !self.is_what_it_says(&found)? {
-                    self.move_out(&found)?;
+                if !self.shared.check(&found.object, &found.path, found.metadata.size)? {
                     checked.corrupt.push(found.object);
                 }
                 checked.hashed.objects += 1;
@@ -99,31 +82,8 @@ impl Store {
                 progress(checked.hashed);
             }
         }
+        self.shared.hashed.flush();
         Ok(checked)
-    }
-
-    /// An object that is gone meanwhile is none of our business; one that cannot be read is as bad as a wrong one.
-    fn is_what_it_says(&self, found: &Found) -> Result<bool, StoreError> {
-        let Some(file) = open_existing(self.shared.storage(), &found.path)? else { return Ok(true) };
-        let mut hasher = Hasher::new();
-        match files::hash_file(self.shared.storage(), &file, &mut hasher) {
-            Ok(_) => Ok(Verified::check_stream(&found.object, hasher).is_ok()),
-            Err(error) => {
-                tracing::warn!(object = %found.object, %error, "object cannot be read");
-                Ok(false)
-            }
-        }
-    }
-
-    fn move_out(&self, found: &Found) -> Result<(), StoreError> {
-        let storage = self.shared.storage();
-        let folder = self.shared.layout.name("corrupt");
-        files::create_dir(storage, &folder, DIR_MODE)?;
-        let target = folder.join(format!("{}-{}", found.object.hex(), unique_name()));
-        tracing::warn!(object = %found.object, to = %target.display(), "corrupt object moved out of the store");
-        storage.rename(&found.path, &target).map_err(io_error("moving out", &found.path))?;
-        self.shared.budget.add(-signed(on_disk(found.metadata.size)));
-        Ok(())
     }
 
     fn check_images(&self, checked: &mut Checked) -> Result<(), StoreError> {
@@ -143,5 +103,21 @@ impl Store {
             }
         }
         Ok(())
+    }
+}
+
+impl Shared {
+    fn is_hashed(&self, found: &Found) -> bool {
+        self.hashed.has(&found.object, &found.metadata)
+    }
+
+    /// Hashes the object, whatever is known of it, and moves it out if it is damaged. One that is gone meanwhile is none of our business.
+    pub(crate) fn check(&self, object: &Digest, path: &Path, size: u64) -> Result<bool, StoreError> {
+        let Some(file) = open_existing(self.storage(), path)? else { return Ok(true) };
+        let is_sound = self.hash_object(object, &file)?;
+        if !is_sound {
+            self.move_out(object, path, size)?;
+        }
+        Ok(is_sound)
     }
 }

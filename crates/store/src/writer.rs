@@ -70,9 +70,10 @@ impl Writer {
         if self.file.is_none() || !self.buffer.is_empty() {
             self.spill(&[])?;
         }
-        let file = self.file.as_mut().expect("spill leaves a file behind");
+        let file = self.file.take().expect("spill leaves a file behind");
         if self.shared.link_in(object, |path| file.link(path))? == Linked::New {
             self.charge.keep();
+            file.became_object(object);
         }
         Ok(())
     }
@@ -141,12 +142,22 @@ impl NewFile {
             Some((path, _)) => self.shared.storage.link(path, to),
         }
     }
+
+    /// It was linked in under the digest of its bytes. Removing another name changes its metadata, so that comes first.
+    pub(crate) fn became_object(mut self, object: &Digest) {
+        self.remove_name();
+        self.shared.note_hashed(object, &self.file);
+    }
+
+    fn remove_name(&mut self) {
+        if let Some((path, _name)) = self.name.take() {
+            let _ = self.shared.storage.unlink(&path);
+        }
+    }
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        if let Some((path, _)) = &self.name {
-            let _ = self.shared.storage.unlink(path);
-        }
+        self.remove_name();
     }
 }

@@ -13,6 +13,7 @@ mod early;
 mod kept;
 mod known;
 mod layers;
+mod local;
 mod once;
 mod pace;
 pub(crate) mod pipe;
@@ -33,10 +34,10 @@ pub(crate) use once::Preparations;
 pub(crate) use pace::{Pace, STREAMS};
 use tarpon_oci::{Digest, Source};
 use tarpon_registry::{Repository, ResolvedImage};
-use tarpon_store::{ImageRecord, StoreError};
+use tarpon_store::{ImageRecord, ImageState};
 
 use crate::image::{ImageRequest, Prepared, Pull};
-use crate::index::{PackWanted, is_by_index, is_refuted};
+use crate::index::{PackWanted, is_by_index};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access, commit};
 
@@ -73,6 +74,7 @@ impl Engine {
         progress: &dyn Progress,
     ) -> Result<Prepared> {
         let mut prepared = self.find(request, server, progress).await?;
+        self.check_objects(&prepared.record, progress).await?;
         if let Some(warning) = platform::check_record(self.store(), request, &prepared.record)? {
             progress.note(&warning);
             prepared.fallbacks.push(warning);
@@ -90,21 +92,21 @@ impl Engine {
         match request.pull {
             Pull::Missing if is_there(&request.source) => self.prepare_remote(request, server, progress).await,
             Pull::Missing => match self.local(request)? {
-                Some(record) => Ok(prepared(request, record, Vec::new())),
-                None => self.flights().join(request, self.prepare_missing(request, server, progress)).await,
+                ImageState::Sound(record) => Ok(prepared(request, record, Vec::new())),
+                state => {
+                    let made = self.flights().join(request, self.prepare_missing(request, server, progress)).await;
+                    local::with_damage(made, state, request, progress)
+                }
             },
-            Pull::Never => match self.local(request)? {
-                Some(record) => Ok(prepared(request, record, Vec::new())),
-                None => Err(not_here()),
-            },
+            Pull::Never => local::without_asking(self.local(request)?, request, progress),
             Pull::Always => self.prepare_remote(request, server, progress).await,
             Pull::Newer => match (self.prepare_remote(request, server, progress).await, self.local(request)?) {
-                (Err(error), Some(record)) if error.kind == ErrorKind::Unavailable => {
+                (Err(error), ImageState::Sound(record)) if error.kind == ErrorKind::Unavailable => {
                     let line = format!("not refreshed: {error}");
                     progress.note(&line);
                     Ok(prepared(request, record, vec![line]))
                 }
-                (result, _) => result,
+                (made, state) => local::with_damage(made, state, request, progress),
             },
         }
     }
@@ -118,41 +120,22 @@ impl Engine {
     ) -> Result<Prepared> {
         let _alone = self.alone(&once::key_of_name(request), progress).await?;
         match self.local(request)? {
-            Some(record) => Ok(prepared(request, record, Vec::new())),
-            None => self.prepare_remote(request, server, progress).await,
+            ImageState::Sound(record) => Ok(prepared(request, record, Vec::new())),
+            _ => self.prepare_remote(request, server, progress).await,
         }
     }
 
     /// The record that [`Engine::prepare`] would take without asking the image's source.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the source must not be asked, and there is none.
+    /// [`ErrorKind::NotFound`] if the source must not be asked, and there is none; [`ErrorKind::Store`] if it is damaged then.
     pub(crate) fn without_source(&self, request: &ImageRequest) -> Result<Option<ImageRecord>> {
         match request.pull {
             Pull::Missing if is_there(&request.source) => Ok(None),
-            Pull::Missing => self.local(request),
-            Pull::Never => self.local(request)?.ok_or_else(not_here).map(Some),
+            Pull::Missing => Ok(self.local(request)?.sound()),
+            Pull::Never => local::only_here(self.local(request)?).map(|(record, _)| Some(record)),
             Pull::Always | Pull::Newer => Ok(None),
         }
-    }
-
-    /// The record that this name led to last time.
-    fn local(&self, request: &ImageRequest) -> Result<Option<ImageRecord>> {
-        let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
-        let (name, platform) = (request.source.to_string(), request.platform.to_string());
-        let Some(reference) = self.store().reference(&name, &platform).map_err(failed)? else { return Ok(None) };
-        self.believed(&reference.manifest).map_err(failed)
-    }
-
-    /// The image's record. One that came of an index that lied goes, unless the image is mounted: then what was found out is
-    /// part of it.
-    pub(crate) fn believed(&self, manifest: &Digest) -> std::result::Result<Option<ImageRecord>, StoreError> {
-        let record = self.store().image(manifest)?;
-        let is_removed = |record: &ImageRecord| {
-            record.layers.iter().any(|layer| is_refuted(&layer.verification))
-                && self.store().remove_image(&record.manifest).is_ok()
-        };
-        Ok(record.filter(|record| !is_removed(record)))
     }
 
     /// Brings the whole image into the store and its record with it, whatever was there before. Everything is verified then,
@@ -183,13 +166,14 @@ impl Engine {
             let resolved = access::resolve(&repository, &request.platform).await?;
             let manifest = *resolved.manifest.digest();
             let (record, fallbacks) = match self.already_here(request, &manifest)? {
-                Some(record) => (record, Vec::new()),
-                None => {
+                ImageState::Sound(record) => (record, Vec::new()),
+                _ => {
                     // Under another name, or asked for anew, it may be on its way to the store.
                     let _alone = self.alone(&manifest, progress).await?;
                     match self.already_here(request, &manifest)? {
-                        Some(record) => (record, Vec::new()),
-                        None => {
+                        ImageState::Sound(record) => (record, Vec::new()),
+                        state => {
+                            local::note_damage(&state, progress);
                             let pack = request.profile.as_deref().map(|profile| PackWanted { profile, server });
                             let extent = Extent::Index(&request.index, pack);
                             self.index(request, &repository, resolved, extent, progress).await?
@@ -203,11 +187,11 @@ impl Engine {
         .boxed()
     }
 
-    /// The record of an image that the registry names, if it is here already and for the platform that was asked for.
-    fn already_here(&self, request: &ImageRequest, manifest: &Digest) -> Result<Option<ImageRecord>> {
+    /// What is here of an image that the registry names; an error if it is not for the platform that was asked for.
+    fn already_here(&self, request: &ImageRequest, manifest: &Digest) -> Result<ImageState> {
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
         let known = self.believed(manifest).map_err(failed)?;
-        if let Some(record) = &known {
+        if let ImageState::Sound(record) = &known {
             platform::check_record(self.store(), request, record)?;
         }
         Ok(known)

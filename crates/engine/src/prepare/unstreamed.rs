@@ -21,7 +21,7 @@ impl Engine {
         let repository = access::open(&request.text, &request.access).await?;
         let resolved = access::resolve(&repository, &request.platform).await?;
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
-        let known = self.believed(resolved.manifest.digest()).map_err(failed)?;
+        let known = self.believed(resolved.manifest.digest()).map_err(failed)?.sound();
         let (record, fallbacks) = match known {
             Some(record) => (record, Vec::new()),
             None => {

@@ -1,8 +1,11 @@
 //! The images whose objects this server can fetch.
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -12,7 +15,7 @@ use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::{Blob, Digest};
 use tarpon_registry::Repository;
-use tarpon_store::{ImageRecord, LayerRecord, Part, PartRecord, Store};
+use tarpon_store::{ImageRecord, ImageState, LayerRecord, Part, PartRecord, Store};
 
 use super::early::EarlyPack;
 use super::hints;
@@ -29,9 +32,44 @@ pub(super) struct Image {
     handle: ImageHandle,
     has_pack: bool,
     was_mounted: AtomicBool,
+    /// Where its tree is, and the inode that was loaded.
+    tree_place: (PathBuf, Option<u64>),
+    /// When its local objects were last found to be sound.
+    checked: Mutex<Option<Instant>>,
+    checking: Mutex<()>,
 }
 
+/// Local objects of a mounted image are not looked at again for a mount that is made so soon after another one: of many containers
+/// that start at once, one looks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
 impl Image {
+    /// Makes sure that the local objects are what their names say, before the kernel reads them by itself. What is damaged is moved
+    /// out and fetched again when it is read. Takes about a microsecond per object, but the first time after the machine was started, and for
+    /// objects that changed since: these are hashed.
+    pub(super) fn check_objects(&self) -> Result<()> {
+        // Of those who come while it takes long, one hashes.
+        let _checking = self.checking.lock();
+        if self.checked.lock().is_some_and(|at| at.elapsed() < CHECK_INTERVAL) {
+            return Ok(());
+        }
+        let failed = |cause: String| Error::new(ErrorKind::Store, "check the image's objects", cause);
+        let found = self.store.check_image(&self.record.manifest, &|_| {});
+        let found = found.map_err(|error| failed(error.to_string()))?;
+        if !found.damaged_images.is_empty() {
+            return Err(failed("the list of its objects is damaged".to_owned()).hint(PREPARE_AGAIN));
+        }
+        if !found.corrupt.is_empty() {
+            tracing::warn!(
+                image = self.handle.name(),
+                objects = found.corrupt.len(),
+                "damaged objects were removed, and are fetched again when they are read"
+            );
+        }
+        *self.checked.lock() = Some(Instant::now());
+        Ok(())
+    }
+
     /// Whether it is mounted for the first time: then all that crossed the wire for it counts for this mount.
     pub(super) fn is_first_mount(&self) -> bool {
         !self.was_mounted.swap(true, Ordering::Relaxed)
@@ -82,6 +120,9 @@ impl Image {
         self.repository.stats()
     }
 }
+
+/// What mends an image whose record is damaged.
+const PREPARE_AGAIN: &str = "mount it again with `tarpon mount`: its record is made again then, from the registry";
 
 /// Boot packs that are brought early at the same time.
 const EARLY_PACKS: usize = 4;
@@ -162,10 +203,18 @@ impl Images {
         Ok(())
     }
 
-    /// Whether the image is what its record says. After an index turned out to lie, the record is made anew.
+    /// Whether the image is what its record says, and the files that were loaded are those of the record: after an index turned out to
+    /// lie, or a file to be damaged, the record is made anew.
     fn is_current(&self, image: &Image) -> bool {
-        let now = self.store.image(&image.record.manifest).ok().flatten();
-        now.is_none_or(|now| mounted_parts(&now).eq(mounted_parts(&image.record)))
+        let (path, inode) = &image.tree_place;
+        match self.store.image_state(&image.record.manifest) {
+            Ok(ImageState::Sound(now) | ImageState::Damaged { usable: Some(now), .. }) => {
+                mounted_parts(&now).eq(mounted_parts(&image.record)) && inode_at(path) == *inode
+            }
+            // It was removed while somebody uses it, or cannot be looked at: what was loaded was sound.
+            Ok(ImageState::Absent) | Err(_) => true,
+            Ok(ImageState::Damaged { usable: None, .. }) => false,
+        }
     }
 
     /// Takes nothing more out of the layer for this image, whatever source it has.
@@ -176,6 +225,13 @@ impl Images {
         let replaced = self.replaced.lock();
         let used = replaced.iter().filter_map(Weak::upgrade);
         used.filter(|image| image.record.manifest == *manifest).for_each(|image| image.handle.distrust(layer, reason));
+    }
+
+    /// The next mount looks at the image's objects again: it is not mounted any more, and what happens to them is not seen.
+    pub(super) fn forget_check(&self, manifest: &Digest) {
+        for image in self.all().iter().filter(|image| image.record.manifest == *manifest) {
+            *image.checked.lock() = None;
+        }
     }
 
     /// Brings nothing more of what hints lead to, whatever source the image has.
@@ -239,7 +295,7 @@ impl Images {
     fn load_new(&self, request: &MountRequest) -> Result<Image> {
         let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
         let found = self.store.load_image(&request.manifest).map_err(|error| failed(error.to_string()))?;
-        let found = found.ok_or_else(|| failed("it is not in the store, or damaged".into()))?;
+        let found = found.ok_or_else(|| failed(self.what_is_wrong_with(&request.manifest)).hint(PREPARE_AGAIN))?;
         let table = ChunkTable::open(Bytes::from_owner(found.chunks)).map_err(|error| failed(error.to_string()))?;
         let (repository, source) = self.open(request)?;
         let handle = self.fetcher.add_image(table, source, request.image.as_str());
@@ -248,6 +304,7 @@ impl Images {
         }
         let has_pack = found.boot.is_some_and(|boot| replay(&handle, &boot));
         let file = found.tree.file().try_clone().map_err(|error| failed(error.to_string()))?;
+        let inode = file.metadata().ok().map(|metadata| metadata.ino());
         let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
         Ok(Image {
             store: self.store.clone(),
@@ -257,8 +314,31 @@ impl Images {
             handle,
             has_pack,
             was_mounted: AtomicBool::new(false),
+            tree_place: (found.tree_path, inode),
+            checked: Mutex::default(),
+            checking: Mutex::default(),
         })
     }
+
+    /// Why an image cannot be loaded.
+    fn what_is_wrong_with(&self, manifest: &Digest) -> String {
+        match self.store.image_state(manifest) {
+            Ok(ImageState::Damaged { files, .. }) => format!("damaged in the store: {}", files.join(", ")),
+            Ok(ImageState::Sound(_)) => {
+                // The disk gives other bytes than it gave when they were hashed. Nobody is to rely on that any more.
+                if let Err(error) = self.store.remove_record(manifest) {
+                    tracing::warn!(%error, "a damaged record stays");
+                }
+                "it was damaged in the store since it was checked".to_owned()
+            }
+            Ok(ImageState::Absent) => "it is not in the store".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+fn inode_at(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).ok().map(|metadata| metadata.ino())
 }
 
 /// What of an image's record is mounted.

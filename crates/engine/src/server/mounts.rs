@@ -119,6 +119,9 @@ impl Mounts {
         let trace = request.trace.take();
         let recording = request.record.then(|| Recording::new(self.images.fetcher().clone()));
         let own_inodes = super::sharing::own_inodes(request.mode, image.contested_inode())?;
+        if request.mode != ModeChoice::Only(Mode::Fuse) {
+            image.check_objects()?;
+        }
         let place = self.reserve(&request.mountpoint)?;
         let mut memo = Memo::new(&request);
         memo.write(&self.store).map_err(|error| Error::new(ErrorKind::Store, "record the mount", error))?;
@@ -380,6 +383,7 @@ impl Mounts {
     fn no_longer_used(&self, manifest: &Digest) {
         if !self.is_used(manifest) {
             self.images.stop_following(manifest);
+            self.images.forget_check(manifest);
         }
         self.backfills.end(manifest, || self.is_used(manifest));
     }

@@ -1,0 +1,227 @@
+//! An image of many files, a registry that has it, a store, and hands that damage the store.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tarpon_engine::oci::{Digest, media_type};
+use tarpon_engine::{
+    Access, Engine, EngineOptions, ImageRequest, IndexChoice, Mode, ModeChoice, MountRequest, MountStatus, Prepared,
+    Progress, Pull, Server,
+};
+use tarpon_registry::serve::Contents;
+use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
+use tarpon_testkit::registry::{Auth, FakeRegistry};
+use tarpon_testkit::server::TestServer;
+use tempfile::TempDir;
+
+/// Files of the image, each an object of its own.
+pub(crate) const FILES: usize = 60;
+
+/// What happens to the files of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Damage {
+    Flip,
+    Cut,
+    Extend,
+    Zero,
+    Swap,
+    Remove,
+}
+
+pub(crate) const DAMAGES: [Damage; 6] =
+    [Damage::Flip, Damage::Cut, Damage::Extend, Damage::Zero, Damage::Swap, Damage::Remove];
+
+/// Takes down the lines that a user would see.
+#[derive(Default)]
+pub(crate) struct Lines(Mutex<Vec<String>>);
+
+impl Lines {
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
+impl Progress for Lines {
+    fn note(&self, line: &str) {
+        self.0.lock().push(line.to_owned());
+    }
+}
+
+pub(crate) struct Lab {
+    pub(crate) folder: TempDir,
+    registry: Option<TestServer>,
+    host: String,
+    pub(crate) lines: Lines,
+}
+
+/// Small ones, some that are begun as partial files, and some that are passed through to the kernel.
+fn size(number: usize) -> usize {
+    match number % 12 {
+        0 => 200_000 + number,
+        1..4 => 70_000 + number,
+        _ => 100 + 500 * number,
+    }
+}
+
+fn content(number: usize) -> Vec<u8> {
+    let seed = u8::try_from(number).unwrap();
+    (0..size(number)).map(|at| seed ^ u8::try_from(at * 7 % 251).unwrap()).collect()
+}
+
+impl Lab {
+    pub(crate) async fn new() -> Self {
+        let mut items = vec![Item::directory("d")];
+        items.extend((0..FILES).map(|number| Item::file(&format!("d/{number}"), content(number))));
+        let image = ImageBuilder::new().layer(estargz(&items, EstargzOptions::default())).build();
+        let mut contents = Contents::new();
+        for (_, blob) in image.blobs() {
+            contents.add_blob(blob);
+        }
+        contents.add_manifest(Some(("app", "v1")), media_type::OCI_MANIFEST, image.manifest);
+        let registry = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
+        let host = registry.host();
+        let folder = tempfile::tempdir().unwrap();
+        Self { folder, registry: Some(registry), host, lines: Lines::default() }
+    }
+
+    /// From here on nobody answers at the registry's address.
+    pub(crate) fn lose_registry(&mut self) {
+        self.registry = None;
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.folder.path().join("store")
+    }
+
+    /// As another process opens it.
+    pub(crate) fn engine(&self) -> Engine {
+        Engine::open(EngineOptions { store: self.store(), server_command: Vec::new() }).unwrap()
+    }
+
+    pub(crate) async fn prepare(&self, engine: &Engine, pull: Pull) -> tarpon_engine::Result<Prepared> {
+        let text = format!("{}/app:v1", self.host);
+        let request = ImageRequest {
+            source: text.parse().unwrap(),
+            text,
+            platform: "linux/amd64".parse().unwrap(),
+            platform_named: false,
+            pull,
+            index: IndexChoice::None,
+            profile: None,
+            access: Access { tls_verify: Some(false), ..Access::default() },
+        };
+        engine.prepare(&request, &self.lines).await
+    }
+
+    pub(crate) fn point(&self) -> PathBuf {
+        let point = self.folder.path().join("mnt");
+        fs::create_dir_all(&point).unwrap();
+        point.canonicalize().unwrap()
+    }
+
+    pub(crate) async fn mount(
+        &self,
+        engine: &Engine,
+        server: &Server,
+        mode: Mode,
+    ) -> tarpon_engine::Result<MountStatus> {
+        let prepared = self.prepare(engine, Pull::Missing).await?;
+        server.mount(MountRequest { mode: ModeChoice::Only(mode), ..prepared.mount_on(self.point()) }).await
+    }
+
+    /// Mounts, reads everything, unmounts: all objects are here then.
+    pub(crate) async fn make_local(&self, engine: &Engine, server: &Server, mode: Mode) {
+        self.mount(engine, server, mode).await.unwrap();
+        assert_eq!(self.wrong().await, (0, 0));
+        server.unmount(self.point()).await.unwrap();
+        self.wait_for_objects();
+    }
+
+    /// Parts are made objects in the background.
+    fn wait_for_objects(&self) {
+        while (0..FILES).any(|number| !self.object(number).exists()) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// How many files have wrong bytes, and how many cannot be read.
+    pub(crate) async fn wrong(&self) -> (usize, usize) {
+        let point = self.point();
+        let read = move || {
+            let (mut wrong, mut failed) = (0, 0);
+            for number in 0..FILES {
+                match fs::read(point.join(format!("d/{number}"))) {
+                    Ok(bytes) => wrong += usize::from(bytes != content(number)),
+                    Err(_) => failed += 1,
+                }
+            }
+            (wrong, failed)
+        };
+        tokio::task::spawn_blocking(read).await.unwrap()
+    }
+
+    fn object(&self, number: usize) -> PathBuf {
+        let hex = Digest::of(&content(number)).hex();
+        self.store().join("objects").join(&hex[..2]).join(&hex[2..])
+    }
+
+    /// Damages all objects.
+    pub(crate) fn damage(&self, damage: Damage) {
+        for number in 0..FILES {
+            let path = self.object(number);
+            match damage {
+                Damage::Swap if number % 2 == 0 => swap(&path, &self.object(number + 1)),
+                Damage::Swap => {}
+                Damage::Remove => fs::remove_file(path).unwrap(),
+                _ => damage_file(&path, damage, number),
+            }
+        }
+    }
+
+    /// What is left of a store when the machine is started again: everything but what its kernel knew.
+    pub(crate) fn reboot(&self) {
+        for entry in fs::read_dir(self.store().join("run")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.file_name().unwrap().to_string_lossy().starts_with("hashed-") {
+                fs::remove_file(path).unwrap();
+            }
+        }
+    }
+
+    /// A file of the image's record.
+    pub(crate) fn record_file(&self, name: &str) -> PathBuf {
+        let images = fs::read_dir(self.store().join("images")).unwrap();
+        let folders: Vec<_> = images.map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(folders.len(), 1, "{folders:?}");
+        folders[0].join(name)
+    }
+}
+
+fn swap(one: &Path, other: &Path) {
+    let beside = one.with_extension("beside");
+    fs::rename(one, &beside).unwrap();
+    fs::rename(other, one).unwrap();
+    fs::rename(&beside, other).unwrap();
+}
+
+/// Changes a file in place, and leaves its times and permissions as they were, as far as that can be done.
+pub(crate) fn damage_file(path: &Path, damage: Damage, seed: usize) {
+    let before = fs::metadata(path).unwrap();
+    let mut bytes = fs::read(path).unwrap();
+    let at = (seed * 7919) % bytes.len();
+    match damage {
+        Damage::Flip => bytes[at] ^= 1 << (seed % 8),
+        Damage::Cut => bytes.truncate(at),
+        Damage::Extend => bytes.extend(vec![7; seed + 1]),
+        Damage::Zero => bytes.fill(0),
+        Damage::Remove => return fs::remove_file(path).unwrap(),
+        Damage::Swap => unreachable!("two files"),
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(path, bytes).unwrap();
+    fs::File::options().write(true).open(path).unwrap().set_modified(before.modified().unwrap()).unwrap();
+    fs::set_permissions(path, before.permissions()).unwrap();
+}

@@ -1,0 +1,150 @@
+//! Damage of the store, by mode and moment: no wrong byte is served, and every mount heals. Needs root and /dev/fuse, and is passed
+//! over without.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod lab;
+
+use lab::{DAMAGES, Damage, Lab, damage_file};
+use tarpon_engine::{ErrorKind, Mode, Pull, Server};
+use tarpon_testkit::kernel::can_mount;
+
+/// When the damage happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    /// Between two mounts of one server.
+    Unmounted,
+    /// Between two servers.
+    NoServer,
+    /// Between two boots of the machine.
+    Reboot,
+}
+
+async fn attack(mode: Mode, moment: Moment) {
+    for damage in DAMAGES {
+        let lab = Lab::new().await;
+        let engine = lab.engine();
+        let server = Server::start(&engine).await.unwrap();
+        lab.make_local(&engine, &server, mode).await;
+        let (engine, server) = if moment == Moment::Unmounted {
+            lab.damage(damage);
+            (engine, server)
+        } else {
+            server.stop(true).await;
+            drop(engine);
+            lab.damage(damage);
+            if moment == Moment::Reboot {
+                lab.reboot();
+            }
+            let engine = lab.engine();
+            let server = Server::start(&engine).await.unwrap();
+            (engine, server)
+        };
+        lab.mount(&engine, &server, mode).await.unwrap();
+        assert_eq!(lab.wrong().await, (0, 0), "{damage:?}: wrong and unreadable files");
+        server.stop(true).await;
+    }
+}
+
+macro_rules! attacks {
+    ($($name:ident: $mode:expr, $moment:expr;)*) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            if can_mount() {
+                attack($mode, $moment).await;
+            }
+        })*
+    };
+}
+
+attacks! {
+    damage_between_two_native_mounts_is_not_served: Mode::Native, Moment::Unmounted;
+    damage_between_two_servers_of_native_mounts_is_not_served: Mode::Native, Moment::NoServer;
+    damage_between_two_boots_is_not_served_by_a_native_mount: Mode::Native, Moment::Reboot;
+    damage_between_two_fuse_mounts_is_not_served: Mode::Fuse, Moment::Unmounted;
+    damage_between_two_servers_of_fuse_mounts_is_not_served: Mode::Fuse, Moment::NoServer;
+    damage_between_two_boots_is_not_served_by_a_fuse_mount: Mode::Fuse, Moment::Reboot;
+}
+
+const RECORD: [&str; 6] = ["manifest", "config", "tree.erofs", "chunks", "objects", "record.json"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_with_any_damaged_file_of_its_record_is_prepared_again_and_says_so() {
+    if !can_mount() {
+        return;
+    }
+    for mode in [Mode::Native, Mode::Fuse] {
+        let lab = Lab::new().await;
+        for same_server in [true, false] {
+            let mut engine = lab.engine();
+            let mut server = Server::start(&engine).await.unwrap();
+            for (number, name) in RECORD.into_iter().enumerate() {
+                for damage in [Damage::Flip, Damage::Cut, Damage::Zero, Damage::Remove] {
+                    lab.mount(&engine, &server, mode).await.unwrap();
+                    server.unmount(lab.point()).await.unwrap();
+                    let hurt = || damage_file(&lab.record_file(name), damage, number);
+                    if same_server {
+                        hurt();
+                    } else {
+                        server.stop(true).await;
+                        hurt();
+                        engine = lab.engine();
+                        server = Server::start(&engine).await.unwrap();
+                    }
+                    lab.lines.take();
+                    let what = format!("{mode} {name} {damage:?}");
+                    lab.mount(&engine, &server, mode).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                    assert_eq!(lab.wrong().await, (0, 0), "{what}");
+                    let line = format!("the image is damaged in the store ({name}): it is prepared again");
+                    assert_eq!(lab.lines.take(), [line], "{what}");
+                    server.unmount(lab.point()).await.unwrap();
+                }
+            }
+            server.stop(true).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_registry_an_image_with_a_damaged_record_is_an_error_that_names_the_file() {
+    for name in RECORD {
+        let mut lab = Lab::new().await;
+        let engine = lab.engine();
+        lab.prepare(&engine, Pull::Missing).await.unwrap();
+        lab.lose_registry();
+        lab.prepare(&engine, Pull::Missing).await.unwrap();
+        damage_file(&lab.record_file(name), Damage::Cut, 3);
+        for pull in [Pull::Missing, Pull::Newer] {
+            let error = lab.prepare(&engine, pull).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+            let damage = format!("; the image is damaged in the store: {name}");
+            assert!(error.cause.ends_with(&damage), "{error}");
+        }
+        let error = lab.prepare(&engine, Pull::Never).await.unwrap_err();
+        let cause = format!("the image is damaged there: {name}");
+        assert_eq!((error.kind, error.cause), (ErrorKind::Store, cause));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_mount_again_what_was_damaged_meanwhile_says_why_and_mounts_it_when_it_is_prepared() {
+    if !can_mount() {
+        return;
+    }
+    for name in RECORD {
+        let lab = Lab::new().await;
+        let engine = lab.engine();
+        let server = Server::start(&engine).await.unwrap();
+        lab.mount(&engine, &server, Mode::Native).await.unwrap();
+        server.suspend().await;
+        damage_file(&lab.record_file(name), Damage::Flip, 5);
+        let engine = lab.engine();
+        let server = Server::start(&engine).await.unwrap();
+        let status = server.status().remove(0);
+        let problem = status.problem.unwrap();
+        assert!(problem.contains(name) && problem.contains("damaged"), "{problem}");
+        lab.mount(&engine, &server, Mode::Native).await.unwrap();
+        assert_eq!(lab.wrong().await, (0, 0));
+        assert_eq!(server.status().remove(0).problem, None);
+        server.stop(true).await;
+    }
+}

@@ -1,0 +1,193 @@
+//! Checking what of an image is here before it is mounted: the files of its record, and its local objects.
+//!
+//! The kernel parses the tree and reads local objects by itself, so nothing would notice damage later. Each file is hashed once per
+//! boot and after each change (see `hashed`); for a file that is known, a look at its metadata is enough.
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use parking_lot::Mutex;
+use tarpon_oci::Digest;
+
+use crate::StoreError;
+use crate::evict::ObjectList;
+use crate::files::io_error;
+use crate::images::RECORD;
+use crate::layout::open_existing;
+use crate::record::{ImageRecord, Part, PartRecord};
+use crate::renew;
+use crate::store::{Shared, Store};
+use crate::verify::{Checked, Progress};
+
+/// Objects that a thread takes at once: enough that threads do not meet, few enough that they end together.
+const BATCH: usize = 64;
+
+/// Threads that look at objects. More than this wait for the disk.
+const THREADS: usize = 16;
+
+/// Images of fewer objects are checked by one thread: looking at them costs less than starting another one.
+const FEW_OBJECTS: usize = 512;
+
+/// What the store has of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageState {
+    /// Nothing.
+    Absent,
+    /// Its record is there and cannot be used, or not all of it.
+    Damaged {
+        /// What it says, if that can be read and what is damaged is not needed for mounting.
+        usable: Option<ImageRecord>,
+        /// Names of the files that are missing or not what they should be.
+        files: Vec<&'static str>,
+    },
+    /// Its record, each file of which was hashed.
+    Sound(ImageRecord),
+}
+
+impl ImageState {
+    /// The record, if all of it is sound.
+    pub fn sound(self) -> Option<ImageRecord> {
+        match self {
+            Self::Sound(record) => Some(record),
+            Self::Absent | Self::Damaged { .. } => None,
+        }
+    }
+}
+
+impl Store {
+    /// What is here of an image's record. Each file is hashed once per boot and after each change of it.
+    pub fn image_state(&self, manifest: &Digest) -> Result<ImageState, StoreError> {
+        let folder = self.shared.layout.image(manifest);
+        let Some(record) = self.image(manifest)? else {
+            let is_there = self.shared.storage.metadata(&folder).is_ok();
+            let damaged = || ImageState::Damaged { usable: None, files: vec![RECORD] };
+            return Ok(if is_there { damaged() } else { ImageState::Absent });
+        };
+        let damaged = self.damaged_parts(&record)?;
+        if damaged.is_empty() {
+            return Ok(ImageState::Sound(record));
+        }
+        let usable = (!damaged.iter().any(|part| part.is_required())).then_some(record);
+        Ok(ImageState::Damaged { usable, files: damaged.iter().map(|part| part.file_name()).collect() })
+    }
+
+    /// Whether all files of this image were looked at since the machine was started: then [`Store::check_image`] costs about a
+    /// microsecond per object.
+    pub fn knows_image(&self, manifest: &Digest) -> bool {
+        self.shared.hashed.has_image(manifest)
+    }
+
+    /// Makes sure that the objects of the image that are here are what their names say, and moves out those that are not. Hashes what
+    /// was not hashed since the machine was started, or has changed since, on all cores. `progress` is called after each object
+    /// that was hashed, from several threads. An image whose list of objects is damaged is named as damaged, and nothing else is
+    /// looked at.
+    pub fn check_image(&self, manifest: &Digest, progress: &(dyn Fn(Progress) + Sync)) -> Result<Checked, StoreError> {
+        let Some(record) = self.image(manifest)? else { return Ok(Checked::default()) };
+        let list = record.part(Part::Objects).map(|part| self.is_part_sound(manifest, part)).transpose()?;
+        if list != Some(true) {
+            return Ok(Checked { damaged_images: vec![*manifest], ..Checked::default() });
+        }
+        let mut objects = Vec::new();
+        let path = self.shared.layout.image(manifest).join(Part::Objects.file_name());
+        ObjectList::new(path).take(&self.shared, u8::MAX, |object| objects.push(object))?;
+        let check =
+            Check { shared: &self.shared, objects, next: AtomicUsize::new(0), done: Mutex::default(), progress };
+        let checked = check.run()?;
+        self.shared.hashed.add_image(&record.manifest);
+        self.shared.hashed.flush();
+        Ok(checked)
+    }
+
+    /// The files of the image's record that are not what the record says: missing, cut, or changed. As in [`Store::check_image`],
+    /// each is hashed once per boot and after each change.
+    fn damaged_parts(&self, record: &ImageRecord) -> Result<Vec<Part>, StoreError> {
+        let mut damaged = Vec::new();
+        for part in &record.parts {
+            let is_sound = || self.is_part_sound(&record.manifest, part);
+            // A process that wrote the tree anew may have ended between the record and the file.
+            let is_renewed = || -> Result<bool, StoreError> {
+                Ok(part.part == Part::Tree && renew::complete(&self.shared, record)? && is_sound()?)
+            };
+            if !(is_sound()? || is_renewed()?) {
+                damaged.push(part.part);
+            }
+        }
+        if damaged.is_empty() {
+            self.shared.hashed.flush();
+        }
+        Ok(damaged)
+    }
+
+    fn is_part_sound(&self, manifest: &Digest, part: &PartRecord) -> Result<bool, StoreError> {
+        let shared = &*self.shared;
+        let path = shared.layout.image(manifest).join(part.part.file_name());
+        let Some(file) = open_existing(shared.storage(), &path)? else { return Ok(false) };
+        let metadata = shared.storage.file_metadata(&file).map_err(io_error("examining", &path))?;
+        if metadata.size != part.size {
+            return Ok(false);
+        }
+        Ok(shared.hashed.has(&part.digest, &metadata) || shared.hash_object(&part.digest, &file)?)
+    }
+}
+
+/// A check of an image that is under way.
+struct Check<'a> {
+    shared: &'a Shared,
+    objects: Vec<Digest>,
+    next: AtomicUsize,
+    done: Mutex<Checked>,
+    progress: &'a (dyn Fn(Progress) + Sync),
+}
+
+impl Check<'_> {
+    fn run(self) -> Result<Checked, StoreError> {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get).min(THREADS);
+        let threads = if self.objects.len() < FEW_OBJECTS { 1 } else { cores };
+        thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| self.work())).collect();
+            let mine = self.work();
+            // A thread that panicked has checked nothing that counts.
+            let join = |other: thread::ScopedJoinHandle<'_, _>| other.join().unwrap_or_else(|_| Err(panicked()));
+            others.into_iter().map(join).fold(mine, Result::and)
+        })?;
+        Ok(self.done.into_inner())
+    }
+
+    fn work(&self) -> Result<(), StoreError> {
+        loop {
+            let start = self.next.fetch_add(BATCH, Ordering::Relaxed);
+            let Some(rest) = self.objects.get(start..).filter(|rest| !rest.is_empty()) else { return Ok(()) };
+            for object in rest.iter().take(BATCH) {
+                self.check(object)?;
+            }
+        }
+    }
+
+    fn check(&self, object: &Digest) -> Result<(), StoreError> {
+        let path = self.shared.layout.object(object);
+        let metadata = match self.shared.storage.metadata(&path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(io_error("examining", &path)(error)),
+        };
+        if self.shared.hashed.has(object, &metadata) {
+            return Ok(());
+        }
+        let is_sound = self.shared.check(object, &path, metadata.size)?;
+        let mut done = self.done.lock();
+        done.hashed.objects += 1;
+        done.hashed.bytes += metadata.size;
+        if !is_sound {
+            done.corrupt.push(*object);
+        }
+        let hashed = done.hashed;
+        drop(done);
+        (self.progress)(hashed);
+        Ok(())
+    }
+}
+
+fn panicked() -> StoreError {
+    StoreError::Io { doing: "checking objects".to_owned(), error: std::io::Error::other("a thread failed") }
+}

@@ -1,0 +1,236 @@
+//! [`HashedFiles`]: which files were hashed since the machine was started, so that each is hashed once per boot.
+//!
+//! A file is known by a fingerprint of its digest, inode number, size and time of change. A file that was written, cut, extended or
+//! replaced has another fingerprint and is hashed again before it is used; so is every file after a boot, because what the disk
+//! returns then was never read by this kernel. What this cannot notice is a disk that changes bytes within one boot: `verify` can.
+//!
+//! The fingerprints are kept in `run/hashed-BOOT`, 8 bytes each, appended under a lock. The file is a cache: one that is lost or
+//! damaged costs hashing, and nothing is believed because of it that was not hashed.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tarpon_oci::Digest;
+
+use crate::StoreError;
+use crate::files::{self, io_error};
+use crate::layout::Layout;
+use crate::storage::{Access, Metadata, Storage};
+
+/// Begins the names of the files.
+const PREFIX: &str = "hashed-";
+/// Bytes of a fingerprint.
+const ENTRY: usize = 8;
+/// Fingerprints of a boot. At this many (16 MiB on disk) all are dropped: a host that stores objects for years must not grow
+/// without bound, and hashing them once more costs seconds.
+const MOST: usize = 2 << 20;
+/// Fingerprints that are gathered before they are written: a crash costs hashing that many files again.
+const GATHERED: usize = 1024;
+/// Longest wait for another process that appends. Appending takes microseconds.
+const APPEND_WAIT: Duration = Duration::from_secs(1);
+
+type Fingerprint = u64;
+
+/// The fingerprints of a store in this boot.
+#[derive(Debug)]
+pub(crate) struct HashedFiles {
+    storage: Arc<dyn Storage>,
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    known: HashSet<Fingerprint, BuildHasherDefault<Itself>>,
+    /// Not written yet.
+    gathered: Vec<Fingerprint>,
+    /// Bytes of the file that were read.
+    read: u64,
+}
+
+/// Fingerprints are as good as random already.
+#[derive(Debug, Default, Clone, Copy)]
+struct Itself(u64);
+
+impl Hasher for Itself {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = mix(self.0 ^ u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+impl HashedFiles {
+    pub(crate) fn new(storage: Arc<dyn Storage>, layout: &Layout, boot: &str) -> Self {
+        let path = layout.name("run").join(file_name(boot));
+        Self { storage, path, state: Mutex::default() }
+    }
+
+    /// Whether the file with this metadata was found to have this digest, and did not change since.
+    pub(crate) fn has(&self, digest: &Digest, metadata: &Metadata) -> bool {
+        self.knows(fingerprint(digest, metadata))
+    }
+
+    /// The file was found to have this digest.
+    pub(crate) fn add(&self, digest: &Digest, metadata: &Metadata) {
+        self.note(fingerprint(digest, metadata));
+    }
+
+    /// Whether all files of the image were looked at in this boot.
+    pub(crate) fn has_image(&self, manifest: &Digest) -> bool {
+        self.knows(image_fingerprint(manifest))
+    }
+
+    /// All files of the image were looked at.
+    pub(crate) fn add_image(&self, manifest: &Digest) {
+        self.note(image_fingerprint(manifest));
+    }
+
+    fn knows(&self, fingerprint: Fingerprint) -> bool {
+        let mut state = self.state.lock();
+        if state.known.contains(&fingerprint) {
+            return true;
+        }
+        if let Err(error) = self.read_on(&mut state) {
+            tracing::debug!(%error, "what other processes hashed is not known");
+        }
+        state.known.contains(&fingerprint)
+    }
+
+    fn note(&self, fingerprint: Fingerprint) {
+        let mut state = self.state.lock();
+        if !state.known.insert(fingerprint) {
+            return;
+        }
+        state.gathered.push(fingerprint);
+        if state.gathered.len() >= GATHERED {
+            self.write(&mut state);
+        }
+    }
+
+    /// Writes what was gathered, so that other processes know of it.
+    pub(crate) fn flush(&self) {
+        let mut state = self.state.lock();
+        if !state.gathered.is_empty() {
+            self.write(&mut state);
+        }
+    }
+
+    fn write(&self, state: &mut State) {
+        let gathered = std::mem::take(&mut state.gathered);
+        if let Err(error) = self.append(state, &gathered) {
+            tracing::debug!(%error, "files that were hashed will be hashed again by the next process");
+        }
+    }
+
+    fn append(&self, state: &mut State, gathered: &[Fingerprint]) -> Result<(), StoreError> {
+        let storage = &*self.storage;
+        let Some(file) = files::lock_within(storage, &self.path, APPEND_WAIT)? else { return Ok(()) };
+        let failed = |error: io::Error| io_error("writing", &self.path)(error);
+        let size = storage.file_metadata(&file).map_err(failed)?.size;
+        // What was half written is overwritten.
+        let mut end = size - size % ENTRY as u64;
+        if end >= (MOST * ENTRY) as u64 {
+            storage.set_len(&file, 0).map_err(failed)?;
+            state.known.clear();
+            state.known.extend(gathered);
+            (end, state.read) = (0, 0);
+        }
+        let bytes: Vec<u8> = gathered.iter().flat_map(|fingerprint| fingerprint.to_le_bytes()).collect();
+        files::write_all_at(storage, &file, &bytes, end).map_err(failed)?;
+        if state.read == end {
+            state.read += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Takes what was appended since the last look.
+    fn read_on(&self, state: &mut State) -> io::Result<()> {
+        let size = match self.storage.metadata(&self.path) {
+            Ok(metadata) => metadata.size.min((2 * MOST * ENTRY) as u64),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        // Somebody began it anew.
+        state.read = if size < state.read { 0 } else { state.read };
+        if size - state.read < ENTRY as u64 {
+            return Ok(());
+        }
+        let file = self.storage.open(&self.path, Access::Read)?;
+        self.read_from(&file, state, size)
+    }
+
+    fn read_from(&self, file: &File, state: &mut State, size: u64) -> io::Result<()> {
+        let mut buffer = vec![0; files::BLOCK];
+        while state.read < size {
+            let count = files::read_full_at(&*self.storage, file, &mut buffer, state.read)?;
+            let (entries, _) = buffer.get(..count).unwrap_or_default().as_chunks::<ENTRY>();
+            if entries.is_empty() {
+                break;
+            }
+            state.known.extend(entries.iter().map(|entry| u64::from_le_bytes(*entry)));
+            state.read += (entries.len() * ENTRY) as u64;
+        }
+        Ok(())
+    }
+
+    /// Removes those of earlier boots.
+    pub(crate) fn sweep(&self) -> Result<(), StoreError> {
+        let Some(folder) = self.path.parent() else { return Ok(()) };
+        for name in files::list(&*self.storage, folder)? {
+            if name.to_str().is_some_and(|name| name.starts_with(PREFIX))
+                && Some(name.as_os_str()) != self.path.file_name()
+            {
+                files::unlink(&*self.storage, &folder.join(name))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for HashedFiles {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// A boot id is not a file name in tests.
+fn file_name(boot: &str) -> String {
+    let hex = Digest::of(boot.as_bytes()).hex();
+    format!("{PREFIX}{}", hex.get(..32).unwrap_or(&hex))
+}
+
+fn fingerprint(digest: &Digest, metadata: &Metadata) -> Fingerprint {
+    let (seconds, nanoseconds) = metadata.changed;
+    [metadata.inode, metadata.size, seconds.cast_unsigned(), nanoseconds.cast_unsigned()]
+        .into_iter()
+        .fold(start(digest), |state, value| mix(state ^ value))
+}
+
+/// Images have no size and no inode of their own; no file has such a fingerprint but by chance.
+fn image_fingerprint(manifest: &Digest) -> Fingerprint {
+    mix(!start(manifest))
+}
+
+fn start(digest: &Digest) -> u64 {
+    u64::from_le_bytes(digest.as_bytes().first_chunk().copied().unwrap_or_default())
+}
+
+/// The finaliser of splitmix64: every bit of the result depends on every bit of `value`.
+fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
