@@ -6,14 +6,20 @@ use std::time::Duration;
 /// How a [`crate::Fetcher`] behaves. [`Config::default`] is right for a host; tests vary single numbers.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// A read ends within this time, all retries included (promise P7: no process waits longer because of us).
+    /// A read ends within this time, all queues and retries included. A process waits at most 30 s because of us: the rest is for a crowd
+    /// of answers, and for the second request by which the kernel follows an error.
     pub read_deadline: Duration,
     /// A source that sends nothing for so long has failed. As long as the deadline: by then no reader waits.
     pub stall_limit: Duration,
-    /// After a final failure, reads of the same piece fail at once for so long; after one that concerns the whole source,
-    /// all reads that need it. The kernel asks again after one EIO, and a program for the next file; without a memory the user
-    /// would wait for the deadline each time.
+    /// After wrong bytes, and other failures that another attempt will hardly change, reads of the same piece fail at once for so long.
     pub failure_memo: Duration,
+    /// As [`Config::failure_memo`], after the source failed. The kernel asks once more after each EIO, at once; without a memory the
+    /// user would wait twice. Longer than a crowd of such second requests takes, and no longer: the source may be back.
+    pub outage_memo: Duration,
+    /// No read fails in the first part of an outage as long as this: the time in which a registry restarts, or a host gets a network
+    /// again. After that a read fails as soon as the source was asked in vain since the read began. It leaves two thirds of the deadline
+    /// for what follows when the source is back.
+    pub outage_grace: Duration,
     /// After the store refused bytes, nothing is fetched ahead for so long: what nobody can keep must not be fetched
     /// on suspicion.
     pub bypass_pause: Duration,
@@ -64,9 +70,11 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            read_deadline: Duration::from_secs(30),
-            stall_limit: Duration::from_secs(30),
+            read_deadline: Duration::from_secs(28),
+            stall_limit: Duration::from_secs(28),
             failure_memo: Duration::from_secs(5),
+            outage_memo: Duration::from_secs(2),
+            outage_grace: Duration::from_secs(10),
             bypass_pause: Duration::from_secs(30),
             coalesce_gap: 32 << 10,
             range_bytes: 8 << 20,
@@ -95,6 +103,13 @@ pub const READ_BYTES: u64 = 16 << 20;
 pub(crate) const PIECE_CHUNKS: usize = 4096;
 /// How often a read plans anew when what it waited for was cancelled or evicted under it.
 pub(crate) const READ_ROUNDS: u32 = 8;
+/// The first probe of a source follows its failure after this time. The pause doubles with each probe that fails.
+pub(crate) const PROBE_FIRST: Duration = Duration::from_millis(100);
+/// The longest pause: a source that is back is noticed within this time, and a registry that is down gets few requests per host.
+pub(crate) const PROBE_LONGEST: Duration = Duration::from_secs(2);
+/// A probe that is silent for so long counts as failed, for all who wait; what it brings later counts as well. A token, a redirect and
+/// the first byte of a source that is far away take one second.
+pub(crate) const PROBE_PATIENCE: Duration = Duration::from_secs(3);
 /// Failures that are remembered.
 pub(crate) const MEMO_ENTRIES: u64 = 16_384;
 /// A boot pack may be silent for this part of [`Config::stall_limit`].

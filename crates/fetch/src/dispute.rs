@@ -28,6 +28,7 @@ use tarpon_oci::{Hasher, Verified};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::clock::Clock;
 use crate::config::{Config, MEMO_ENTRIES};
 use crate::error::{PieceError, ReadError};
 use crate::host::Host;
@@ -222,8 +223,8 @@ impl Host {
         let mut failure = PieceError::Cancelled;
         for (image, _) in claimants {
             let Some(object) = self.object_in(image, id) else { continue };
-            let deadline = Instant::now() + self.config.read_deadline;
-            match self.read_chunks(&object, window.clone(), deadline).await {
+            let clock = Clock::begin(self.config.read_deadline);
+            match self.read_chunks(&object, window.clone(), clock).await {
                 Ok(bytes) => return Ok(bytes.into_bytes()),
                 Err(error) => failure = error,
             }

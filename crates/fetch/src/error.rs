@@ -84,8 +84,8 @@ pub enum PieceError {
     /// The source accepted the request and then went silent.
     #[error("no byte from the source for {} s", .0.as_secs())]
     Stalled(Duration),
-    /// The source failed a moment ago and is not asked again so soon.
-    #[error("not asked again so soon: {0}")]
+    /// The source failed, and since then a probe has failed as well.
+    #[error("the source does not answer: {0}")]
     Resting(Arc<PieceError>),
     /// The bytes did not arrive within the deadline of a read. The request may go on in the background.
     #[error("not here after {} s", .0.as_secs())]

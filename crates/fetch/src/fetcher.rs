@@ -52,7 +52,7 @@ impl Fetcher {
     ) -> ImageHandle {
         let tally = Tally { image: Arc::default(), host: self.host.counters.clone() };
         let budget = Budget::new(self.host.config.image_bytes);
-        let breaker = Breaker::new(self.host.config.failure_memo);
+        let breaker = Breaker::new(self.host.config.outage_grace);
         let name = name.into();
         let early = Ledger::new(table.chunk_count(), self.host.images.open_early.clone());
         let image = self.host.images.add(|id| Image {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -15,6 +16,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::breaker::Order;
+use crate::clock::Clock;
 use crate::config::{Config, MEMO_ENTRIES};
 use crate::decode::Decoded;
 use crate::error::PieceError;
@@ -54,6 +57,11 @@ pub(crate) struct Request {
     keys: Vec<PieceKey>,
     /// How many it was made for.
     own: usize,
+    /// When it was made.
+    pub(crate) began: Instant,
+    pub(crate) order: Order,
+    /// It waits for a source that does not answer.
+    stuck: AtomicBool,
 }
 
 impl Request {
@@ -68,7 +76,15 @@ impl Request {
             abort: Mutex::new(None),
             keys: run.iter().chain(neighbours).map(|piece| piece.key).collect(),
             own: run.len(),
+            began: Instant::now(),
+            order: Order::now(),
+            stuck: AtomicBool::new(false),
         })
+    }
+
+    /// Whether it waits for a source that does not answer, from now on. Returns whether it did before.
+    pub(crate) fn is_stuck(&self, stuck: bool) -> bool {
+        self.stuck.swap(stuck, Relaxed)
     }
 
     /// It goes on even if nobody waits.
@@ -84,27 +100,37 @@ impl Request {
 
 type Flying = HashMap<PieceKey, Arc<Flight>>;
 
-/// A remembered failure and until when it counts.
-type Memo = (Instant, PieceError);
+/// A remembered failure: when it happened, and until when it counts.
+struct Memo {
+    noted: Instant,
+    until: Instant,
+    error: PieceError,
+}
 
 /// All pieces on their way, and the failures that are remembered.
 pub(crate) struct Flights {
     flying: Mutex<Flying>,
     failures: Mutex<Lru<PieceKey, Memo>>,
-    memo: std::time::Duration,
+    /// As [`Config::failure_memo`] and [`Config::outage_memo`].
+    memo: Duration,
+    outage_memo: Duration,
 }
 
 impl Flights {
     pub(crate) fn new(config: &Config) -> Self {
-        Self { flying: Mutex::default(), failures: Mutex::new(Lru::new(MEMO_ENTRIES)), memo: config.failure_memo }
+        let failures = Mutex::new(Lru::new(MEMO_ENTRIES));
+        let Config { failure_memo: memo, outage_memo, .. } = *config;
+        Self { flying: Mutex::default(), failures, memo, outage_memo }
     }
 
     /// Joins the flights of those pieces that have one, hands the others to `plan`, which makes requests of them and of the neighbours up to
     /// the first that is on its way, and returns a ticket for each piece. A piece that was on its way when the reader looked for it
     /// may have landed since: the caller looks once more, settles what is here ([`Flights::is_here`]) and starts the requests. Both would
-    /// hold up everybody else if it was done here, under the lock.
+    /// hold up everybody else if it was done here, under the lock. The reader came at `came`: what failed before is remembered for it, what
+    /// failed since it asks for again.
     pub(crate) fn join_or_plan(
         self: &Arc<Self>,
+        came: Instant,
         pieces: Vec<Piece>,
         mut neighbours: Vec<Piece>,
         plan: impl FnOnce(Vec<Piece>, Vec<Piece>) -> Vec<Boarded>,
@@ -113,7 +139,7 @@ impl Flights {
         let mut missing = Vec::new();
         let mut flying = self.flying.lock();
         for piece in pieces {
-            if let Some(error) = self.remembered(&piece.key) {
+            if let Some(error) = self.remembered(&piece.key, Some(came)) {
                 tickets.push(Ticket::Failed(error));
             } else if let Some(flight) = flying.get(&piece.key) {
                 flight.request.priority.raise();
@@ -172,8 +198,7 @@ impl Flights {
 
     /// No bytes will come. Final failures are remembered.
     pub(crate) fn fail(&self, flight: &Flight, error: PieceError) {
-        // A source that rests is remembered as such, and may be awake again before a memory of this would end.
-        if !matches!(error, PieceError::Cancelled | PieceError::Resting(_)) {
+        if !matches!(error, PieceError::Cancelled) {
             self.remember(flight.piece.key, error.clone());
         }
         self.land(flight);
@@ -188,19 +213,28 @@ impl Flights {
 
     /// Reads of the piece fail at once for a while.
     pub(crate) fn remember(&self, key: PieceKey, error: PieceError) {
-        self.failures.lock().insert(key, (Instant::now() + self.memo, error), 1);
+        let noted = Instant::now();
+        let until = noted + self.memo_of(&error);
+        self.failures.lock().insert(key, Memo { noted, until, error }, 1);
+    }
+
+    /// How long a failure is remembered.
+    pub(crate) fn memo_of(&self, error: &PieceError) -> Duration {
+        if error.is_outage() || matches!(error, PieceError::Source(_)) { self.outage_memo } else { self.memo }
     }
 
     /// Whether nobody brings the piece, and nobody failed to just now.
     fn is_idle(&self, flying: &Flying, piece: &Piece) -> bool {
-        !flying.contains_key(&piece.key) && self.remembered(&piece.key).is_none()
+        !flying.contains_key(&piece.key) && self.remembered(&piece.key, None).is_none()
     }
 
-    fn remembered(&self, key: &PieceKey) -> Option<PieceError> {
+    /// The failure of the piece that counts for whoever came at `came`; for anybody if that is `None`.
+    fn remembered(&self, key: &PieceKey, came: Option<Instant>) -> Option<PieceError> {
         let mut failures = self.failures.lock();
-        let (until, error) = failures.get(key)?;
-        if Instant::now() < *until {
-            return Some(error.clone());
+        let memo = failures.get(key)?;
+        if Instant::now() < memo.until {
+            let counts = !memo.error.is_outage() || came.is_none_or(|came| came >= memo.noted);
+            return counts.then(|| memo.error.clone());
         }
         failures.remove(key);
         None
@@ -250,6 +284,11 @@ impl Flights {
 impl Flight {
     pub(crate) fn new(piece: Piece, lane: Lane, request: &Arc<Request>) -> Arc<Self> {
         Arc::new(Self { piece, lane, request: request.clone(), outcome: watch::Sender::new(None) })
+    }
+
+    /// Readers look at what became of it, although it has no outcome: they may have something better to wait for.
+    pub(crate) fn wake_readers(&self) {
+        self.outcome.send_modify(|_| {});
     }
 
     /// Whether everybody who waits has the answer.
@@ -304,7 +343,7 @@ impl Ticket {
     }
 
     /// Says in `waiting` that a reader waited so long for it.
-    pub(crate) fn note(&self, waiting: &mut Waiting, waited: std::time::Duration) {
+    pub(crate) fn note(&self, waiting: &mut Waiting, waited: Duration) {
         if let Self::Flying(claim) = self {
             let piece = &claim.flight.piece;
             let layer = (!piece.is_of_a_pack()).then_some(piece.blob.digest);
@@ -312,26 +351,36 @@ impl Ticket {
         }
     }
 
-    /// Waits until the piece is here or `deadline` has passed. In the latter case the request goes on for later
+    /// Waits until the piece is here or the reader's time is over. In the latter case the request goes on for later
     /// readers, and the piece counts as failed for a while.
-    pub(crate) async fn wait(&self, deadline: Instant, limit: std::time::Duration) -> Result<Arrival, PieceError> {
+    pub(crate) async fn wait(&self, clock: Clock, limit: Duration) -> Result<Arrival, PieceError> {
         let claim = match self {
             Self::Failed(error) => return Err(error.clone()),
             Self::Flying(claim) => claim,
         };
         let mut outcome = claim.flight.outcome.subscribe();
-        let settled = outcome.wait_for(Option::is_some);
-        match tokio::time::timeout_at(deadline, settled).await {
+        let request = &claim.flight.request;
+        let settled =
+            outcome.wait_for(|outcome| outcome.is_some() || (clock.others_left && request.stuck.load(Relaxed)));
+        match tokio::time::timeout_at(clock.until, settled).await {
             Ok(Ok(settled)) => match &*settled {
                 Some(Ok(outcome)) => Ok(Arrival { flight: claim.flight.clone(), outcome: outcome.clone() }),
+                // The source was asked before this reader came, and may have come back since: the next round asks it again.
+                Some(Err(error)) if error.is_outage() && claim.flight.request.began < clock.came => {
+                    Err(PieceError::Cancelled)
+                }
                 Some(Err(error)) => Err(error.clone()),
-                None => Err(PieceError::Cancelled),
+                None => Err(claim.flight.piece.image.breaker.why_resting().unwrap_or(PieceError::Cancelled)),
             },
             Ok(Err(_closed)) => Err(PieceError::Cancelled),
             Err(_elapsed) => {
-                claim.flight.request.detach();
-                claim.flights.remember(claim.flight.piece.key, PieceError::Late(limit));
-                Err(PieceError::Late(limit))
+                let (piece, late) = (&claim.flight.piece, PieceError::Late(limit));
+                request.detach();
+                claim.flights.remember(piece.key, late.clone());
+                if !piece.is_of_a_pack() {
+                    piece.image.waited_in_vain(request.order, request.began.max(clock.came), &late);
+                }
+                Err(late)
             }
         }
     }

@@ -100,7 +100,7 @@ pub enum Event {
         /// What failed.
         reason: String,
     },
-    /// The source failed as a whole, and is left alone for a while: reads that need it fail at once.
+    /// The source does not answer: reads that need it wait until a probe is answered, and fail if one is not.
     SourceRests {
         /// What failed.
         reason: String,

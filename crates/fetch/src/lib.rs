@@ -6,6 +6,7 @@
 
 mod body;
 mod breaker;
+mod clock;
 mod config;
 mod content;
 mod contents;
@@ -16,6 +17,7 @@ mod early;
 mod error;
 mod fetcher;
 mod flight;
+mod gate;
 mod gather;
 mod governor;
 mod hints;

@@ -9,7 +9,7 @@
 //!   pieces     missing chunks → pieces to decode                        pieces.rs
 //!   neighbours the small files behind it                                neighbours.rs
 //!   request    on its way already? join. Else pieces → requests         flight.rs, plan.rs, request.rs
-//!     fly      room → ask the source → cut → decode → verify → deliver → keep
+//!     fly      gate → room → ask the source → cut → decode → verify → deliver → keep      gate.rs, breaker.rs
 //!   wait       until here, or the deadline                              flight.rs
 //!   gather     exactly the bytes that were asked for                    gather.rs, content.rs
 //! ```
@@ -22,6 +22,7 @@ use tarpon_layer::ObjectId;
 use tarpon_oci::Verified;
 use tokio::time::Instant;
 
+use crate::clock::Clock;
 use crate::config::{READ_BYTES, READ_ROUNDS};
 use crate::content::ObjectBytes;
 use crate::error::{PieceError, ReadError};
@@ -94,37 +95,51 @@ impl Host {
         if let Some(answer) = self.read_local(id, offset, length) {
             return answer;
         }
-        let deadline = Instant::now() + self.config.read_deadline;
-        let mut outcome = Err(ReadError::UnknownObject(*id));
-        for _round in 0..READ_ROUNDS {
-            let claimants = match self.images.claims(id) {
-                Claims::Agreed(claimants) => claimants,
-                Claims::Disputed(claimants) => match self.resolve(id, claimants, deadline).await {
-                    Ok(()) => continue,
-                    Err(error) => {
-                        outcome = Err(error);
-                        break;
-                    }
-                },
-                Claims::Unknown => break,
-                Claims::Distrusted((image, _)) => {
-                    outcome = Err(image.refuse_distrusted(id));
-                    break;
-                }
-                Claims::Refuted => {
-                    outcome = Err(ReadError::Poisoned(*id));
-                    break;
-                }
-            };
-            if let Some(answer) = self.read_from(claimants, id, offset, length, deadline).await {
-                outcome = answer;
-                break;
-            }
-        }
+        let clock = Clock::begin(self.config.read_deadline);
+        // Whatever it waits for, it ends in time.
+        let outcome = match tokio::time::timeout_at(clock.until, self.read_claimed(id, offset, length, clock)).await {
+            Ok(outcome) => outcome,
+            Err(_elapsed) => Err(self.late(id)),
+        };
         if outcome.is_err() {
             self.counters.failed_reads.add(1);
         }
         outcome
+    }
+
+    /// The error of a read whose time is over.
+    fn late(&self, id: &ObjectId) -> ReadError {
+        let cause = PieceError::Late(self.config.read_deadline);
+        match self.images.first_holding(id) {
+            Some((image, _)) => ReadError::Fetch { object: *id, image: image.name.clone(), cause },
+            None => ReadError::UnknownObject(*id),
+        }
+    }
+
+    /// The bytes, from an image that has the object, once the images agree on it.
+    async fn read_claimed(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        offset: u64,
+        length: u64,
+        clock: Clock,
+    ) -> Result<ObjectBytes, ReadError> {
+        for _round in 0..READ_ROUNDS {
+            let claimants = match self.images.claims(id) {
+                Claims::Agreed(claimants) => claimants,
+                Claims::Disputed(claimants) => {
+                    self.resolve(id, claimants, clock.until).await?;
+                    continue;
+                }
+                Claims::Unknown => break,
+                Claims::Distrusted((image, _)) => return Err(image.refuse_distrusted(id)),
+                Claims::Refuted => return Err(ReadError::Poisoned(*id)),
+            };
+            if let Some(answer) = self.read_from(claimants, id, offset, length, clock).await {
+                return answer;
+            }
+        }
+        Err(ReadError::UnknownObject(*id))
     }
 
     /// Asks one after the other of the images, which agree on the object. `None` if they no longer do.
@@ -134,7 +149,7 @@ impl Host {
         id: &ObjectId,
         offset: u64,
         length: u64,
-        deadline: Instant,
+        clock: Clock,
     ) -> Option<Result<ObjectBytes, ReadError>> {
         let mut failure = ReadError::UnknownObject(*id);
         let mut others = claimants.len();
@@ -149,11 +164,11 @@ impl Host {
             }
             let range = clip(offset, length, object.size());
             let began = Instant::now();
-            // A source that hangs leaves time for the others.
-            let until = if others > 0 { began + deadline.saturating_duration_since(began) / 2 } else { deadline };
             let mut waiting = Waiting::default();
             let stalling = Stalling::begin(&image);
-            let answer = self.read_through(&object, range.clone(), until, &mut waiting).await;
+            // A source that hangs leaves time for the others.
+            let turn = if others > 0 { clock.half() } else { clock };
+            let answer = self.read_through(&object, range.clone(), turn, &mut waiting).await;
             drop(stalling);
             let waited = began.elapsed();
             image.journal.stalled((*id, &range), waited, &waiting, answer.is_err());
@@ -169,7 +184,7 @@ impl Host {
                     let elsewhere = cause.another_image_may_help();
                     failure = ReadError::Fetch { object: *id, image: image.name.clone(), cause };
                     image.tally.try_failed(&failure, waited);
-                    if !elsewhere || Instant::now() >= deadline {
+                    if !elsewhere || Instant::now() >= clock.until {
                         break;
                     }
                 }
@@ -183,7 +198,7 @@ impl Host {
         self: &Arc<Self>,
         object: &Arc<Object>,
         range: Range<u64>,
-        deadline: Instant,
+        clock: Clock,
         waiting: &mut Waiting,
     ) -> Result<ObjectBytes, PieceError> {
         let mut arrived = Arrived::new();
@@ -191,7 +206,7 @@ impl Host {
             if let Some(Ok(bytes)) = self.load_complete(&object.id, range.start, range.end - range.start) {
                 return Ok(bytes);
             }
-            if let Some(bytes) = self.read_round(object, &range, deadline, &mut arrived, waiting).await? {
+            if let Some(bytes) = self.read_round(object, &range, clock, &mut arrived, waiting).await? {
                 return Ok(bytes);
             }
         }
@@ -203,12 +218,12 @@ impl Host {
         self: &Arc<Self>,
         object: &Arc<Object>,
         range: Range<u64>,
-        deadline: Instant,
+        clock: Clock,
     ) -> Result<ObjectBytes, PieceError> {
         let mut arrived = Arrived::new();
         for _round in 0..READ_ROUNDS {
             let mut waiting = Waiting::default();
-            if let Some(bytes) = self.read_round(object, &range, deadline, &mut arrived, &mut waiting).await? {
+            if let Some(bytes) = self.read_round(object, &range, clock, &mut arrived, &mut waiting).await? {
                 return Ok(bytes);
             }
         }
@@ -220,7 +235,7 @@ impl Host {
         self: &Arc<Self>,
         object: &Arc<Object>,
         range: &Range<u64>,
-        deadline: Instant,
+        clock: Clock,
         arrived: &mut Arrived,
         waiting: &mut Waiting,
     ) -> Result<Option<ObjectBytes>, PieceError> {
@@ -232,14 +247,14 @@ impl Host {
         if missing.is_empty() {
             // All is here, and too large to be hashed for each read while it is being published.
             let late = |_elapsed| PieceError::Late(self.config.read_deadline);
-            tokio::time::timeout_at(deadline, object.published()).await.map_err(late)?;
+            tokio::time::timeout_at(clock.until, object.published()).await.map_err(late)?;
             return Ok(None);
         }
-        let tickets = self.request(object, &missing);
+        let tickets = self.request(object, &missing, clock);
         self.look_ahead(object, range.clone());
         for ticket in &tickets {
             let began = Instant::now();
-            let waited = self.wait(object, &missing, ticket, deadline, arrived).await;
+            let waited = self.wait(object, &missing, ticket, clock, arrived).await;
             ticket.note(waiting, began.elapsed());
             waited?;
         }
@@ -277,11 +292,11 @@ impl Host {
     }
 
     /// Makes sure that somebody brings these chunks.
-    fn request(self: &Arc<Self>, object: &Arc<Object>, missing: &[Numbered]) -> Vec<Ticket> {
+    fn request(self: &Arc<Self>, object: &Arc<Object>, missing: &[Numbered], clock: Clock) -> Vec<Ticket> {
         let pieces = self.pieces(object, missing);
         let neighbours = self.neighbours(&pieces);
         let plan = |missing, neighbours| self.plan_demand(missing, neighbours);
-        let (tickets, planned) = self.flights.join_or_plan(pieces, neighbours, plan);
+        let (tickets, planned) = self.flights.join_or_plan(clock.came, pieces, neighbours, plan);
         self.start(self.still_missing(object, planned));
         tickets
     }
@@ -325,10 +340,10 @@ impl Host {
         object: &Object,
         missing: &[Numbered],
         ticket: &Ticket,
-        deadline: Instant,
+        clock: Clock,
         arrived: &mut Arrived,
     ) -> Result<(), PieceError> {
-        let arrival = match ticket.wait(deadline, self.config.read_deadline).await {
+        let arrival = match ticket.wait(clock, self.config.read_deadline).await {
             Err(PieceError::Cancelled) => return Ok(()), // the next round asks again
             arrival => arrival?,
         };

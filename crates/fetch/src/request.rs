@@ -2,7 +2,8 @@
 //!
 //! The answer is taken apart while it arrives: as soon as a piece's last byte is in, the piece is decoded, each of its
 //! chunks is checked against its digest, handed to whoever waits, and kept. Wrong bytes are thrown away and asked for
-//! once more; a source that gives up is followed by the next image that has the layer.
+//! once more; a source that gives up is followed by the next image that has the layer. Early in an outage a request that a reader waits for
+//! goes back to the gate and asks again (`gate.rs`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -76,30 +77,62 @@ impl Host {
         if first.piece.needs_stream() {
             return self.fly_by_stream(&boarded, first).await;
         }
-        let (layer, image) = (first.piece.key.layer, first.piece.image.clone());
-        let room = boarded.flights.iter().chain(&boarded.neighbours).map(|flight| flight.piece.memory()).sum();
-        let Request { lane, priority, .. } = &*boarded.request;
-        let admitted = self.lanes.admit(&image.budget, *lane, priority, room);
-        let Some(_admission) = admitted.await else { return };
-
-        let sources = self.images.serving(&layer, &image);
+        let sources = self.sources(first);
         let mut suspects: HashSet<PieceKey> = HashSet::new();
         let (mut pending, mut neighbours) = (boarded.flights.clone(), &boarded.neighbours[..]);
+        let mut attempt = 0;
         // Wrong bytes are worth a second fetch even if there is only one source.
-        for attempt in 0..sources.len().max(2) {
-            if pending.is_empty() {
-                return;
-            }
+        while !pending.is_empty() && attempt < sources.len().max(2) {
             let source = &sources[attempt % sources.len()];
+            attempt += 1;
             // They come with the first answer, or not at all.
             let along = std::mem::take(&mut neighbours);
-            let left = self.pass(&boarded.request, &pending, along, source, &suspects).await;
-            pending = self.second_chances(left, &mut suspects, attempt + 1 < sources.len());
+            let left = self.visit(&boarded.request, &pending, along, source, &suspects, attempt < sources.len()).await;
+            if attempt >= sources.len()
+                && left.error.as_ref().is_some_and(|error| self.waits_on(&boarded.request, source, error))
+            {
+                attempt = 0;
+            }
+            pending = self.second_chances(left, &mut suspects, attempt < sources.len());
         }
         for flight in pending {
             let error = PieceError::corrupt(&flight.piece.key, "wrong bytes from every source");
             self.give_up(&flight, error);
         }
+    }
+
+    /// The images whose sources have the flight's layer, in the order in which they are asked: those that do not answer come last.
+    pub(crate) fn sources(&self, flight: &Flight) -> Vec<Arc<Image>> {
+        let mut sources = self.images.serving(&flight.piece.key.layer, &flight.piece.image);
+        sources.sort_by_key(|image| image.breaker.is_resting());
+        sources
+    }
+
+    /// Asks one source, once it may be asked and there is room. Who waits for a source holds no room that others could use.
+    async fn visit(
+        self: &Arc<Self>,
+        request: &Request,
+        flights: &[Arc<Flight>],
+        neighbours: &[Arc<Flight>],
+        source: &Arc<Image>,
+        suspects: &HashSet<PieceKey>,
+        others_left: bool,
+    ) -> Leftover {
+        let unread = |error| Leftover { unread: flights.to_vec(), error: Some(error), corrupt: Vec::new() };
+        let Some(first) = flights.first() else { return Leftover::default() };
+        let room = flights.iter().chain(neighbours).map(|flight| flight.piece.memory()).sum();
+        let is_of_a_pack = first.piece.is_of_a_pack();
+        let _admission = loop {
+            if !is_of_a_pack && let Err(error) = self.gate(request, source, flights, others_left).await {
+                return unread(error);
+            }
+            let admitted = self.lanes.admit(&first.piece.image.budget, request.lane, &request.priority, room);
+            let Some(admission) = admitted.await else { return unread(PieceError::Cancelled) };
+            if is_of_a_pack || !source.breaker.is_resting() {
+                break admission;
+            }
+        };
+        self.pass(request, flights, neighbours, source, suspects).await
     }
 
     /// Decides what of the leftover is asked for again: wrong bytes once, unread bytes while there is another source.
@@ -152,10 +185,10 @@ impl Host {
 
     /// How long the answer may be silent, and whether it says something about the source: a boot pack must leave a reader time to
     /// turn to the layer, and one that is not there is no reason to leave the source alone.
-    fn terms(&self, image: &Arc<Image>, piece: &Piece) -> Result<(Duration, Option<Attempt>), PieceError> {
+    fn terms(&self, image: &Arc<Image>, piece: &Piece) -> (Duration, Option<Attempt>) {
         match image.pack.get().filter(|pack| pack.holds(piece)) {
-            Some(_) => Ok((self.config.stall_limit / PACK_STALL_SHARE, None)),
-            None => Ok((self.config.stall_limit, Some(Attempt::begin(image)?))),
+            Some(_) => (self.config.stall_limit / PACK_STALL_SHARE, None),
+            None => (self.config.stall_limit, Some(Attempt::begin(image))),
         }
     }
 
@@ -172,11 +205,8 @@ impl Host {
         let mut left = Leftover::default();
         let (Some(first), Some(last)) = (flights.first(), flights.last()) else { return left };
         let range = first.piece.range().start..neighbours.last().unwrap_or(last).piece.range().end;
-        let body = match self.terms(image, &first.piece) {
-            Ok((stall_limit, attempt)) => Body::open(image, first.piece.blob, range, stall_limit, attempt).await,
-            Err(error) => Err(error),
-        };
-        let mut body = match body {
+        let (stall_limit, attempt) = self.terms(image, &first.piece);
+        let mut body = match Body::open(image, first.piece.blob, range, stall_limit, attempt).await {
             Ok(body) => body,
             Err(error) => return Leftover { unread: flights.to_vec(), error: Some(error), ..left },
         };

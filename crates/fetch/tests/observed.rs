@@ -331,8 +331,9 @@ async fn what_failed_and_what_was_decided_is_in_the_journal() {
     let told = events(&world.image);
     assert!(matches!(&told[..], [Event::PackBegan { .. }, Event::PackGivenUp { .. }]), "{told:?}");
 
-    world.source.script([Then::Refuse(Fault::Unavailable).into()]);
-    world.read(&files.small[0].0, 0, SMALL).await.unwrap_err();
+    world.source.always(Then::Refuse(Fault::Unavailable).into());
+    assert!(world.read(&files.small[0].0, 0, SMALL).await.is_err());
+    world.source.calm();
     tokio::time::sleep(Config::default().failure_memo * 2).await;
     world.read(&files.small[0].0, 0, SMALL).await.unwrap();
     let told = events(&world.image).split_off(2);

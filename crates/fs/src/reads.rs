@@ -14,8 +14,8 @@ use tarpon_fetch::LogLimit;
 
 use crate::{Content, Errno, Objects};
 
-/// How long a read may take in all. The fetcher gives up after 30 s; this is the net below it.
-const DEADLINE: Duration = Duration::from_secs(35);
+/// How long a read may take in all. The fetcher gives up after 28 s; this is the net below it.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Reads of files over a source of objects. Cheap to clone.
 #[derive(Clone)]

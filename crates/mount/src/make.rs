@@ -246,7 +246,7 @@ mod tests {
     use futures::future::BoxFuture;
     use tarpon_fs::Errno;
     use tarpon_oci::Digest;
-    use tarpon_testkit::entries::{file, layer};
+    use tarpon_testkit::entries::{Made, file, layer};
 
     use super::*;
     use crate::spec::{ModeChoice, TreeFile};
@@ -275,6 +275,33 @@ mod tests {
         }
     }
 
+    /// Every object is three bytes, which come once so many readers wait for them.
+    struct Together(Arc<tokio::sync::Barrier>);
+
+    impl Objects for Together {
+        fn size(&self, _: &Digest) -> Option<u64> {
+            Some(3)
+        }
+
+        fn read_local(&self, _: &Digest, _: u64, _: usize) -> Result<Option<Bytes>, Errno> {
+            Ok(None)
+        }
+
+        fn read(&self, _: Digest, _: u64, _: usize) -> BoxFuture<'static, Result<Bytes, Errno>> {
+            let all = self.0.clone();
+            Box::pin(async move {
+                // Far longer than it takes until all are here.
+                let patience = std::time::Duration::from_secs(20);
+                tokio::time::timeout(patience, all.wait()).await.map_err(|_| Errno::Io)?;
+                Ok(Bytes::from_static(b"abc"))
+            })
+        }
+
+        fn open_local(&self, _: &Digest) -> Option<Arc<File>> {
+            None
+        }
+    }
+
     struct Bed {
         maker: Maker,
         spec: MountSpec,
@@ -284,6 +311,10 @@ mod tests {
 
     impl Bed {
         fn new(reach: Reach, never: bool) -> Option<Self> {
+            Self::with(reach, Arc::new(Abc { never }), [file("f", "abc")])
+        }
+
+        fn with(reach: Reach, objects: Arc<dyn Objects>, files: impl IntoIterator<Item = Made>) -> Option<Self> {
             if !rustix::process::geteuid().is_root() || connection::open_device().is_err() {
                 println!("skipped: mounting needs root and /dev/fuse");
                 return None;
@@ -293,7 +324,7 @@ mod tests {
             for name in ["objects", "run", "mnt"] {
                 std::fs::create_dir(path(name)).unwrap();
             }
-            let layers = [layer([file("f", "abc")])];
+            let layers = [layer(files)];
             let tree = tarpon_tree::erofs::write(&tarpon_tree::merge(&layers).unwrap());
             std::fs::write(path("tree"), &tree).unwrap();
             let spec = MountSpec {
@@ -309,7 +340,7 @@ mod tests {
             };
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
             let roll = Arc::<Roll>::default();
-            let maker = Maker::new(Arc::new(Abc { never }), runtime.handle().clone(), path("run"), reach, roll);
+            let maker = Maker::new(objects, runtime.handle().clone(), path("run"), reach, roll);
             Some(Self { maker, spec, runtime, folder })
         }
 
@@ -369,6 +400,24 @@ mod tests {
         assert_eq!(bed.private_mounts(), 1);
         overlay::sweep(&bed.folder.path().join("run"));
         assert_eq!(bed.private_mounts(), 0);
+    }
+
+    #[test]
+    fn a_crowd_of_readers_waits_for_the_server_and_not_in_the_queue_of_the_kernel() {
+        const READERS: usize = 400;
+        let all = Arc::new(tokio::sync::Barrier::new(READERS));
+        let files = (0..READERS).map(|number| file(format!("f{number}"), format!("{number:03}")));
+        let Some(bed) = Bed::with(Reach::Detached, Arc::new(Together(all)), files) else { return };
+        let mountpoint = bed.spec.mountpoint.clone();
+        let live = bed.maker.fuse(&bed.spec, mountpoint.clone()).unwrap();
+        let read = |number: usize| {
+            let path = mountpoint.join(format!("f{number}"));
+            std::thread::spawn(move || std::fs::read(path))
+        };
+        let readers: Vec<_> = (0..READERS).map(read).collect();
+        let answers = readers.into_iter().map(|reader| reader.join().unwrap());
+        assert_eq!(answers.filter(|answer| answer.as_ref().is_ok_and(|bytes| bytes == b"abc")).count(), READERS);
+        live.unmount().unwrap();
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::table::Changes;
 const ROUND: Duration = Duration::from_secs(2);
 /// Between two rounds: where many are mounted at once, the table changes all the time, and is long.
 const BREATH: Duration = Duration::from_millis(20);
-/// A request that is unanswered for this long means that this server is broken: reads give up after 35 s.
+/// A request that is unanswered for this long means that this server is broken: reads give up after 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts the thread; it ends when the host is gone.

@@ -121,17 +121,30 @@ impl Host {
     pub(crate) async fn fly_by_stream(self: &Arc<Self>, boarded: &Boarded, flight: &Arc<Flight>) {
         // Starting over is dear: the request goes on for later readers even if this one gives up.
         boarded.request.detach();
-        let sources = self.images.serving(&flight.piece.key.layer, &flight.piece.image);
+        let sources = self.sources(flight);
         let mut failure = PieceError::Cancelled;
-        for attempt in 0..sources.len().max(2) {
-            match self.join_pass(flight, &sources[attempt % sources.len()]).await {
-                Ok(()) => return,
-                Err(error @ PieceError::NoRoom(_)) => return self.give_up(flight, error),
-                Err(error) => failure = error,
-            }
-            let wrong_bytes = matches!(failure, PieceError::Corrupt { .. });
-            if attempt + 1 >= sources.len() && !wrong_bytes {
+        let mut attempt = 0;
+        while attempt < sources.len().max(2) {
+            let source = &sources[attempt % sources.len()];
+            attempt += 1;
+            let open = self.gate(&boarded.request, source, std::slice::from_ref(flight), attempt < sources.len()).await;
+            failure = match open {
+                Ok(()) => match self.join_pass(flight, source).await {
+                    Ok(()) => return,
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            if matches!(failure, PieceError::NoRoom(_)) {
                 break;
+            }
+            if attempt >= sources.len() {
+                let wrong_bytes = matches!(failure, PieceError::Corrupt { .. });
+                if self.waits_on(&boarded.request, source, &failure) {
+                    attempt = 0;
+                } else if !wrong_bytes {
+                    break;
+                }
             }
         }
         self.give_up(flight, failure);

@@ -1,0 +1,300 @@
+//! A source that does not answer: who waits, for how long, and what becomes of them when it is back.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{World, noise};
+use futures::future::join_all;
+use tarpon_fetch::{Config, Event, Fault};
+use tarpon_oci::Digest;
+use tarpon_testkit::source::{Form, MemoryStore, PackedLayer, Packer, Reply, Then};
+use tokio::time::{Instant, sleep};
+
+/// As many files as the image had whose reads failed after an outage of one second.
+const FILES: usize = 355;
+/// What README promises.
+const PROMISE: Duration = Duration::from_secs(30);
+
+struct Files {
+    layer: PackedLayer,
+    files: Vec<(Digest, Bytes)>,
+}
+
+impl Files {
+    /// Files that do not come in one request.
+    fn new(count: usize) -> Self {
+        Self::with(0, count)
+    }
+
+    /// As [`Files::new`], with other contents for each `first` far away.
+    fn with(first: u64, count: usize) -> Self {
+        let mut packer = Packer::new(Form::Raw);
+        let mut add = |seed| {
+            let content = noise(seed, 1000);
+            packer.gap(1);
+            (packer.object(&content, 4096), Bytes::from(content))
+        };
+        let files = (first..first + count as u64).map(&mut add).collect();
+        Self { layer: packer.finish(), files }
+    }
+
+    /// An image of them, with a request for each.
+    fn world(&self) -> World {
+        World::with(&[&self.layer], MemoryStore::default(), Config { coalesce_gap: 0, ..Config::default() })
+    }
+
+    /// Reads the file whole and compares it.
+    async fn read(&self, world: &World, number: usize) -> Result<(), String> {
+        let (object, content) = &self.files[number];
+        world.read(object, 0, 1000).await.map(|bytes| assert_eq!(bytes, content))
+    }
+
+    /// As a process that reads through the kernel: an error is followed by a second request for the same bytes, at once.
+    async fn read_through_kernel(&self, world: &World, number: usize) -> (Result<(), String>, Duration) {
+        let began = Instant::now();
+        let first = self.read(world, number).await;
+        let answer = if first.is_err() { self.read(world, number).await } else { first };
+        (answer, began.elapsed())
+    }
+}
+
+fn refused(latency: Duration) -> Reply {
+    Reply { latency, ..Then::Refuse(Fault::Unavailable).into() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_a_second_costs_a_second_and_no_error() {
+    let files = Files::new(FILES);
+    let world = files.world();
+    world.source.always(refused(Duration::from_millis(700)));
+    let began = Instant::now();
+    let reads = (0..FILES).map(|number| {
+        let (files, world) = (&files, &world);
+        async move {
+            // They begin before, while and after the registry is away.
+            sleep(Duration::from_millis(5) * u32::try_from(number).unwrap()).await;
+            let began = Instant::now();
+            (files.read(world, number).await, began.elapsed())
+        }
+    });
+    let (answers, ()) = tokio::join!(join_all(reads), async {
+        sleep(Duration::from_secs(1)).await;
+        world.source.calm();
+    });
+    assert_eq!(answers.iter().filter(|(answer, _)| answer.is_err()).count(), 0);
+    let longest = answers.iter().map(|(_, waited)| *waited).max().unwrap();
+    assert!(longest <= Duration::from_millis(2200), "{longest:?} for an outage of a second");
+    assert!(began.elapsed() < Duration::from_secs(4));
+    world.quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_restarts_costs_waits_and_no_errors() {
+    let files = Files::new(50);
+    for away in [Then::Refuse(Fault::Unavailable), Then::Refuse(Fault::Timeout), Then::Break(100, Fault::Unavailable)] {
+        let world = files.world();
+        world.source.always(away.into());
+        let reads = (0..50).map(|number| files.read(&world, number));
+        let (answers, ()) = tokio::join!(join_all(reads), async {
+            sleep(Duration::from_secs(9)).await;
+            world.source.calm();
+        });
+        assert!(answers.iter().all(Result::is_ok), "{away:?}");
+        world.quiet().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_read_that_begins_when_the_source_is_back_fails() {
+    let files = Files::new(FILES);
+    for away in [refused(Duration::ZERO), refused(Duration::from_secs(2)), Then::Never.into()] {
+        let world = files.world();
+        world.source.always(away);
+        let during = join_all((0..5).map(|number| files.read(&world, number)));
+        assert!(during.await.iter().all(Result::is_err), "{away:?}");
+        sleep(Duration::from_secs(60)).await;
+        assert!(files.read(&world, 5).await.is_err(), "{away:?}");
+        world.source.calm();
+        let began = Instant::now();
+        let after = join_all((6..FILES).map(|number| files.read(&world, number))).await;
+        assert_eq!(after.iter().filter(|answer| answer.is_err()).count(), 0, "{away:?}");
+        assert!(began.elapsed() <= Duration::from_secs(3), "{:?} for {away:?}", began.elapsed());
+        world.quiet().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_fails_has_had_the_source_asked_since_it_began() {
+    let files = Files::new(40);
+    let world = files.world();
+    world.source.always(refused(Duration::from_millis(300)));
+    assert!(files.read(&world, 0).await.is_err());
+    for number in 1..40 {
+        let asked = world.source.requests().len();
+        assert!(files.read(&world, number).await.is_err());
+        assert!(world.source.requests().len() > asked, "file {number} failed on old news");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_long_outage_readers_share_one_probe_and_are_told_soon() {
+    let files = Files::new(200);
+    for away in [refused(Duration::from_millis(700)), Then::Never.into()] {
+        let world = files.world();
+        world.source.always(away);
+        assert!(files.read(&world, 0).await.is_err());
+        let (began, asked) = (Instant::now(), world.source.requests().len());
+        let reads = join_all((1..200).map(|number| files.read(&world, number))).await;
+        assert!(reads.iter().all(Result::is_err), "{away:?}");
+        assert!(began.elapsed() <= Duration::from_secs(9), "{:?} for {away:?}", began.elapsed());
+        assert!(world.source.requests().len() - asked <= 2, "{away:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_thousand_readers_are_answered_within_the_promise_whatever_the_source_does() {
+    const READERS: usize = 2_000;
+    let files = Files::new(READERS);
+    let seconds = Duration::from_secs;
+    let slow = |then: Then, latency| Reply { latency, ..then.into() };
+    for reply in [
+        Then::Never.into(),
+        Then::Hang(0).into(),
+        Then::Hang(100).into(),
+        Then::End(100).into(),
+        Then::Garbage.into(),
+        slow(Then::Garbage, seconds(12)),
+        refused(Duration::ZERO),
+        refused(seconds(5)),
+        refused(seconds(21)),
+        refused(seconds(27)),
+        slow(Then::Refuse(Fault::Timeout), seconds(29)),
+        slow(Then::Refuse(Fault::Denied), seconds(20)),
+        slow(Then::Break(500, Fault::Unavailable), seconds(10)),
+        Reply { part: 10, pace: seconds(9), ..Then::Bytes.into() },
+    ] {
+        let world = files.world();
+        world.source.always(reply);
+        // All at once; then those who come one after the other, and find a source that has been failing for a while.
+        let together = join_all((0..READERS).map(|number| files.read_through_kernel(&world, number))).await;
+        let late = (0..100).map(|number| {
+            let (files, world) = (&files, &world);
+            async move {
+                sleep(Duration::from_millis(377) * number).await;
+                files.read_through_kernel(world, usize::try_from(number).unwrap()).await
+            }
+        });
+        let late = join_all(late).await;
+        let all = together.iter().chain(&late);
+        let longest = all.map(|(_, waited)| *waited).max().unwrap();
+        assert!(longest <= PROMISE, "{longest:?} for {reply:?}");
+        assert!(together.iter().all(|(answer, _)| answer.is_err()), "{reply:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_joined_a_request_that_fails_asks_for_itself() {
+    let files = Files::new(1);
+    let world = files.world();
+    world.source.script([Reply { latency: Duration::from_secs(15), ..Then::Refuse(Fault::Timeout).into() }]);
+    let (first, second) = tokio::join!(files.read(&world, 0), async {
+        sleep(Duration::from_secs(14)).await;
+        files.read(&world, 0).await
+    });
+    assert!(first.unwrap_err().contains("scripted Timeout"));
+    assert_eq!(second, Ok(()), "it began when the source was about to be back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_request_of_the_kernel_is_answered_at_once_and_a_later_one_asks_again() {
+    let files = Files::new(1);
+    for away in [Then::Refuse(Fault::Unavailable), Then::Refuse(Fault::Denied), Then::Never] {
+        let world = files.world();
+        world.source.always(away.into());
+        assert!(files.read(&world, 0).await.is_err());
+        let (began, asked) = (Instant::now(), world.source.requests().len());
+        assert!(files.read(&world, 0).await.is_err());
+        assert_eq!((began.elapsed(), world.source.requests().len()), (Duration::ZERO, asked), "{away:?}");
+        world.source.calm();
+        sleep(Config::default().outage_memo).await;
+        assert_eq!(files.read(&world, 0).await, Ok(()), "{away:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_source_holds_no_room_that_others_could_use() {
+    let (dead, alive) = (Files::new(1), Files::with(1_000, 2));
+    // Room for one piece.
+    let config = Config { host_bytes: 1024, image_bytes: 1024, ..Config::default() };
+    let world = World::with(&[&dead.layer], MemoryStore::default(), config);
+    world.source.always(refused(Duration::ZERO));
+    let source = std::sync::Arc::new(tarpon_testkit::source::MemorySource::new([alive.layer.bytes.clone()]));
+    let table = tarpon_testkit::source::table_of(&[&alive.layer]);
+    let _other = world.fetcher.add_image(table, source, "alive:latest");
+    let (failed, read) = tokio::join!(dead.read(&world, 0), async {
+        sleep(Duration::from_secs(1)).await;
+        let began = Instant::now();
+        (world.read(&alive.files[1].0, 0, 1000).await.map(|bytes| bytes == alive.files[1].1), began.elapsed())
+    });
+    assert!(failed.is_err());
+    assert_eq!(read, (Ok(true), Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_source_while_another_image_has_the_object() {
+    let files = Files::new(2);
+    let world = files.world();
+    world.source.always(refused(Duration::ZERO));
+    // The same objects in another layer.
+    let mut packer = Packer::new(Form::Gzip);
+    for (_, content) in &files.files {
+        packer.object(content, 4096);
+    }
+    let layer = packer.finish();
+    let source = std::sync::Arc::new(tarpon_testkit::source::MemorySource::new([layer.bytes.clone()]));
+    let _other = world.fetcher.add_image(tarpon_testkit::source::table_of(&[&layer]), source, "other:latest");
+    let began = Instant::now();
+    for number in 0..2 {
+        assert_eq!(files.read(&world, number).await, Ok(()));
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_one_line_of_the_journal_however_many_probes_fail() {
+    let files = Files::new(3);
+    let world = files.world();
+    world.source.always(refused(Duration::ZERO));
+    for number in 0..3 {
+        assert!(files.read(&world, number).await.is_err());
+    }
+    world.source.calm();
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(files.read(&world, 0).await, Ok(()));
+    let events = world.image.journal().account().events;
+    let rests: Vec<u64> = events
+        .iter()
+        .filter(|noted| matches!(noted.event, Event::SourceRests { .. } | Event::SourceAnswers))
+        .map(|noted| noted.times)
+        .collect();
+    assert_eq!(rests, [1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_that_is_streamed_waits_for_its_source_as_well() {
+    let content = noise(7, 20_000);
+    let mut packer = Packer::new(Form::GzipStream);
+    let object = packer.object(&content, 1 << 20);
+    let layer = packer.finish();
+    let world = World::new(&[&layer]);
+    world.source.always(refused(Duration::from_millis(700)));
+    let (read, ()) = tokio::join!(world.read(&object, 0, 20_000), async {
+        sleep(Duration::from_secs(3)).await;
+        world.source.calm();
+    });
+    assert_eq!(read.unwrap(), content);
+    world.quiet().await;
+}
