@@ -34,8 +34,13 @@ pub(crate) const TOKEN: Duration = Duration::from_secs(60);
 pub(crate) const TOKEN_LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A token is renewed this long before it expires (or a fifth of its life, if that is less).
 pub(crate) const TOKEN_MARGIN: Duration = Duration::from_secs(10);
-/// Refused credentials are not tried again for this long, unless they change.
-pub(crate) const DENIED: Duration = Duration::from_secs(300);
+/// Credentials that were refused once are not tried again for this long, unless they change. Registries answer 401 by mistake, too: when
+/// one of several servers does not know a token yet, or when clocks differ.
+pub(crate) const DENIED_FIRST: Duration = Duration::from_secs(1);
+/// Requests wait for the end of a pause of at most this; during a longer one they fail at once.
+pub(crate) const DENIED_WAIT: Duration = Duration::from_secs(2);
+/// The pause doubles with each refusal, up to this: what is wrong stays wrong until somebody changes it.
+pub(crate) const DENIED_LONGEST: Duration = Duration::from_secs(300);
 /// A credential helper may ask the user's keyring.
 pub(crate) const HELPER: Duration = Duration::from_secs(10);
 /// TCP keep-alive probes.

@@ -103,7 +103,7 @@ async fn a_redirect_within_the_registry_keeps_the_authorization() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_refused_is_not_asked_again_until_the_credentials_change() {
+async fn what_was_refused_is_asked_again_ever_more_rarely_until_the_credentials_change() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("auth.json");
     let write = |password: &str| {
@@ -115,11 +115,18 @@ async fn what_was_refused_is_not_asked_again_until_the_credentials_change() {
         write("wrong");
         let world = World::with_source(auth, None, CredentialSource::new(None, vec![file.clone()]));
         assert_eq!(world.tag().await.unwrap_err().fault, Class::Denied);
-        let sent = world.transport.seen().len();
+        let sent = || world.transport.seen().len();
+        let before = sent();
         for _ in 0..10 {
             assert_eq!(world.read(0..10).await.unwrap_err().fault, Class::Denied);
         }
-        assert_eq!(world.transport.seen().len(), sent, "nothing is sent while nothing has changed");
+        // The first two wait a moment and ask again, each with one request or two.
+        let after = sent();
+        assert!(after - before <= 4, "{} requests with a wrong password", after - before);
+        for _ in 0..10 {
+            assert_eq!(world.read(0..10).await.unwrap_err().fault, Class::Denied);
+        }
+        assert_eq!(sent(), after, "nothing is sent while nothing has changed");
         write(PASSWORD);
         world.read(0..10).await.unwrap();
     }
@@ -167,4 +174,69 @@ async fn connections_are_opened_ahead_without_credentials() {
     let ahead: Vec<_> = seen.iter().filter(|seen| seen.url.path() == "/v2/").collect();
     assert_eq!(ahead.len(), 3);
     assert!(ahead.iter().all(|seen| !seen.headers.contains_key("authorization")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_401_too_many_fails_one_request_and_closes_nothing() {
+    // A request, a new token where there are tokens, and the request once more.
+    let tokens = [Fault::Status(401), Fault::Pass, Fault::Status(401)];
+    let basic = [Fault::Status(401), Fault::Status(401)];
+    for (world, script) in [(World::token(Some(PASSWORD)), &tokens[..]), (World::basic(Some(PASSWORD)), &basic)] {
+        world.tag().await.unwrap();
+        for _ in 0..20 {
+            world.transport.script(script.to_vec());
+            assert_eq!(world.read(0..10).await.unwrap_err().fault, Class::Denied);
+            let began = tokio::time::Instant::now();
+            world.read(0..10).await.unwrap();
+            assert!(began.elapsed() <= Duration::from_secs(1), "{:?}", began.elapsed());
+            world.read(0..10).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_whose_login_was_refused_asks_once_for_each_pause() {
+    let world = World::token(Some(PASSWORD));
+    world.tag().await.unwrap();
+    world.registry.change_password("new");
+    world.registry.revoke_tokens();
+    let before = world.transport.seen().len();
+    let reads = (0..200).map(|_| world.read(0..10));
+    assert!(futures::future::join_all(reads).await.iter().all(Result::is_err));
+    let seen = world.transport.seen();
+    let tokens = seen[before..].iter().filter(|seen| seen.url.host_str() == Some("auth.test")).count();
+    assert!(tokens <= 3, "the wrong password was sent {tokens} times");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_service_on_another_host_gets_no_password_unless_a_file_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("services");
+    let bearer = Auth::Bearer { anonymous: true, expires_in: Some(60) };
+    for credentials in [given(PASSWORD), Credentials::IdentityToken(Secret::new(IDENTITY))] {
+        std::fs::write(&file, "registry.test other.test\nother.test auth.test\n").unwrap();
+        let source = CredentialSource::new(Some(credentials), Vec::new()).with_token_services(vec![file.clone()]);
+        let world = World::with_strict_source(bearer.clone(), None, source);
+        let error = world.tag().await.unwrap_err();
+        assert_eq!(error.fault, Class::Refused);
+        let hint = format!("add the line \"registry.test auth.test\" to {}", file.display());
+        assert!(error.to_string().contains(&hint), "{error}");
+        assert_no_secret(&error.to_string());
+        assert!(world.transport.seen().iter().all(|seen| seen.url.host_str() != Some("auth.test")));
+        std::fs::write(&file, "registry.test other.test auth.test\n").unwrap();
+        world.tag().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_service_on_the_registry_itself_gets_the_password_and_any_other_serves_anonymous_users() {
+    let source = |credentials| CredentialSource::new(credentials, Vec::new());
+    let closed = Auth::Bearer { anonymous: false, expires_in: Some(60) };
+    let world = World::with_strict_source(closed, None, source(Some(given(PASSWORD))));
+    let mut hosts = world.registry.hosts();
+    hosts.tokens = "https://registry.test:5001".to_owned();
+    world.registry.set_hosts(hosts);
+    world.tag().await.unwrap();
+    let open = Auth::Bearer { anonymous: true, expires_in: Some(60) };
+    World::with_strict_source(open, None, source(None)).tag().await.unwrap();
 }

@@ -28,7 +28,8 @@ impl Push {
         let registry = Arc::new(FakeRegistry::new(contents(), auth, None));
         let transport = Arc::new(ScriptedTransport::new(registry.clone()));
         let reference: Reference = "registry.test/app:1".parse().unwrap();
-        let credentials = CredentialSource::new(Some(given(PASSWORD)), Vec::new());
+        let credentials = CredentialSource::new(Some(given(PASSWORD)), Vec::new())
+            .with_token_services(vec![common::TOKEN_SERVICES.into()]);
         let destination = open_destination_with(&reference, transport.clone(), credentials, true).unwrap();
         Self { registry, transport, destination }
     }

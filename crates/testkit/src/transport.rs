@@ -16,6 +16,7 @@ use crate::registry::{FakeRegistry, Fault, NoAnswer, Role, answer};
 pub struct ScriptedTransport {
     registry: Arc<FakeRegistry>,
     script: Mutex<VecDeque<Fault>>,
+    attack: Mutex<Option<(&'static str, Fault)>>,
     seen: Mutex<Vec<Seen>>,
 }
 
@@ -35,12 +36,25 @@ pub struct Seen {
 impl ScriptedTransport {
     /// A network with `registry` on it.
     pub fn new(registry: Arc<FakeRegistry>) -> Self {
-        Self { registry, script: Mutex::default(), seen: Mutex::default() }
+        Self { registry, script: Mutex::default(), attack: Mutex::default(), seen: Mutex::default() }
     }
 
     /// What happens to the next requests.
     pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
         self.script.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
+    }
+
+    /// From now on this happens to all requests whose path holds `part`, behind the script; `None`: nothing does.
+    pub fn attack(&self, part: &'static str, fault: Option<Fault>) {
+        *self.attack.lock().unwrap_or_else(PoisonError::into_inner) = fault.map(|fault| (part, fault));
+    }
+
+    fn fault(&self, url: &Url) -> Fault {
+        if let Some(fault) = self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+            return fault;
+        }
+        let attack = self.attack.lock().unwrap_or_else(PoisonError::into_inner);
+        attack.as_ref().filter(|(part, _)| url.path().contains(part)).map_or(Fault::Pass, |(_, fault)| fault.clone())
     }
 
     /// All requests so far.
@@ -58,7 +72,7 @@ impl ScriptedTransport {
     }
 
     async fn respond(&self, request: Request) -> Result<Response, TransportError> {
-        let fault = self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(Fault::Pass);
+        let fault = self.fault(&request.url);
         let sent = sent(request.body, &fault).await;
         let body = sent.clone().unwrap_or_default();
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(Seen {

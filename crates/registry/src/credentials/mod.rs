@@ -6,6 +6,7 @@
 mod authfile;
 mod helper;
 mod secret;
+mod token_services;
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ use tarpon_oci::DOCKER_HUB;
 
 pub(crate) use authfile::AuthFile;
 pub use secret::{Credentials, Secret};
+pub(crate) use token_services::TokenServices;
 
 /// The limit of lines about files and helpers that cannot be read: they are asked for each token.
 static UNREADABLE: LogLimit = LogLimit::new();
@@ -23,20 +25,32 @@ static UNREADABLE: LogLimit = LogLimit::new();
 pub struct CredentialSource {
     given: Option<Credentials>,
     files: Vec<PathBuf>,
+    token_services: TokenServices,
 }
 
 impl CredentialSource {
     /// These credentials, or else the first of `files` that has some for a registry.
     pub fn new(given: Option<Credentials>, files: Vec<PathBuf>) -> Self {
-        Self { given, files }
+        Self { given, files, token_services: TokenServices::default() }
+    }
+
+    /// Files that name the token services of registries, where these are other hosts: lines of `REGISTRY HOST...`.
+    pub fn with_token_services(self, files: Vec<PathBuf>) -> Self {
+        Self { token_services: TokenServices::new(files), ..self }
+    }
+
+    /// Where a token service must be named that is another host than its registry.
+    pub(crate) fn token_services(&self) -> &TokenServices {
+        &self.token_services
     }
 
     /// The files that Podman and Docker use, in Podman's order: `authfile` or `$REGISTRY_AUTH_FILE` alone if there
     /// is one of them, else the runtime folder's, the user's, Docker's.
     pub fn from_environment(given: Option<Credentials>, authfile: Option<PathBuf>) -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let token_services = TokenServices::from_environment();
         if let Some(only) = authfile.or_else(|| variable("REGISTRY_AUTH_FILE")) {
-            return Self::new(given, vec![only]);
+            return Self { given, files: vec![only], token_services };
         }
         let home = variable("HOME");
         let runtime = match variable("XDG_RUNTIME_DIR") {
@@ -50,7 +64,7 @@ impl CredentialSource {
             config.map(|folder| folder.join("containers/auth.json")),
             docker.map(|folder| folder.join("config.json")),
         ];
-        Self::new(given, files.into_iter().flatten().collect())
+        Self { given, files: files.into_iter().flatten().collect(), token_services }
     }
 
     /// The credentials for `repository` of `registry` (as written in references). A file or helper that cannot be

@@ -1,7 +1,10 @@
 //! The `Authorization` header for one repository: found out once, renewed before it expires, by one task at a time.
 //!
-//! Credentials go to the registry (Basic) or to the token service that the registry itself named (Bearer), and
-//! nowhere else. This module only makes headers; that they stay with the registry is the session's business.
+//! Credentials go to the registry (Basic) or to the token service that the registry named (Bearer), if that belongs to the registry
+//! (`credentials/token_services.rs`), and nowhere else. This module only makes headers; that they stay with the registry is the session's
+//! business.
+
+use std::time::Duration;
 
 use http::HeaderValue;
 use tarpon_fetch::Fault;
@@ -75,10 +78,14 @@ struct Current {
     renew_at: Option<Instant>,
 }
 
+/// The registry refused a fresh header, or the token service the credentials.
 struct Denied {
     credentials: Option<Credentials>,
     until: Instant,
     message: String,
+    /// The pause that ends then. It doubles with each denial in a row: a single one may be a mistake, and accounts are locked when a
+    /// wrong password is sent too often.
+    pause: Duration,
 }
 
 /// A header to send, and which one it is.
@@ -86,6 +93,17 @@ struct Denied {
 pub(super) struct Authorization {
     pub(super) header: Option<HeaderValue>,
     generation: u64,
+    /// The one before it was denied.
+    after_denial: bool,
+}
+
+impl Denied {
+    /// What a request gets before the pause is over. After the first denials it waits, and then finds out for itself.
+    fn failure(&self) -> Failure {
+        let left = self.until.saturating_duration_since(Instant::now());
+        let retry = if self.pause <= timing::DENIED_WAIT { Retry::After(left) } else { Retry::Never };
+        Failure::new(Fault::Denied, retry, self.message.clone())
+    }
 }
 
 impl Authenticator {
@@ -106,7 +124,8 @@ impl Authenticator {
             self.renew(&mut state, wire).await?;
         }
         let header = state.current.as_ref().map(|current| current.header.clone());
-        Ok(Authorization { header, generation: state.generation })
+        let after_denial = header.is_some() && state.denied.is_some();
+        Ok(Authorization { header, generation: state.generation, after_denial })
     }
 
     /// The registry answered 401 to a request with `used` (`None`: sent without asking here). Afterwards another attempt has a new header.
@@ -140,10 +159,27 @@ impl Authenticator {
         self.remember_denial(&mut state, credentials, message.to_owned());
     }
 
+    /// The registry took the header.
+    pub(super) async fn accepted(&self, used: &Authorization) {
+        // Only a header that was made after a denial says that it is over, and these are few.
+        if used.after_denial {
+            let mut state = self.state.lock().await;
+            if state.generation == used.generation {
+                state.denied = None;
+            }
+        }
+    }
+
     fn remember_denial(&self, state: &mut State, credentials: Option<Credentials>, message: String) {
         state.current = None;
         state.generation += 1;
-        state.denied = Some(Denied { credentials, until: Instant::now() + timing::DENIED, message });
+        let before = state.denied.as_ref().filter(|denied| denied.credentials == credentials);
+        // Of requests that were refused together, one counts.
+        if before.is_some_and(|denied| Instant::now() < denied.until) {
+            return;
+        }
+        let pause = before.map_or(timing::DENIED_FIRST, |denied| (denied.pause * 2).min(timing::DENIED_LONGEST));
+        state.denied = Some(Denied { credentials, until: Instant::now() + pause, message, pause });
     }
 
     async fn credentials(&self) -> Option<Credentials> {
@@ -153,10 +189,11 @@ impl Authenticator {
     async fn renew(&self, state: &mut State, wire: &Wire) -> Result<(), Failure> {
         let credentials = self.credentials().await;
         if let Some(denied) = &state.denied {
-            if denied.credentials == credentials && Instant::now() < denied.until {
-                return Err(Failure::new(Fault::Denied, Retry::Never, denied.message.clone()));
+            if denied.credentials != credentials {
+                state.denied = None;
+            } else if Instant::now() < denied.until {
+                return Err(denied.failure());
             }
-            state.denied = None;
         }
         state.current = None;
         let renewed = match state.challenge.clone() {
@@ -201,6 +238,9 @@ impl Authenticator {
         credentials: Option<&Credentials>,
     ) -> Result<Current, Failure> {
         let realm = self.check_realm(realm, wire)?;
+        if credentials.is_some() {
+            self.check_service(&realm).await?;
+        }
         let scopes = self.purpose.scopes(&self.repository, scope);
         let request = TokenRequest { realm, service, scopes: &scopes, credentials };
         let (url, call, authorization) = request.build();
@@ -208,6 +248,21 @@ impl Authenticator {
         let margin = timing::TOKEN_MARGIN.min(token.lifetime / 5);
         let header = token::bearer(token.secret.expose()).ok_or_else(|| Failure::bad_data("odd token".to_owned()))?;
         Ok(Current { header, renew_at: Some(Instant::now() + token.lifetime - margin) })
+    }
+
+    /// Credentials go to a token service that belongs to the registry.
+    async fn check_service(&self, realm: &Url) -> Result<(), Failure> {
+        let host = realm.host_str().unwrap_or_default();
+        let services = self.source.token_services();
+        if services.may_have(&self.registry, host).await {
+            return Ok(());
+        }
+        let Self { registry, .. } = self;
+        Err(Failure::refused(format!(
+            "{registry} wants the user and password sent to another host, {host}: if that is its token service, \
+             add the line \"{registry} {host}\" to {}",
+            services.file()
+        )))
     }
 
     /// The token service may be anywhere, but a registry on HTTPS cannot move credentials to plain HTTP.

@@ -175,6 +175,7 @@ impl Session {
             let authorization = self.auth.authorize(&self.wire).await?;
             let response = self.wire.send(url.clone(), call, authorization.header.clone()).await?;
             if response.status != StatusCode::UNAUTHORIZED {
+                self.auth.accepted(&authorization).await;
                 return Ok(response);
             }
             if challenged {

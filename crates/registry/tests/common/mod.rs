@@ -15,6 +15,9 @@ use tarpon_registry::{CredentialSource, Credentials, Repository, open_with};
 use tarpon_testkit::registry::{Auth, FakeRegistry, IDENTITY, PASSWORD, USER};
 use tarpon_testkit::transport::ScriptedTransport;
 
+/// Says that the registry's token service is another host.
+pub(crate) const TOKEN_SERVICES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/token-services");
+
 pub(crate) const PASSWORD_GIVEN: Option<&str> = Some(PASSWORD);
 
 /// 100,000 bytes, none like its neighbours.
@@ -76,6 +79,11 @@ impl World {
     }
 
     pub(crate) fn with_source(auth: Auth, presigned: Option<Duration>, source: CredentialSource) -> Self {
+        Self::with_strict_source(auth, presigned, source.with_token_services(vec![TOKEN_SERVICES.into()]))
+    }
+
+    /// As [`World::with_source`], without a word on where the token service is.
+    pub(crate) fn with_strict_source(auth: Auth, presigned: Option<Duration>, source: CredentialSource) -> Self {
         let registry = Arc::new(FakeRegistry::new(contents(), auth, presigned));
         let transport = Arc::new(ScriptedTransport::new(registry.clone()));
         let reference: Reference = "registry.test/app:1".parse().unwrap();

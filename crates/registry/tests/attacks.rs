@@ -1,0 +1,286 @@
+//! A registry that lies, breaks off, stalls and refuses, all the time and under readers of a mounted image: no wrong byte, nobody waits longer
+//! than is promised, the log stays small, and when the registry is healthy again everything can be read.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use tarpon_fetch::{Config, Fetcher, ImageHandle};
+use tarpon_oci::{Digest, Platform, Reference};
+use tarpon_registry::serve::Contents;
+use tarpon_registry::{CredentialSource, open_with};
+use tarpon_testkit::registry::{Auth, FakeRegistry, Fault};
+use tarpon_testkit::source::{Form, MemoryStore, PackedLayer, Packer, table_of};
+use tarpon_testkit::transport::ScriptedTransport;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+use tracing::field::{Field, Visit};
+use tracing::span;
+
+/// What README promises to a reader.
+const PROMISE: Duration = Duration::from_secs(30);
+/// The log of a server may grow by so much while it is attacked.
+const LOG_BYTES: u64 = 10 << 20;
+const CROWD: usize = 2_000;
+const FEW: usize = 40;
+
+/// Counts the bytes of all lines that a log would have.
+#[derive(Clone, Default)]
+struct Log(Arc<AtomicU64>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::INFO
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        // Time, level and module come to about so much.
+        const HEAD: u64 = 64;
+        let mut line = Line(HEAD);
+        event.record(&mut line);
+        self.0.fetch_add(line.0, Ordering::Relaxed);
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+struct Line(u64);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0 += (field.name().len() + format!("{value:?}").len() + 2) as u64;
+    }
+}
+
+/// A mounted image and its registry.
+struct Mounted {
+    transport: Arc<ScriptedTransport>,
+    fetcher: Fetcher,
+    files: Arc<Vec<(Digest, Bytes)>>,
+    _image: ImageHandle,
+}
+
+/// So many files, none of which comes in one request with another.
+fn layer(count: usize) -> (PackedLayer, Arc<Vec<(Digest, Bytes)>>) {
+    let mut packer = Packer::new(Form::Raw);
+    let file = |number: usize| {
+        let content: Vec<u8> =
+            (0..600_u32).flat_map(|at| (at * 7 + u32::try_from(number).unwrap()).to_le_bytes()).collect();
+        packer.gap(1);
+        (packer.object(&content, 4096), Bytes::from(content))
+    };
+    let files = (0..count).map(file).collect();
+    (packer.finish(), Arc::new(files))
+}
+
+impl Mounted {
+    async fn new(layer: &PackedLayer, files: &Arc<Vec<(Digest, Bytes)>>) -> Self {
+        let mut contents = Contents::new();
+        contents.add_blob(layer.bytes.clone());
+        let registry = Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None));
+        let transport = Arc::new(ScriptedTransport::new(registry));
+        let reference: Reference = "registry.test/app:1".parse().unwrap();
+        let repository = open_with(&reference, transport.clone(), CredentialSource::default(), true).unwrap();
+        let config = Config { coalesce_gap: 0, ..Config::default() };
+        let fetcher = Fetcher::new(Arc::new(MemoryStore::default()), Handle::current(), config);
+        let image = fetcher.add_image(table_of(&[layer]), repository.blobs(), "registry.test/app:1");
+        Self { transport, fetcher, files: files.clone(), _image: image }
+    }
+
+    /// As a process that reads through the kernel: an error is followed by a second request for the same bytes. How long it took, and
+    /// whether there was an answer.
+    async fn read(&self, number: usize) -> (Duration, bool) {
+        let began = Instant::now();
+        for _request in 0..2 {
+            let (object, content) = &self.files[number];
+            if let Ok(bytes) = self.fetcher.read(object, 0, 4096).await {
+                assert_eq!(bytes.into_bytes(), content, "wrong bytes of file {number}");
+                return (began.elapsed(), true);
+            }
+        }
+        (began.elapsed(), false)
+    }
+
+    /// The longest wait of so many readers at once, and of as many more who come in the minute after.
+    async fn longest_wait(&self, readers: usize) -> Duration {
+        let at_once = join_all((0..readers).map(|number| self.read(number))).await;
+        let later = (0..readers).map(|number| async move {
+            sleep(Duration::from_secs(60) * u32::try_from(number).unwrap() / u32::try_from(readers).unwrap()).await;
+            self.read(number).await
+        });
+        let later = join_all(later).await;
+        at_once.iter().chain(&later).map(|(waited, _)| *waited).max().unwrap()
+    }
+}
+
+/// Everything that an answer to a request of a blob can be instead of the blob.
+fn blob_faults() -> Vec<Fault> {
+    let seconds = Duration::from_secs;
+    let statuses = [
+        400, 401, 402, 403, 404, 405, 406, 408, 410, 413, 416, 418, 425, 429, 451, 500, 501, 502, 503, 504, 507, 511,
+        204, 304,
+    ];
+    let mut faults: Vec<Fault> = statuses.map(Fault::Status).into();
+    faults.extend([
+        Fault::Connect,
+        Fault::NotTls,
+        Fault::Certificate,
+        Fault::Broken,
+        Fault::Never,
+        Fault::Late(seconds(4)),
+        Fault::Late(seconds(6)),
+        Fault::Late(seconds(60)),
+        Fault::RetryAfter(429, "1"),
+        Fault::RetryAfter(503, "29"),
+        Fault::RetryAfter(503, "86400"),
+        Fault::RetryAfter(503, "-1"),
+        Fault::Redirect(302, "http://registry.test/downgrade".to_owned()),
+        Fault::Redirect(307, "https://nowhere.test/blobs/".to_owned()),
+        Fault::Redirect(307, "/v2/app/blobs/again".to_owned()),
+        Fault::Header("content-range", ""),
+        Fault::Header("content-range", "bytes 0-1/2"),
+        Fault::Header("content-encoding", "gzip"),
+        Fault::Header("content-length", "1"),
+        Fault::IgnoreRange,
+        Fault::Unsatisfiable,
+        Fault::BreakAfter(0),
+        Fault::BreakAfter(100),
+        Fault::EndAfter(0),
+        Fault::EndAfter(100),
+        Fault::StallAfter(0),
+        Fault::StallAfter(100),
+        Fault::Trickle(10),
+        Fault::FlipBit,
+        Fault::Overlong,
+        Fault::Html,
+        Fault::Text("no blob"),
+        Fault::Multipart,
+    ]);
+    faults
+}
+
+/// Readers under one fault, and after it. The log that this made.
+async fn attack(mounted: &Mounted, fault: &Fault, readers: usize) -> u64 {
+    let log = Log::default();
+    let guard = tracing::subscriber::set_default(log.clone());
+    mounted.transport.attack("/blobs/", Some(fault.clone()));
+    let longest = mounted.longest_wait(readers).await;
+    assert!(longest <= PROMISE, "{longest:?} under {fault:?}");
+    mounted.transport.attack("/blobs/", None);
+    // A registry may have asked for a pause of minutes.
+    sleep(Duration::from_secs(310)).await;
+    for (number, (_, healed)) in join_all((0..readers).map(|number| mounted.read(number))).await.iter().enumerate() {
+        assert!(healed, "file {number} cannot be read after {fault:?}");
+    }
+    drop(guard);
+    log.0.load(Ordering::Relaxed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_fault_of_a_blob_gives_a_wrong_byte_a_long_wait_or_a_lasting_error() {
+    let (layer, files) = layer(FEW);
+    let faults = blob_faults();
+    assert!(faults.len() >= 43);
+    let mut logged = 0;
+    for fault in &faults {
+        logged += attack(&Mounted::new(&layer, &files).await, fault, FEW).await;
+    }
+    assert!(logged <= LOG_BYTES, "{logged} bytes of log");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_of_two_thousand_is_answered_in_time_and_writes_a_small_log() {
+    let (layer, files) = layer(CROWD);
+    for fault in [Fault::Connect, Fault::Never, Fault::Status(500), Fault::FlipBit] {
+        let logged = attack(&Mounted::new(&layer, &files).await, &fault, CROWD).await;
+        assert!(logged <= LOG_BYTES / 100, "{logged} bytes of log under {fault:?}");
+    }
+}
+
+/// What a request for a document can be answered with.
+fn document_faults() -> Vec<Fault> {
+    vec![
+        Fault::Connect,
+        Fault::Broken,
+        Fault::Never,
+        Fault::Late(Duration::from_secs(60)),
+        Fault::Status(401),
+        Fault::Status(403),
+        Fault::Status(418),
+        Fault::Status(429),
+        Fault::Status(500),
+        Fault::RetryAfter(503, "86400"),
+        Fault::Redirect(302, "http://registry.test/downgrade".to_owned()),
+        Fault::Redirect(307, "/v2/app/manifests/again".to_owned()),
+        Fault::Header("content-encoding", "gzip"),
+        Fault::Header("content-length", "99999999999"),
+        Fault::BreakAfter(10),
+        Fault::EndAfter(10),
+        Fault::StallAfter(10),
+        Fault::Trickle(1),
+        Fault::FlipBit,
+        Fault::Overlong,
+        Fault::Html,
+        Fault::Text("{\"schemaVersion\":2}"),
+        Fault::Typed("application/vnd.oci.image.index.v1+json", "{\"schemaVersion\":2,\"manifests\":[{}]}"),
+    ]
+}
+
+/// A request with all its attempts, and the time in which the last body may stall.
+const DOCUMENT: Duration = Duration::from_secs(60);
+
+#[tokio::test(start_paused = true)]
+async fn no_fault_of_a_manifest_gives_another_manifest_or_hangs() {
+    let faults = document_faults();
+    assert!(faults.len() >= 18);
+    for fault in faults {
+        let world = common::World::open();
+        let right = world.repository.resolve(&Platform::host()).await.unwrap();
+        for by_digest in [false, true] {
+            world.transport.attack("/manifests/", Some(fault.clone()));
+            let began = Instant::now();
+            if by_digest {
+                let digest = *right.manifest.digest();
+                if let Ok(bytes) = world.repository.manifest(&digest).await {
+                    assert_eq!(bytes.digest(), &digest, "{fault:?}");
+                }
+            } else if let Ok(image) = world.repository.resolve(&Platform::host()).await {
+                assert_eq!(image.manifest.digest(), right.manifest.digest(), "{fault:?}");
+            }
+            assert!(began.elapsed() <= DOCUMENT, "{:?} under {fault:?}", began.elapsed());
+            world.transport.attack("/manifests/", None);
+            sleep(Duration::from_secs(310)).await;
+            world.tag().await.unwrap_or_else(|error| panic!("{error} after {fault:?}"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_fault_of_a_list_of_referrers_names_an_artifact_or_hangs() {
+    let faults = document_faults();
+    assert!(faults.len() >= 20);
+    for fault in faults {
+        let world = common::World::open();
+        let subject = common::blob().digest;
+        world.transport.attack("/referrers/", Some(fault.clone()));
+        let began = Instant::now();
+        if let Ok(found) = world.repository.referrers(&subject, "application/vnd.test").await {
+            assert!(found.is_empty(), "{found:?} under {fault:?}");
+        }
+        assert!(began.elapsed() <= DOCUMENT * 2, "{:?} under {fault:?}", began.elapsed());
+        world.transport.attack("/referrers/", None);
+        sleep(Duration::from_secs(310)).await;
+        let found = world.repository.referrers(&subject, "application/vnd.test").await;
+        assert!(found.unwrap_or_else(|error| panic!("{error} after {fault:?}")).is_empty());
+    }
+}
