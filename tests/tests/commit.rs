@@ -274,7 +274,12 @@ fn the_upper_directory_of_a_mount_becomes_a_layer_and_goes_anywhere() {
     let committed = bed.json("commit", &[&upper_path, &layout]);
     assert_eq!(committed["base"], bed.image("zstdchunked").as_str());
     bed.tarpon.unmount(&root).unwrap();
-    let unnamed = bed.tarpon.output("commit", &[&upper_path, &layout]).unwrap();
+    let after = bed.json("commit", &[&upper_path, &layout]);
+    assert_eq!(after["base"], committed["base"], "the base is remembered beside the directory");
+    assert_eq!(after["base_digest"], committed["base_digest"]);
+    let other = work.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let unnamed = bed.tarpon.output("commit", &[other.to_str().unwrap(), &layout]).unwrap();
     assert!(said(&unnamed).contains("--base IMAGE"), "{}", said(&unnamed));
     let stamped = |name: &str| {
         let arguments = ["--base", &bed.image("zstdchunked"), "--timestamp", "1700000000", &upper_path, name];

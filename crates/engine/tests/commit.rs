@@ -4,6 +4,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
@@ -288,4 +289,34 @@ async fn an_upper_that_is_no_layer_leaves_nothing() {
     assert_eq!(error.kind, ErrorKind::Refused);
     assert!(error.cause.starts_with("/dir/.wh.x: "), "{error}");
     assert_eq!(files(&lab.engine.store().commits_folder()), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upper_that_never_stands_still_is_an_error_unless_that_is_wanted() {
+    let lab = Lab::new(Auth::Anonymous).await;
+    std::fs::write(lab.upper().join("large"), vec![7; 4 << 20]).unwrap();
+    let name = lab.at("new:v1");
+    let (busy, stop) = (lab.upper().join("dir/busy"), Arc::new(AtomicBool::new(false)));
+    let (begun, begins) = std::sync::mpsc::channel();
+    let writer = {
+        let (busy, stop) = (busy.clone(), stop.clone());
+        std::thread::spawn(move || {
+            std::fs::write(&busy, "first").unwrap();
+            begun.send(()).unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                std::fs::write(&busy, "again").unwrap();
+            }
+        })
+    };
+    begins.recv().unwrap();
+    let torn = lab.engine.commit(&lab.request(&name), &Silent).await;
+    let taken = lab.engine.commit(&CommitRequest { pause: false, ..lab.request(&name) }, &Silent).await;
+    stop.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    let error = torn.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Conflict, "{error}");
+    assert!(error.cause.starts_with("/dir/busy changed while it was read"), "{error}");
+    assert!(error.hint.unwrap().contains("--pause=false"));
+    assert!(taken.unwrap().notes[0].starts_with("/dir/busy changed while it was read"));
+    assert_eq!(lab.commit(&name).await.notes, Vec::<String>::new(), "now it stands still");
 }

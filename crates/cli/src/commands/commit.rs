@@ -21,8 +21,9 @@ Examples:
   tarpon run --name box debian:12 apt-get install -y curl
   tarpon commit box registry.example/debian:curl && tarpon push registry.example/debian:curl
   tarpon commit -c 'CMD [\"serve\"]' -c 'ENV MODE=fast' -m 'with a cache' box registry.example/app:v2
-  tarpon mount --rw=/srv/changes app:v1 /mnt && touch /mnt/new && tarpon commit /srv/changes app:v2
-  tarpon commit --base app:v1 ./changes app:v2          nothing is mounted
+  tarpon mount --rw=/srv/changes app:v1 /mnt && touch /mnt/new && tarpon umount /mnt
+  tarpon commit /srv/changes app:v2
+  tarpon commit --base app:v1 ./changes app:v2          it was written elsewhere
 
 The image is in the store afterwards: its config and manifest, and the new layer. The layers below
 are not fetched for it; `tarpon push` has the registry take them over. What was not pushed stays
@@ -56,12 +57,13 @@ pub(crate) struct Commit {
     /// [default: now]
     #[arg(long, value_name = "SECONDS", env = "SOURCE_DATE_EPOCH", hide_env_values = true)]
     timestamp: Option<i64>,
-    /// Let a container that runs stand still meanwhile, where its runtime can do that [default: true]
+    /// Make the layer of what is there at one moment: a container that runs stands still meanwhile, where its runtime can do that,
+    /// and an UPPERDIR that changes while it is read is read again, or an error [default: true]
     #[arg(short, long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "true", default_missing_value = "true", hide_default_value = true)]
     #[arg(action = clap::ArgAction::Set)]
     pause: bool,
-    /// The image that UPPERDIR was written over [default: that of the mount whose --rw=UPPERDIR it is]
+    /// The image that UPPERDIR was written over [default: that of the mount whose --rw=UPPERDIR it is, or was last]
     #[arg(long, value_name = "IMAGE", value_parser = image_name)]
     base: Option<ImageName>,
     /// Which image --base is, of one for several platforms, as OS/ARCH[/VARIANT] [default: this machine's]

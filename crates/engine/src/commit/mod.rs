@@ -4,6 +4,8 @@
 //! marks      what overlayfs noted of a file
 //! upper      the upper directory, entry by entry
 //! stream     … as the tar of a layer
+//! still      whether it changed while it was read
+//! origin     which image it was written over
 //! base       the image below: manifest and config
 //! change     what the config is to say otherwise
 //! document   config and manifest of the new image
@@ -18,7 +20,9 @@ mod change;
 mod committed;
 mod document;
 mod marks;
+mod origin;
 mod push;
+mod still;
 mod stream;
 mod upper;
 
@@ -33,9 +37,12 @@ use tarpon_registry::{AccessOptions, Destination};
 
 use self::base::Base;
 pub use self::change::Change;
+use self::committed::Staging;
 pub use self::committed::{Commits, Committed};
 use self::document::Said;
+pub(crate) use self::origin::Origin;
 pub use self::push::{PushRequest, Pushed, PushedLayer, PushedOutcome};
+use self::still::Still;
 use self::stream::LayerTar;
 pub(crate) use self::upper::LeftOut;
 use self::upper::{UpperError, Walk};
@@ -46,6 +53,9 @@ use crate::run::changes::Changes;
 use crate::upload;
 use crate::{ContainerName, Engine, Error, ErrorKind, Result};
 
+/// How often an upper directory is read until it was read without a change: what changes in each of three readings never stands still.
+const ATTEMPTS: u32 = 3;
+
 /// What is committed.
 #[derive(Debug, Clone)]
 pub enum CommitSource {
@@ -55,7 +65,7 @@ pub enum CommitSource {
     Upper {
         /// The directory.
         directory: PathBuf,
-        /// The image below it; `None`: a mount of this store that writes there says.
+        /// The image below it; `None`: that of the mount of this store that writes there, or did.
         base: Option<Box<ImageRequest>>,
     },
 }
@@ -79,7 +89,8 @@ pub struct CommitRequest {
     pub message: Option<String>,
     /// When it is made, in seconds since 1970: then no file of the layer is newer. `None`: now.
     pub timestamp: Option<i64>,
-    /// Whether a container that runs stands still meanwhile.
+    /// Whether the layer is what was there at one moment: a container that runs stands still meanwhile if it can, and an upper
+    /// directory that changes all the time is an error.
     pub pause: bool,
 }
 
@@ -106,6 +117,8 @@ struct Work {
     created_by: String,
     /// Keeps the container as it is.
     changes: Option<Changes>,
+    /// How often it is read until it was read without a change; `None`: a change is no error.
+    attempts: Option<u32>,
     notes: Vec<String>,
 }
 
@@ -114,6 +127,13 @@ struct Work {
 struct Recipe {
     format: Format,
     newest: Option<i64>,
+}
+
+/// A layer in the layout of an image that is being made.
+struct Staged {
+    staging: Staging,
+    layout: Destination,
+    layer: Layer,
 }
 
 /// A layer that is written.
@@ -130,17 +150,15 @@ impl Engine {
     /// # Errors
     /// `Refused` for what a layer cannot hold, `NotFound` for containers, directories and images, `Store`.
     pub async fn commit(&self, request: &CommitRequest, progress: &dyn Progress) -> Result<CommitReport> {
-        let Work { upper, left_out, base, created_by, changes, mut notes } = self.work(request).await?;
-        let format = request.format.unwrap_or_else(|| usual_format(&base));
-        let paused = match &changes {
-            Some(changes) if request.pause => pause(changes, &mut notes),
+        let mut work = self.work(request).await?;
+        let format = request.format.unwrap_or_else(|| usual_format(&work.base));
+        let paused = match &work.changes {
+            Some(changes) if request.pause => pause(changes, &mut work.notes),
             _ => None,
         };
-        let failed = |error| Error::new(ErrorKind::Store, "keep the new image", error);
-        let staging = Commits::of(self.store()).stage().map_err(failed)?;
-        let layout = kept(tarpon_registry::open_destination(&staging.layout(), &AccessOptions::default()))?;
-        let Layer { written, entries, notes: of_layer } =
-            write(&layout, &upper, left_out, Recipe { format, newest: request.timestamp }).await?;
+        let Staged { staging, layout, layer } = self.staged(&work, Recipe { format, newest: request.timestamp }).await?;
+        let Layer { written, entries, notes: of_layer } = layer;
+        let Work { base, created_by, changes, mut notes, .. } = work;
         // It may go on: all of it has been read.
         drop((paused, changes));
         notes.extend(of_layer);
@@ -157,8 +175,34 @@ impl Engine {
         let size = base.manifest.layers_size() + written.blob.size;
         let base = (&base.source, *base.manifest.digest());
         let committed = Committed::new(&request.image, digest, base, written.blob, size);
-        staging.install(&committed).map_err(failed)?;
+        staging.install(&committed).map_err(not_kept)?;
         Ok(CommitReport { committed, format, entries, uncompressed: written.uncompressed_size, notes })
+    }
+
+    /// Writes the layer into a layout of its own, again if what it is made of changed meanwhile.
+    async fn staged(&self, work: &Work, recipe: Recipe) -> Result<Staged> {
+        let mut left = work.attempts.unwrap_or(1);
+        loop {
+            left -= 1;
+            let still = still(&work.upper).await?;
+            let staging = Commits::of(self.store()).stage().map_err(not_kept)?;
+            let layout = kept(tarpon_registry::open_destination(&staging.layout(), &AccessOptions::default()))?;
+            let layer = write(&layout, &work.upper, work.left_out.clone(), recipe).await;
+            let changed = changed(still, work.left_out.clone()).await;
+            match (layer, changed, work.attempts) {
+                (layer, Ok(Some(_)), Some(_)) if left > 0 => drop(layer),
+                (_, Ok(Some(path)), Some(attempts)) => return Err(never_still(&path, attempts)),
+                (Err(error), _, _) => return Err(error),
+                (Ok(_), Err(error), Some(_)) => return Err(error),
+                (Ok(mut layer), changed, _) => {
+                    let changed = changed.ok().flatten();
+                    layer.notes.extend(changed.map(|path| {
+                        format!("/{} changed while it was read: the layer may hold parts of it", path.escape_ascii())
+                    }));
+                    return Ok(Staged { staging, layout, layer });
+                }
+            }
+        }
     }
 
     async fn work(&self, request: &CommitRequest) -> Result<Work> {
@@ -176,6 +220,7 @@ impl Engine {
                     base,
                     created_by: changes.command.join(" "),
                     changes: Some(changes),
+                    attempts: None,
                     notes,
                 })
             }
@@ -183,31 +228,59 @@ impl Engine {
                 let upper = directory.canonicalize().map_err(|error| {
                     Error::new(ErrorKind::NotFound, format!("find the upper directory {}", directory.display()), error)
                 })?;
-                let mounted = self.mounted_over(&upper)?;
-                let note = "it is mounted: what is written to it meanwhile may be in the layer or not";
-                let notes = mounted.iter().map(|_| note.to_owned()).collect();
-                let base = match (base, mounted) {
-                    (Some(base), _) => Base::asked(self, base).await?,
-                    (None, Some((image, manifest))) => Base::known(self, &image, &manifest, &request.access).await?,
-                    (None, None) => {
-                        let cause = format!("no mount of this store writes to {}", upper.display());
-                        let error = Error::new(ErrorKind::NotFound, "find the image below", cause);
-                        return Err(error.hint("name it with --base IMAGE"));
+                let base = match base {
+                    Some(base) => Base::asked(self, base).await?,
+                    None => {
+                        let (image, manifest) = self.written_over(&upper)?;
+                        Base::known(self, &image, &manifest, &request.access).await?
                     }
                 };
                 let created_by = "tarpon commit".to_owned();
-                Ok(Work { upper, left_out: LeftOut::default(), base, created_by, changes: None, notes })
+                let attempts = request.pause.then_some(ATTEMPTS);
+                let (left_out, notes) = (LeftOut::default(), Vec::new());
+                Ok(Work { upper, left_out, base, created_by, changes: None, attempts, notes })
             }
         }
     }
 
-    /// The image whose mount writes to this directory, and its manifest.
-    fn mounted_over(&self, upper: &Path) -> Result<Option<(String, Digest)>> {
+    /// The image whose mount writes to this directory, or did so last, and its manifest.
+    fn written_over(&self, upper: &Path) -> Result<(String, Digest)> {
         let is_it = |writable: &Writable| matches!(writable, Writable::Upper(directory) if directory.canonicalize().is_ok_and(|it| it == upper));
         let mounts = self.client().status()?.unwrap_or_default();
-        let found = mounts.into_iter().find(|mount| is_it(&mount.writable));
-        Ok(found.map(|mount| (mount.image, mount.manifest)))
+        if let Some(mount) = mounts.into_iter().find(|mount| is_it(&mount.writable)) {
+            return Ok((mount.image, mount.manifest));
+        }
+        let remembered = Origin::of(upper).map(|origin| (origin.image, origin.manifest));
+        remembered.ok_or_else(|| {
+            let cause = format!("no mount has written to {} with --rw", upper.display());
+            Error::new(ErrorKind::NotFound, "find the image below", cause).hint("name it with --base IMAGE")
+        })
     }
+}
+
+/// Watches an upper directory.
+async fn still(upper: &Path) -> Result<Still> {
+    let upper = upper.to_owned();
+    let begun = tokio::task::spawn_blocking(move || Still::begin(&upper)).await;
+    let begun = begun.map_err(|error| Error::new(ErrorKind::Other, "look at the directory", error))?;
+    begun.map_err(|error| Failure::Upper(error).outward())
+}
+
+/// What of an upper directory changed while it was watched.
+async fn changed(still: Still, left_out: LeftOut) -> Result<Option<Vec<u8>>> {
+    let looked = tokio::task::spawn_blocking(move || still.changed(&left_out)).await;
+    let looked = looked.map_err(|error| Error::new(ErrorKind::Other, "look at the directory", error))?;
+    looked.map_err(|error| Failure::Upper(error).outward())
+}
+
+fn never_still(path: &[u8], attempts: u32) -> Error {
+    let cause = format!("/{} changed while it was read, in each of {attempts} attempts", path.escape_ascii());
+    Error::new(ErrorKind::Conflict, "make a layer of what was written", cause)
+        .hint("stop what writes to it, or take it as it changes with --pause=false")
+}
+
+fn not_kept(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Store, "keep the new image", error)
 }
 
 /// What a name meant before somebody committed another image under it is not what is meant now.

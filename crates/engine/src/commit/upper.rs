@@ -17,6 +17,7 @@ use tarpon_layer::{Attributes, Device, Timestamp};
 use tarpon_oci::limits;
 
 use super::marks::{Marks, Whose};
+use super::still::Moment;
 
 /// Begins the name of an entry that removes another one.
 const WHITEOUT: &[u8] = b".wh.";
@@ -345,12 +346,40 @@ impl Found {
         Ok(Directory { path: self.path, directory, names })
     }
 
+    fn changed(&self) -> Moment {
+        (self.stat.st_ctime, u32::try_from(self.stat.st_ctime_nsec).unwrap_or(0))
+    }
+
     fn refused(&self, why: &str) -> UpperError {
         UpperError { path: self.path.clone(), why: why.to_owned() }
     }
 
     fn failed(&self, doing: &str, error: impl std::fmt::Display) -> UpperError {
         failed(&self.path, doing, error)
+    }
+}
+
+/// The first path below `root` whose inode changed at `since` or later; empty for `root` itself. The parts of `left_out` that are no part of a
+/// layer with all that is in them are not looked at.
+pub(super) fn newest_change(root: &Path, left_out: &LeftOut, since: Moment) -> Result<Option<Vec<u8>>, UpperError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::openat(CWD, root, flags, Mode::empty()).map_err(|error| failed(b"", "open it", error))?;
+    let mut found = Some(Found::of(Vec::new(), root)?);
+    let mut open: Vec<Directory> = Vec::new();
+    loop {
+        if let Some(found) = found.take().filter(|found| !left_out.volumes.contains(&found.path)) {
+            if found.changed() >= since {
+                return Ok(Some(found.path));
+            }
+            if FileType::from_raw_mode(found.stat.st_mode) == FileType::Directory {
+                open.push(found.list()?);
+            }
+        }
+        let Some(innermost) = open.last_mut() else { return Ok(None) };
+        match innermost.names.pop() {
+            None => drop(open.pop()),
+            Some(name) => found = innermost.find(&name)?,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tarpon_fetch::Fetcher;
-use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch};
+use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch, Writable};
 use tarpon_oci::{Blob, Digest};
 use tarpon_store::Store;
 use tokio::runtime::Handle;
@@ -23,6 +23,7 @@ use super::metrics::Endpoint;
 use super::places::{Client, Leaving, Places, Reservation};
 use super::recording::Recording;
 use super::shelf::Shelf;
+use crate::commit::Origin;
 use crate::protocol::{Access, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result, run};
 
@@ -148,6 +149,7 @@ impl Mounts {
         if let Err(error) = self.store.touch_image(&request.manifest) {
             tracing::debug!(%error, "the image's last use is not noted");
         }
+        self.remember_base(&request);
         if let Some(why) = self.follow_hints(&request, trace.as_deref(), &image) {
             request.fallbacks.push(why);
         }
@@ -159,6 +161,16 @@ impl Mounts {
         let status = self.describe(&served);
         self.runtime.spawn(watch(self.clone(), served));
         Ok(status)
+    }
+
+    /// Notes beside an upper directory which image it is written over. A container has a record for that.
+    fn remember_base(&self, request: &MountRequest) {
+        if let Writable::Upper(upper) = &request.writable
+            && !upper.starts_with(self.store.containers_folder())
+            && let Err(error) = Origin::remember(upper, &request.image, request.manifest)
+        {
+            tracing::warn!(%error, upper = %upper.display(), "`tarpon commit` will need --base for this directory");
+        }
     }
 
     /// Begins to bring what is likely to be touched first. Why the trace that came with the request is of no use, if it is not; what is recorded is
