@@ -144,7 +144,9 @@ fn a_container_is_what_was_said() {
     let printed = bed.shell(&options, "echo $A $FROM_FILE $PWD; test \"$TARPON_STORE\" && echo passed on");
     assert_eq!(printed, "1 yes /usr/share\npassed on\n");
     assert_eq!(bed.shell(&["-u", "daemon:7"], "id -u; id -g; id -G"), "1\n7\n7\n");
-    assert_eq!(bed.shell(&["--hostname", "box"], "cat /etc/hostname; uname -n"), "box\nbox\n");
+    for option in ["--hostname", "-h"] {
+        assert_eq!(bed.shell(&[option, "box"], "cat /etc/hostname; uname -n"), "box\nbox\n");
+    }
     assert!(bed.shell(&["--hostname", "box"], "getent hosts box").contains("box"));
     assert_eq!(bed.shell(&["--entrypoint", "[\"/bin/echo\", \"-n\"]"], "x"), "sh -c x");
     let capabilities = |options: &[&str]| bed.shell(options, "grep CapBnd /proc/self/status").split_off(8);
@@ -181,7 +183,7 @@ fn what_is_mounted_is_seen_and_what_is_read_only_is_not_written() {
     let file = format!("{}:/opt/motd:ro", host.join("file").display());
     assert_eq!(bed.shell(&[&options[..], &["-v", &file]].concat(), script), "root\nof the host\n");
     assert!(bed.shell(&["--tmpfs", "/usr/share/base-files"], "ls /usr/share/base-files").contains("motd"));
-    for (volume, code) in [("/nonexistent/x:/x", 125), ("./x:/x", 2), ("/usr:/x:odd", 2)] {
+    for (volume, code) in [("/nonexistent/x:/x", 125), ("./nonexistent:/x", 125), ("x:/x", 2), ("/usr:/x:odd", 2)] {
         let output = bed.run(&["--rm", "-v", volume], &["true"]);
         assert_eq!(output.status.code(), Some(code), "{}", said(&output));
     }
@@ -197,6 +199,115 @@ fn limits_are_kept_where_cgroups_allow_it() {
     assert!(!output.status.success() && (said.contains("fork") || said.contains("no limit for pids")), "{said}");
     let output = bed.run(&["--rm", "-m", "1K"], &["true"]);
     assert_eq!(output.status.code(), Some(125));
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn a_container_cannot_use_up_the_processes_of_the_host() {
+    let Some(bed) = Bed::new() else { return };
+    let limit = "cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids/pids.max 2>/dev/null; true";
+    bed.shell(&["-d", "--name", "usual"], "sleep 1000");
+    let recorded = bed.listed()[0]["record"]["process_limit"].clone();
+    bed.tarpon.run("rm", &["-f", "usual"]).unwrap();
+    if recorded.is_null() {
+        println!("skipped: the cgroups of this host limit no processes");
+    } else {
+        assert_eq!(recorded, 2048);
+        assert_eq!(bed.shell(&[], limit), "2048\n");
+        assert_eq!(bed.shell(&["--pids-limit", "7"], limit), "7\n");
+        assert_ne!(bed.shell(&["--pids-limit", "-1"], limit), "2048\n");
+    }
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn options_of_podman_that_a_runner_needs_mean_the_same() {
+    let Some(bed) = Bed::new() else { return };
+    assert_eq!(bed.shell(&["--ulimit", "nofile=64:128"], "ulimit -Sn; ulimit -Hn"), "64\n128\n");
+    assert_eq!(bed.shell(&["--shm-size", "8M"], "df -k /dev/shm | tail -n 1 | tr -s ' ' | cut -d' ' -f2"), "8192\n");
+    let hosts = bed.shell(&["--add-host", "db:10.9.8.7"], "getent hosts db");
+    assert!(hosts.starts_with("10.9.8.7"), "{hosts}");
+
+    let work = bed.tarpon.store().with_file_name("work");
+    std::fs::create_dir(&work).unwrap();
+    std::fs::write(work.join("file"), "of the host\n").unwrap();
+    let inside = |options: &[&str], script: &str| {
+        let mut command = bed.tarpon.command("run");
+        command.current_dir(&work).arg("--rm=true").args(options).args([&bed.image, "sh", "-c", script]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for option in [["-v", "./file:/data/file:ro"], ["-v", "../work:/data:z"], ["-v", ".:/data:Z"]] {
+        assert_eq!(inside(&option, "cat /data/file"), "of the host\n", "{option:?}");
+    }
+    let mount = ["--mount", "type=bind,source=file,destination=/data/file,ro"];
+    assert_eq!(inside(&mount, "cat /data/file; echo x > /data/file || echo refused"), "of the host\nrefused\n");
+    let memory = ["--mount", "type=tmpfs,destination=/memory,tmpfs-size=1M"];
+    assert_eq!(inside(&memory, "df -k /memory | tail -n 1 | tr -s ' ' | cut -d' ' -f2"), "1024\n");
+
+    let file = work.join("name");
+    let name = inside(&["--cidfile", "name", "--name", "named"], "true");
+    assert_eq!((&*name, std::fs::read_to_string(&file).unwrap()), ("", "named".to_owned()));
+    let twice = bed.run(&["--rm", "--cidfile", file.to_str().unwrap()], &["true"]);
+    assert!(twice.status.code() == Some(125) && said(&twice).contains("there is a file already"), "{}", said(&twice));
+    let other = work.join("other");
+    let failed = bed.run(&["--rm", "--cidfile", other.to_str().unwrap()], &["nope"]);
+    assert!(failed.status.code() == Some(127) && !other.exists(), "{}", said(&failed));
+
+    if real::have(&["catatonit"]) {
+        assert_eq!(
+            bed.shell(&["--init"], "tr '\\0' ' ' < /proc/1/cmdline | cut -d' ' -f1,2; echo $$"),
+            "/dev/tarpon-init --\n2\n"
+        );
+    } else {
+        let none = bed.run(&["--rm", "--init"], &["true"]);
+        assert!(none.status.code() == Some(125) && said(&none).contains("install catatonit"), "{}", said(&none));
+    }
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn scripts_get_names_codes_and_parts_of_logs() {
+    let Some(bed) = Bed::new() else { return };
+    bed.waiting("web", &[]);
+    let done = bed.run(&["-d", "--name", "done"], &["sh", "-c", "echo one; echo two; printf three; exit 7"]);
+    assert!(done.status.success(), "{}", said(&done));
+    let tarpon = |subcommand: &str, arguments: &[&str]| bed.tarpon.run(subcommand, arguments).unwrap();
+    assert_eq!(tarpon("wait", &["done"]), "7\n");
+    assert_eq!((tarpon("ps", &["-q"]), tarpon("ps", &["-aq"])), ("web\n".to_owned(), "done\nweb\n".to_owned()));
+    assert_eq!(tarpon("ps", &["-q", "--filter", "status=exited"]), "done\n");
+    assert_eq!(tarpon("ps", &["-aq", "--filter", "exited=0"]), "");
+    let listed: Value = serde_json::from_str(&tarpon("ps", &["--format", "json", "--filter", "name=we"])).unwrap();
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["name"]), (1, &Value::from("web")));
+
+    assert_eq!(tarpon("logs", &["--tail", "2", "done"]), "two\nthree");
+    assert_eq!(tarpon("logs", &["--since", "1h", "done"]), "one\ntwo\nthree");
+    assert_eq!(tarpon("logs", &["--since", "2100-01-01", "done"]), "");
+    let timed = tarpon("logs", &["-t", "-n", "2", "done"]);
+    let first = timed.lines().next().unwrap();
+    assert!(first.ends_with("Z two") && first.starts_with("20"), "{timed}");
+
+    // The beginning of a name does for what changes nothing.
+    assert_eq!(tarpon("exec", &["w", "echo", "inside"]), "inside\n");
+    assert!(tarpon("logs", &["we"]).contains("ready"));
+    for command in ["stop", "kill", "rm"] {
+        let output = bed.tarpon.output(command, &["we"]).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{command}: {}", said(&output));
+    }
+    assert_eq!(bed.status("web"), "running");
+    bed.tarpon.run("rm", &["-f", "web"]).unwrap();
+    bed.tarpon.run("rm", &["done"]).unwrap();
+
+    // The code of one that is removed when it ends.
+    bed.waiting("brief", &["--rm"]);
+    let waiting = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| bed.tarpon.run("wait", &["brief"]).unwrap());
+        until(|| bed.tarpon.store().join("containers/brief/waiters").exists());
+        bed.tarpon.run("stop", &["brief"]).unwrap();
+        waiting.join().unwrap()
+    });
+    assert_eq!(waiting, "3\n");
     bed.assert_nothing_is_left();
 }
 

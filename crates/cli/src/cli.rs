@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::commands::container::{exec, keep, kill, logs, ps, rm, stop};
+use crate::commands::container::{exec, keep, kill, logs, ps, rm, stop, wait};
 use crate::commands::{
     cache, commit, completions, convert, daemon, demo, doctor, index, inspect, ls, man, mount, podman, pull, push,
     record, recover, run, serve, snapshotter, status, trace, umount, why,
@@ -65,6 +65,7 @@ pub(crate) enum Command {
     Ps(ps::Ps),
     Exec(exec::Exec),
     Logs(logs::Logs),
+    Wait(wait::Wait),
     Stop(stop::Stop),
     Kill(kill::Kill),
     Rm(rm::Rm),

@@ -5,6 +5,7 @@
 
 mod cli;
 mod commands;
+mod elsewhere;
 mod exit;
 mod failure;
 mod image_path;

@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output;
+use crate::{elsewhere, output};
 
 /// Prints what clap has to say. Help and version are no failures.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
@@ -35,6 +35,7 @@ fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
     let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
     let rest: Vec<String> = paragraphs.collect();
     let tip = rest.iter().find_map(|line| line.strip_prefix("tip: ").map(str::to_owned));
+    let tip = elsewhere::answer(error).or_else(|| tip.filter(|_| elsewhere::is_safe(error)));
     let usage = || rest.iter().find(|line| line.starts_with("Usage: ")).map(|line| line.replacen('U', "u", 1));
     let hint = tip.or_else(|| expected(error, words)).or_else(usage);
     Failure::new(Exit::Usage, message).hint(hint.unwrap_or_else(|| format!("{} lists what there is", help(words))))
@@ -100,6 +101,31 @@ mod tests {
         assert!(
             said(&["podman", "layers", "start", "--tls-verify=x"]).ends_with("(tarpon podman layers start --help)\n")
         );
+    }
+
+    #[test]
+    fn commands_and_options_of_podman_are_answered_with_what_to_use_instead() {
+        for (line, hint) in [
+            ("images", "tarpon cache ls"),
+            ("rmi app:v1", "tarpon cache rm IMAGE"),
+            ("login registry.example", "podman login"),
+            ("top web", "process id"),
+            ("ps --last 3", "tarpon ps --json"),
+            ("logs --until 5m web", "tarpon logs -t"),
+        ] {
+            let said = said(&line.split(' ').collect::<Vec<_>>());
+            let answer = said.split_once("\nhint: ").map(|(_, hint)| hint.to_owned()).unwrap_or_default();
+            assert!(answer.contains(hint) && said.lines().count() == 2, "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn no_word_is_taken_for_a_command_that_removes_something() {
+        for word in ["rmx", "rmm", "kil", "stopp", "killl"] {
+            let said = said(&[word]);
+            assert!(!["'rm'", "'kill'", "'stop'"].iter().any(|name| said.contains(name)), "{said}");
+        }
+        assert!(said(&["mout"]).contains("'mount'"));
     }
 
     #[test]

@@ -67,7 +67,10 @@ pub use commit::{
     Change, CommitReport, CommitRequest, CommitSource, Commits, Committed, PushRequest, Pushed, PushedLayer,
     PushedOutcome,
 };
-pub use container::{CapabilityChanges, ContainerOptions, Limits, Network, Tmpfs, Volume, oci_runtime};
+pub use container::{
+    AppArmor, CapabilityChanges, ContainerOptions, HostEntry, Limits, MountOption, Network, ProcessLimit, Tmpfs,
+    Ulimit, Volume, oci_runtime,
+};
 pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
 };
@@ -91,8 +94,8 @@ pub use protocol::{
 pub use record::{RecordRequest, Recorded, Until};
 pub use rootfs::{Rootfs, RootfsRequest};
 pub use run::{
-    ContainerName, ContainerRecord, ContainerState, ContainerStatus, ExecRequest, Output, RunError, RunOutcome,
-    RunRequest, Signals, Standing, signal_name,
+    ContainerName, ContainerRecord, ContainerState, ContainerStatus, ExecRequest, LogLine, LogTime, LogWish, Output,
+    RunError, RunOutcome, RunRequest, Signals, Standing, signal_name,
 };
 pub use serve::{allow_open_files, serve, start_for_good};
 pub use server::{Client, Ended, MountChange, Observer, Server};

@@ -74,7 +74,7 @@ pub(crate) struct Commit {
     json: bool,
     #[command(flatten)]
     registry: RegistryOptions,
-    /// A container of `tarpon run`, or an upper directory of overlayfs, with a slash in its name
+    /// A container of `tarpon run`, of whose name the beginning is enough, or an upper directory of overlayfs, with a slash in its name
     #[arg(value_name = "CONTAINER|UPPERDIR")]
     source: PathBuf,
     /// What to call it: [docker://]NAME[:TAG] or oci:DIR[:TAG], where a push brings it
@@ -122,6 +122,10 @@ impl Commit {
             .request()
             .map_err(|failure: String| Failure::new(Exit::Usage, format_args!("{}: {failure}", doing())))?;
         let session = Session::open(global)?;
+        let mut request = request;
+        if let CommitSource::Container(name) = &mut request.source {
+            *name = session.engine().container_named(name).doing(doing)?;
+        }
         let progress = output::progress(global.quiet);
         let report = interruptible(doing, async { session.engine().commit(&request, &*progress).await.doing(doing) })?;
         drop(progress);

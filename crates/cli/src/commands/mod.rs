@@ -66,6 +66,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Man(command) => command.run(),
         Command::Ps(command) => command.run(global),
         Command::Logs(command) => command.run(global),
+        Command::Wait(command) => command.run(global),
         Command::Stop(command) => command.run(global),
         Command::Kill(command) => command.run(global),
         Command::Rm(command) => command.run(global),

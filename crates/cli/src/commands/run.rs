@@ -1,16 +1,17 @@
 //! `tarpon run`: a container of an image that is fetched as it is read.
 
 use std::io::{IsTerminal, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, Args};
 use tarpon_engine::{
-    Backfill, CapabilityChanges, ContainerName, ContainerOptions, Limits, ModeChoice, Network, RunError, RunOutcome,
-    RunRequest, Signals, Tmpfs, Volume,
+    Backfill, CapabilityChanges, ContainerName, ContainerOptions, HostEntry, Limits, ModeChoice, MountOption, Network,
+    ProcessLimit, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Ulimit, Volume,
 };
 
+use super::container::security::{Security, Wanted};
 use super::image::{ImageName, ImageOptions, image_name};
 use super::mode;
 use super::mount::backfill;
@@ -18,7 +19,7 @@ use super::session::{Session, runtime};
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
-use crate::{output, size};
+use crate::{elsewhere, output, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,6 +28,7 @@ Examples:
   tarpon run -d --name web -v /srv/www:/www:ro nginx      in the background
   tarpon logs web && tarpon exec web nginx -s reload
   tarpon stop web && tarpon rm web
+  tarpon run --rm -v ./src:/src -w /src --init rust:1 make
   tarpon run --rm --read-only --network none --cap-drop ALL -m 256M app:v1 -- check
 
 What follows IMAGE is the command, options and all. The exit code is the container's; 125 if nothing was
@@ -35,6 +37,7 @@ run, 126 if the program cannot be executed, 127 if there is none.
 A container has the network of this host, or none. Volumes that the image declares are directories of the
 container's own writable layer: they hold what the image has there, stay writable with --read-only, and
 are removed with the container. Ports that it exposes need no publishing on the host's network.
+For what is not here, use Podman with tarpon's store: see `tarpon podman --help`.
 Needs root, and crun or runc.";
 
 /// Longest file of variables that is read.
@@ -46,18 +49,43 @@ const ENV_FILE_BYTES: u64 = 1 << 20;
 /// says in a container. Without --rm, the container stays when it ends, with what it wrote, until `tarpon rm`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, override_usage = "tarpon run [OPTIONS] <IMAGE> [--] [COMMAND]...")]
+#[command(disable_help_flag = true)]
 pub(crate) struct Run {
     /// Give it this standard input
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
     interactive: bool,
     /// Give it a terminal
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
     tty: bool,
     /// Return when it runs; its output is kept for `tarpon logs`
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
     detach: bool,
     /// Remove it when it ends
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
     rm: bool,
     /// What to call it [default: a random name]
     #[arg(long, value_name = "NAME")]
@@ -67,10 +95,17 @@ pub(crate) struct Run {
     /// Run this instead of the image's entrypoint, without the image's command; a JSON array is several words, "" none
     #[arg(long, value_name = "PROGRAM", value_parser = entrypoint)]
     entrypoint: Option<Words>,
-    /// A directory or file of this host: SOURCE:DESTINATION[:ro,nosuid,nodev,noexec]. DESTINATION alone is a volume as images
-    /// declare them
-    #[arg(short, long, value_name = "VOLUME")]
+    /// Write its name into this new file
+    #[arg(long, value_name = "FILE")]
+    cidfile: Option<PathBuf>,
+    /// A directory or file of this host: SOURCE:DESTINATION[:ro,nosuid,nodev,noexec], SOURCE with / or . in front. DESTINATION
+    /// alone is a volume as images declare them. z and Z mean nothing here: containers have no SELinux labels
+    #[arg(short, long, value_name = "VOLUME", value_parser = here(Volume::parse_in))]
     volume: Vec<Volume>,
+    /// The same at length: type=bind,source=SOURCE,destination=DESTINATION[,ro], or
+    /// type=tmpfs,destination=DESTINATION[,tmpfs-size=SIZE,tmpfs-mode=MODE]
+    #[arg(long, value_name = "MOUNT", value_parser = here(MountOption::parse_in))]
+    mount: Vec<MountOption>,
     /// A directory in memory: DESTINATION[:size=SIZE,mode=MODE,ro,noexec]
     #[arg(long, value_name = "TMPFS")]
     tmpfs: Vec<Tmpfs>,
@@ -78,10 +113,19 @@ pub(crate) struct Run {
     #[arg(long, visible_alias = "net", value_name = "NETWORK", default_value = "host", value_parser = network())]
     network: Network,
     /// Its own host name [default: this host's with --network host, else a random one]
-    #[arg(long, value_name = "NAME")]
+    #[arg(short = 'h', long, value_name = "NAME")]
     hostname: Option<String>,
+    /// A name that it finds in /etc/hosts
+    #[arg(long, value_name = "NAME:ADDRESS")]
+    add_host: Vec<HostEntry>,
     /// Make its root file system read-only, with directories in memory at /tmp, /run and /var/tmp
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
     read_only: bool,
     /// Grant a capability beside the usual ones, or ALL
     #[arg(long, value_name = "CAPABILITY", value_delimiter = ',')]
@@ -89,9 +133,11 @@ pub(crate) struct Run {
     /// Take one of the usual capabilities away, or ALL
     #[arg(long, value_name = "CAPABILITY", value_delimiter = ',')]
     cap_drop: Vec<String>,
-    /// no-new-privileges: setuid programs give it nothing; seccomp=unconfined: do not filter its system calls, as is usual if the
-    /// runtime can
-    #[arg(long, value_name = "OPTION", value_parser = security())]
+    /// no-new-privileges: setuid programs give it nothing; apparmor=PROFILE: confine it with this profile instead of tarpon's,
+    /// which is used where the host has AppArmor
+    ///
+    /// seccomp=unconfined and apparmor=unconfined do without; the filter for system calls is there if the runtime can do that.
+    #[arg(long, value_name = "OPTION")]
     security_opt: Vec<Security>,
     /// Memory that it may use, swap included
     #[arg(short, long, value_name = "SIZE", value_parser = size::parse)]
@@ -99,9 +145,24 @@ pub(crate) struct Run {
     /// Processors that it may use, such as 1.5
     #[arg(long, value_name = "NUMBER")]
     cpus: Option<f64>,
-    /// Processes and threads that it may have
-    #[arg(long, value_name = "NUMBER")]
-    pids_limit: Option<u32>,
+    /// Processes and threads that it may have; -1: as many as the host [default: 2048, where the host's cgroups can limit it]
+    #[arg(long, value_name = "NUMBER", value_parser = process_limit, allow_negative_numbers = true)]
+    pids_limit: Option<ProcessLimit>,
+    /// A limit for each of its processes, such as nofile=1024:4096 or core=0
+    #[arg(long, value_name = "NAME=SOFT[:HARD]")]
+    ulimit: Vec<Ulimit>,
+    /// Size of its shared memory, /dev/shm [default: 64 MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    shm_size: Option<u64>,
+    /// Run it below a small init, which passes signals on and reaps processes; needs catatonit or the like on this host
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
+    init: bool,
     /// The signal with which `tarpon stop` asks it to end [default: the image's, else TERM]
     #[arg(long, value_name = "SIGNAL")]
     stop_signal: Option<String>,
@@ -120,19 +181,24 @@ pub(crate) struct Run {
     #[arg(value_names = ["IMAGE", "COMMAND"], required = true, num_args = 1..)]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
+    // -h is the host name, as with Podman.
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
 }
 
 /// What wrong command lines are told.
-const HINT: &str = "--help shows what can be said";
+const HINT: &str = "--help lists the options";
 
 /// An image or container, and the command for it. All that follows the first word belongs to the command, also what looks like an
 /// option of ours: programs have options of the same names.
-pub(crate) fn subject(words: &[String]) -> Result<(String, Vec<String>)> {
+pub(crate) fn subject(subcommand: &str, words: &[String]) -> Result<(String, Vec<String>)> {
     let Some((first, command)) = words.split_first() else {
         return Err(Failure::new(Exit::Usage, "nothing is named that a command could be run in").hint(HINT));
     };
     if first.starts_with('-') {
-        return Err(Failure::new(Exit::Usage, format_args!("unexpected argument '{first}' found")).hint(HINT));
+        let hint = elsewhere::option(subcommand, first).unwrap_or_else(|| HINT.to_owned());
+        return Err(Failure::new(Exit::Usage, format_args!("unexpected argument '{first}' found")).hint(hint));
     }
     let command = command.strip_prefix(&["--".to_owned()]).unwrap_or(command);
     Ok((first.clone(), command.to_vec()))
@@ -159,16 +225,9 @@ pub(crate) struct ProcessArgs {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Words(Vec<String>);
 
-/// What `--security-opt` may say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Security {
-    NoNewPrivileges,
-    AnySystemCall,
-}
-
 impl Run {
     pub(crate) fn run(self, global: &Global) -> Result<ExitCode> {
-        let (image, command) = subject(&self.words)?;
+        let (image, command) = subject("run", &self.words)?;
         let image = image_name(&image).map_err(|error| {
             Failure::new(Exit::Usage, format_args!("invalid value {image:?} for <IMAGE>: {error}")).hint(HINT)
         })?;
@@ -199,6 +258,15 @@ impl Run {
     }
 
     fn request(&self, session: &Session, image: ImageName, command: Vec<String>) -> Result<RunRequest> {
+        let (mut volumes, mut tmpfs) = (self.volume.clone(), self.tmpfs.clone());
+        for mount in &self.mount {
+            match mount.clone() {
+                MountOption::Volume(volume) => volumes.push(volume),
+                MountOption::Tmpfs(memory) => tmpfs.push(memory),
+            }
+        }
+        let Wanted { no_new_privileges, any_system_call, apparmor } = Wanted::of(&self.security_opt);
+        let pids = self.pids_limit.unwrap_or_default();
         let options = ContainerOptions {
             entrypoint: self.entrypoint.clone().map(|words| words.0),
             command,
@@ -209,12 +277,17 @@ impl Run {
             network: self.network,
             terminal: self.tty,
             read_only: self.read_only,
-            no_new_privileges: self.security_opt.contains(&Security::NoNewPrivileges),
-            filtered: !self.security_opt.contains(&Security::AnySystemCall),
+            no_new_privileges,
+            filtered: !any_system_call,
             capabilities: CapabilityChanges { add: self.cap_add.clone(), drop: self.cap_drop.clone() },
-            volumes: self.volume.clone(),
-            tmpfs: self.tmpfs.clone(),
-            limits: Limits { memory: self.memory, cpus: self.cpus, pids: self.pids_limit },
+            volumes,
+            tmpfs,
+            limits: Limits { memory: self.memory, cpus: self.cpus, pids },
+            ulimits: self.ulimit.clone(),
+            shm_size: self.shm_size,
+            init: self.init,
+            hosts: self.add_host.clone(),
+            apparmor,
         };
         Ok(RunRequest {
             image: self.image.request(image)?,
@@ -222,6 +295,7 @@ impl Run {
             backfill: self.backfill,
             options,
             name: self.name.clone(),
+            name_file: self.cidfile.clone(),
             remove: self.rm,
             detach: self.detach,
             input: self.interactive,
@@ -310,11 +384,21 @@ fn network() -> impl TypedValueParser<Value = Network> {
     PossibleValuesParser::new(values).map(|name| if name == "none" { Network::None } else { Network::Host })
 }
 
-fn security() -> impl TypedValueParser<Value = Security> {
-    PossibleValuesParser::new(["no-new-privileges", "seccomp=unconfined"]).map(|option| match &*option {
-        "no-new-privileges" => Security::NoNewPrivileges,
-        _ => Security::AnySystemCall,
+/// Reads a value in which relative paths begin at the current directory.
+fn here<T: Clone + Send + Sync + 'static>(
+    parse: impl Fn(&str, &Path) -> std::result::Result<T, String> + Clone + Send + Sync + 'static,
+) -> impl TypedValueParser<Value = T> {
+    clap::builder::StringValueParser::new().try_map(move |text| {
+        let base = std::env::current_dir().map_err(|error| format!("the current directory is not known: {error}"))?;
+        parse(&text, &base)
     })
+}
+
+fn process_limit(text: &str) -> std::result::Result<ProcessLimit, String> {
+    match text {
+        "-1" | "0" => Ok(ProcessLimit::Unlimited),
+        number => number.parse().map(ProcessLimit::At).map_err(|_| "expected a number, or -1 for no limit".to_owned()),
+    }
 }
 
 fn entrypoint(text: &str) -> std::result::Result<Words, String> {
@@ -336,7 +420,7 @@ mod tests {
     fn what_follows_the_image_is_the_command() {
         let split = |words: &[&str]| {
             let owned: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            subject(&owned).map_err(|failure| failure.exit)
+            subject("run", &owned).map_err(|failure| failure.exit)
         };
         let expected =
             |command: &[&str]| Ok(("app".to_owned(), command.iter().map(|word| (*word).to_owned()).collect()));

@@ -5,15 +5,23 @@ use crate::world::World;
 #[test]
 fn a_container_that_cannot_be_is_refused_before_anything_is_done() {
     let world = World::new();
-    let runs: [&[&str]; 10] = [
+    let runs: [&[&str]; 18] = [
         &["run"],
+        &["run", "-h"],
         &["run", "--bogus", "app"],
+        &["run", "-p", "8080:80", "app"],
+        &["run", "--privileged", "app"],
         &["run", "-v", "data:/data", "app"],
-        &["run", "-v", "/a:/b:Z", "app"],
+        &["run", "-v", "/a:/b:U", "app"],
+        &["run", "--mount", "type=volume,src=data,dst=/data", "app"],
+        &["run", "--ulimit", "files=3", "app"],
+        &["run", "--add-host", "db:web", "app"],
+        &["run", "--pids-limit", "many", "app"],
+        &["run", "--security-opt", "seccomp=profile.json", "app"],
         &["run", "--tmpfs", "relative", "app"],
         &["run", "--name", "a/b", "app"],
         &["run", "--network", "bridge", "app"],
-        &["run", "--security-opt", "label=disable", "app"],
+        &["run", "--security-opt", "label=type:spc_t", "app"],
         &["run", "UPPER"],
         &["exec", "web"],
     ];
@@ -21,10 +29,40 @@ fn a_container_that_cannot_be_is_refused_before_anything_is_done() {
 }
 
 #[test]
+fn what_podman_has_and_tarpon_has_not_is_answered_in_a_line() {
+    let world = World::new();
+    let runs: [&[&str]; 12] = [
+        &["images"],
+        &["rmi", "app"],
+        &["login", "registry.example"],
+        &["top", "web"],
+        &["start", "web"],
+        &["network", "ls"],
+        &["compose", "up"],
+        &["rmm", "web"],
+        &["ps", "--last", "3"],
+        &["ps", "--format", "{{.Names}}"],
+        &["ps", "--filter", "label=a"],
+        &["logs", "--until", "5m", "web"],
+    ];
+    insta::assert_snapshot!(runs.map(|arguments| world.transcript(arguments)).join("\n"));
+}
+
+#[test]
+fn a_quiet_list_is_names_and_nothing_else() {
+    let world = World::new();
+    for arguments in [&["ps", "-q"][..], &["ps", "-aq"], &["ps", "--quiet", "--all"], &["ps", "--names"]] {
+        assert_eq!(world.stdout(arguments), "", "{arguments:?}");
+    }
+    assert_eq!(world.stdout(&["ps", "--format", "json"]), "[]\n");
+}
+
+#[test]
 fn a_container_that_is_not_there_exits_with_3_and_a_command_in_it_with_125() {
     let world = World::new();
-    let runs: [&[&str]; 6] = [
+    let runs: [&[&str]; 7] = [
         &["ps", "-a"],
+        &["wait", "web"],
         &["stop", "web"],
         &["kill", "-s", "SIG?", "web"],
         &["rm", "-f", "web", "db"],

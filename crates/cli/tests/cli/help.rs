@@ -25,6 +25,7 @@ fn help_of_every_subcommand() {
         "ps",
         "exec",
         "logs",
+        "wait",
         "stop",
         "kill",
         "rm",

@@ -11,8 +11,8 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tarpon_engine::{
-    CapabilityChanges, ContainerName, ContainerOptions, ContainerState, ContainerStatus, ImageRequest, Limits, Network,
-    Output, Prepared, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Volume,
+    CapabilityChanges, ContainerName, ContainerOptions, ContainerState, ContainerStatus, ImageRequest, Limits, LogLine,
+    LogWish, Network, Output, Prepared, ProcessLimit, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Volume,
 };
 use tokio::sync::mpsc;
 use utoipa::{IntoParams, ToSchema};
@@ -148,7 +148,7 @@ pub(super) struct RunWish {
     memory: Option<u64>,
     /// Processors, such as 1.5.
     cpus: Option<f64>,
-    /// Processes and threads.
+    /// Processes and threads; else 2048, where the cgroups of the host can limit it.
     pids: Option<u32>,
     /// Whether it is removed when it ends.
     #[serde(default)]
@@ -204,7 +204,12 @@ impl RunWish {
             capabilities: CapabilityChanges { add: self.cap_add, drop: self.cap_drop },
             volumes,
             tmpfs,
-            limits: Limits { memory: self.memory, cpus: self.cpus, pids: self.pids },
+            limits: Limits {
+                memory: self.memory,
+                cpus: self.cpus,
+                pids: self.pids.map_or(ProcessLimit::Usual, ProcessLimit::At),
+            },
+            ..ContainerOptions::default()
         };
         if let Some(odd) = options.env.iter().find(|variable| !variable.contains('=') || variable.starts_with('=')) {
             return Err(invalid(format!("{odd:?} is not NAME=VALUE")));
@@ -215,6 +220,7 @@ impl RunWish {
             backfill: self.backfill.into(),
             options,
             name: self.name.as_deref().map(name).transpose()?,
+            name_file: None,
             remove: self.remove,
             detach: true,
             input: self.input,
@@ -460,15 +466,15 @@ pub(super) async fn logs(
     let (send, receive) = mpsc::channel::<Bytes>(PIECES);
     tokio::task::spawn_blocking(move || {
         let _until_done = place;
-        let mut sink = |output: Output, text: &[u8]| {
-            if query.stream.is_none_or(|wanted| wanted == output.into()) {
-                return send.blocking_send(Bytes::copy_from_slice(text)).map_err(std::io::Error::other);
+        let mut sink = |line: &LogLine<'_>| {
+            if query.stream.is_none_or(|wanted| wanted == line.output.into()) {
+                return send.blocking_send(Bytes::copy_from_slice(line.text)).map_err(std::io::Error::other);
             }
             Ok(())
         };
         let is_enough = || send.is_closed() || *stopping.borrow();
         let follow: Option<&dyn Fn() -> bool> = if query.follow { Some(&is_enough) } else { None };
-        if let Err(error) = engine.container_logs(&name, follow, &mut sink) {
+        if let Err(error) = engine.container_logs(&name, &LogWish::default(), follow, &mut sink) {
             tracing::debug!(%name, %error, "a log was not read to its end");
         }
     });

@@ -156,7 +156,10 @@ impl Engine {
             Some(changes) if request.pause => pause(changes, &mut work.notes),
             _ => None,
         };
-        let Staged { staging, layout, layer } = self.staged(&work, Recipe { format, newest: request.timestamp }).await?;
+        // What has ended, or stands still, changes no more.
+        let may_change = paused.is_none() && work.changes.as_ref().is_none_or(Changes::is_running);
+        let recipe = Recipe { format, newest: request.timestamp };
+        let Staged { staging, layout, layer } = self.staged(&work, recipe, may_change).await?;
         let Layer { written, entries, notes: of_layer } = layer;
         let Work { base, created_by, changes, mut notes, .. } = work;
         // It may go on: all of it has been read.
@@ -180,15 +183,18 @@ impl Engine {
     }
 
     /// Writes the layer into a layout of its own, again if what it is made of changed meanwhile.
-    async fn staged(&self, work: &Work, recipe: Recipe) -> Result<Staged> {
+    async fn staged(&self, work: &Work, recipe: Recipe, may_change: bool) -> Result<Staged> {
         let mut left = work.attempts.unwrap_or(1);
         loop {
             left -= 1;
-            let still = still(&work.upper).await?;
+            let still = if may_change { Some(still(&work.upper).await?) } else { None };
             let staging = Commits::of(self.store()).stage().map_err(not_kept)?;
             let layout = kept(tarpon_registry::open_destination(&staging.layout(), &AccessOptions::default()))?;
             let layer = write(&layout, &work.upper, work.left_out.clone(), recipe).await;
-            let changed = changed(still, work.left_out.clone()).await;
+            let changed = match still {
+                Some(still) => changed(still, work.left_out.clone()).await,
+                None => Ok(None),
+            };
             match (layer, changed, work.attempts) {
                 (layer, Ok(Some(_)), Some(_)) if left > 0 => drop(layer),
                 (_, Ok(Some(path)), Some(attempts)) => return Err(never_still(&path, attempts)),

@@ -10,7 +10,7 @@ use oci_spec::runtime::{
 };
 use tarpon_oci::RunConfig;
 
-use super::{ContainerOptions, Network, mounts, process, runtime, seccomp};
+use super::{Confinement, ContainerOptions, Network, mounts, process, runtime, seccomp};
 use crate::{Error, ErrorKind, Result};
 
 /// What Podman hides of the kernel beside what all do.
@@ -32,7 +32,7 @@ pub(crate) struct Bundle {
 
 impl Bundle {
     /// Writes the bundle of a container whose root file system is mounted at `root` into `folder`. `own`: what is mounted in
-    /// it beside the usual and what the options say.
+    /// it beside the usual and what the options say; `confinement`: what of the host confines it.
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] for an image that says nothing that could be run, or names a user that it does not have.
@@ -41,12 +41,13 @@ impl Bundle {
         root: &Path,
         config: &RunConfig,
         options: &ContainerOptions,
+        confinement: &Confinement,
         own: Vec<Mount>,
     ) -> Result<Self> {
         let refused = |cause: String| Error::new(ErrorKind::Refused, "describe the container", cause);
         let failed = |cause: String| Error::new(ErrorKind::Store, "write the container's description", cause);
-        let process = process::process(root, config, options).map_err(refused)?;
-        let resources = options.limits.resources().map_err(refused)?;
+        let process = process::process(root, config, options, confinement).map_err(refused)?;
+        let resources = options.limits.resources(confinement.processes).map_err(refused)?;
         let mounts = mounts::all(options, own).map_err(refused)?;
         let spec = spec(root, process, options, mounts, resources).map_err(|error| refused(error.to_string()))?;
         let file = folder.join("config.json");
@@ -130,10 +131,13 @@ mod tests {
     use super::*;
     use crate::container::{CapabilityChanges, Limits};
 
+    /// A host that has nothing to confine a container by.
+    const NONE: Confinement = Confinement { processes: None, apparmor: None };
+
     fn written(options: &ContainerOptions) -> Value {
         let folder = tempfile::tempdir().unwrap();
         let config = RunConfig { cmd: vec!["serve".into()], ..RunConfig::default() };
-        let bundle = Bundle::write(folder.path(), Path::new("/rootfs"), &config, options, Vec::new()).unwrap();
+        let bundle = Bundle::write(folder.path(), Path::new("/rootfs"), &config, options, &NONE, Vec::new()).unwrap();
         let file = bundle.path().join("config.json");
         let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600, "it may hold secrets of the environment");
@@ -196,7 +200,7 @@ mod tests {
         };
         let config = RunConfig { cmd: vec!["serve".into()], ..RunConfig::default() };
         let folder = tempfile::tempdir().unwrap();
-        let bundle = Bundle::write(folder.path(), Path::new("/rootfs"), &config, &options, Vec::new());
+        let bundle = Bundle::write(folder.path(), Path::new("/rootfs"), &config, &options, &NONE, Vec::new());
         assert_eq!(bundle.err().unwrap().kind, ErrorKind::Refused);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }

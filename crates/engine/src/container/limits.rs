@@ -1,11 +1,11 @@
 //! How much a container may use.
 
-use std::path::Path;
-
 use oci_spec::runtime::{LinuxCpuBuilder, LinuxMemoryBuilder, LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder};
 
-/// Where cgroups are.
-const CGROUPS: &str = "/sys/fs/cgroup";
+use super::cgroups::Cgroups;
+
+/// Processes and threads of a container where nobody says: as with Podman. More is a fork bomb sooner than a program.
+const PROCESSES: u32 = 2048;
 
 /// Microseconds in which the processor time of a container is counted: the kernel's own default.
 const PERIOD: u64 = 100_000;
@@ -13,7 +13,7 @@ const PERIOD: u64 = 100_000;
 /// The least memory that a runtime can start a process in: runc and crun need a few megabytes of their own there.
 const LEAST_MEMORY: u64 = 6 << 20;
 
-/// Limits of a container; none where nothing is said.
+/// Limits of a container; none where nothing is said, but for processes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Limits {
     /// Bytes of memory, swap included.
@@ -21,19 +21,40 @@ pub struct Limits {
     /// Processors, in parts of one.
     pub cpus: Option<f64>,
     /// Processes and threads.
-    pub pids: Option<u32>,
+    pub pids: ProcessLimit,
+}
+
+/// How many processes and threads a container may have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ProcessLimit {
+    /// 2048, where the cgroups of the host can limit it.
+    #[default]
+    Usual,
+    /// As many as the host.
+    Unlimited,
+    /// So many, or none is started.
+    At(u32),
 }
 
 impl Limits {
-    /// What a runtime is told; nothing if there are none, for then cgroups are nobody's business.
+    /// Processes and threads that a container may have on a host with these cgroups; none: as many as the host.
+    pub(super) fn processes(&self, cgroups: &Cgroups<'_>) -> Option<u32> {
+        match self.pids {
+            ProcessLimit::At(number) => Some(number),
+            ProcessLimit::Unlimited => None,
+            ProcessLimit::Usual => cgroups.can_limit("pids").then_some(PROCESSES),
+        }
+    }
+
+    /// What a runtime is told; nothing if there are none, for then cgroups are nobody's business. `processes`: see [`Limits::processes`].
     ///
     /// # Errors
     /// In a line: a limit that makes no sense, or that the cgroups of this machine do not keep.
-    pub(super) fn resources(&self) -> Result<Option<LinuxResources>, String> {
-        if *self == Self::default() {
+    pub(super) fn resources(&self, processes: Option<u32>) -> Result<Option<LinuxResources>, String> {
+        if self.memory.is_none() && self.cpus.is_none() && processes.is_none() {
             return Ok(None);
         }
-        self.check(Path::new(CGROUPS))?;
+        self.check(&Cgroups::of_this_host())?;
         let mut resources = LinuxResourcesBuilder::default();
         if let Some(bytes) = self.memory {
             let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
@@ -44,19 +65,20 @@ impl Limits {
             let cpu = LinuxCpuBuilder::default().period(PERIOD).quota(quota(cpus)?);
             resources = resources.cpu(cpu.build().map_err(|error| error.to_string())?);
         }
-        if let Some(pids) = self.pids {
+        if let Some(pids) = processes {
             let pids = LinuxPidsBuilder::default().limit(i64::from(pids));
             resources = resources.pids(pids.build().map_err(|error| error.to_string())?);
         }
         resources.build().map(Some).map_err(|error| error.to_string())
     }
 
-    fn check(&self, cgroups: &Path) -> Result<(), String> {
+    fn check(&self, cgroups: &Cgroups<'_>) -> Result<(), String> {
         if let Some(bytes) = self.memory.filter(|bytes| *bytes < LEAST_MEMORY) {
             return Err(format!("{bytes} bytes of memory are less than a container needs to start ({LEAST_MEMORY})"));
         }
-        let wanted = [("memory", self.memory.is_some()), ("cpu", self.cpus.is_some()), ("pids", self.pids.is_some())];
-        let missing = wanted.into_iter().find(|(name, is_wanted)| *is_wanted && !has_controller(cgroups, name));
+        let pids = matches!(self.pids, ProcessLimit::At(_));
+        let wanted = [("memory", self.memory.is_some()), ("cpu", self.cpus.is_some()), ("pids", pids)];
+        let missing = wanted.into_iter().find(|(name, is_wanted)| *is_wanted && !cgroups.has_controller(name));
         missing.map_or(Ok(()), |(name, _)| Err(format!("the cgroups of this machine set no limit for {name}")))
     }
 }
@@ -73,21 +95,24 @@ fn quota(cpus: f64) -> Result<i64, String> {
     Ok(quota.max(1000))
 }
 
-/// In the one hierarchy of cgroup v2, or in one of its own.
-fn has_controller(cgroups: &Path, name: &str) -> bool {
-    match std::fs::read_to_string(cgroups.join("cgroup.controllers")) {
-        Ok(controllers) => controllers.split_ascii_whitespace().any(|controller| controller == name),
-        Err(_) => cgroups.join(name).is_dir(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn no_limits_say_nothing_to_the_runtime() {
-        assert!(Limits::default().resources().unwrap().is_none());
+        assert!(Limits::default().resources(None).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_container_has_a_limit_of_processes_where_the_host_can_keep_one() {
+        let (with, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::create_dir(with.path().join("pids")).unwrap();
+        let on =
+            |host: &tempfile::TempDir, pids| Limits { pids, ..Limits::default() }.processes(&Cgroups::at(host.path()));
+        assert_eq!((on(&with, ProcessLimit::Usual), on(&without, ProcessLimit::Usual)), (Some(2048), None));
+        assert_eq!((on(&with, ProcessLimit::Unlimited), on(&with, ProcessLimit::At(5))), (None, Some(5)));
+        assert_eq!(on(&without, ProcessLimit::At(5)), Some(5), "it is an error then, and not forgotten");
     }
 
     #[test]
@@ -102,14 +127,14 @@ mod tests {
     #[test]
     fn a_limit_that_nobody_keeps_is_an_error_in_both_kinds_of_cgroups() {
         let cgroups = tempfile::tempdir().unwrap();
-        let limits = Limits { memory: Some(1 << 30), pids: Some(5), ..Limits::default() };
+        let limits = Limits { memory: Some(1 << 30), pids: ProcessLimit::At(5), ..Limits::default() };
         std::fs::create_dir(cgroups.path().join("memory")).unwrap();
-        assert!(limits.check(cgroups.path()).unwrap_err().contains("for pids"));
+        assert!(limits.check(&Cgroups::at(cgroups.path())).unwrap_err().contains("for pids"));
         std::fs::create_dir(cgroups.path().join("pids")).unwrap();
-        assert_eq!(limits.check(cgroups.path()), Ok(()));
+        assert_eq!(limits.check(&Cgroups::at(cgroups.path())), Ok(()));
         std::fs::write(cgroups.path().join("cgroup.controllers"), "cpu pids\n").unwrap();
-        assert!(limits.check(cgroups.path()).unwrap_err().contains("for memory"));
+        assert!(limits.check(&Cgroups::at(cgroups.path())).unwrap_err().contains("for memory"));
         let few = Limits { memory: Some(4096), ..Limits::default() };
-        assert!(few.check(cgroups.path()).unwrap_err().contains("4096"));
+        assert!(few.check(&Cgroups::at(cgroups.path())).unwrap_err().contains("4096"));
     }
 }

@@ -1,23 +1,33 @@
 //! Running what is in an image: from its config to a bundle, and a bundle in the hands of an OCI runtime.
 
+mod apparmor;
 mod bundle;
 mod capabilities;
+mod cgroups;
+mod confinement;
+mod init;
 mod limits;
+mod mount_option;
 mod mounts;
 mod options;
 mod paused;
 mod process;
 mod runtime;
 mod seccomp;
+mod ulimit;
 mod user;
 
+pub use apparmor::AppArmor;
 pub(crate) use bundle::Bundle;
 pub use capabilities::CapabilityChanges;
-pub use limits::Limits;
+pub(crate) use confinement::Confinement;
+pub use limits::{Limits, ProcessLimit};
+pub use mount_option::MountOption;
 pub use mounts::{Tmpfs, Volume};
 pub(crate) use mounts::{bind, host_files, image_volumes};
-pub use options::{ContainerOptions, Network};
+pub use options::{ContainerOptions, HostEntry, Network};
 pub(crate) use paused::Paused;
 pub(crate) use process::AnotherProcess;
 pub use runtime::oci_runtime;
 pub(crate) use runtime::{Handle, Running, Runtime, Stdio, forget_all};
+pub use ulimit::Ulimit;

@@ -9,12 +9,19 @@ use oci_spec::runtime::{Mount, MountBuilder, get_default_mounts};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::ContainerOptions;
+use super::{ContainerOptions, init};
 
 /// Where a container whose root cannot be written finds room all the same, as with Podman.
 const SCRATCH: [&str; 3] = ["/tmp", "/run", "/var/tmp"];
 
-/// What may be said of a directory of the host.
+/// Shared memory, and the option of its file system for how much there is.
+const SHM: &str = "/dev/shm";
+const SIZE: &str = "size=";
+
+/// What may be said of a directory of the host: whether several containers use it, for SELinux.
+const RELABEL: [&str; 2] = ["z", "Z"];
+
+/// What may be said of every mount.
 const VOLUME_OPTIONS: [&str; 8] = ["ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec"];
 
 /// Where the kernel's own file systems are, with what a runtime hides in them.
@@ -44,6 +51,22 @@ pub struct Tmpfs {
     pub options: Vec<String>,
 }
 
+impl Volume {
+    /// Reads `text`, in which a relative path of the host begins with `.` and is one from `base`.
+    ///
+    /// # Errors
+    /// In a line: what is wrong with it, or not offered.
+    pub fn parse_in(text: &str, base: &Path) -> Result<Self, String> {
+        let is_relative = text.split(['/', ':']).next().is_some_and(|first| [".", ".."].contains(&first));
+        if !is_relative || !text.contains(':') {
+            return text.parse();
+        }
+        let base = base.to_str().filter(|base| !base.contains(':'));
+        let base = base.ok_or("the current directory's name has a colon or no UTF-8 in it: name the whole path")?;
+        format!("{}/{text}", base.trim_end_matches('/')).parse()
+    }
+}
+
 impl FromStr for Volume {
     type Err = String;
 
@@ -56,11 +79,13 @@ impl FromStr for Volume {
             _ => return Err("expected SOURCE:DESTINATION[:OPTIONS]".to_owned()),
         };
         if let Some(source) = source.filter(|source| !source.starts_with('/')) {
-            let named = "a path of the host begins with /, and there are no volumes with names";
-            return Err(format!("{source:?} is no absolute path: {named}"));
+            let named = "a path of the host begins with / or ./, and there are no volumes with names";
+            return Err(format!("{source:?} is no path of the host: {named}"));
         }
-        let known = |option: &str| VOLUME_OPTIONS.contains(&option);
-        let options = split(options, known)?;
+        let known = |option: &str| VOLUME_OPTIONS.contains(&option) || RELABEL.contains(&option);
+        let mut options = split(options, known)?;
+        // Containers have no SELinux label, so that a directory needs none for them.
+        options.retain(|option| !RELABEL.contains(&option.as_str()));
         Ok(Self { source: source.map(PathBuf::from), destination: destination(place)?, options })
     }
 }
@@ -103,9 +128,15 @@ fn destination(text: &str) -> Result<PathBuf, String> {
 /// In a line: two mounts at one place, or nothing at the source of one.
 pub(super) fn all(options: &ContainerOptions, own: Vec<Mount>) -> Result<Vec<Mount>, String> {
     let mut mounts = get_default_mounts();
+    if let Some(size) = options.shm_size {
+        mounts.iter_mut().filter(|mount| mount.destination() == Path::new(SHM)).for_each(|shm| resize(shm, size));
+    }
     let scratch = SCRATCH.into_iter().filter(|_| options.read_only);
     for mount in scratch.map(|path| tmpfs(path.into(), &[])).collect::<Result<Vec<_>, _>>()?.into_iter().chain(own) {
         put(&mut mounts, mount);
+    }
+    if options.init {
+        put(&mut mounts, init::mount(&init::find()?)?);
     }
     let mut asked = asked(options)?;
     for (at, (place, mount)) in asked.iter_mut().enumerate() {
@@ -117,6 +148,12 @@ pub(super) fn all(options: &ContainerOptions, own: Vec<Mount>) -> Result<Vec<Mou
     }
     mounts.sort_by_key(|mount| mount.destination().components().count());
     Ok(mounts)
+}
+
+fn resize(mount: &mut Mount, bytes: u64) {
+    let options = mount.options().iter().flatten().filter(|option| !option.starts_with(SIZE)).cloned();
+    let options = options.chain([format!("{SIZE}{bytes}")]).collect();
+    mount.set_options(Some(options));
 }
 
 /// The places that the user named, in the order of [`asked`].
@@ -265,11 +302,11 @@ mod tests {
     fn what_is_not_offered_is_said() {
         for (text, why) in [
             ("data:/data", "no volumes with names"),
-            ("./data:/data", "no absolute path"),
+            ("./data:/data", "no path of the host"),
             ("/a:data", "no place for a mount"),
             ("/a:/", "no place for a mount"),
             ("/a:/b/../c", "no place for a mount"),
-            ("/a:/b:Z", "\"Z\""),
+            ("/a:/b:U", "\"U\""),
             ("/a:/b:ro:rw", "expected SOURCE"),
             ("", "no place for a mount"),
         ] {
@@ -278,6 +315,31 @@ mod tests {
         }
         assert!("/t:size=1m,mode=0700,ro".parse::<Tmpfs>().is_ok());
         assert!("/t:size=".parse::<Tmpfs>().is_err() && "/t:uid=3".parse::<Tmpfs>().is_err());
+    }
+
+    #[test]
+    fn a_relative_path_of_the_host_is_one_from_the_current_directory() {
+        let source = |text: &str, base: &str| Volume::parse_in(text, Path::new(base)).map(|volume| volume.source);
+        for (text, path) in
+            [("./x:/x", "/here/./x"), ("../x:/x:ro", "/here/../x"), (".:/x", "/here/."), ("/x:/x", "/x")]
+        {
+            assert_eq!(source(text, "/here"), Ok(Some(path.into())), "{text}");
+        }
+        assert!(source("x:/x", "/here").unwrap_err().contains("./"));
+        assert!(source("./x:/x", "/a:b").unwrap_err().contains("colon"));
+        assert!(source(".", "/here").is_err() && source("..:/x:odd", "/here").is_err());
+    }
+
+    #[test]
+    fn shared_memory_has_the_size_that_is_said() {
+        let shm = |shm_size| {
+            let options = ContainerOptions { shm_size, ..ContainerOptions::default() };
+            let mounts = all(&options, Vec::new()).unwrap();
+            let shm = mounts.iter().find(|mount| mount.destination() == Path::new(SHM)).unwrap();
+            shm.options().iter().flatten().filter(|option| option.starts_with(SIZE)).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(shm(None), ["size=65536k"]);
+        assert_eq!(shm(Some(1 << 30)), ["size=1073741824"]);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What the user says otherwise than the image.
 
-use super::{CapabilityChanges, Limits, Tmpfs, Volume};
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use super::{AppArmor, CapabilityChanges, Limits, Tmpfs, Ulimit, Volume};
 
 /// What a container is to be otherwise than its image says. The default is what the image says, on the network
 /// of the host, with all system calls.
@@ -36,6 +39,48 @@ pub struct ContainerOptions {
     pub tmpfs: Vec<Tmpfs>,
     /// How much it may use.
     pub limits: Limits,
+    /// How much each of its processes may use.
+    pub ulimits: Vec<Ulimit>,
+    /// Bytes of its shared memory, `/dev/shm`.
+    pub shm_size: Option<u64>,
+    /// Whether its process runs below an init.
+    pub init: bool,
+    /// Names that it finds in `/etc/hosts`.
+    pub hosts: Vec<HostEntry>,
+    /// By which AppArmor profile it is confined.
+    pub apparmor: AppArmor,
+}
+
+/// A name in a container's `/etc/hosts`: `NAME:ADDRESS`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostEntry {
+    name: String,
+    address: IpAddr,
+}
+
+impl HostEntry {
+    /// Its line in the file.
+    pub(crate) fn line(&self) -> String {
+        format!("{} {}\n", self.address, self.name)
+    }
+}
+
+impl FromStr for HostEntry {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once([':', '=']).filter(|(name, _)| !name.is_empty());
+        let (name, address) = parts.ok_or_else(|| "expected NAME:ADDRESS".to_owned())?;
+        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
+            return Err(format!("{name:?} is no name of a host"));
+        }
+        if address == "host-gateway" {
+            return Err("there is no gateway: a container has this host's network, so use 127.0.0.1".to_owned());
+        }
+        let plain = address.strip_prefix('[').and_then(|address| address.strip_suffix(']')).unwrap_or(address);
+        let address = plain.parse().map_err(|_| format!("{address:?} is no IP address"))?;
+        Ok(Self { name: name.to_owned(), address })
+    }
 }
 
 /// What a container is connected to.
@@ -46,4 +91,28 @@ pub enum Network {
     Host,
     /// Nothing but itself.
     None,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_a_name_and_an_address() {
+        let line = |text: &str| text.parse().map(|entry: HostEntry| entry.line());
+        assert_eq!(line("db:10.0.0.7").as_deref(), Ok("10.0.0.7 db\n"));
+        assert_eq!(line("db.local=::1").as_deref(), Ok("::1 db.local\n"));
+        assert_eq!(line("db:[fe80::1]").as_deref(), Ok("fe80::1 db\n"));
+        for (text, why) in [
+            ("db", "NAME:ADDRESS"),
+            (":1.2.3.4", "NAME:ADDRESS"),
+            ("db:web", "no IP address"),
+            ("d b:1.2.3.4", "no name of a host"),
+            ("a\n6.6.6.6 b:1.2.3.4", "no name of a host"),
+            ("host:host-gateway", "127.0.0.1"),
+        ] {
+            let error = line(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
 }

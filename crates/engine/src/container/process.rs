@@ -6,18 +6,24 @@ use std::path::Path;
 use oci_spec::runtime::{Process, ProcessBuilder, UserBuilder};
 use tarpon_oci::RunConfig;
 
-use super::{CapabilityChanges, ContainerOptions, user};
+use super::{CapabilityChanges, Confinement, ContainerOptions, init, ulimit, user};
 
 /// What `PATH` is where neither the image nor the user says: as with other tools.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// What a terminal is taken for where nobody says: as with other tools.
 const TERM: &str = "TERM=xterm";
 
-pub(super) fn process(root: &Path, config: &RunConfig, options: &ContainerOptions) -> Result<Process, String> {
+pub(super) fn process(
+    root: &Path,
+    config: &RunConfig,
+    options: &ContainerOptions,
+    confinement: &Confinement,
+) -> Result<Process, String> {
     let args = arguments(config, options);
     if args.is_empty() {
         return Err("the image has no command: say one".to_owned());
     }
+    let args = if options.init { init::before(args) } else { args };
     let user = user::find(root, options.user.as_ref().unwrap_or(&config.user))?;
     let home = format!("HOME={}", user.home.as_deref().filter(|home| !home.is_empty()).unwrap_or("/"));
     let mut env = vec![PATH.to_owned(), home];
@@ -37,8 +43,9 @@ pub(super) fn process(root: &Path, config: &RunConfig, options: &ContainerOption
         .no_new_privileges(options.no_new_privileges)
         .build();
     let mut process = process.map_err(|error| error.to_string())?;
-    // The limits of whoever starts it.
-    process.set_rlimits(None);
+    // Else the limits of whoever starts it.
+    process.set_rlimits(ulimit::rlimits(&options.ulimits)?);
+    process.set_apparmor_profile(confinement.apparmor.clone());
     Ok(process)
 }
 
@@ -115,7 +122,7 @@ mod tests {
     }
 
     fn made(options: &ContainerOptions) -> Process {
-        process(Path::new("/nonexistent"), &config(), options).unwrap()
+        process(Path::new("/nonexistent"), &config(), options, &Confinement::default()).unwrap()
     }
 
     #[test]
@@ -142,6 +149,24 @@ mod tests {
         let expected = ["PATH=/bin", "HOME=/", "TERM=xterm", "HOSTNAME=box", "A=2", "B="];
         assert_eq!(process.env().as_deref().unwrap(), expected);
         assert_eq!((process.cwd().as_path(), process.user().uid(), process.user().gid()), (Path::new("/tmp"), 7, 8));
+    }
+
+    #[test]
+    fn what_confines_a_process_confines_every_other_one_in_its_container() {
+        let options = ContainerOptions { ulimits: vec!["nofile=64".parse().unwrap()], ..ContainerOptions::default() };
+        let confinement = Confinement { apparmor: Some("profile".to_owned()), ..Confinement::default() };
+        let first = process(Path::new("/nonexistent"), &config(), &options, &confinement).unwrap();
+        let args = ["ls".to_owned()];
+        let other = AnotherProcess { args: &args, ..AnotherProcess::default() };
+        let other = other.beside(first.clone(), Path::new("/nonexistent")).unwrap();
+        assert_eq!(other.apparmor_profile().as_deref(), Some("profile"));
+        assert_eq!((other.rlimits(), other.rlimits().as_ref().map(Vec::len)), (first.rlimits(), Some(1)));
+    }
+
+    #[test]
+    fn a_process_below_an_init_is_its_argument() {
+        let options = ContainerOptions { init: true, ..ContainerOptions::default() };
+        assert_eq!(made(&options).args().as_deref().unwrap(), ["/dev/tarpon-init", "--", "/entry", "serve"]);
     }
 
     #[test]
@@ -203,7 +228,8 @@ mod tests {
     #[test]
     fn an_image_without_a_command_needs_one() {
         let empty = RunConfig::default();
-        let error = process(Path::new("/nonexistent"), &empty, &ContainerOptions::default()).unwrap_err();
+        let error = process(Path::new("/nonexistent"), &empty, &ContainerOptions::default(), &Confinement::default())
+            .unwrap_err();
         assert!(error.contains("no command"));
     }
 }

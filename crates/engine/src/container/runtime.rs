@@ -92,7 +92,7 @@ impl Runtime {
         let step = "ask the runtime whether it filters system calls";
         let cannot = |cause: String| {
             let error = Error::new(ErrorKind::Other, step, format!("{} --version: {cause}", self.program.display()));
-            error.hint("--security-opt seccomp=unconfined runs the container without that")
+            error.hint("name another runtime with --runtime")
         };
         let output = output.map_err(|error| cannot(error.to_string()))?;
         if !output.status.success() {
@@ -384,7 +384,10 @@ pub(super) mod tests {
             assert_eq!(runtime.has_seccomp().ok(), answer, "{script}");
         }
         let error = Runtime::of("/nonexistent/runc".into()).has_seccomp().unwrap_err();
-        assert!(error.cause.contains("/nonexistent/runc") && error.hint.unwrap().contains("unconfined"));
+        assert!(
+            error.cause.contains("/nonexistent/runc") && error.hint.unwrap().contains("--runtime"),
+            "and no hint weakens a container"
+        );
     }
 
     #[test]

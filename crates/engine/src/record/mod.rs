@@ -13,7 +13,7 @@ use tarpon_mount::{Mode, ModeChoice};
 
 pub use self::until::Until;
 use self::until::Watcher;
-use crate::container::{Bundle, ContainerOptions, Running, Runtime, Stdio, host_files};
+use crate::container::{Bundle, Confinement, ContainerOptions, Running, Runtime, Stdio, host_files};
 use crate::image::{ImageRequest, Prepared};
 use crate::index::SOCI;
 use crate::progress::Progress;
@@ -145,7 +145,8 @@ impl Session {
         let (command, env) = (self.request.command.clone(), self.request.env.clone());
         let options = ContainerOptions { command, env, ..ContainerOptions::default() };
         let own = host_files().map_err(|cause| Error::new(ErrorKind::Other, "describe the container", cause))?;
-        let bundle = Bundle::write(folder.path(), mount.rootfs.path(), &config.run, &options, own)?;
+        let confinement = Confinement::of(&options)?;
+        let bundle = Bundle::write(folder.path(), mount.rootfs.path(), &config.run, &options, &confinement, own)?;
         let stdio = match self.request.to_stderr {
             _ if self.request.until.reads_output() => Stdio::Piped,
             true => Stdio::Errors,

@@ -10,7 +10,9 @@ use super::place::{Containers, Lock, Place};
 use super::record::{ContainerState, VERSION, now};
 use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord, RunRequest, name};
-use crate::container::{Bundle, ContainerOptions, Handle, Network, Runtime, bind, image_volumes};
+use crate::container::{
+    Bundle, Confinement, ContainerOptions, Handle, HostEntry, Network, Runtime, bind, image_volumes,
+};
 use crate::image::Prepared;
 use crate::rootfs::{RootMount, RootfsRequest};
 use crate::{Engine, Error, ErrorKind, Result};
@@ -68,7 +70,9 @@ impl Held {
         options.hostname = Some(options.hostname.unwrap_or_else(|| self.usual_hostname(options.network)));
         let mut own = image_volumes(&self.place.rootfs(), &config.volumes, &options).map_err(refused)?;
         own.extend(self.files(&options)?);
-        Bundle::write(self.place.folder(), &self.place.rootfs(), config, &options, own).map(drop)
+        let ContainerRecord { process_limit, apparmor, .. } = &self.record;
+        let confinement = Confinement { processes: *process_limit, apparmor: apparmor.clone() };
+        Bundle::write(self.place.folder(), &self.place.rootfs(), config, &options, &confinement, own).map(drop)
     }
 
     /// With the host's network goes the host's name, as with Podman.
@@ -86,6 +90,8 @@ impl Held {
             Network::Host => (with_name(&host_file("/etc/hosts"), name), host_file("/etc/resolv.conf")),
             Network::None => (format!("127.0.0.1 localhost {name}\n::1 localhost {name}\n"), String::new()),
         };
+        // The first line that has a name is believed.
+        let hosts = options.hosts.iter().map(HostEntry::line).chain([hosts]).collect::<String>();
         let files = [("hosts", hosts), ("resolv.conf", resolv), ("hostname", format!("{name}\n"))];
         let mut usual = ["nosuid", "nodev", "noexec"].map(str::to_owned).to_vec();
         usual.extend(options.read_only.then(|| "ro".to_owned()));
@@ -181,6 +187,7 @@ fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime
     let refused = |cause: String| Error::new(ErrorKind::Refused, "describe the container", cause);
     let named = request.stop_signal.as_deref().unwrap_or(&config.stop_signal);
     let stop_signal = if named.is_empty() { STOP } else { named };
+    let Confinement { processes, apparmor } = Confinement::of(&request.options)?;
     let volumes = request.options.volumes.iter().filter(|volume| volume.source.is_none());
     let volumes = volumes.map(|volume| volume.destination.display().to_string());
     Ok(ContainerRecord {
@@ -198,6 +205,8 @@ fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime
         stop_signal: signal_name(stop_signal).map_err(refused)?,
         runtime: runtime.program().to_owned(),
         filtered: request.options.filtered && filters(runtime)?,
+        process_limit: processes,
+        apparmor,
         volumes: config.volumes.iter().cloned().chain(volumes).collect(),
         state: ContainerState::Created,
     })

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tarpon_store::Store;
 
 use super::held::handle;
-use super::log::{self, Output};
+use super::log::{self, LogLine, LogWish};
 use super::place::{Containers, Holding, Place, place_at};
 use super::record::{ContainerState, now};
 use super::signals::signal_name;
@@ -205,13 +205,14 @@ impl Engine {
         Containers::of(self.store()).remove(&place, &lock)
     }
 
-    /// Gives the output of a detached container to `sink`, oldest first. `follow`: waits for more until the container ends, or until
-    /// this says that it is enough.
+    /// Gives what is wanted of the output of a detached container to `sink`, oldest first. `follow`: waits for more until the container ends, or
+    /// until this says that it is enough.
     pub fn container_logs(
         &self,
         name: &ContainerName,
+        wish: &LogWish,
         follow: Option<&dyn Fn() -> bool>,
-        sink: &mut dyn FnMut(Output, &[u8]) -> std::io::Result<()>,
+        sink: &mut dyn FnMut(&LogLine<'_>) -> std::io::Result<()>,
     ) -> Result<()> {
         let (place, record) = self.known(name)?;
         let step = "read the container's log";
@@ -221,7 +222,7 @@ impl Engine {
         }
         let is_over = follow.map(|is_enough| || is_enough() || !place.is_held());
         let is_over = is_over.as_ref().map(|is_over| is_over as &dyn Fn() -> bool);
-        log::read(place.folder(), is_over, sink).map_err(|error| Error::new(ErrorKind::Store, step, error))
+        log::read(place.folder(), wish, is_over, sink).map_err(|error| Error::new(ErrorKind::Store, step, error))
     }
 
     /// What became of a container whose keeper died is not known; that it has ended now is.
@@ -389,7 +390,8 @@ mod tests {
         let engine = engine(folder.path());
         let attached = ContainerRecord { detached: false, ..record("web") };
         Containers::of(engine.store()).create(&attached).unwrap();
-        let error = engine.container_logs(&"web".parse().unwrap(), None, &mut |_, _| Ok(())).unwrap_err();
+        let error =
+            engine.container_logs(&"web".parse().unwrap(), &LogWish::default(), None, &mut |_| Ok(())).unwrap_err();
         assert!(error.cause.contains("only of detached containers"));
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! `2026-01-01T00:00:00.000000000Z stdout F a line`; `P` instead of `F` where a line goes on in the next one.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -37,6 +38,77 @@ impl Output {
             Self::Stderr => "stderr",
         }
     }
+}
+
+/// A piece of a log: a line, or a part of one that goes on in the next piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogLine<'a> {
+    /// When it was written: RFC 3339 with nanoseconds, UTC.
+    pub time: &'a str,
+    /// Where to.
+    pub output: Output,
+    /// With its end, if it has one.
+    pub text: &'a [u8],
+}
+
+/// Which part of a log is wanted. The default is all of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogWish {
+    /// Of what is there, the last so many lines.
+    pub tail: Option<usize>,
+    /// What was written at that time or later.
+    pub since: Option<LogTime>,
+}
+
+/// A point of time, written as the beginning of the times in a log.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogTime(String);
+
+impl LogTime {
+    /// Reads seconds since 1970, a date, a time in UTC as RFC 3339 has it, or how long ago it was, such as `90s`, `10m` or `1h30m`.
+    ///
+    /// # Errors
+    /// In a line: it is none of these.
+    pub fn parse_at(text: &str, now: SystemTime) -> Result<Self, String> {
+        if let Ok(seconds) = text.parse::<u32>() {
+            return Ok(Self(time(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.into()))));
+        }
+        if let Some(ago) = duration(text) {
+            return Ok(Self(time(now.checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH))));
+        }
+        let plain = text.strip_suffix('Z').unwrap_or(text);
+        if is_time(plain) {
+            return Ok(Self(plain.to_owned()));
+        }
+        let forms = "2026-01-31, 2026-01-31T23:59:59Z (UTC), seconds since 1970, or how long ago, such as 10m";
+        Err(format!("{text:?} is no time: expected {forms}"))
+    }
+}
+
+/// `1h30m`, `90s` and the like.
+fn duration(text: &str) -> Option<Duration> {
+    let (mut rest, mut seconds) = (text, 0_u64);
+    while !rest.is_empty() {
+        let (number, after) = rest.split_at(rest.find(|character: char| !character.is_ascii_digit())?);
+        let unit = match after.chars().next()? {
+            'd' => 86_400,
+            'h' => 3600,
+            'm' => 60,
+            's' => 1,
+            _ => return None,
+        };
+        seconds = seconds.checked_add(number.parse::<u64>().ok()?.checked_mul(unit)?)?;
+        rest = &after[1..];
+    }
+    Some(Duration::from_secs(seconds)).filter(|_| !text.is_empty())
+}
+
+/// Whether this is a date, perhaps with a time, as far as its digits go.
+fn is_time(text: &str) -> bool {
+    const FORM: &str = "0000-00-00T00:00:00.000000000";
+    let is_digit = |(is, form): (char, char)| if form == '0' { is.is_ascii_digit() } else { is == form };
+    let is_whole = [10, 16, 19].contains(&text.len()) || (21..=FORM.len()).contains(&text.len());
+    is_whole && text.is_ascii() && text.chars().zip(FORM.chars()).all(is_digit)
 }
 
 /// A log that is written.
@@ -86,28 +158,55 @@ pub(super) fn copy(from: impl Read, output: Output, log: &parking_lot::Mutex<Log
     }
 }
 
-/// Gives what a log holds to `sink`, oldest first. `is_over`: none if nobody waits for more, else whether no more will come.
+/// Takes the pieces of a log.
+pub(super) type Sink<'a> = dyn FnMut(&LogLine<'_>) -> io::Result<()> + 'a;
+
+/// Gives what is wanted of a log to `sink`, oldest first. `is_over`: none if nobody waits for more, else whether no more will come.
 pub(super) fn read(
     folder: &Path,
+    wish: &LogWish,
     is_over: Option<&dyn Fn() -> bool>,
-    sink: &mut dyn FnMut(Output, &[u8]) -> io::Result<()>,
+    sink: &mut Sink<'_>,
 ) -> io::Result<()> {
     let path = folder.join("log");
-    let mut current = open_existing(&path)?;
-    if let Some(older) = open_existing(&path.with_extension("1"))? {
-        drain(&mut BufReader::new(older), sink)?;
-    }
-    let Some(is_over) = is_over else {
-        return current.map_or(Ok(()), |file| drain(&mut BufReader::new(file), sink));
+    let mut selected = |line: &LogLine<'_>| match &wish.since {
+        Some(since) if line.time < since.0.as_str() => Ok(()),
+        _ => sink(line),
     };
-    let mut reader = current.take().map(BufReader::new);
+    let mut current = open_existing(&path)?.map(BufReader::new);
+    let older = open_existing(&path.with_extension("1"))?.map(BufReader::new);
+    match wish.tail {
+        None => {
+            older.into_iter().try_for_each(|mut older| drain(&mut older, &mut selected))?;
+            current.iter_mut().try_for_each(|current| drain(current, &mut selected))?;
+        }
+        Some(lines) => {
+            let mut tail = Tail::new(lines);
+            older.into_iter().try_for_each(|mut older| drain(&mut older, &mut |line| tail.take(line)))?;
+            current.iter_mut().try_for_each(|current| drain(current, &mut |line| tail.take(line)))?;
+            tail.give(&mut selected)?;
+        }
+    }
+    match is_over {
+        None => Ok(()),
+        Some(is_over) => follow(&path, current, is_over, &mut selected),
+    }
+}
+
+/// What comes to a log from now on.
+fn follow(
+    path: &Path,
+    mut reader: Option<BufReader<File>>,
+    is_over: &dyn Fn() -> bool,
+    sink: &mut Sink<'_>,
+) -> io::Result<()> {
     loop {
         // Asked before the last look: what was written until then is seen.
         let is_last = is_over();
         if let Some(reader) = &mut reader {
             drain(reader, sink)?;
         }
-        let newer = open_existing(&path)?;
+        let newer = open_existing(path)?;
         if is_other(reader.as_ref().map(BufReader::get_ref), newer.as_ref())? {
             // What was still written to the old one is seen before the new one is.
             if let Some(reader) = &mut reader {
@@ -119,6 +218,36 @@ pub(super) fn read(
         } else {
             std::thread::sleep(LOOK);
         }
+    }
+}
+
+/// The last lines of a log, which has at most two files of [`LOG_BYTES`].
+struct Tail {
+    lines: usize,
+    /// Whole lines among the pieces.
+    whole: usize,
+    pieces: VecDeque<(String, Output, Vec<u8>)>,
+}
+
+impl Tail {
+    fn new(lines: usize) -> Self {
+        Self { lines, whole: 0, pieces: VecDeque::new() }
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "it is a sink")]
+    fn take(&mut self, line: &LogLine<'_>) -> io::Result<()> {
+        self.pieces.push_back((line.time.to_owned(), line.output, line.text.to_vec()));
+        self.whole += usize::from(line.text.ends_with(b"\n"));
+        // A last line without an end counts, too.
+        while self.whole + usize::from(!line.text.ends_with(b"\n")) > self.lines {
+            let Some((_, _, text)) = self.pieces.pop_front() else { break };
+            self.whole -= usize::from(text.ends_with(b"\n"));
+        }
+        Ok(())
+    }
+
+    fn give(self, sink: &mut Sink<'_>) -> io::Result<()> {
+        self.pieces.iter().try_for_each(|(time, output, text)| sink(&LogLine { time, output: *output, text }))
     }
 }
 
@@ -138,7 +267,7 @@ fn is_other(old: Option<&File>, new: Option<&File>) -> io::Result<bool> {
 }
 
 /// All lines that are there.
-fn drain(from: &mut BufReader<File>, sink: &mut dyn FnMut(Output, &[u8]) -> io::Result<()>) -> io::Result<()> {
+fn drain(from: &mut BufReader<File>, sink: &mut Sink<'_>) -> io::Result<()> {
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -148,17 +277,17 @@ fn drain(from: &mut BufReader<File>, sink: &mut dyn FnMut(Output, &[u8]) -> io::
             // The rest of it is being written.
             return from.seek_relative(-i64::try_from(length).unwrap_or(0));
         }
-        if let Some((output, text)) = parse(&line) {
-            sink(output, &text)?;
+        if let Some((time, output, text)) = parse(&line) {
+            sink(&LogLine { time, output, text: &text })?;
         }
     }
 }
 
-/// Where a line was written to, and its text with its end if it has one. None: this is no line of a log.
-fn parse(line: &[u8]) -> Option<(Output, Vec<u8>)> {
+/// When and where to a line was written, and its text with its end if it has one. None: this is no line of a log.
+fn parse(line: &[u8]) -> Option<(&str, Output, Vec<u8>)> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let mut parts = line.splitn(4, |byte| *byte == b' ');
-    let (_time, output, tag, text) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let (time, output, tag, text) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let output = match output {
         b"stdout" => Output::Stdout,
         b"stderr" => Output::Stderr,
@@ -170,7 +299,7 @@ fn parse(line: &[u8]) -> Option<(Output, Vec<u8>)> {
         b"P" => {}
         _ => return None,
     }
-    Some((output, text))
+    Some((std::str::from_utf8(time).ok()?, output, text))
 }
 
 /// RFC 3339 with nanoseconds, UTC.
@@ -199,12 +328,22 @@ mod tests {
 
     fn all(folder: &Path) -> Vec<(Output, String)> {
         let mut lines = Vec::new();
-        read(folder, None, &mut |output, text| {
-            lines.push((output, String::from_utf8_lossy(text).into_owned()));
+        read(folder, &LogWish::default(), None, &mut |line| {
+            lines.push((line.output, String::from_utf8_lossy(line.text).into_owned()));
             Ok(())
         })
         .unwrap();
         lines
+    }
+
+    fn wanted(folder: &Path, wish: &LogWish) -> String {
+        let mut said = String::new();
+        read(folder, wish, None, &mut |line| {
+            said.push_str(std::str::from_utf8(line.text).unwrap());
+            Ok(())
+        })
+        .unwrap();
+        said
     }
 
     fn write(log: &mut LogWriter, output: Output, text: &str) {
@@ -251,8 +390,8 @@ mod tests {
             said.set(said.get() + 1);
             said.get() >= 10
         };
-        read(folder.path(), Some(&is_over), &mut |_, text| {
-            seen.push(String::from_utf8_lossy(text).trim_end().to_owned());
+        read(folder.path(), &LogWish::default(), Some(&is_over), &mut |line| {
+            seen.push(String::from_utf8_lossy(line.text).trim_end().to_owned());
             Ok(())
         })
         .unwrap();
@@ -264,7 +403,53 @@ mod tests {
         for odd in ["", "x", "t stdout F", "t stdlog F x", "t stdout Q x", "\n"] {
             assert_eq!(parse(odd.as_bytes()), None, "{odd}");
         }
-        assert_eq!(parse(b"t stdout F \n"), Some((Output::Stdout, b"\n".to_vec())));
+        assert_eq!(parse(b"t stdout F \n"), Some(("t", Output::Stdout, b"\n".to_vec())));
+    }
+
+    #[test]
+    fn the_last_lines_are_counted_across_files_and_pieces() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = LogWriter::create(folder.path(), 200).unwrap();
+        (0..9).for_each(|number| write(&mut log, Output::Stdout, &format!("line {number}\n")));
+        assert!(folder.path().join("log.1").exists());
+        let tail = |lines| wanted(folder.path(), &LogWish { tail: Some(lines), ..LogWish::default() });
+        assert_eq!(tail(3), "line 6\nline 7\nline 8\n");
+        assert_eq!((tail(0), tail(1000)), (String::new(), wanted(folder.path(), &LogWish::default())));
+        for piece in ["a long", " line ", "in pieces\n"] {
+            write(&mut log, Output::Stderr, piece);
+        }
+        assert_eq!(tail(1), "a long line in pieces\n");
+        assert_eq!(tail(2), "line 8\na long line in pieces\n");
+        write(&mut log, Output::Stdout, "no end");
+        assert_eq!((tail(1), tail(2)), ("no end".to_owned(), "a long line in pieces\nno end".to_owned()));
+    }
+
+    #[test]
+    fn lines_before_a_time_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let lines = "2026-01-01T00:00:00.000000000Z stdout F one\n2026-01-01T00:00:01.500000000Z stdout F two\n\
+                     2026-01-02T00:00:00.000000000Z stderr F three\n";
+        std::fs::write(folder.path().join("log"), lines).unwrap();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600 + 86_400);
+        let since = |text| {
+            wanted(folder.path(), &LogWish { since: Some(LogTime::parse_at(text, now).unwrap()), ..LogWish::default() })
+        };
+        for (text, said) in [
+            ("2025-12-31", "one\ntwo\nthree\n"),
+            ("2026-01-01T00:00:01Z", "two\nthree\n"),
+            ("2026-01-01T00:00:01.6Z", "three\n"),
+            ("1767225601", "two\nthree\n"),
+            ("24h", "one\ntwo\nthree\n"),
+            ("23h59m58s", "three\n"),
+            ("2027-01-01T00:00", ""),
+        ] {
+            assert_eq!(since(text), said, "{text}");
+        }
+        let both = LogWish { tail: Some(1), since: Some(LogTime::parse_at("1d", now).unwrap()) };
+        assert_eq!(wanted(folder.path(), &both), "three\n");
+        for odd in ["", "yesterday", "10", "2026-1-1", "2026-01-01T00:00:00+02:00", "10m5", "m", "-5m"] {
+            assert_eq!(LogTime::parse_at(odd, now).is_err(), odd != "10", "{odd}");
+        }
     }
 
     #[test]

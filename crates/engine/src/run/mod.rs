@@ -12,6 +12,7 @@ mod attend;
 pub(crate) mod changes;
 mod exec;
 mod failure;
+mod find;
 mod held;
 mod keep;
 mod life;
@@ -20,9 +21,10 @@ mod name;
 mod place;
 mod record;
 mod signals;
+mod wait;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tarpon_mount::ModeChoice;
 
@@ -31,7 +33,7 @@ pub use self::failure::RunError;
 use self::held::Held;
 pub(crate) use self::life::may_run_on;
 pub use self::life::{ContainerStatus, Standing};
-pub use self::log::Output;
+pub use self::log::{LogLine, LogTime, LogWish, Output};
 pub use self::name::ContainerName;
 pub(crate) use self::place::container_at;
 pub use self::record::{ContainerRecord, ContainerState};
@@ -55,6 +57,8 @@ pub struct RunRequest {
     pub options: ContainerOptions,
     /// What to call it.
     pub name: Option<ContainerName>,
+    /// A new file that its name is written into.
+    pub name_file: Option<PathBuf>,
     /// Whether to remove it when it ends.
     pub remove: bool,
     /// Whether to return when it runs, and keep its output in a log.
@@ -112,6 +116,7 @@ impl Engine {
     fn check_run(&self, request: &RunRequest) -> Result<Runtime> {
         check_user()?;
         let runtime = Runtime::find(request.runtime.as_deref())?;
+        request.name_file.as_deref().map_or(Ok(()), NameFile::check)?;
         request.name.as_ref().map_or(Ok(()), |name| self.check_container_name(name))?;
         Ok(runtime)
     }
@@ -126,16 +131,58 @@ impl Engine {
         let (engine, wanted) = (self.clone(), request.clone());
         let made = tokio::task::spawn_blocking(move || Held::make(engine, &wanted, &prepared, &runtime));
         let held = made.await.map_err(|error| RunError::failed("make the container", error))??;
+        let named = request.name_file.as_deref().map(|file| NameFile::write(file, &held.record().name)).transpose()?;
         if signals.were_asked_to_stop() {
             return Err(tokio::task::spawn_blocking(|| held.remove()).await.map_or_else(
                 |error| RunError::failed("remove the container", error),
                 |removed| removed.map_or_else(RunError::from, |()| RunError::interrupted()),
             ));
         }
-        if request.detach {
+        let outcome = if request.detach {
             keep::hand_over(held, request, signals).await
         } else {
             attend::attended(held, signals).await
+        };
+        if outcome.is_ok() {
+            named.into_iter().for_each(NameFile::keep);
+        }
+        outcome
+    }
+}
+
+/// The file with the name of a container. Dropped, it goes: a container that did not come to run leaves nothing.
+struct NameFile(Option<PathBuf>);
+
+impl NameFile {
+    /// # Errors
+    /// There is something at this path.
+    fn check(file: &Path) -> Result<()> {
+        match file.symlink_metadata() {
+            Ok(_) => Err(Self::failed(file, "there is a file already, perhaps of another container")),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn write(file: &Path, name: &ContainerName) -> Result<Self> {
+        let mut made = std::fs::File::create_new(file).map_err(|error| Self::failed(file, error))?;
+        let named = Self(Some(file.to_owned()));
+        std::io::Write::write_all(&mut made, name.as_str().as_bytes()).map_err(|error| Self::failed(file, error))?;
+        Ok(named)
+    }
+
+    fn failed(file: &Path, cause: impl std::fmt::Display) -> Error {
+        Error::new(ErrorKind::Other, format!("write the container's name into {}", file.display()), cause)
+    }
+
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for NameFile {
+    fn drop(&mut self) {
+        if let Some(file) = &self.0 {
+            let _gone_already = std::fs::remove_file(file);
         }
     }
 }

@@ -7,6 +7,7 @@
 //!                 config.json  the bundle            rootfs/  where the image is mounted
 //!                 upper/       what it wrote         runtime/ what the OCI runtime remembers
 //!                 log  log.1   its output, if it is detached
+//!                 waiters      held by processes that wait for its end
 //!                 hosts  hostname  resolv.conf       what it finds in /etc
 //! ```
 //!
@@ -136,6 +137,7 @@ impl Containers {
             let cause = format!("the image is still mounted on {}", place.rootfs().display());
             return Err(Error::new(ErrorKind::CannotMount, "remove the container's directory", cause));
         }
+        super::wait::let_waiters_look(place);
         let gone = self.folder.join(format!("{HIDDEN}gone-{}", name::random_id()));
         {
             let _whole = self.lock().map_err(failed)?;

@@ -44,6 +44,12 @@ pub struct ContainerRecord {
     pub runtime: PathBuf,
     /// Whether its system calls are filtered.
     pub filtered: bool,
+    /// Processes and threads that it may have; none: as many as the host.
+    #[serde(default)]
+    pub process_limit: Option<u32>,
+    /// The AppArmor profile that confines it.
+    #[serde(default)]
+    pub apparmor: Option<String>,
     /// Directories of its writable layer that are data and no part of what it made of its image.
     pub volumes: Vec<String>,
     /// What became of it.
@@ -113,6 +119,8 @@ pub(super) mod tests {
             stop_signal: "TERM".to_owned(),
             runtime: "/nonexistent/runc".into(),
             filtered: true,
+            process_limit: Some(2048),
+            apparmor: None,
             volumes: vec!["/data".to_owned()],
             state: ContainerState::Running { pid: 7, since: 1_767_225_601 },
         }
@@ -123,6 +131,16 @@ pub(super) mod tests {
         let text = serde_json::to_string_pretty(&record("web")).unwrap();
         insta::assert_snapshot!(text);
         assert_eq!(ContainerRecord::parse(text.as_bytes()), Ok(record("web")));
+    }
+
+    #[test]
+    fn a_record_of_a_container_that_was_run_before_limits_were_usual_is_read() {
+        let mut text = serde_json::to_value(record("web")).unwrap();
+        for key in ["process_limit", "apparmor"] {
+            text.as_object_mut().unwrap().remove(key).unwrap();
+        }
+        let expected = ContainerRecord { process_limit: None, ..record("web") };
+        assert_eq!(ContainerRecord::parse(text.to_string().as_bytes()), Ok(expected));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) struct Exec {
     tty: bool,
     #[command(flatten)]
     process: ProcessArgs,
-    /// The container, and what to run
+    /// The container, of whose name the beginning is enough, and what to run
     #[arg(value_names = ["NAME", "COMMAND"], required = true, num_args = 2..)]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
@@ -38,7 +38,7 @@ pub(crate) struct Exec {
 
 impl Exec {
     pub(crate) fn run(&self, global: &Global) -> Result<ExitCode> {
-        let (name, command) = subject(&self.words)?;
+        let (name, command) = subject("exec", &self.words)?;
         let name: ContainerName = name.parse().map_err(|error: String| Failure::new(Exit::Usage, error))?;
         self.execute(global, &name, command).map(ExitCode::from).map_err(not_run)
     }
@@ -47,6 +47,7 @@ impl Exec {
         let doing = || format!("cannot run a command in {name}");
         let session = Session::open(global)?;
         check_terminal(self.tty, doing)?;
+        let name = &session.engine().container_named(name).doing(doing)?;
         let request = ExecRequest {
             command,
             env: self.process.variables()?,

@@ -20,7 +20,7 @@ pub(crate) struct Kill {
     /// Which signal
     #[arg(short, long, value_name = "SIGNAL", default_value = "KILL", value_parser = tarpon_engine::signal_name)]
     signal: String,
-    /// Containers
+    /// Containers, by their whole names
     #[arg(value_name = "NAME", required = true)]
     names: Vec<ContainerName>,
 }

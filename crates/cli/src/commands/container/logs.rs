@@ -1,9 +1,10 @@
 //! `tarpon logs`.
 
 use std::io::{self, Write};
+use std::time::SystemTime;
 
 use clap::Args;
-use tarpon_engine::{ContainerName, Output};
+use tarpon_engine::{ContainerName, LogLine, LogTime, LogWish, Output};
 
 use crate::cli::Global;
 use crate::commands::session::Session;
@@ -13,6 +14,8 @@ const EXAMPLES: &str = "\
 Examples:
   tarpon logs web
   tarpon logs -f web 2>/dev/null        what it writes to standard output, as it comes
+  tarpon logs -t --since 10m web        of the last ten minutes, with times (UTC)
+  tarpon logs --tail 20 web
 
 The last 8 to 16 MiB of a container's output are kept.";
 
@@ -25,29 +28,58 @@ pub(crate) struct Logs {
     /// Go on until the container ends
     #[arg(short, long)]
     follow: bool,
-    /// The container
+    /// Begin with the last so many lines
+    #[arg(short = 'n', long, value_name = "LINES", value_parser = lines, allow_negative_numbers = true)]
+    tail: Option<Lines>,
+    /// Leave out what is older: how long ago (10m, 1h30m), a date or time in UTC (2026-01-31T23:59:59Z), or seconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| LogTime::parse_at(text, SystemTime::now()))]
+    since: Option<LogTime>,
+    /// Put the time in front of each line, in UTC
+    #[arg(short, long)]
+    timestamps: bool,
+    /// The container; the beginning of its name is enough
     name: ContainerName,
+}
+
+/// How many lines; none: all of them.
+#[derive(Debug, Clone, Copy)]
+struct Lines(Option<usize>);
+
+fn lines(text: &str) -> std::result::Result<Lines, String> {
+    match text {
+        "all" | "-1" => Ok(Lines(None)),
+        number => number.parse().map(|number| Lines(Some(number))).map_err(|_| "expected a number or all".to_owned()),
+    }
 }
 
 impl Logs {
     pub(crate) fn run(&self, global: &Global) -> Result {
         let session = Session::open(global)?;
         let mut nobody_reads = false;
-        let mut print = |output: Output, text: &[u8]| {
-            let written = match output {
-                Output::Stdout => whole(io::stdout().lock(), text),
-                Output::Stderr => whole(io::stderr().lock(), text),
+        // A piece that does not end its line is followed by one that is no new line.
+        let mut begins = [true; 2];
+        let mut print = |line: &LogLine<'_>| {
+            let begins = &mut begins[usize::from(line.output == Output::Stderr)];
+            let time = if self.timestamps && *begins { format!("{} ", line.time) } else { String::new() };
+            *begins = line.text.ends_with(b"\n");
+            let text = [time.as_bytes(), line.text].concat();
+            let written = match line.output {
+                Output::Stdout => whole(io::stdout().lock(), &text),
+                Output::Stderr => whole(io::stderr().lock(), &text),
             };
             nobody_reads = matches!(&written, Err(error) if error.kind() == io::ErrorKind::BrokenPipe);
             written
         };
         let follow: Option<&dyn Fn() -> bool> = if self.follow { Some(&|| false) } else { None };
-        let read = session.engine().container_logs(&self.name, follow, &mut print);
+        let doing = || format!("cannot show the log of {}", self.name);
+        let name = session.engine().container_named(&self.name).doing(doing)?;
+        let wish = LogWish { tail: self.tail.and_then(|Lines(lines)| lines), since: self.since.clone() };
+        let read = session.engine().container_logs(&name, &wish, follow, &mut print);
         if nobody_reads {
             // `tarpon logs … | head` has seen enough.
             return Ok(());
         }
-        read.doing(|| format!("cannot show the log of {}", self.name))
+        read.doing(doing)
     }
 }
 

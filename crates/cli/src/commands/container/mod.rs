@@ -1,12 +1,15 @@
 //! What is done with containers that `tarpon run` made. (`commands/stop.rs` is about this process being stopped.)
 
 pub(crate) mod exec;
+mod filter;
 pub(crate) mod keep;
 pub(crate) mod kill;
 pub(crate) mod logs;
 pub(crate) mod ps;
 pub(crate) mod rm;
+pub(crate) mod security;
 pub(crate) mod stop;
+pub(crate) mod wait;
 
 use tarpon_engine::ContainerName;
 

@@ -1,9 +1,10 @@
 //! `tarpon ps`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tarpon_engine::{ContainerRecord, ContainerState, ContainerStatus, Standing};
 
+use super::filter::{self, Filter};
 use crate::cli::Global;
 use crate::commands::session::Session;
 use crate::failure::{Context, Result};
@@ -14,7 +15,8 @@ const EXAMPLES: &str = "\
 Examples:
   tarpon ps              containers that run
   tarpon ps -a           all, with those that have ended
-  tarpon rm $(tarpon ps -a --names)
+  tarpon rm $(tarpon ps -aq --filter status=exited)
+  tarpon ps --format json | jq -r '.[].record.image'
 
 A container whose tarpon was killed is \"lost\": `tarpon stop` or `tarpon rm -f` ends what is left of
 it. One with \"source lost\" goes on with what is local: the server that fetched for it was killed.
@@ -30,12 +32,27 @@ pub(crate) struct Ps {
     /// Those that have ended too
     #[arg(short, long)]
     all: bool,
-    /// Print names alone
-    #[arg(long, conflicts_with = "json")]
+    /// Print names alone; so does -q
+    #[arg(long, conflicts_with_all = ["json", "format"])]
     names: bool,
     /// Print them as JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "format")]
     json: bool,
+    /// How to print them; instead of a template, json and jq
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// Only those of which this is true: name=PART, status=STATUS, ancestor=IMAGE, exited=CODE. Of several, one for each kind
+    #[arg(short, long, value_name = "KEY=VALUE")]
+    filter: Vec<Filter>,
+}
+
+/// How containers are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A table
+    Table,
+    /// As --json
+    Json,
 }
 
 #[derive(Serialize)]
@@ -60,11 +77,13 @@ impl Ps {
     pub(crate) fn run(&self, global: &Global) -> Result {
         let session = Session::open(global)?;
         let mut containers = session.engine().containers().doing(|| "cannot list the containers")?;
-        containers.retain(|container| self.all || !container.has_ended());
-        if self.json {
+        let all = self.all || self.filter.iter().any(Filter::is_of_ended);
+        containers.retain(|container| (all || !container.has_ended()) && filter::is_wanted(container, &self.filter));
+        if self.json || self.format == Some(Format::Json) {
             return output::json(&containers.iter().map(Row::of).collect::<Vec<_>>());
         }
-        if self.names {
+        // As with Podman and Docker, where scripts count on it.
+        if self.names || global.quiet {
             return output::text(
                 &containers.iter().map(|container| format!("{}\n", container.name)).collect::<String>(),
             );

@@ -20,7 +20,7 @@ pub(crate) struct Rm {
     /// Also those that run, are lost, or have a record that cannot be read
     #[arg(short, long)]
     force: bool,
-    /// Containers
+    /// Containers, by their whole names
     #[arg(value_name = "NAME", required = true)]
     names: Vec<ContainerName>,
 }

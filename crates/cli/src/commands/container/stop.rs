@@ -25,7 +25,7 @@ pub(crate) struct Stop {
     /// Seconds until a container that does not stop is killed
     #[arg(short, long, value_name = "SECONDS", default_value_t = 10)]
     time: u32,
-    /// Containers
+    /// Containers, by their whole names
     #[arg(value_name = "NAME", required = true)]
     names: Vec<ContainerName>,
 }

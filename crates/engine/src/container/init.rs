@@ -1,0 +1,43 @@
+//! A small init for a container: it passes signals on and reaps what nobody waits for.
+
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::Mount;
+
+use super::mounts::bind;
+
+/// Where the container finds it: in `/dev`, which is no part of what the container writes.
+const INSIDE: &str = "/dev/tarpon-init";
+
+/// Programs for it, with nothing to load from the image: Podman's first, then Docker's.
+const KNOWN: [&str; 3] =
+    ["/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit", "/usr/libexec/docker/docker-init"];
+const ON_PATH: [&str; 3] = ["catatonit", "tini-static", "docker-init"];
+
+/// The init of this host.
+///
+/// # Errors
+/// In a line: there is none.
+pub(super) fn find() -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path =
+        ON_PATH.into_iter().flat_map(|name| std::env::split_paths(&path).map(move |folder| folder.join(name)));
+    let known = KNOWN.into_iter().map(PathBuf::from).chain(on_path);
+    known
+        .into_iter()
+        .find(|program| program.is_file())
+        .ok_or_else(|| "--init needs a program for that on this host, and there is none: install catatonit".to_owned())
+}
+
+/// The init in the container.
+///
+/// # Errors
+/// In a line: the description cannot be made.
+pub(super) fn mount(program: &Path) -> Result<Mount, String> {
+    bind(program, Path::new(INSIDE), &["ro", "nosuid", "nodev"].map(str::to_owned))
+}
+
+/// The command line that runs `arguments` below the init.
+pub(super) fn before(arguments: Vec<String>) -> Vec<String> {
+    [INSIDE, "--"].map(str::to_owned).into_iter().chain(arguments).collect()
+}

@@ -1,0 +1,60 @@
+//! A container by a part of its name.
+
+use super::ContainerName;
+use super::place::Containers;
+use crate::{Engine, Error, ErrorKind, Result};
+
+/// Names that are listed when a prefix is of several.
+const LISTED: usize = 4;
+
+impl Engine {
+    /// The container that `text` is the name of, or the only one whose name begins with it. If there is none, it is `text`: whoever looks
+    /// for that says so.
+    ///
+    /// Not for what ends or removes containers: a script that names one that is gone must not meet another one.
+    ///
+    /// # Errors
+    /// Several names begin with it.
+    pub fn container_named(&self, text: &ContainerName) -> Result<ContainerName> {
+        let containers = Containers::of(self.store());
+        if containers.place(text).exists() {
+            return Ok(text.clone());
+        }
+        let names = containers.list()?.into_iter().map(|(name, _)| name);
+        let mut found = names.filter(|name| name.as_str().starts_with(text.as_str())).collect::<Vec<_>>();
+        match found.len() {
+            0 => Ok(text.clone()),
+            1 => Ok(found.remove(0)),
+            count => {
+                let mut list = found.iter().take(LISTED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                if count > LISTED {
+                    list.push_str(", …");
+                }
+                let cause = format!("{count} containers have names that begin with {text}: {list}");
+                Err(Error::new(ErrorKind::NotFound, "find the container", cause))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::record;
+    use super::*;
+    use crate::EngineOptions;
+
+    #[test]
+    fn a_prefix_is_enough_if_it_is_of_one_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
+        let engine = Engine::open(options).unwrap();
+        let found = |text: &str| engine.container_named(&text.parse().unwrap()).map(|name| name.to_string());
+        assert_eq!(found("we").unwrap(), "we");
+        for name in ["web", "web-db", "other"] {
+            Containers::of(engine.store()).create(&record(name)).unwrap();
+        }
+        assert_eq!(["web", "web-", "o", "x"].map(|text| found(text).unwrap()), ["web", "web-db", "other", "x"]);
+        let error = found("we").unwrap_err();
+        assert!(error.cause.contains("2 containers") && error.cause.ends_with("web, web-db"), "{error}");
+    }
+}
