@@ -4,6 +4,7 @@ mod access;
 mod containers;
 mod convert;
 mod demo;
+mod doctor;
 mod documentation;
 mod errors;
 mod help;
