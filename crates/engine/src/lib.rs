@@ -88,8 +88,8 @@ pub use prepare::Pulled;
 pub use private::{create_dir as create_private_dir, write as write_private};
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
-    Access, Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, MountAccount,
-    MountRequest, MountStatus, Request, Response,
+    Access, Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
+    MountRequest, MountStatus, Request, Response, UnmendedMount,
 };
 pub use record::{RecordRequest, Recorded, Until};
 pub use rootfs::{Rootfs, RootfsRequest};

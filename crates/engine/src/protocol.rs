@@ -62,6 +62,8 @@ pub enum Request {
         /// Absolute and without symbolic links.
         mountpoint: PathBuf,
     },
+    /// Mend what mounts show of objects that were found damaged.
+    Mend,
     /// Describe all mounts.
     Status,
     /// Describe one of them, if it is there.
@@ -112,6 +114,8 @@ pub enum Response {
     },
     /// What one waited for.
     Why(Box<MountAccount>),
+    /// What was mended, and what was not.
+    Mended(Mended),
     /// It failed.
     Failed {
         /// As in [`crate::Error`].
@@ -123,6 +127,26 @@ pub enum Response {
         /// As in [`crate::Error`].
         hint: Option<String>,
     },
+}
+
+/// What was done for mounts whose files were found damaged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mended {
+    /// Damaged files of mounted images that were fetched again.
+    pub files: u64,
+    /// Mounts that may still show damage.
+    pub unmended: Vec<UnmendedMount>,
+}
+
+/// A mount that may still show damage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnmendedMount {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// The image, as the user wrote it.
+    pub image: String,
+    /// Why.
+    pub problem: String,
 }
 
 /// A mount to be made.
@@ -306,6 +330,9 @@ pub struct MountStatus {
     pub fallbacks: Vec<String>,
     /// Why it is not mounted although it should be: what a dead server left could not be mounted again.
     pub problem: Option<String>,
+    /// Why it may show damaged files to who had them open when the damage was found, or has them mapped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
     /// It was mounted again without the `--creds` that it had.
     pub credentials_lost: bool,
     /// Whether a server answers for it. `false`: the server died; what is local stays readable in mode `native`.

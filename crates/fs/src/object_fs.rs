@@ -8,7 +8,7 @@
 //!
 //! Directories list nothing of what is in them: overlayfs never asks, and nobody else sees this file system.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -141,6 +141,10 @@ impl Operations for ObjectFs {
 
     fn names_may_appear(&self) -> bool {
         true
+    }
+
+    fn nodes_of(&self, objects: &HashSet<Digest>) -> Vec<NodeId> {
+        self.known.lock().iter().filter(|(_, known)| objects.contains(&known.object)).map(|(node, _)| *node).collect()
     }
 
     fn totals(&self) -> Totals {
@@ -277,6 +281,15 @@ mod tests {
             assert_eq!(files.lookup(folder.node, name), Err(Errno::NotFound));
         }
         assert_eq!(files.lookup(found.node, b"00"), Err(Errno::NotADirectory));
+    }
+
+    #[test]
+    fn inodes_are_found_by_what_they_hold() {
+        let (one, other) = (digest(1, 1), digest(2, 1));
+        let files = ObjectFs::new(Arc::new(Sizes(vec![(one, 1), (other, 2)])));
+        let node = find(&files, &one).unwrap().node;
+        find(&files, &other).unwrap();
+        assert_eq!(files.nodes_of(&HashSet::from([one, digest(3, 1)])), [node]);
     }
 
     #[test]

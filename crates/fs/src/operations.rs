@@ -1,9 +1,12 @@
 //! [`Operations`]: the few things that the kernel may ask of a file system here.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use tarpon_oci::Digest;
 
-use crate::{Attr, Content, DirEntry, Errno, NodeId};
+use crate::{Attr, Content, DirEntry, Errno, Kind, NodeId};
 
 /// A read-only file system, without its bytes (those are read through [`crate::Reads`]). Every call answers from
 /// memory: none may wait for the disk or the network, because a process that waits in a lookup cannot be killed.
@@ -82,6 +85,27 @@ pub trait Operations: Send + Sync + 'static {
     /// refuses them by itself.
     fn is_told_of_attempts(&self) -> bool {
         false
+    }
+
+    /// The inodes of regular files that hold one of these objects, as far as they can be listed: the kernel is to forget their pages.
+    fn nodes_of(&self, objects: &HashSet<Digest>) -> Vec<NodeId> {
+        let (mut found, mut pending) = (Vec::new(), vec![NodeId::ROOT]);
+        while let Some(directory) = pending.pop() {
+            let mut take = |entry: DirEntry<'_>| {
+                if entry.kind == Kind::Directory && entry.name != b"." && entry.name != b".." {
+                    pending.push(entry.node);
+                } else if entry.kind == Kind::File
+                    && let Ok(Content { object: Some(object), .. }) = self.content(entry.node)
+                    && objects.contains(&object)
+                {
+                    found.push(entry.node);
+                }
+                Take::More
+            };
+            // A directory that cannot be read shows nobody anything.
+            let _read = self.read_dir(directory, 0, &mut take);
+        }
+        found
     }
 
     /// Figures for `statfs`.

@@ -3,6 +3,7 @@
 //! This process is the only holder of the file descriptor, on purpose: when it dies, the kernel ends the connection
 //! and every waiting reader gets ENOTCONN at once. A second holder would turn a crash into a hang (RELIABILITY: case B).
 
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZero;
@@ -13,10 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fuser::{Config, Session, SessionACL};
+use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
+use tarpon_fs::Operations;
+use tarpon_oci::Digest;
 use tokio::sync::watch;
 
 use crate::adapter::{Adapter, Counters, InFlight};
@@ -37,6 +40,8 @@ pub(crate) struct Connection {
     ended: watch::Receiver<bool>,
     number: Option<u32>,
     passes_through: Arc<AtomicBool>,
+    files: Arc<dyn Operations>,
+    notifier: Notifier,
 }
 
 /// What the adapter shares with its connection.
@@ -44,11 +49,13 @@ struct Watched {
     in_flight: InFlight,
     counters: Arc<Counters>,
     passes_through: Arc<AtomicBool>,
+    files: Arc<dyn Operations>,
 }
 
 impl Watched {
     fn of(adapter: &Adapter) -> Self {
-        Self { in_flight: adapter.in_flight(), counters: adapter.counters(), passes_through: adapter.passes_through() }
+        let (in_flight, counters) = (adapter.in_flight(), adapter.counters());
+        Self { in_flight, counters, passes_through: adapter.passes_through(), files: adapter.files() }
     }
 }
 
@@ -95,7 +102,8 @@ impl Connection {
 
     fn serve(session: Session<Adapter>, watched: Watched) -> Result<Self, StepError> {
         let (end, ended) = watch::channel(false);
-        let Watched { in_flight, counters, passes_through } = watched;
+        let Watched { in_flight, counters, passes_through, files } = watched;
+        let notifier = session.notifier();
         thread::Builder::new()
             .name("fuse-session".to_owned())
             .spawn(move || {
@@ -105,7 +113,7 @@ impl Connection {
                 end.send_replace(true);
             })
             .map_err(|error| io_step("start a thread for FUSE", &error))?;
-        Ok(Self { in_flight, counters, ended, number: None, passes_through })
+        Ok(Self { in_flight, counters, ended, number: None, passes_through, files, notifier })
     }
 
     /// Requests that wait for an answer.
@@ -135,6 +143,18 @@ impl Connection {
             .map_or_else(no_number, |number| std::fs::write(format!("/sys/class/bdi/0:{number}/read_ahead_kb"), "0"));
         if let Err(error) = stopped {
             tracing::debug!(%error, "the kernel goes on reading ahead");
+        }
+    }
+
+    /// Has the kernel forget the pages of files that hold one of these objects, also of those that are open.
+    pub(crate) fn forget_pages(&self, objects: &HashSet<Digest>) {
+        if *self.ended.borrow() {
+            return;
+        }
+        for node in self.files.nodes_of(objects) {
+            if let Err(error) = self.notifier.inval_inode(INodeNo(node.0), 0, 0) {
+                tracing::debug!(%error, "the kernel keeps pages of a file");
+            }
         }
     }
 

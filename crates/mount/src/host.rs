@@ -1,5 +1,6 @@
 //! [`Host`]: all mounts that one server process serves.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tarpon_fs::{Objects, Operations};
+use tarpon_oci::Digest;
 use tokio::runtime::Handle;
 
 use crate::connection::Connection;
@@ -91,6 +93,22 @@ impl Host {
         let live = Arc::new(self.maker.files(files, mountpoint)?);
         self.roll.live.lock().push(Arc::downgrade(&live));
         Ok(Mounted::new(live, Mode::Fuse, None))
+    }
+
+    /// Has the kernel forget what it remembers of these objects: the names that lead to them, unless somebody has the file open, and all
+    /// pages that came through FUSE. Whoever opens such a file next gets what the objects are then. A file that is open on a local
+    /// object, or passed through to one, stays what it is.
+    pub fn forget(&self, objects: &HashSet<Digest>) {
+        for live in self.roll.live() {
+            if let Err(error) = live.forget_unused() {
+                tracing::warn!(path = %live.mountpoint().display(), %error, "the kernel keeps what it remembers of a mount");
+            }
+        }
+        let shared = self.roll.shared.lock().upgrade();
+        if let Some(Err(error)) = shared.map(|shared| shared.forget_unused()) {
+            tracing::warn!(%error, "the kernel keeps what it remembers of the objects that native mounts share");
+        }
+        self.roll.connections().iter().for_each(|connection| connection.forget_pages(objects));
     }
 
     /// Waits until the kernel has no more use for any file system that was mounted, also not for those that

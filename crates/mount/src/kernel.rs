@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags};
 
 /// A failed step of making or attaching a mount.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -105,6 +105,23 @@ impl Context {
         }
         said.join("; ")
     }
+}
+
+/// Drops the names, and the files behind them, that the kernel remembers of the file system at `path` below `directory` (empty: of
+/// `directory` itself) and nobody uses. Who uses them next looks them up again. `read_only`: whether the file system is.
+pub(crate) fn forget_unused(directory: BorrowedFd<'_>, path: &Path, read_only: bool) -> Result<(), StepError> {
+    let mut flags =
+        FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_SYMLINK_NOFOLLOW | FsPickFlags::FSPICK_NO_AUTOMOUNT;
+    flags.set(FsPickFlags::FSPICK_EMPTY_PATH, path.as_os_str().is_empty());
+    // Changing nothing does it: each change of a superblock empties its cache of names first.
+    let context = rustix::mount::fspick(directory, path, flags)
+        .map(|fd| Context { fd, kind: "mounted" })
+        .map_err(|errno| StepError::new(format!("look at the mount at {}", path.display()), errno))?;
+    if read_only {
+        context.flag("ro")?;
+    }
+    let forgotten = rustix::mount::fsconfig_reconfigure(context.fd.as_fd());
+    forgotten.map_err(|errno| context.explained("empty the cache of names".to_owned(), errno))
 }
 
 /// Puts a detached mount at a path.

@@ -39,6 +39,13 @@ pub(crate) struct LazyObjects {
     root: Reachable,
 }
 
+impl LazyObjects {
+    /// As [`crate::Host::forget`], for what native mounts share.
+    pub(crate) fn forget_unused(&self) -> Result<(), StepError> {
+        self.root.forget_unused()
+    }
+}
+
 impl Maker {
     pub(crate) fn new(
         objects: Arc<dyn Objects>,

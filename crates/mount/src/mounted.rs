@@ -12,6 +12,7 @@ use crate::adapter::Counters;
 use crate::connection::Connection;
 use crate::error::MountError;
 use crate::host::Roll;
+use crate::kernel;
 use crate::make::LazyObjects;
 use crate::mountpoint;
 use crate::spec::Mode;
@@ -192,6 +193,20 @@ impl Live {
             Err(error) if error.errno() == Errno::BUSY => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Drops what the kernel remembers of the mount and nobody uses.
+    pub(crate) fn forget_unused(&self) -> Result<(), MountError> {
+        // Held, so that nobody unmounts it meanwhile and something else is found at the path.
+        let rest = self.rest.lock();
+        let is_here = self.unique.is_none() || table::unique_id_at(&self.mountpoint) == self.unique;
+        if rest.is_none() || !is_here {
+            return Ok(());
+        }
+        let read_only = rustix::fs::statvfs(&self.mountpoint)
+            .map(|info| info.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+            .map_err(|errno| MountError::io("look at the mount")(errno.into()))?;
+        Ok(kernel::forget_unused(rustix::fs::CWD, &self.mountpoint, read_only)?)
     }
 
     /// Compares with the table of mounts, which may show that somebody else has unmounted it.

@@ -155,6 +155,11 @@ impl Reachable {
         }
     }
 
+    /// Drops what the kernel remembers of it and nobody uses. For a read-only file system.
+    pub(crate) fn forget_unused(&self) -> Result<(), StepError> {
+        crate::kernel::forget_unused(self.mount.as_fd(), Path::new(""), true)
+    }
+
     pub(crate) fn layer(&self) -> Layer<'_> {
         match &self.path {
             None => Layer::Open(self.mount.as_fd()),

@@ -24,6 +24,7 @@
 mod budget;
 mod check;
 mod clock;
+mod damaged;
 mod discard;
 mod disk;
 mod durability;
@@ -60,6 +61,7 @@ mod writer;
 
 pub use check::ImageState;
 pub use clock::{Clock, SystemClock};
+pub use damaged::{DamagedObject, MendedFile};
 pub use disk::Disk;
 pub use error::OpenError;
 pub use evict::Evicted;

@@ -90,6 +90,9 @@ fn state(mount: &MountStatus) -> String {
     if let (false, Some(name)) = (mount.alive, &mount.container) {
         return format!("source lost: start container {name} anew");
     }
+    if mount.alive && mount.damage.is_some() {
+        return "DAMAGED: end what uses it and mount it again".to_owned();
+    }
     match (mount.alive, mount.failed_reads) {
         (false, _) if mount.problem.is_some() => "not mounted: run `tarpon recover`".to_owned(),
         (false, _) => "dead: run `tarpon recover`".to_owned(),
@@ -120,7 +123,7 @@ pub(crate) fn details(mount: &MountStatus) -> String {
         row("container", name.clone());
     }
     row("state", state(mount));
-    for (name, text) in [("problem", &mount.problem), ("last failure", &mount.last_error)] {
+    for (name, text) in [("problem", &mount.problem), ("damage", &mount.damage), ("last failure", &mount.last_error)] {
         if let Some(text) = text {
             row(name, escape(text.as_bytes()));
         }
@@ -217,6 +220,7 @@ mod tests {
             fallbacks: vec!["layer 2 has no table of contents: streamed once".into()],
             alive: true,
             problem: None,
+            damage: None,
             container: None,
             credentials_lost: false,
             server: 4711,
@@ -254,6 +258,13 @@ mod tests {
         let lost = MountStatus { alive: false, problem: Some("no such directory".into()), ..mount() };
         assert_eq!(state(&lost), "not mounted: run `tarpon recover`");
         assert!(details(&lost).contains("problem    no such directory\n"), "{}", details(&lost));
+    }
+
+    #[test]
+    fn a_mount_that_may_show_damage_says_so() {
+        let damaged = MountStatus { damage: Some("not fetched within 30 s".into()), ..mount() };
+        assert_eq!(state(&damaged), "DAMAGED: end what uses it and mount it again");
+        assert!(details(&damaged).contains("damage     not fetched within 30 s\n"), "{}", details(&damaged));
     }
 
     #[test]

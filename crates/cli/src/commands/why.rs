@@ -198,6 +198,7 @@ mod tests {
                 backfill: None,
                 fallbacks: vec!["mode fuse, not native: no root".into()],
                 problem: None,
+                damage: None,
                 container: None,
                 credentials_lost: false,
                 alive: true,

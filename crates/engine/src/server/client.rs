@@ -13,7 +13,9 @@ use tarpon_oci::Blob;
 use tarpon_store::Store;
 
 use super::wire;
-use crate::protocol::{ANSWER, ANSWER_BYTES, Access, MountAccount, MountRequest, MountStatus, Request, Response};
+use crate::protocol::{
+    ANSWER, ANSWER_BYTES, Access, Mended, MountAccount, MountRequest, MountStatus, Request, Response,
+};
 use crate::{Error, ErrorKind, Result};
 
 /// How often a server is started before giving up: it may lose the race for the lock to another one that is just
@@ -164,6 +166,16 @@ impl Client {
         match self.ask(&Request::Why { mountpoint: mountpoint.to_owned() })? {
             None => Ok(None),
             Some(Response::Why(account)) => Ok(Some(*account)),
+            Some(other) => Err(unexpected(other)),
+        }
+    }
+
+    /// Mends what mounts show of objects that were found damaged. `None`: no server runs, so nothing of it is mounted; or one of a
+    /// version that mends nothing.
+    pub fn mend(&self) -> Result<Option<Mended>> {
+        match self.ask(&Request::Mend)? {
+            None => Ok(None),
+            Some(Response::Mended(mended)) => Ok(Some(mended)),
             Some(other) => Err(unexpected(other)),
         }
     }

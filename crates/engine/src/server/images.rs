@@ -205,7 +205,7 @@ impl Images {
 
     /// Whether the image is what its record says, and the files that were loaded are those of the record: after an index turned out to
     /// lie, or a file to be damaged, the record is made anew.
-    fn is_current(&self, image: &Image) -> bool {
+    pub(super) fn is_current(&self, image: &Image) -> bool {
         let (path, inode) = &image.tree_place;
         match self.store.image_state(&image.record.manifest) {
             Ok(ImageState::Sound(now) | ImageState::Damaged { usable: Some(now), .. }) => {

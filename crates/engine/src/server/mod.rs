@@ -13,6 +13,7 @@ mod images;
 mod layers;
 mod listen;
 mod memo;
+mod mend;
 mod metrics;
 mod mounts;
 mod places;
@@ -39,7 +40,7 @@ use tokio::runtime::Handle;
 pub(crate) use wire::connect;
 
 use crate::image::Prepared;
-use crate::protocol::{MountRequest, MountStatus, Request, Response};
+use crate::protocol::{Mended, MountRequest, MountStatus, Request, Response};
 use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest};
 
 /// How often the store's needs are looked after: syncing what was published, probing a sick disk.
@@ -110,6 +111,14 @@ impl Server {
     pub async fn unmount(&self, mountpoint: std::path::PathBuf) -> Result<Unmounted> {
         match answer(&self.mounts, Request::Unmount { mountpoint }).await {
             Response::Unmounted { how } => Ok(how),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Mends what mounts show of objects that were found damaged; done by itself every half minute, too.
+    pub async fn mend(&self) -> Result<Mended> {
+        match answer(&self.mounts, Request::Mend).await {
+            Response::Mended(mended) => Ok(mended),
             other => Err(failure(other)),
         }
     }
@@ -204,6 +213,7 @@ pub(crate) fn carry_out(mounts: &Arc<Mounts>, request: Request) -> Result<Respon
         }
         Request::Trace { mountpoint } => mounts.trace(&mountpoint).map(|file| Response::Trace { file }),
         Request::Why { mountpoint } => mounts.why(&mountpoint).map(|account| Response::Why(Box::new(account))),
+        Request::Mend => mounts.mend().map(Response::Mended),
         Request::Hold => Ok(Response::Held),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),
         Request::StatusOf { mountpoint } => {
@@ -234,7 +244,11 @@ async fn maintain(mounts: Arc<Mounts>) {
         let kept = mounts.clone();
         let done = tokio::task::spawn_blocking(move || {
             kept.tidy();
-            kept.store().maintain()
+            let maintained = kept.store().maintain();
+            if let Err(error) = kept.mend() {
+                tracing::warn!(%error, "what is damaged is not mended");
+            }
+            maintained
         })
         .await;
         if let Ok(Err(error)) = done {

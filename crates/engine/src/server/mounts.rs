@@ -19,6 +19,7 @@ use super::hints;
 use super::images::{Image, Images};
 use super::layers::{self, LayerShelf};
 use super::memo::{Memo, shown};
+use super::mend::Damage;
 use super::metrics::Endpoint;
 use super::places::{Client, Leaving, Places, Reservation};
 use super::recording::Recording;
@@ -48,6 +49,7 @@ pub(crate) struct Mounts {
     remembers: AtomicBool,
     /// What a dead server had mounted and this one could not mount again.
     lost: Mutex<BTreeMap<PathBuf, MountStatus>>,
+    pub(super) damage: Damage,
 }
 
 /// What is mounted at a place.
@@ -75,10 +77,24 @@ impl Mounts {
         let images = Arc::new(Images::new(store.clone(), fetcher.clone()));
         let backfills = Arc::new(Backfills::new(store.clone(), fetcher, runtime.clone(), images.clone()));
         let (places, lost, endpoint) = (Arc::default(), Mutex::default(), Endpoint::default());
-        let (changes, remembers) = (Changes::default(), AtomicBool::new(false));
+        let (changes, remembers, damage) = (Changes::default(), AtomicBool::new(false), Damage::default());
         let shelf = Shelf::new(engine);
         let layers = LayerShelf::new(engine, runtime.clone(), images.clone(), backfills.clone());
-        Ok(Self { store, host, images, backfills, endpoint, shelf, layers, runtime, places, changes, remembers, lost })
+        Ok(Self {
+            store,
+            host,
+            images,
+            backfills,
+            endpoint,
+            shelf,
+            layers,
+            runtime,
+            places,
+            changes,
+            remembers,
+            lost,
+            damage,
+        })
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -88,6 +104,10 @@ impl Mounts {
     #[cfg(test)]
     pub(super) fn backfills(&self) -> &Backfills {
         &self.backfills
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     pub(super) fn host(&self) -> &Host {
@@ -279,7 +299,7 @@ impl Mounts {
         }
     }
 
-    fn is_used(&self, manifest: &Digest) -> bool {
+    pub(super) fn is_used(&self, manifest: &Digest) -> bool {
         let is_shown = self.shelf.shows(manifest) || self.layers.shows(manifest);
         is_shown || self.places.mounted().iter().any(|served| served.request.manifest == *manifest)
     }
@@ -314,16 +334,18 @@ impl Mounts {
     pub(super) fn status(&self) -> Vec<MountStatus> {
         let mut all: Vec<_> = self.places.mounted().iter().map(|served| self.describe(served)).collect();
         all.extend(self.status_of_others());
+        all.iter_mut().for_each(|mount| mount.damage = self.damage.of(&mount.manifest));
         all.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
         all
     }
 
     /// What is mounted or was lost at `mountpoint`, without a look at all that is mounted elsewhere.
     pub(super) fn status_of(&self, mountpoint: &Path) -> Option<MountStatus> {
-        match self.places.mounted_at(mountpoint) {
-            Some(served) => Some(self.describe(&served)),
-            None => self.status_of_others().into_iter().find(|status| status.mountpoint == mountpoint),
-        }
+        let status = match self.places.mounted_at(mountpoint) {
+            Some(served) => self.describe(&served),
+            None => self.status_of_others().into_iter().find(|status| status.mountpoint == mountpoint)?,
+        };
+        Some(MountStatus { damage: self.damage.of(&status.manifest), ..status })
     }
 
     /// What Podman is shown, and what was lost.

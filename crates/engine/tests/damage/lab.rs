@@ -1,7 +1,7 @@
 //! An image of many files, a registry that has it, a store, and hands that damage the store.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ fn content(number: usize) -> Vec<u8> {
 impl Lab {
     pub(crate) async fn new() -> Self {
         let mut items = vec![Item::directory("d")];
-        items.extend((0..FILES).map(|number| Item::file(&format!("d/{number}"), content(number))));
+        items.extend((0..FILES).map(|number| Item::file(format!("d/{number}"), content(number))));
         let image = ImageBuilder::new().layer(estargz(&items, EstargzOptions::default())).build();
         let mut contents = Contents::new();
         for (_, blob) in image.blobs() {
@@ -161,6 +161,35 @@ impl Lab {
             (wrong, failed)
         };
         tokio::task::spawn_blocking(read).await.unwrap()
+    }
+
+    /// All files, open.
+    pub(crate) async fn open(&self) -> Vec<File> {
+        let point = self.point();
+        let open = move || (0..FILES).map(|number| File::open(point.join(format!("d/{number}"))).unwrap()).collect();
+        tokio::task::spawn_blocking(open).await.unwrap()
+    }
+
+    /// How many of the open files have wrong bytes, or cannot be read.
+    pub(crate) async fn wrong_open(&self, files: Vec<File>) -> usize {
+        let read = move || {
+            let wrong = files.iter().enumerate().filter(|(number, file)| {
+                let mut bytes = vec![0; size(*number) + 1];
+                let mut filled = 0;
+                while let Ok(count @ 1..) = file.read_at(&mut bytes[filled..], filled as u64) {
+                    filled += count;
+                }
+                bytes[..filled] != content(*number)
+            });
+            wrong.count()
+        };
+        tokio::task::spawn_blocking(read).await.unwrap()
+    }
+
+    /// What `tarpon cache verify` does first: how many objects were damaged.
+    pub(crate) async fn verify(&self) -> usize {
+        let engine = self.engine();
+        tokio::task::spawn_blocking(move || engine.store().verify(|_| {}).unwrap().corrupt.len()).await.unwrap()
     }
 
     fn object(&self, number: usize) -> PathBuf {

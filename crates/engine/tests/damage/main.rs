@@ -4,7 +4,7 @@
 
 mod lab;
 
-use lab::{DAMAGES, Damage, Lab, damage_file};
+use lab::{DAMAGES, Damage, FILES, Lab, damage_file};
 use tarpon_engine::{ErrorKind, Mode, Pull, Server};
 use tarpon_testkit::kernel::can_mount;
 
@@ -63,6 +63,86 @@ attacks! {
     damage_between_two_fuse_mounts_is_not_served: Mode::Fuse, Moment::Unmounted;
     damage_between_two_servers_of_fuse_mounts_is_not_served: Mode::Fuse, Moment::NoServer;
     damage_between_two_boots_is_not_served_by_a_fuse_mount: Mode::Fuse, Moment::Reboot;
+}
+
+/// What a program does with the files of a mount while they are damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Nothing: it read them before.
+    Read,
+    /// It has them open.
+    Open,
+}
+
+/// Damages what is mounted, and has it verified.
+async fn attack_live(mode: Mode, how: Use) {
+    for damage in DAMAGES {
+        let lab = Lab::new().await;
+        let engine = lab.engine();
+        let server = Server::start(&engine).await.unwrap();
+        lab.make_local(&engine, &server, mode).await;
+        lab.mount(&engine, &server, mode).await.unwrap();
+        assert_eq!(lab.wrong().await, (0, 0));
+        let open = if how == Use::Open { lab.open().await } else { Vec::new() };
+        lab.damage(damage);
+        let verified = lab.verify().await;
+        // What was removed is not there to be found, and is fetched again when it is looked for.
+        assert_eq!(verified, if damage == Damage::Remove { 0 } else { FILES }, "{damage:?}");
+        let mended = server.mend().await.unwrap();
+        assert_eq!(mended.unmended, [], "{damage:?}");
+        assert_eq!(usize::try_from(mended.files).unwrap(), verified, "{damage:?}");
+        assert_eq!(lab.wrong().await, (0, 0), "{damage:?}: wrong and unreadable files");
+        assert_eq!(lab.wrong_open(open).await, 0, "{damage:?}: wrong files that were open");
+        assert_eq!(server.status().remove(0).damage, None);
+        server.stop(true).await;
+    }
+}
+
+macro_rules! live_attacks {
+    ($($name:ident: $mode:expr, $how:expr;)*) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            if can_mount() {
+                attack_live($mode, $how).await;
+            }
+        })*
+    };
+}
+
+live_attacks! {
+    damage_under_a_native_mount_is_not_served_once_it_was_verified: Mode::Native, Use::Read;
+    damage_of_open_files_of_a_native_mount_is_mended_when_it_was_verified: Mode::Native, Use::Open;
+    damage_under_a_fuse_mount_is_not_served_once_it_was_verified: Mode::Fuse, Use::Read;
+    damage_of_open_files_of_a_fuse_mount_is_mended_when_it_was_verified: Mode::Fuse, Use::Open;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_fetched_again_is_named_and_what_is_opened_then_is_an_error_and_not_wrong() {
+    if !can_mount() {
+        return;
+    }
+    for mode in [Mode::Native, Mode::Fuse] {
+        let mut lab = Lab::new().await;
+        let engine = lab.engine();
+        let server = Server::start(&engine).await.unwrap();
+        lab.make_local(&engine, &server, mode).await;
+        lab.mount(&engine, &server, mode).await.unwrap();
+        assert_eq!(lab.wrong().await, (0, 0));
+        let open = lab.open().await;
+        lab.damage(Damage::Flip);
+        lab.lose_registry();
+        assert_eq!(lab.verify().await, FILES);
+        let mended = server.mend().await.unwrap();
+        assert_eq!((mended.files, mended.unmended.len()), (0, 1), "{mode}");
+        assert_eq!(mended.unmended[0].mountpoint, lab.point());
+        let damage = server.status().remove(0).damage.unwrap();
+        assert!(damage.starts_with("files that were open when they were found damaged"), "{damage}");
+        drop(open);
+        server.mend().await.unwrap();
+        let (wrong, failed) = lab.wrong().await;
+        assert_eq!(wrong, 0, "{mode}: what is opened now is an error, and not wrong ({failed} failed)");
+        server.stop(true).await;
+    }
 }
 
 const RECORD: [&str; 6] = ["manifest", "config", "tree.erofs", "chunks", "objects", "record.json"];

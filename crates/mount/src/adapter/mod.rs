@@ -89,6 +89,10 @@ impl Adapter {
         Self { reads_ahead: false, ..self }
     }
 
+    pub(crate) fn files(&self) -> Arc<dyn Operations> {
+        self.asked.files.clone()
+    }
+
     pub(crate) fn in_flight(&self) -> InFlight {
         self.in_flight.clone()
     }

@@ -51,7 +51,7 @@ impl Cache {
             Command::Ls(command) => command.run(&store),
             Command::Usage(command) => command.run(&store),
             Command::Gc(command) => command.run(&store),
-            Command::Verify(command) => command.run(&store, global.quiet),
+            Command::Verify(command) => command.run(&store, global),
             Command::Rm(command) => command.run(&store),
             Command::Clear(command) => command.run(&store),
         }

@@ -1,22 +1,29 @@
 //! `tarpon cache verify`.
 
+use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
 use tarpon_engine::store::{Checked, Progress, Store};
+use tarpon_engine::{Mended, UnmendedMount};
 use tarpon_oci::Digest;
 
+use crate::cli::Global;
+use crate::commands::session::Session;
 use crate::exit::Exit;
-use crate::failure::{Failure, Result};
-use crate::{output, size};
+use crate::failure::{Context, Failure, Result};
+use crate::output::{self, escape};
+use crate::size;
 
 /// Time between two lines of progress.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Check the digest of everything that is kept
 ///
-/// What is damaged is removed and fetched again when it is read. The exit code is then 8.
+/// What is damaged is removed and fetched again when it is read. What is mounted is mended at once: damaged files are fetched again,
+/// also for programs that have them open. Mounts that could not be mended are named, here and by `tarpon status`. The exit code is 8
+/// if anything was damaged.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tarpon cache verify\n  tarpon cache verify --json | jq .corrupt_objects")]
 pub(super) struct Verify {
@@ -31,12 +38,18 @@ struct Report {
     bytes: u64,
     corrupt_objects: Vec<Digest>,
     damaged_images: Vec<Digest>,
+    /// Damaged files of mounted images that were fetched again.
+    mended_files: u64,
+    /// Mounts that may still show damage.
+    unmended_mounts: Vec<UnmendedMount>,
 }
 
 impl Verify {
-    pub(super) fn run(&self, store: &Store, quiet: bool) -> Result {
-        let checked = store.verify(progress(quiet)).map_err(super::failed("cannot check the store"))?;
-        let report = report(checked);
+    pub(super) fn run(&self, store: &Store, global: &Global) -> Result {
+        let checked = store.verify(progress(global.quiet)).map_err(super::failed("cannot check the store"))?;
+        let is_damaged = !checked.corrupt.is_empty() || !checked.damaged_images.is_empty();
+        let mended = if is_damaged { mend(global)? } else { Mended::default() };
+        let report = report(checked, mended);
         if self.json {
             output::json(&report)?;
         } else {
@@ -46,9 +59,21 @@ impl Verify {
         if damaged == 0 {
             return Ok(());
         }
-        Err(Failure::new(Exit::Store, format_args!("{damaged} items of the store were damaged and were removed"))
-            .hint("they are fetched again when they are read; a disk that damages files will do it again"))
+        let failure = Failure::new(Exit::Store, format_args!("{damaged} items of the store were damaged"));
+        Err(if report.unmended_mounts.is_empty() {
+            failure.hint("they are fetched again when they are used; a disk that damages files will do it again")
+        } else {
+            failure.hint(
+                "mounts that are not mended may show damage: end what uses them, unmount them and mount them again",
+            )
+        })
     }
+}
+
+/// Has the server mend what is mounted, if one runs.
+fn mend(global: &Global) -> Result<Mended> {
+    let session = Session::open(global)?;
+    Ok(session.engine().client().mend().doing(|| "cannot mend what is mounted")?.unwrap_or_default())
 }
 
 fn progress(quiet: bool) -> impl FnMut(Progress) {
@@ -61,12 +86,14 @@ fn progress(quiet: bool) -> impl FnMut(Progress) {
     }
 }
 
-fn report(checked: Checked) -> Report {
+fn report(checked: Checked, mended: Mended) -> Report {
     Report {
         objects: checked.hashed.objects,
         bytes: checked.hashed.bytes,
         corrupt_objects: checked.corrupt,
         damaged_images: checked.damaged_images,
+        mended_files: mended.files,
+        unmended_mounts: mended.unmended,
     }
 }
 
@@ -74,5 +101,12 @@ fn text(report: &Report) -> String {
     let mut text = format!("checked {} objects, {}\n", report.objects, size::human(report.bytes));
     text.extend(report.corrupt_objects.iter().map(|object| format!("corrupt object {object}\n")));
     text.extend(report.damaged_images.iter().map(|image| format!("damaged image {image}\n")));
+    if report.mended_files > 0 {
+        text.push_str(&format!("mended {} files that are mounted\n", report.mended_files));
+    }
+    text.extend(report.unmended_mounts.iter().map(|mount| {
+        let (path, problem) = (escape(mount.mountpoint.as_os_str().as_bytes()), escape(mount.problem.as_bytes()));
+        format!("not mended: mount {path}: {problem}\n")
+    }));
     text
 }

@@ -30,6 +30,7 @@ fn account() -> MountAccount {
         backfill: None,
         fallbacks: Vec::new(),
         problem: None,
+        damage: None,
         container: None,
         credentials_lost: false,
         alive: true,

@@ -1,0 +1,97 @@
+//! Objects that were found damaged. Their files are in `corrupt/` and are found there by no name that leads to an object; but whoever
+//! opened one before goes on reading it: the kernel, for a mount in mode `native`, and a program that has the file open. So the right
+//! bytes are written into the very file. It is the only place where the store changes a file that others may have open, and it is no
+//! object any more.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tarpon_oci::{Digest, Hasher, Verified};
+
+use crate::StoreError;
+use crate::files::{self, io_error};
+use crate::layout::{CORRUPT, FILE_MODE, OBJECT_MODE};
+use crate::storage::Access;
+use crate::store::{Shared, Store};
+
+/// A file in `corrupt/`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedObject {
+    /// The object that it should be.
+    pub object: Digest,
+    path: PathBuf,
+}
+
+/// A file in `corrupt/` that is given its right bytes.
+#[derive(Debug)]
+pub struct MendedFile {
+    shared: Arc<Shared>,
+    damaged: DamagedObject,
+    file: File,
+}
+
+impl Store {
+    /// The damaged objects that were moved out and not removed since.
+    pub fn damaged_objects(&self) -> Result<Vec<DamagedObject>, StoreError> {
+        let folder = self.shared.layout.name(CORRUPT);
+        let names = files::list(self.shared.storage(), &folder)?;
+        let damaged = names.iter().filter_map(|name| {
+            let (hex, _) = name.to_str()?.split_once('-')?;
+            Some(DamagedObject { object: Digest::from_hex(hex).ok()?, path: folder.join(name) })
+        });
+        Ok(damaged.collect())
+    }
+
+    /// Begins to write the right bytes into a damaged file. `None` if it is gone.
+    pub fn mend(&self, damaged: &DamagedObject) -> Result<Option<MendedFile>, StoreError> {
+        let (shared, path) = (Arc::clone(&self.shared), &damaged.path);
+        let open = || {
+            shared.storage.set_mode(&shared.storage.open(path, Access::Read)?, FILE_MODE)?;
+            shared.storage.open(path, Access::ReadWrite)
+        };
+        match open() {
+            Ok(file) => Ok(Some(MendedFile { shared: Arc::clone(&shared), damaged: damaged.clone(), file })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io_error("opening", path)(error)),
+        }
+    }
+}
+
+impl MendedFile {
+    /// What it holds as it is.
+    pub fn digest(&self) -> Result<Digest, StoreError> {
+        let mut hasher = Hasher::new();
+        let hashed = files::hash_file(self.shared.storage(), &self.file, &mut hasher);
+        hashed.map(|_| hasher.finish()).map_err(io_error("reading", &self.damaged.path))
+    }
+
+    /// Leaves it as it is, and removes its last name.
+    pub fn leave(self) -> Result<(), StoreError> {
+        let storage = self.shared.storage();
+        let _mode = storage.set_mode(&self.file, OBJECT_MODE);
+        files::unlink(storage, &self.damaged.path)
+    }
+
+    /// Writes verified bytes where they belong.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError> {
+        let written = files::write_all_at(self.shared.storage(), &self.file, bytes, offset);
+        written.map_err(io_error("writing", &self.damaged.path))
+    }
+
+    /// All `size` bytes were written: hashes the file as it can be read now, and removes its last name.
+    pub fn finish(self, size: u64) -> Result<(), StoreError> {
+        let (storage, path) = (self.shared.storage(), &self.damaged.path);
+        let mut hasher = Hasher::new();
+        let hashed = storage
+            .set_len(&self.file, size)
+            .and_then(|()| storage.set_mode(&self.file, OBJECT_MODE))
+            .and_then(|()| files::hash_file(storage, &self.file, &mut hasher));
+        hashed.map_err(io_error("writing", path))?;
+        if Verified::check_stream(&self.damaged.object, hasher).is_err() {
+            return Err(StoreError::Corrupt(self.damaged.object));
+        }
+        files::unlink(storage, path)
+    }
+}
