@@ -7,6 +7,7 @@ mod dump;
 mod image;
 mod layers;
 mod names;
+mod tars;
 
 use tarpon_layer::LayerIndex;
 use tarpon_testkit::stacks;
