@@ -200,7 +200,7 @@ fn what_contradicts_itself_or_the_layer_is_refused() {
     let blob = layer();
     let sound = Ztoc::of(&blob, 100_000);
     assert!(sound.starts.len() > 3 && parsed(&sound.bytes(), &blob).is_ok());
-    let spoils: [(&str, Spoil); 26] = [
+    let spoils: [(&str, Spoil); 27] = [
         ("another version", |ztoc| ztoc.version = "1.0"),
         ("another blob", |ztoc| ztoc.compressed += 1),
         ("a negative size", |ztoc| ztoc.compressed = -1),
@@ -219,6 +219,10 @@ fn what_contradicts_itself_or_the_layer_is_refused() {
         ("a span before the blob", |ztoc| ztoc.starts[0].offset = u64::MAX),
         ("a first span that begins late", |ztoc| ztoc.starts[0].decoded = 1),
         ("decoded bytes that go back", |ztoc| ztoc.starts[2].decoded = ztoc.starts[1].decoded - 1),
+        ("a span behind the tar", |ztoc| {
+            let last = ztoc.starts.len() - 1;
+            ztoc.starts[last].decoded = u64::try_from(ztoc.uncompressed).expect("a size") + 1;
+        }),
         ("more bits than a byte has", |ztoc| ztoc.starts[1].bits = 8),
         ("an entry over another", |ztoc| ztoc.entries[3].offset -= 512),
         ("an entry between blocks", |ztoc| ztoc.entries[3].offset += 1),

@@ -50,10 +50,15 @@ pub fn index(ztoc: &Verified<impl AsRef<[u8]>>, layer: Blob, options: Options) -
     if said != layer.size {
         return Err(ZtocError::OtherLayer { said, is: layer.size });
     }
+    let tar_size = size(3, "its tar has less than no bytes")?;
     let spans = zinfo::spans(&root.table(5)?, layer.size)?;
+    // The last one may be empty.
+    if spans.last().is_some_and(|last| last.decoded > tar_size) {
+        return Err(ZtocError::Malformed("a span begins behind the end of its tar"));
+    }
     let mut builder = Builder {
         ztoc: *ztoc.digest(),
-        tar_size: size(3, "its tar has less than no bytes")?,
+        tar_size,
         options,
         spans: &spans,
         layer: Assembler::new(Duplicates::LastWins),

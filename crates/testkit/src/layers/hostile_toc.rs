@@ -161,6 +161,20 @@ fn chunks() -> Vec<Case> {
         ("082-inner offset wraps", toc(&json!([file(json!({ "innerOffset": u64::MAX }))]))),
         ("083-unknown kind of chunk", toc(&json!([file(json!({ "chunkType": "random" }))]))),
         ("084-in the first member", toc(&json!([file(json!({ "offset": null, "innerOffset": 512 }))]))),
+        ("085-the digest of nothing", {
+            toc(&json!([file(json!({ "digest": digest(""), "chunkDigest": digest("") }))]))
+        }),
+        ("086-two chunks under the digest of nothing", pair(json!({ "digest": digest("") }), json!({}))),
+        ("087-a chunk with the digest of nothing", pair(json!({}), json!({ "chunkDigest": digest("") }))),
+        ("088-one digest of two lengths", {
+            let other = json!({ "name": "b", "size": 5, "offset": 300 });
+            toc(&json!([file(json!({})), file(other)]))
+        }),
+        ("089-a chunk with the digest of its file", pair(json!({}), json!({ "chunkDigest": digest("data") }))),
+        ("090-one place with two digests", {
+            let other = json!({ "name": "b", "digest": one, "chunkDigest": one });
+            toc(&json!([file(json!({})), file(other)]))
+        }),
     ]
 }
 
@@ -184,6 +198,13 @@ fn zstd() -> Vec<Case> {
         ("107-no end", toc(json!([file(json!({}))]))),
         ("108-hole under the digest of something", hole(4)),
         ("109-hole that takes long to hash", hole(5 << 30)),
+        ("110-the digest of nothing", {
+            toc(json!([file(json!({ "digest": digest(""), "chunkDigest": digest(""), "endOffset": 120 }))]))
+        }),
+        ("111-one digest of two lengths", {
+            let other = json!({ "name": "b", "size": 5, "offset": 120, "endOffset": 140 });
+            toc(json!([at("a", 100, 120), file(other)]))
+        }),
     ]
 }
 
