@@ -111,11 +111,11 @@ impl Mounted {
         (began.elapsed(), false)
     }
 
-    /// The longest wait of so many readers at once, and of as many more who come in the minute after.
+    /// The longest wait of so many readers at once, and of some more who come in the minute after.
     async fn longest_wait(&self, readers: usize) -> Duration {
         let at_once = join_all((0..readers).map(|number| self.read(number))).await;
-        let later = (0..readers).map(|number| async move {
-            sleep(Duration::from_secs(60) * u32::try_from(number).unwrap() / u32::try_from(readers).unwrap()).await;
+        let later = (0..FEW).map(|number| async move {
+            sleep(Duration::from_millis(1500) * u32::try_from(number).unwrap()).await;
             self.read(number).await
         });
         let later = join_all(later).await;

@@ -146,7 +146,7 @@ fn event(noted: &Noted) -> String {
         Event::PackEnded => "the boot pack is here".to_owned(),
         Event::PackGivenUp { reason } => format!("the boot pack was given up, and layers are read instead: {reason}"),
         Event::SourceFailed { reason } => format!("the source failed: {reason}"),
-        Event::SourceRests { reason } => format!("the source is left alone for a while: {reason}"),
+        Event::SourceRests { reason } => format!("the source does not answer, and reads wait for it: {reason}"),
         Event::SourceAnswers => "the source answers again".to_owned(),
         Event::Corrupt { reason } => format!("wrong bytes: {reason}"),
         Event::Refuted { object } => format!("object {object} is not what the index promises"),
