@@ -114,6 +114,7 @@ fn cargo_fuzz(verb: &str, nice: u8) -> Command {
     command.args(["-n", &nice.to_string(), "cargo", "fuzz", verb, "--fuzz-dir"]).arg(folder());
     // Instrumentation is an unstable option of the compiler; this lets the stable one take it.
     command.env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_DIR", work());
+    command.env("LSAN_OPTIONS", format!("suppressions={}", folder().join("leaks.txt").display()));
     command
 }
 
