@@ -72,8 +72,8 @@ impl Store {
         Ok(ImageState::Damaged { usable, files: damaged.iter().map(|part| part.file_name()).collect() })
     }
 
-    /// Whether all files of this image were looked at since the machine was started: then [`Store::check_image`] costs about a
-    /// microsecond per object.
+    /// Whether all files of this image were looked at since the machine was started: then [`Store::check_image`] hashes little
+    /// or nothing.
     pub fn knows_image(&self, manifest: &Digest) -> bool {
         self.shared.hashed.has_image(manifest)
     }

@@ -45,8 +45,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Image {
     /// Makes sure that the local objects are what their names say, before the kernel reads them by itself. What is damaged is moved
-    /// out and fetched again when it is read. Takes about a microsecond per object, but the first time after the machine was started, and for
-    /// objects that changed since: these are hashed.
+    /// out and fetched again when it is read. Looks at the metadata of each object; hashes all of them the first time after the machine was
+    /// started, and those that changed since.
     pub(super) fn check_objects(&self) -> Result<()> {
         // Of those who come while it takes long, one hashes.
         let _checking = self.checking.lock();
