@@ -28,9 +28,8 @@ use self::reply::Refuse;
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Largest request. The kernel allows no more without a sysctl.
 const REQUEST_BYTES: u32 = 1 << 20;
-/// Requests of read-ahead that the kernel may have waiting for an answer. The first read of a file is one of them. Those beyond the limit wait in
-/// the kernel, where no deadline covers them: with 64, a crowd of 400 readers of a silent registry was answered in seven turns. Each
-/// costs the server a task until its answer, and there are as many as readers.
+/// Requests of read-ahead that the kernel may have waiting for an answer. Those beyond the limit wait in the kernel, where no deadline of ours
+/// covers them. Each costs the server a task until its answer, and there are no more of them than readers.
 const BACKGROUND_REQUESTS: u16 = 16_384;
 /// Nothing is ever made anew under an old inode number.
 const GENERATION: Generation = Generation(0);
