@@ -12,6 +12,13 @@ use crate::dump::{Dump, dump};
 /// Where `cargo xtask images` leaves its registry, unless `REGISTRY` says otherwise.
 const DEFAULT_REGISTRY: &str = "127.0.0.1:5000";
 
+/// Writes a program that can be started at once. Another process writes it: a fork of another test would copy the descriptor that it is written
+/// by, and the kernel refuses to start what is open for writing (`ETXTBSY`).
+pub fn write_program(path: &Path, text: &str) -> Result<()> {
+    let script = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    run(Command::new("sh").args(["-c", script]).arg(path).arg(text)).map(drop)
+}
+
 /// Runs a command to its end; its output is part of the error when it fails.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;

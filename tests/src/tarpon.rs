@@ -94,7 +94,7 @@ impl Tarpon {
 impl Drop for Tarpon {
     fn drop(&mut self) {
         for mount in std::mem::take(&mut self.mounts) {
-            let _ = self.output("umount", &[&mount.to_string_lossy()]);
+            let _ = self.output("umount", &["--lazy", &mount.to_string_lossy()]);
             // For whatever a failed test left: a mount whose server is gone.
             let _ = rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH);
         }

@@ -82,7 +82,7 @@ impl Bed {
 impl Drop for Bed {
     fn drop(&mut self) {
         self.tarpon.remove_containers();
-        let _ = self.tarpon.output("umount", &["--all"]);
+        let _ = self.tarpon.output("umount", &["--all", "--lazy"]);
         let _ = kill_process(Pid::from_child(&self.daemon), Signal::TERM);
         let _ = self.daemon.wait();
     }
@@ -241,19 +241,54 @@ fn a_socket_that_is_handed_over_is_used_and_left_alone() {
 }
 
 #[test]
-fn a_server_that_was_started_on_demand_gives_way_only_when_it_has_nothing_mounted() {
+fn a_daemon_works_beside_a_server_with_mounts_and_takes_its_place_when_it_has_none() {
     let Some(mut bed) = Bed::new() else { return };
     bed.signal(Signal::TERM);
     bed.daemon.wait().unwrap();
     let image = bed.image.clone();
     let place = bed.tarpon.mount(&image, &[]).unwrap();
     let server = bed.tarpon.status().unwrap()[0]["server"].clone();
-    let refused = plain(&bed.tarpon).output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(8), "{said}");
-    assert!(said.contains(&format!("(process {server}), with 1 mount\nhint: ")), "{said}");
-    bed.tarpon.unmount(&place).unwrap();
     bed.daemon = started(&mut plain(&bed.tarpon), &bed.tarpon);
+    assert_eq!(bed.get("/v1/mounts")[0]["mountpoint"], place.to_str().unwrap());
+    let other = bed.mounted("other");
+    assert_eq!(bed.tarpon.status().unwrap()[0]["server"], server, "it serves as before");
+    bed.restart(Signal::TERM);
+    assert!(is_mounted(&place) && is_mounted(&other), "they are the other server's");
+    bed.tarpon.unmount(&other).unwrap();
+    bed.tarpon.unmount(&place).unwrap();
+    let mut number = 0;
+    until(|| {
+        number += 1;
+        let place = bed.mounted(&format!("mnt{number}"));
+        let server = bed.tarpon.status().unwrap()[0]["server"].clone();
+        bed.tarpon.unmount(&place).unwrap();
+        server == bed.daemon.id()
+    });
+}
+
+#[test]
+fn mounts_that_are_in_use_stay_and_are_served_when_the_daemon_is_stopped() {
+    let Some(mut bed) = Bed::new() else { return };
+    let (used, other) = (bed.mounted("used"), bed.mounted("other"));
+    let directory = std::fs::File::open(&used).unwrap();
+    bed.signal(Signal::TERM);
+    until(|| !bed.place("api.sock").exists());
+    let served = bed.daemon.id();
+    // Nothing of it was read before: the process that was told to end fetches it.
+    std::fs::read(used.join("etc/debian_version")).unwrap();
+    let mut stopped = std::mem::replace(&mut bed.daemon, started(&mut plain(&bed.tarpon), &bed.tarpon));
+    let mounts = bed.get("/v1/mounts");
+    let places: Vec<_> = mounts.as_array().unwrap().iter().map(|mount| mount["mountpoint"].as_str().unwrap()).collect();
+    assert_eq!(places, [other.to_str().unwrap(), used.to_str().unwrap()]);
+    assert_eq!(bed.tarpon.status().unwrap()[0]["server"], served);
+    std::fs::read(used.join("etc/passwd")).unwrap();
+    let refused = bed.tarpon.output("umount", &[used.to_str().unwrap()]).unwrap();
+    assert_eq!((refused.status.success(), is_mounted(&used)), (false, true));
+    drop(directory);
+    for place in [used, other] {
+        bed.tarpon.unmount(&place).unwrap();
+    }
+    assert!(stopped.wait().unwrap().success(), "it ends with its last mount");
 }
 
 #[test]

@@ -181,8 +181,7 @@ fn a_podman_that_loses_layers_is_told_from_others() {
     let folder = bed.folder.path().join("bin");
     std::fs::create_dir(&folder).unwrap();
     let podman = folder.join("podman");
-    std::fs::write(&podman, "#!/bin/sh\necho podman version 5.6.2\n").unwrap();
-    run(Command::new("chmod").arg("0755").arg(&podman)).unwrap();
+    real::write_program(&podman, "#!/bin/sh\necho podman version 5.6.2\n").unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
     let mut setup = bed.tarpon.command("podman");
     setup.args(["setup", "--layers", "--file"]).arg(bed.conf()).env("PATH", path);

@@ -1,7 +1,6 @@
 //! Containers: real images on the real kernel, in the hands of a real runtime.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -111,8 +110,7 @@ fn signal(process: u32, signal: &str) {
 /// A file in a place that goes with the bed.
 fn script(bed: &Bed, name: &str, text: &str) -> PathBuf {
     let path = bed.tarpon.store().with_file_name(name);
-    std::fs::write(&path, text).unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    real::write_program(&path, text).unwrap();
     path
 }
 

@@ -8,7 +8,7 @@ use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tarpon_engine::service::Socket;
-use tarpon_engine::{Error, ErrorKind, Result};
+use tarpon_engine::{Error, ErrorKind, LogLimit, Result};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
@@ -100,6 +100,7 @@ impl Drop for Api {
 /// Accepts connections until the daemon ends, and returns when the last one has.
 async fn accept(listener: UnixListener, router: Router, mut stopping: watch::Receiver<bool>) {
     let (places, mut connections) = (Arc::new(Semaphore::new(CONNECTIONS)), JoinSet::new());
+    let log = LogLimit::new();
     loop {
         while connections.try_join_next().is_some() {}
         let accepted = async {
@@ -120,7 +121,9 @@ async fn accept(listener: UnixListener, router: Router, mut stopping: watch::Rec
             }
             Err(error) => {
                 // Out of file descriptors, most likely: something must end first.
-                tracing::warn!(%error, "a connection was not accepted");
+                if let Some(left_out) = log.admit() {
+                    tracing::warn!(%error, "a connection was not accepted{left_out}");
+                }
                 tokio::time::sleep(BACKOFF).await;
             }
         }

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, stream};
 use tarpon_engine::{
-    ContainerName, ContainerStatus, Ended, Engine, Error, ErrorKind, Result, Server, Standing, service, start_for_good,
+    ContainerName, ContainerStatus, Ended, Engine, Error, ErrorKind, ForGood, Result, Standing, service,
 };
 
 pub use api::description;
@@ -73,22 +73,23 @@ pub struct Options {
 /// A running daemon.
 pub struct Daemon {
     engine: Engine,
-    server: Server,
+    server: ForGood,
     api: Api,
 }
 
 impl Daemon {
-    /// Becomes the server of the engine's store, and answers at the socket.
+    /// Becomes the server of the engine's store, and answers at the socket. Where another process serves mounts of the store, it answers by that
+    /// one, and takes its place when it has ended.
     ///
     /// # Errors
-    /// Another process serves the store, or it cannot listen.
+    /// Another process without mounts serves the store for good, or it cannot listen.
     pub async fn start(engine: Engine, options: Options) -> Result<Self> {
         let Options { socket, metrics, keeper_command, runtime } = options;
-        let server = start_for_good(&engine).await?;
         let place = socket.place();
+        let protected = socket.path().into_iter().collect();
+        let server = ForGood::start(&engine, metrics, protected).await?;
         let state = State::new(engine.clone(), server.observer(), keeper_command, runtime);
-        let told = metrics.map_or(Ok(()), |address| server.tell_metrics(address));
-        match told.and_then(|()| Api::start(state, socket)) {
+        match Api::start(state, socket) {
             Ok(api) => {
                 tracing::info!("listening at {place}");
                 service::notify(service::READY);
@@ -102,19 +103,25 @@ impl Daemon {
         }
     }
 
+    /// Whether this process serves the mounts. `false`: another one does, until it ends.
+    pub fn serves(&self) -> bool {
+        self.server.serves()
+    }
+
     /// Resolves at SIGTERM or SIGINT.
     pub async fn until_told(&mut self) -> Ended {
         self.server.until_told().await
     }
 
     /// Ends: nobody is accepted any more, containers are stopped, everything is unmounted. What was mounted and is not a container's, the
-    /// next server of the store mounts again.
+    /// next server of the store mounts again. While a mount is in use, all of them stay, and are served until the last one is unmounted or
+    /// until the process is told to end once more.
     pub async fn stop(self) {
         let Self { engine, server, api } = self;
         service::notify(service::STOPPING);
         api.stop().await;
         stop_containers(&engine).await;
-        server.suspend().await;
+        server.retire().await;
     }
 }
 

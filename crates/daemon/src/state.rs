@@ -138,8 +138,12 @@ impl State {
 
     /// Passes on what the server tells, until it ends or the daemon does.
     pub(crate) async fn tell_mounts(self) {
-        let Some(mut changes) = self.observer.changes() else { return };
         let mut stopping = self.stopping.subscribe();
+        let found = tokio::select! {
+            found = self.observer.changes() => found,
+            () = flag::set(&mut stopping) => return,
+        };
+        let Some(mut changes) = found else { return };
         loop {
             let change = tokio::select! {
                 change = changes.recv() => change,

@@ -15,7 +15,7 @@
 //!
 //! let server = Server::start(&engine).await?;                                      // the same in this process
 //! server.mount(prepared.mount_on(dir)).await?;  server.rootfs(…).await?;  server.run().await;
-//! let mut server = start_for_good(&engine).await?;                                 // one that stays, and comes back as it was
+//! let mut server = ForGood::start(&engine, None, Vec::new()).await?;                // one that stays, and comes back as it was
 //! server.until_told().await;  server.suspend().await;
 //!
 //! engine.run(&RunRequest { … }, &mut signals, &progress).await?;                   // containers: run, list, stop, remove
@@ -57,6 +57,7 @@ mod rootfs;
 mod run;
 mod serve;
 mod server;
+pub mod server_log;
 pub mod service;
 mod tree;
 mod upload;
@@ -81,7 +82,7 @@ pub use image::{DEFAULT_PROFILE, ImageRequest, IndexChoice, Prepared, Pull};
 pub use index::{BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer};
 pub use inspect::{Inspection, LayerInspection};
 pub use lock_file::LockFile;
-pub use mountpoint::resolve_mountpoint;
+pub use mountpoint::{is_directory, resolve_mountpoint, resolve_upper, store_of_mount};
 pub use namespaces::Namespaces;
 pub use podman::{PodmanImage, PodmanNames, PodmanVersion, PodmanWish, Setup, guard, offer};
 pub use prepare::Pulled;
@@ -97,7 +98,7 @@ pub use run::{
     ContainerName, ContainerRecord, ContainerState, ContainerStatus, ExecRequest, LogLine, LogTime, LogWish, Output,
     RunError, RunOutcome, RunRequest, Signals, Standing, signal_name,
 };
-pub use serve::{allow_open_files, serve, start_for_good};
+pub use serve::{ForGood, allow_open_files, serve};
 pub use server::{Client, Ended, MountChange, Observer, Server};
 pub use tarpon_fetch::{Early, Event, LogLimit, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor, trace};
 pub use tarpon_layer::toc::Format as LayerFormat;

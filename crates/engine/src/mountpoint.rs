@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::{Engine, Error, ErrorKind, Result, server};
+
 /// The path as the kernel lists it. A mount whose server died cannot be looked at, only its parent can.
 pub fn resolve_mountpoint(dir: &Path) -> io::Result<PathBuf> {
     let error = match dir.canonicalize() {
@@ -14,6 +16,55 @@ pub fn resolve_mountpoint(dir: &Path) -> io::Result<PathBuf> {
     match (absolute.parent(), absolute.file_name()) {
         (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
         _ => Err(error),
+    }
+}
+
+/// The store that the mount at this path is of, if the table of mounts names one that belongs to this user: an unprivileged user can give any
+/// name to a mount.
+pub fn store_of_mount(mountpoint: &Path) -> Option<PathBuf> {
+    use std::os::unix::fs::MetadataExt as _;
+    let entry = tarpon_mount::mount_at(mountpoint).ok()??;
+    let store = entry.store().filter(|_| entry.is_ours())?;
+    let found = std::fs::symlink_metadata(store).ok()?;
+    (found.is_dir() && found.uid() == rustix::process::geteuid().as_raw()).then(|| store.to_owned())
+}
+
+/// The path of an upper directory for the server, which follows no symbolic link: whoever asks for the mount decides where links lead. It, and
+/// directories above it, need not be there yet.
+pub fn resolve_upper(dir: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(dir)?;
+    for above in absolute.ancestors() {
+        match above.canonicalize() {
+            Ok(real) => {
+                let rest = absolute.strip_prefix(above).unwrap_or(Path::new(""));
+                return Ok(real.components().chain(rest.components()).collect());
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(absolute)
+}
+
+/// Whether a directory is there, or a mount whose server is dead or stopped: no server is asked.
+pub fn is_directory(path: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let found = rustix::fs::statx(CWD, path, flags, StatxFlags::TYPE);
+    found.map_or(true, |found| FileType::from_raw_mode(found.stx_mode.into()).is_dir())
+}
+
+impl Engine {
+    /// Whether an image may be mounted on this directory: the host and the store must work afterwards. Before anything is fetched for it; the
+    /// server looks again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::CannotMount`], with the reason.
+    pub fn check_mountpoint(&self, path: &Path) -> Result<()> {
+        server::protected(self.store()).check(path).map_err(|problem| {
+            Error::new(ErrorKind::CannotMount, format!("mount on {}", path.display()), problem)
+                .hint("use a directory of its own, such as one in /mnt or /srv")
+        })
     }
 }
 
@@ -29,6 +80,17 @@ mod tests {
         std::os::unix::fs::symlink("real", dir.path().join("link")).expect("made");
         assert_eq!(resolve_mountpoint(&dir.path().join("link")).expect("resolved"), real);
         assert_eq!(resolve_mountpoint(&dir.path().join("link/../real/.")).expect("resolved"), real);
+    }
+
+    #[test]
+    fn an_upper_need_not_be_there_and_links_above_it_are_followed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let real = dir.path().canonicalize().expect("it exists").join("real");
+        std::fs::create_dir(&real).expect("made");
+        std::os::unix::fs::symlink("real", dir.path().join("link")).expect("made");
+        for (given, resolved) in [("link", ""), ("link/a/b", "a/b"), ("real/a", "a")] {
+            assert_eq!(resolve_upper(&dir.path().join(given)).expect("resolved"), real.join(resolved), "{given}");
+        }
     }
 
     #[test]

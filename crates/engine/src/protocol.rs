@@ -23,6 +23,9 @@ pub(crate) const ANSWER_BYTES: u64 = 64 << 20;
 /// A server answers within this: a mount from local records takes milliseconds, an unmount may drain for ten seconds.
 pub(crate) const ANSWER: Duration = Duration::from_secs(60);
 
+/// What changes nothing is answered within this: ten thousand mounts are described in a second, on a machine that does nothing else.
+const SOON: Duration = Duration::from_secs(30);
+
 /// What a client asks of the server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "ask")]
@@ -47,6 +50,9 @@ pub enum Request {
     Unmount {
         /// Absolute and without symbolic links.
         mountpoint: PathBuf,
+        /// Leave it mounted if it is in use.
+        #[serde(default)]
+        only_unused: bool,
     },
     /// Take an image away from Podman.
     PodmanRemove {
@@ -81,6 +87,16 @@ pub enum Request {
 }
 
 impl Request {
+    /// How long a client waits for the answer.
+    pub(crate) fn patience(&self) -> Duration {
+        match self {
+            Self::Status | Self::StatusOf { .. } | Self::Why { .. } | Self::Hold | Self::Bring { .. } => SOON,
+            Self::Mount { .. } | Self::Unmount { .. } | Self::PodmanRemove { .. } | Self::Trace { .. } | Self::Mend => {
+                ANSWER
+            }
+        }
+    }
+
     /// A mount for this process.
     pub(crate) fn mount(request: MountRequest) -> Self {
         Self::Mount { request: Box::new(request), namespaces: Namespaces::of_this_process() }

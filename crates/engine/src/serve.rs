@@ -1,12 +1,14 @@
 //! The background server's own life, from being spawned to its end.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
 
-use crate::server::{READY, Server, connect};
-use crate::{Engine, Error, Result};
+use crate::server::{Ended, Observer, READY, Server, StopSignals as Signals, connect};
+use crate::{Engine, Error, ErrorKind, Result};
 
 /// How long a server that finds another one in its place waits for that one to listen or to go, which takes as long
 /// as running requests take to drain.
@@ -18,6 +20,9 @@ const HANDOVER: Duration = Duration::from_secs(5);
 
 /// Pause between two looks at the other one.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// Pause between two tries to take the place of another server, which may go on for days.
+const TAKEOVER: Duration = Duration::from_secs(1);
 
 /// Runs the server of the engine's store until its last mount is gone. `said` is the standard output: it gets one
 /// line, [`READY`] or why not.
@@ -43,32 +48,121 @@ pub async fn serve(engine: &Engine, mut said: impl Write) -> Result<()> {
     }
 }
 
-/// Becomes the server of the engine's store, to serve until it is told to stop. One that was started on demand and has nothing mounted
-/// ends as soon as it has answered, and is waited for.
-///
-/// # Errors
-/// Another process serves mounts of the store, and goes on doing so: nobody could take these over without failing their readers.
-pub async fn start_for_good(engine: &Engine) -> Result<Server> {
-    allow_open_files();
-    let began = Instant::now();
-    loop {
-        let error = match Server::start(engine).await {
-            Ok(server) => return Ok(server),
-            Err(error) => error,
-        };
-        let client = engine.client();
-        let asked = tokio::task::spawn_blocking(move || client.status()).await;
-        let mounts = asked.ok().and_then(|status| status.ok().flatten()).unwrap_or_default().len();
-        if mounts > 0 {
-            let s = if mounts == 1 { "" } else { "s" };
-            return Err(Error { cause: format!("{}, with {mounts} mount{s}", error.cause), ..error }.hint(
-                "`tarpon status` lists them; a server that was started on demand ends with `tarpon umount --all`",
-            ));
+/// A server of the engine's store for good: this process, or until its last mount is gone another one that serves mounts already. Nobody
+/// could take these over without failing their readers.
+pub struct ForGood {
+    engine: Engine,
+    /// None: another process serves the store.
+    server: Option<Server>,
+    observer: Observer,
+    metrics: Option<SocketAddr>,
+    protected: Vec<PathBuf>,
+    /// For as long as there is no server, which listens for them itself.
+    signals: Option<Signals>,
+}
+
+impl ForGood {
+    /// Becomes the server of the engine's store, to serve until it is told to stop. One that was started on demand and has nothing mounted
+    /// ends as soon as it has answered, and is waited for. Where another process serves mounts, it is left to that, and this one takes its
+    /// place when it has ended.
+    ///
+    /// `metrics`: where to tell them; `protected`: directories and sockets that no mount may hide.
+    ///
+    /// # Errors
+    /// Another process without mounts serves the store for good, or metrics cannot be told there.
+    pub async fn start(engine: &Engine, metrics: Option<SocketAddr>, protected: Vec<PathBuf>) -> Result<Self> {
+        allow_open_files();
+        let observer = Observer::default();
+        let mut this = Self { engine: engine.clone(), server: None, observer, metrics, protected, signals: None };
+        let began = Instant::now();
+        loop {
+            let error = match Server::start(engine).await {
+                Ok(server) => {
+                    this.server = Some(this.equipped(server).await?);
+                    return Ok(this);
+                }
+                Err(error) => error,
+            };
+            let client = engine.client();
+            let asked = tokio::task::spawn_blocking(move || client.status()).await;
+            let mounts = asked.ok().and_then(|status| status.ok().flatten()).unwrap_or_default().len();
+            if mounts > 0 {
+                let s = if mounts == 1 { "" } else { "s" };
+                tracing::warn!("{}, with {mounts} mount{s}: this one takes its place when it has ended", error.cause);
+                let failed = |error: io::Error| Error::new(ErrorKind::Other, "listen for signals", error);
+                this.signals = Some(Signals::listen().map_err(failed)?);
+                return Ok(this);
+            }
+            if began.elapsed() > HANDOVER {
+                return Err(
+                    error.hint("one daemon serves a store: stop that process, or name another store with --store")
+                );
+            }
+            tokio::time::sleep(LOOK).await;
         }
-        if began.elapsed() > HANDOVER {
-            return Err(error.hint("one daemon serves a store: stop that process, or name another store with --store"));
+    }
+
+    async fn equipped(&self, server: Server) -> Result<Server> {
+        self.protected.iter().cloned().for_each(|path| server.protect(path));
+        if let Some(Err(error)) = self.metrics.map(|address| server.tell_metrics(address)) {
+            // What an earlier server had mounted is mounted here by now.
+            server.suspend().await;
+            return Err(error);
         }
-        tokio::time::sleep(LOOK).await;
+        self.observer.see(&server);
+        Ok(server)
+    }
+
+    /// Looks at the server from outside, from when this process is it.
+    pub fn observer(&self) -> Observer {
+        self.observer.clone()
+    }
+
+    /// Whether this process is the server.
+    pub fn serves(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// Resolves at SIGTERM or SIGINT, and says which it was. It still serves then. As long as another process is the server, it tries to take its
+    /// place.
+    pub async fn until_told(&mut self) -> Ended {
+        loop {
+            if let Some(server) = &mut self.server {
+                return server.until_told().await;
+            }
+            if let Some(signals) = &mut self.signals {
+                tokio::select! {
+                    ended = signals.stop() => return ended,
+                    () = tokio::time::sleep(TAKEOVER) => {}
+                }
+            }
+            self.try_to_take_over().await;
+        }
+    }
+
+    async fn try_to_take_over(&mut self) {
+        let Ok(server) = Server::start(&self.engine).await else { return };
+        match self.equipped(server).await {
+            Ok(server) => {
+                tracing::info!("the other server has ended: this process serves the store now");
+                self.server = Some(server);
+            }
+            Err(error) => tracing::warn!(%error, "cannot take the place of the other server"),
+        }
+    }
+
+    /// As [`Server::retire`], if this process is the server.
+    pub async fn retire(self) {
+        if let Some(server) = self.server {
+            server.retire().await;
+        }
+    }
+
+    /// As [`Server::suspend`], if this process is the server.
+    pub async fn suspend(self) {
+        if let Some(server) = self.server {
+            server.suspend().await;
+        }
     }
 }
 

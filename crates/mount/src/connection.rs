@@ -4,6 +4,7 @@
 //! and every waiting reader gets ENOTCONN at once. A second holder would turn a crash into a hang (RELIABILITY: case B).
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZero;
@@ -25,7 +26,7 @@ use tokio::sync::watch;
 use crate::adapter::{Adapter, Counters, InFlight};
 use crate::fusermount;
 use crate::kernel::{Context, StepError};
-use crate::table::{SOURCE, SUBTYPE};
+use crate::table::SUBTYPE;
 
 /// Where the kernel hands out FUSE connections.
 const DEVICE: &str = "/dev/fuse";
@@ -61,11 +62,15 @@ impl Watched {
 
 impl Connection {
     /// Opens a connection with the rights of root, and makes a detached mount of it.
-    pub(crate) fn open(adapter: Adapter, attributes: MountAttrFlags) -> Result<(Self, OwnedFd), StepError> {
+    pub(crate) fn open(
+        adapter: Adapter,
+        source: &OsStr,
+        attributes: MountAttrFlags,
+    ) -> Result<(Self, OwnedFd), StepError> {
         let device = open_device()?;
         let context = Context::open("fuse")?;
         context
-            .text("source", SOURCE)?
+            .text("source", source)?
             .text("subtype", SUBTYPE)?
             // As a number: not every kernel takes a descriptor here.
             .text("fd", device.as_raw_fd().to_string())?
@@ -88,8 +93,8 @@ impl Connection {
     }
 
     /// Opens a connection without special rights, mounted at `mountpoint` by the `fusermount3` helper.
-    pub(crate) fn open_unprivileged(adapter: Adapter, mountpoint: &Path) -> Result<Self, StepError> {
-        let device = fusermount::mount(mountpoint)?;
+    pub(crate) fn open_unprivileged(adapter: Adapter, source: &OsStr, mountpoint: &Path) -> Result<Self, StepError> {
+        let device = fusermount::mount(source, mountpoint)?;
         let watched = Watched::of(&adapter);
         let session = Session::from_fd(adapter, device, SessionACL::All, session_config())
             .map_err(|error| io_step("start serving FUSE", &error))?;

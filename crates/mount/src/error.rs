@@ -18,6 +18,12 @@ pub enum MountError {
         /// What is wrong with it.
         problem: String,
     },
+    /// Somebody uses the mount.
+    #[error("{} is in use", path.display())]
+    Busy {
+        /// The mount.
+        path: PathBuf,
+    },
     /// Something else is mounted on the mount or in it, and would be lost with it.
     #[error(
         "{} is not unmounted: {kind} is mounted {} and would go with it",

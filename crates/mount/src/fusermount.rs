@@ -3,9 +3,11 @@
 //! It opens `/dev/fuse` and mounts with its own rights, and sends the open device back over a socket whose number it
 //! finds in `_FUSE_COMMFD` (libfuse's protocol; here it is its standard input).
 
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,7 +17,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::connection::io_step;
 use crate::kernel::StepError;
-use crate::table::{SOURCE, SUBTYPE};
+use crate::table::SUBTYPE;
 
 /// Its name.
 pub(crate) const PROGRAM: &str = "fusermount3";
@@ -27,12 +29,15 @@ pub(crate) fn is_installed() -> bool {
 }
 
 /// Mounts at `mountpoint`; returns the device to serve it through.
-pub(crate) fn mount(mountpoint: &Path) -> Result<OwnedFd, StepError> {
+pub(crate) fn mount(source: &OsStr, mountpoint: &Path) -> Result<OwnedFd, StepError> {
     let failed = |error: io::Error| io_step(&format!("run {PROGRAM}"), &error);
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-    let options = format!("ro,nosuid,nodev,default_permissions,fsname={SOURCE},subtype={SUBTYPE}");
+    let mut options = OsString::from(format!("ro,nosuid,nodev,default_permissions,subtype={SUBTYPE},fsname="));
+    options.push(escaped(source));
     let helper = Command::new(PROGRAM)
-        .args(["-o", &options, "--"])
+        .arg("-o")
+        .arg(options)
+        .arg("--")
         .arg(mountpoint)
         .env("_FUSE_COMMFD", "0")
         .stdin(OwnedFd::from(theirs))
@@ -47,6 +52,12 @@ pub(crate) fn mount(mountpoint: &Path) -> Result<OwnedFd, StepError> {
         Ok(_) => Err(refusal("mount", &output.stderr, Errno::PERM)),
         Err(errno) => Err(StepError::new(format!("receive the device from {PROGRAM}"), errno)),
     }
+}
+
+/// Commas and backslashes in an option mean something to the helper.
+fn escaped(value: &OsStr) -> OsString {
+    let escape = |byte: &u8| if matches!(byte, b',' | b'\\') { vec![b'\\', *byte] } else { vec![*byte] };
+    OsString::from_vec(value.as_bytes().iter().flat_map(escape).collect())
 }
 
 /// Unmounts `mountpoint`; `EBUSY` if it is in use and `lazily` is false.

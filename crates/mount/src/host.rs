@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tarpon_fs::{Objects, Operations};
 use tarpon_oci::Digest;
 use tokio::runtime::Handle;
@@ -15,8 +15,10 @@ use crate::connection::Connection;
 use crate::error::MountError;
 use crate::make::{LazyObjects, Maker};
 use crate::mounted::{Live, Mounted};
+use crate::mountpoint::Mountpoint;
 use crate::overlay::{self, Reach};
-use crate::spec::{Mode, ModeChoice, MountSpec};
+use crate::protected::Protected;
+use crate::spec::{Mode, ModeChoice, MountSpec, Writable};
 use crate::table::{self, TableEntry};
 use crate::upper::{Upper, Uppers};
 use crate::{mountpoint, warden};
@@ -27,6 +29,7 @@ use crate::{mountpoint, warden};
 pub struct Host {
     maker: Maker,
     roll: Arc<Roll>,
+    protected: RwLock<Protected>,
 }
 
 /// What exists: the mounts, and the connections that the kernel still uses.
@@ -54,8 +57,22 @@ impl Host {
         let roll = Arc::<Roll>::default();
         roll.uppers.sweep(&scratch);
         warden::start(&roll)?;
+        let protected = RwLock::new(Protected { reachable: vec![scratch.clone()], closed: Vec::new() });
         let maker = Maker::new(objects, runtime, scratch, Reach::of_this_kernel(), roll.clone());
-        Ok(Self { maker, roll })
+        Ok(Self { maker, roll, protected })
+    }
+
+    /// With the folder of the store named in the table of mounts, where whoever unmounts something finds it.
+    pub fn of_store(mut self, store: &Path) -> Self {
+        self.maker.name_store(store);
+        self
+    }
+
+    /// Nothing is mounted from now on where it would hide or change this.
+    pub fn protect(&self, more: Protected) {
+        let mut protected = self.protected.write();
+        protected.reachable.extend(more.reachable);
+        protected.closed.extend(more.closed);
     }
 
     /// Removes the temporary uppers that a killed predecessor left and no mount uses: those of its mounts were still in
@@ -71,14 +88,16 @@ impl Host {
 
     /// Mounts an image. Blocks for some milliseconds; never waits for the network.
     pub fn mount(&self, spec: &MountSpec) -> Result<Mounted, MountError> {
-        let mountpoint = mountpoint::prepare(&spec.mountpoint)?;
+        let protected = self.protected.read().clone();
+        let mountpoint = mountpoint::prepare(&spec.mountpoint, &protected)?;
+        check_upper(&spec.writable, &protected)?;
         // The kernel may give the new mount the number of one that is gone.
         self.look_around()?;
         match spec.mode {
-            ModeChoice::Only(mode) => self.mount_as(mode, None, spec, mountpoint),
-            ModeChoice::Auto => match self.mount_as(Mode::Native, None, spec, mountpoint.clone()) {
+            ModeChoice::Only(mode) => self.mount_as(mode, None, spec, &mountpoint),
+            ModeChoice::Auto => match self.mount_as(Mode::Native, None, spec, &mountpoint) {
                 Err(MountError::Unsupported { reason, .. }) => {
-                    self.mount_as(Mode::Fuse, Some(reason), spec, mountpoint)
+                    self.mount_as(Mode::Fuse, Some(reason), spec, &mountpoint)
                 }
                 other => other,
             },
@@ -88,9 +107,9 @@ impl Host {
     /// Mounts a file system of the caller's on `mountpoint`, with the objects of this host: read-only, unless attempts to change
     /// something mean something there. Needs root.
     pub fn mount_files(&self, files: Arc<dyn Operations>, mountpoint: &Path) -> Result<Mounted, MountError> {
-        let mountpoint = mountpoint::prepare(mountpoint)?;
+        let mountpoint = mountpoint::prepare(mountpoint, &self.protected.read())?;
         self.look_around()?;
-        let live = Arc::new(self.maker.files(files, mountpoint)?);
+        let live = Arc::new(self.maker.files(files, &mountpoint)?);
         self.roll.live.lock().push(Arc::downgrade(&live));
         Ok(Mounted::new(live, Mode::Fuse, None))
     }
@@ -134,7 +153,7 @@ impl Host {
         let until = Instant::now() + patience;
         self.roll.let_go();
         for live in self.roll.live() {
-            match live.unmount() {
+            match live.unmount(true) {
                 Ok(how) => tracing::info!(path = %live.mountpoint().display(), ?how, "unmounted"),
                 Err(error) => tracing::warn!(%error, "not unmounted"),
             }
@@ -153,7 +172,7 @@ impl Host {
         mode: Mode,
         fallback_reason: Option<String>,
         spec: &MountSpec,
-        mountpoint: PathBuf,
+        mountpoint: &Mountpoint,
     ) -> Result<Mounted, MountError> {
         let live = Arc::new(match mode {
             Mode::Native => self.maker.native(spec, mountpoint)?,
@@ -161,6 +180,16 @@ impl Host {
         });
         self.roll.live.lock().push(Arc::downgrade(&live));
         Ok(Mounted::new(live, mode, fallback_reason))
+    }
+}
+
+/// What is written to the mount goes there: it must be no directory of the host's. One that is not there yet is none.
+fn check_upper(writable: &Writable, protected: &Protected) -> Result<(), MountError> {
+    match writable {
+        Writable::Upper(path) if path.exists() => {
+            protected.check(path).map_err(|problem| MountError::Upper { path: path.clone(), problem })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -5,10 +5,9 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags};
 
@@ -124,31 +123,9 @@ pub(crate) fn forget_unused(directory: BorrowedFd<'_>, path: &Path, read_only: b
     forgotten.map_err(|errno| context.explained("empty the cache of names".to_owned(), errno))
 }
 
-/// Puts a detached mount at a path.
-pub(crate) fn attach(mount: BorrowedFd<'_>, mountpoint: &Path) -> Result<(), StepError> {
-    rustix::mount::move_mount(mount, "", CWD, mountpoint, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .map_err(|errno| StepError::new(format!("attach the mount at {}", mountpoint.display()), errno))
-}
-
-/// Removes the topmost mount at `mountpoint` from the tree of mounts, also while it is in use.
-pub(crate) fn detach(mountpoint: &Path) -> Result<(), StepError> {
-    unmount(mountpoint, rustix::mount::UnmountFlags::DETACH)
-}
-
-/// Removes the mount that `mount` is open on, whatever has been mounted at its place since; users keep what they have open.
-pub(crate) fn detach_open(mount: BorrowedFd<'_>) -> Result<(), StepError> {
-    // The link must be followed here: it leads to the mount itself and to no path.
-    let path = format!("/proc/self/fd/{}", mount.as_raw_fd());
-    rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH)
-        .map_err(|errno| StepError::new("unmount what is open".to_owned(), errno))
-}
-
-/// Removes the topmost mount at `mountpoint`; refused with `EBUSY` while it is in use.
-pub(crate) fn unmount_unused(mountpoint: &Path) -> Result<(), StepError> {
-    unmount(mountpoint, rustix::mount::UnmountFlags::empty())
-}
-
-fn unmount(mountpoint: &Path, flags: rustix::mount::UnmountFlags) -> Result<(), StepError> {
-    rustix::mount::unmount(mountpoint, flags | rustix::mount::UnmountFlags::NOFOLLOW)
-        .map_err(|errno| StepError::new(format!("unmount {}", mountpoint.display()), errno))
+/// Puts a detached mount on an open directory, whatever leads to its path by now.
+pub(crate) fn attach(mount: BorrowedFd<'_>, directory: BorrowedFd<'_>, path: &Path) -> Result<(), StepError> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(mount, "", directory, "", flags)
+        .map_err(|errno| StepError::new(format!("attach the mount at {}", path.display()), errno))
 }

@@ -2,6 +2,7 @@
 //!
 //! Everything is made detached first and attached last, so a failed or killed mount leaves nothing behind.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,9 +19,10 @@ use crate::fusermount;
 use crate::host::Roll;
 use crate::kernel::{self, StepError};
 use crate::mounted::{Live, Parts};
-use crate::overlay::{self, ImageLayers, Layer, Reach, Reachable};
+use crate::mountpoint::Mountpoint;
+use crate::overlay::{self, ImageLayers, Layer, Manner, Reach, Reachable};
 use crate::spec::{Mode, MountSpec, Writable};
-use crate::table;
+use crate::table::{self, SOURCE};
 use crate::upper::Upper;
 
 /// Makes mounts for one [`crate::Host`].
@@ -30,6 +32,8 @@ pub(crate) struct Maker {
     scratch: PathBuf,
     reach: Reach,
     roll: Arc<Roll>,
+    /// What the table of mounts names as the source of its mounts.
+    source: OsString,
 }
 
 /// A connection that native mounts share, with a mount of it that keeps it alive while new overlays may want
@@ -54,11 +58,20 @@ impl Maker {
         reach: Reach,
         roll: Arc<Roll>,
     ) -> Self {
-        Self { objects, runtime, scratch, reach, roll }
+        Self { objects, runtime, scratch, reach, roll, source: SOURCE.into() }
+    }
+
+    /// Names the store in the table of mounts.
+    pub(crate) fn name_store(&mut self, store: &Path) {
+        self.source = table::source_of(store);
+    }
+
+    fn manner(&self) -> Manner<'_> {
+        Manner { source: &self.source, reach: self.reach }
     }
 
     /// Overlayfs over EROFS, local objects and the shared FUSE connection.
-    pub(crate) fn native(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {
+    pub(crate) fn native(&self, spec: &MountSpec, mountpoint: &Mountpoint) -> Result<Live, MountError> {
         if !rustix::process::geteuid().is_root() {
             return Err(unsupported(Mode::Native, "it needs root"));
         }
@@ -103,17 +116,17 @@ impl Maker {
         let layers = ImageLayers { tree: tree.layer(), objects, lazy: lazy.root.layer() };
         let mount = match (&spec.writable, upper) {
             (Writable::Upper(_), Some(upper)) => {
-                let image = overlay::image(&layers, None, overlay::INNER)?;
+                let image = overlay::image(&layers, None, self.manner(), overlay::INNER)?;
                 let image = Reachable::new(image, self.reach, &self.scratch)?;
-                overlay::writable(image.layer(), upper, attributes)?
+                overlay::writable(image.layer(), upper, self.manner(), attributes)?
             }
-            (_, upper) => overlay::image(&layers, upper, attributes)?,
+            (_, upper) => overlay::image(&layers, upper, self.manner(), attributes)?,
         };
         Ok((mount, lazy))
     }
 
     /// One FUSE file system with the whole tree; for a writable mount, overlayfs on top.
-    pub(crate) fn fuse(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {
+    pub(crate) fn fuse(&self, spec: &MountSpec, mountpoint: &Mountpoint) -> Result<Live, MountError> {
         if rustix::process::geteuid().is_root() {
             self.fuse_as_root(spec, mountpoint)
         } else {
@@ -121,16 +134,16 @@ impl Maker {
         }
     }
 
-    fn fuse_as_root(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {
+    fn fuse_as_root(&self, spec: &MountSpec, mountpoint: &Mountpoint) -> Result<Live, MountError> {
         let policy = if spec.watch.is_some() { OpenPolicy::Untold } else { OpenPolicy::PassThrough };
         let adapter = self.image_adapter(spec, policy)?;
         let upper = self.roll.uppers().prepare(&spec.writable, &self.scratch)?;
         let attributes = attributes(spec);
-        let made = Connection::open(adapter, attributes).and_then(|(connection, mount)| match &upper {
+        let made = Connection::open(adapter, &self.source, attributes).and_then(|(connection, mount)| match &upper {
             None => Ok((connection, mount)),
             Some(upper) => {
                 let image = Reachable::new(mount, self.reach, &self.scratch)?;
-                Ok((connection, overlay::writable(image.layer(), upper, attributes)?))
+                Ok((connection, overlay::writable(image.layer(), upper, self.manner(), attributes)?))
             }
         });
         let (connection, mount) = match made {
@@ -149,11 +162,11 @@ impl Maker {
     }
 
     /// One FUSE file system that shows `files`, which may change what they list.
-    pub(crate) fn files(&self, files: Arc<dyn Operations>, mountpoint: PathBuf) -> Result<Live, MountError> {
+    pub(crate) fn files(&self, files: Arc<dyn Operations>, mountpoint: &Mountpoint) -> Result<Live, MountError> {
         let (reads, runtime) = (Reads::new(self.objects.clone()), self.runtime.clone());
         let adapter = Adapter::new(files, reads, runtime, OpenPolicy::PassThrough);
         let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
-        let made = Connection::open(adapter, attributes);
+        let made = Connection::open(adapter, &self.source, attributes);
         let (connection, mount) = made.map_err(|error| unsupported(Mode::Fuse, error))?;
         let connection = self.enrolled(connection);
         self.attach(
@@ -163,7 +176,7 @@ impl Maker {
         )
     }
 
-    fn fuse_unprivileged(&self, spec: &MountSpec, mountpoint: PathBuf) -> Result<Live, MountError> {
+    fn fuse_unprivileged(&self, spec: &MountSpec, mountpoint: &Mountpoint) -> Result<Live, MountError> {
         if spec.writable != Writable::No {
             return Err(unsupported(
                 Mode::Fuse,
@@ -176,12 +189,17 @@ impl Maker {
             return Err(unsupported(Mode::Fuse, reason));
         }
         let adapter = self.image_adapter(spec, OpenPolicy::Untold)?;
-        let connection =
-            Connection::open_unprivileged(adapter, &mountpoint).map_err(|error| unsupported(Mode::Fuse, error))?;
+        let connection = Connection::open_unprivileged(adapter, &self.source, &mountpoint.path)
+            .map_err(|error| unsupported(Mode::Fuse, error))?;
         let connection = self.enrolled(connection);
-        let entry = table::mount_at(&mountpoint).map_err(MountError::io("read the table of mounts"))?;
+        let entry = table::mount_at(&mountpoint.path).map_err(MountError::io("read the table of mounts"))?;
         let id = entry.map(|entry| entry.id).ok_or_else(|| unsupported(Mode::Fuse, "the mount did not appear"))?;
-        Ok(Live::new(mountpoint, id, self.roll.clone(), Parts { unique: None, connection, lazy: None, upper: None }))
+        Ok(Live::new(
+            mountpoint.path.clone(),
+            id,
+            self.roll.clone(),
+            Parts { unique: None, connection, lazy: None, upper: None },
+        ))
     }
 
     fn image_adapter(&self, spec: &MountSpec, policy: OpenPolicy) -> Result<Adapter, MountError> {
@@ -201,7 +219,7 @@ impl Maker {
         let (objects, runtime) = (self.objects.clone(), self.runtime.clone());
         let files = Arc::new(ObjectFs::new(objects.clone()));
         let adapter = Adapter::new(files, Reads::new(objects), runtime, OpenPolicy::Untold);
-        let (connection, mount) = Connection::open(adapter, overlay::INNER)?;
+        let (connection, mount) = Connection::open(adapter, &self.source, overlay::INNER)?;
         let connection = self.enrolled(connection);
         let root = Reachable::new(mount, self.reach, &self.scratch)?;
         Ok(Arc::new(LazyObjects { connection, root }))
@@ -213,14 +231,14 @@ impl Maker {
         connection
     }
 
-    fn attach(&self, mount: &OwnedFd, mountpoint: PathBuf, parts: Parts) -> Result<Live, MountError> {
+    fn attach(&self, mount: &OwnedFd, mountpoint: &Mountpoint, parts: Parts) -> Result<Live, MountError> {
         let id = table::mount_id(mount.as_fd()).map_err(MountError::io("identify the new mount"));
         let attached = id.and_then(|id| {
-            kernel::attach(mount.as_fd(), &mountpoint)?;
+            kernel::attach(mount.as_fd(), mountpoint.directory.as_fd(), &mountpoint.path)?;
             Ok(id)
         });
         match attached {
-            Ok(id) => Ok(Live::new(mountpoint, id, self.roll.clone(), parts)),
+            Ok(id) => Ok(Live::new(mountpoint.path.clone(), id, self.roll.clone(), parts)),
             Err(error) => {
                 parts.upper.into_iter().for_each(Upper::clean_up);
                 Err(error)
@@ -309,6 +327,10 @@ mod tests {
         }
     }
 
+    fn opened(path: &Path) -> Mountpoint {
+        crate::mountpoint::prepare(path, &crate::protected::Protected::default()).unwrap()
+    }
+
     struct Bed {
         maker: Maker,
         spec: MountSpec,
@@ -363,10 +385,10 @@ mod tests {
         let mountpoint = bed.spec.mountpoint.clone();
         for writable in [Writable::No, Writable::Temporary, Writable::Upper(bed.folder.path().join("upper"))] {
             bed.spec.writable = writable;
-            let live = bed.maker.native(&bed.spec, mountpoint.clone()).unwrap();
+            let live = bed.maker.native(&bed.spec, &opened(&mountpoint)).unwrap();
             assert_eq!(std::fs::read(mountpoint.join("f")).unwrap(), b"abc");
             assert_eq!(bed.private_mounts(), 1, "the shared FUSE mount alone");
-            live.unmount().unwrap();
+            live.unmount(true).unwrap();
             assert_eq!(bed.private_mounts(), 1, "which is kept for the next one");
             bed.maker.roll.let_go();
             assert_eq!(bed.private_mounts(), 0);
@@ -380,24 +402,24 @@ mod tests {
             let mountpoint = bed.folder.path().join(name);
             std::fs::create_dir_all(&mountpoint).unwrap();
             bed.spec.writable = writable;
-            bed.maker.native(&bed.spec, mountpoint).unwrap()
+            bed.maker.native(&bed.spec, &opened(&mountpoint)).unwrap()
         };
         let (left, other) = (native("mnt", Writable::Temporary), native("other", Writable::No));
         let user = File::open(left.mountpoint().join("f")).unwrap();
         let connection = bed.maker.roll.connections().remove(0);
-        assert_eq!(left.unmount().unwrap(), crate::Unmounted::Lazy);
+        assert_eq!(left.unmount(true).unwrap(), crate::Unmounted::Lazy);
         let later = native("later", Writable::No);
         let uppers = || std::fs::read_dir(bed.folder.path().join("run")).unwrap().count();
         assert_eq!(uppers(), 1, "it is in use");
         drop(user);
-        other.unmount().unwrap();
+        other.unmount(true).unwrap();
         let ended = async { connection.ended().wait_for(|ended| *ended).await.map(|_| ()) };
         let patience = std::time::Duration::from_secs(60);
         bed.runtime.block_on(async { tokio::time::timeout(patience, ended).await }).unwrap().unwrap();
         bed.maker.roll.tidy();
         assert_eq!(uppers(), 0);
         assert_eq!(std::fs::read(later.mountpoint().join("f")).unwrap(), b"abc");
-        later.unmount().unwrap();
+        later.unmount(true).unwrap();
     }
 
     #[test]
@@ -416,7 +438,7 @@ mod tests {
         let files = (0..READERS).map(|number| file(format!("f{number}"), format!("{number:03}")));
         let Some(bed) = Bed::with(Reach::Detached, Arc::new(Together(all)), files) else { return };
         let mountpoint = bed.spec.mountpoint.clone();
-        let live = bed.maker.fuse(&bed.spec, mountpoint.clone()).unwrap();
+        let live = bed.maker.fuse(&bed.spec, &opened(&mountpoint)).unwrap();
         let read = |number: usize| {
             let path = mountpoint.join(format!("f{number}"));
             std::thread::spawn(move || std::fs::read(path))
@@ -424,14 +446,14 @@ mod tests {
         let readers: Vec<_> = (0..READERS).map(read).collect();
         let answers = readers.into_iter().map(|reader| reader.join().unwrap());
         assert_eq!(answers.filter(|answer| answer.as_ref().is_ok_and(|bytes| bytes == b"abc")).count(), READERS);
-        live.unmount().unwrap();
+        live.unmount(true).unwrap();
     }
 
     #[test]
     fn a_connection_that_does_not_answer_can_be_broken_off() {
         let Some(bed) = Bed::new(Reach::Detached, true) else { return };
         let mountpoint = bed.spec.mountpoint.clone();
-        let live = bed.maker.fuse(&bed.spec, mountpoint.clone()).unwrap();
+        let live = bed.maker.fuse(&bed.spec, &opened(&mountpoint)).unwrap();
         let connection = bed.maker.roll.connections().remove(0);
         let reader = std::thread::spawn(move || std::fs::read(mountpoint.join("f")));
         let patience = std::time::Duration::from_millis(50);
@@ -440,6 +462,6 @@ mod tests {
         }
         connection.abort().unwrap();
         assert!(reader.join().unwrap().is_err());
-        live.unmount().unwrap();
+        live.unmount(true).unwrap();
     }
 }

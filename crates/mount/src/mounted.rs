@@ -1,5 +1,6 @@
 //! [`Mounted`]: one image that is mounted, until it is not.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use crate::host::Roll;
 use crate::kernel;
 use crate::make::LazyObjects;
 use crate::mountpoint;
+use crate::place::Spot;
 use crate::spec::Mode;
 use crate::table::{self, TableEntry};
 use crate::upper::Upper;
@@ -112,7 +114,21 @@ impl Mounted {
 
     /// Unmounts; lazily if it is in use.
     pub fn unmount(&self) -> Result<Unmounted, MountError> {
-        self.live.unmount()
+        self.live.unmount(true)
+    }
+
+    /// Unmounts unless it is in use.
+    ///
+    /// # Errors
+    /// [`MountError::Busy`] if it is.
+    pub fn unmount_unused(&self) -> Result<Unmounted, MountError> {
+        self.live.unmount(false)
+    }
+
+    /// Whether it would not be unmounted now because somebody uses it. A layer of an overlay does not count: see
+    /// [`below_overlays`](crate::below_overlays).
+    pub fn is_busy(&self) -> bool {
+        self.is_attached() && Spot::open(self.mountpoint()).is_ok_and(|spot| spot.is_busy())
     }
 
     /// Waits until it is unmounted, by whomever. Who still has files open goes on: see [`Mounted::unused`].
@@ -150,7 +166,8 @@ impl Live {
         &self.mountpoint
     }
 
-    pub(crate) fn unmount(&self) -> Result<Unmounted, MountError> {
+    /// `lazily`: also if it is in use.
+    pub(crate) fn unmount(&self, lazily: bool) -> Result<Unmounted, MountError> {
         // Held throughout, so that two callers do not unmount what lies below.
         let mut rest = self.rest.lock();
         if rest.is_none() {
@@ -160,7 +177,7 @@ impl Live {
             self.let_go(&mut rest, true);
             return Ok(Unmounted::Clean);
         }
-        let table = table::mounts().map_err(MountError::io("read the table of mounts"))?;
+        let table = table::mounts().map_err(MountError::io("tell who uses the mount by the table of mounts"))?;
         let Some(entry) = self.find(&table) else {
             self.let_go(&mut rest, false);
             return Ok(Unmounted::Already);
@@ -169,12 +186,15 @@ impl Live {
         if let Some(above) = table::above(&table, entry) {
             return Err(MountError::covered(entry, above));
         }
-        let how = match mountpoint::remove(&entry.mountpoint, false) {
+        let how = match mountpoint::remove_unused(&entry.mountpoint) {
             Ok(()) => Unmounted::Clean,
-            Err(error) if error.errno() == Errno::BUSY => {
-                mountpoint::remove(&entry.mountpoint, true)?;
+            Err(error) if error.errno() == Errno::BUSY && lazily => {
+                mountpoint::remove_lazily(&entry.mountpoint, |open| self.is(open))?;
                 tracing::info!(path = %entry.mountpoint.display(), "in use: unmounted lazily");
                 Unmounted::Lazy
+            }
+            Err(error) if error.errno() == Errno::BUSY => {
+                return Err(MountError::Busy { path: entry.mountpoint.clone() });
             }
             Err(error) => return Err(error.into()),
         };
@@ -185,10 +205,11 @@ impl Live {
     /// Unmounts it if it is where it was put, and neither in use nor covered: that is usual, and the table of mounts, which is long
     /// where many are, need not be read for it.
     fn unmount_unused(&self) -> Result<bool, MountError> {
-        if self.unique.is_none() || table::unique_id_at(&self.mountpoint) != self.unique {
+        let there = Spot::open(&self.mountpoint).ok().and_then(|spot| spot.unique_id());
+        if self.unique.is_none() || there != self.unique {
             return Ok(false);
         }
-        match mountpoint::remove(&self.mountpoint, false) {
+        match mountpoint::remove_unused(&self.mountpoint) {
             Ok(()) => Ok(true),
             Err(error) if error.errno() == Errno::BUSY => Ok(false),
             Err(error) => Err(error.into()),
@@ -197,16 +218,25 @@ impl Live {
 
     /// Drops what the kernel remembers of the mount and nobody uses.
     pub(crate) fn forget_unused(&self) -> Result<(), MountError> {
-        // Held, so that nobody unmounts it meanwhile and something else is found at the path.
+        // Held, so that nobody unmounts it meanwhile.
         let rest = self.rest.lock();
-        let is_here = self.unique.is_none() || table::unique_id_at(&self.mountpoint) == self.unique;
-        if rest.is_none() || !is_here {
+        let doing = "look at the mount";
+        let top = Spot::open(&self.mountpoint).and_then(|spot| spot.top()).map_err(MountError::io(doing))?;
+        if rest.is_none() || !self.is(top.as_fd()) {
             return Ok(());
         }
-        let read_only = rustix::fs::statvfs(&self.mountpoint)
+        let read_only = rustix::fs::fstatvfs(&top)
             .map(|info| info.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
-            .map_err(|errno| MountError::io("look at the mount")(errno.into()))?;
-        Ok(kernel::forget_unused(rustix::fs::CWD, &self.mountpoint, read_only)?)
+            .map_err(|errno| MountError::io(doing)(errno.into()))?;
+        Ok(kernel::forget_unused(top.as_fd(), Path::new(""), read_only)?)
+    }
+
+    /// Whether what is open is this mount.
+    fn is(&self, open: BorrowedFd<'_>) -> bool {
+        match self.unique {
+            Some(unique) => table::unique_id_of(open) == Some(unique),
+            None => table::mount_id(open).is_ok_and(|id| id == self.id),
+        }
     }
 
     /// Compares with the table of mounts, which may show that somebody else has unmounted it.

@@ -1,32 +1,42 @@
 //! Is this directory fit to be mounted on? And clearing what a dead server left there.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode as FileMode, OFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::error::MountError;
+use crate::place::{self, Spot};
+use crate::protected::{self, Protected};
 use crate::table::TableEntry;
 use crate::{fusermount, kernel, table};
 
-/// The absolute path of an existing directory that carries no mount of ours. A dead one is removed first.
-pub(crate) fn prepare(path: &Path) -> Result<PathBuf, MountError> {
+/// A directory to mount on, open: what is checked is what is mounted on.
+#[derive(Debug)]
+pub(crate) struct Mountpoint {
+    pub(crate) path: PathBuf,
+    pub(crate) directory: OwnedFd,
+}
+
+/// Opens an existing directory that carries no mount of ours and may carry one. A dead mount is removed first. The path must be absolute and
+/// free of symbolic links: with one in it, whoever owns that would say where is mounted.
+pub(crate) fn prepare(path: &Path, protected: &Protected) -> Result<Mountpoint, MountError> {
     if is_mounted(path) {
         clear_dead(path)?;
     }
     let problem = |problem: String| MountError::Mountpoint { path: path.to_owned(), problem };
-    let absolute = path.canonicalize().map_err(|error| problem(error.to_string()))?;
-    if !absolute.is_dir() {
-        return Err(problem("not a directory".to_owned()));
+    let directory = place::open_directory(path).map_err(|error| problem(protected::explained(&error)))?;
+    protected.check_open(directory.as_fd(), path).map_err(problem)?;
+    let entries =
+        if is_mounted(path) { table::mounts().map_err(|error| problem(error.to_string()))? } else { Vec::new() };
+    if let Some(id) = (!entries.is_empty()).then(|| table::mount_id(directory.as_fd())) {
+        let id = id.map_err(|error| problem(error.to_string()))?;
+        if entries.iter().any(|mount| mount.id == id && mount.mountpoint == path && mount.is_ours()) {
+            return Err(problem("tarpon has mounted an image here already".to_owned()));
+        }
     }
-    if !is_mounted(&absolute) {
-        return Ok(absolute);
-    }
-    match table::mount_at(&absolute).map_err(|error| problem(error.to_string()))? {
-        Some(mount) if mount.is_ours() => Err(problem("tarpon has mounted an image here already".to_owned())),
-        _ => Ok(absolute),
-    }
+    Ok(Mountpoint { path: path.to_owned(), directory })
 }
 
 /// Removes a FUSE mount of ours at `path` whose server is dead. Anything else is left alone; says whether there was one.
@@ -34,24 +44,16 @@ pub fn clear_dead(path: &Path) -> Result<bool, MountError> {
     let absolute = absolute(path)?;
     let top = table::mount_at(&absolute).map_err(MountError::io("read the table of mounts"))?;
     let Some(mount) = top.filter(TableEntry::is_ours) else { return Ok(false) };
-    // From here on it is this mount and no other: whoever else clears the place may mount there at once.
-    let open = match rustix::fs::open(&absolute, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, FileMode::empty()) {
-        Ok(open) => open,
-        Err(Errno::NOENT) => return Ok(false),
-        Err(errno) => return Err(MountError::io("look at the mount")(errno.into())),
-    };
+    let Some(open) = open_top(&absolute)? else { return Ok(false) };
     if !is_dead(open.as_fd()) || table::mount_id(open.as_fd()).ok() != Some(mount.id) {
         return Ok(false);
     }
     refuse_covered(&mount)?;
-    match kernel::detach_open(open.as_fd()) {
-        Err(error) if error.errno() == Errno::PERM => fusermount::unmount(&absolute, true)?,
-        // Somebody else has just removed it.
-        Err(error) if error.errno() == Errno::INVAL => return Ok(false),
-        other => other?,
+    let removed = detach(&mount)?;
+    if removed {
+        tracing::info!(path = %absolute.display(), "removed a mount whose server is gone");
     }
-    tracing::info!(path = %absolute.display(), "removed a mount whose server is gone");
-    Ok(true)
+    Ok(removed)
 }
 
 /// Removes the mount of ours at `path`, dead or alive, for whoever knows that its server is gone; says whether there
@@ -65,10 +67,15 @@ pub fn clear(path: &Path) -> Result<bool, MountError> {
         return Ok(false);
     }
     let table = table::mounts().map_err(MountError::io("read the table of mounts"))?;
-    match table.iter().rfind(|mount| mount.mountpoint == absolute && mount.is_ours()) {
-        Some(mount) => clear_mount(mount).map(|()| true),
-        None => Ok(false),
+    let Some(mount) = table.iter().rfind(|mount| mount.mountpoint == absolute && mount.is_ours()) else {
+        return Ok(false);
+    };
+    refuse_covered(mount)?;
+    let removed = detach(mount)?;
+    if removed {
+        tracing::info!(path = %absolute.display(), "removed a mount whose server is gone");
     }
+    Ok(removed)
 }
 
 /// Whether something is mounted at `path`, which costs much less than to read the table of mounts. Where nobody can tell, it is.
@@ -88,11 +95,24 @@ fn refuse_covered(mount: &TableEntry) -> Result<(), MountError> {
     table::above(&table, mount).map_or(Ok(()), |above| Err(MountError::covered(mount, above)))
 }
 
-fn clear_mount(mount: &TableEntry) -> Result<(), MountError> {
-    refuse_covered(mount)?;
-    remove(&mount.mountpoint, true)?;
-    tracing::info!(path = %mount.mountpoint.display(), "removed a mount whose server is gone");
-    Ok(())
+/// What is topmost at `path`, if anything is there.
+fn open_top(path: &Path) -> Result<Option<OwnedFd>, MountError> {
+    match Spot::open(path).and_then(|spot| spot.top()) {
+        Ok(top) => Ok(Some(top)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(MountError::io("look at the mount")(error)),
+    }
+}
+
+/// Removes this mount of the table, which nothing covers, and no other: whoever else clears the place may mount there at once. `false`: it is
+/// gone.
+fn detach(mount: &TableEntry) -> Result<bool, MountError> {
+    let is_it = |open: BorrowedFd<'_>| table::mount_id(open).is_ok_and(|id| id == mount.id);
+    match remove_lazily(&mount.mountpoint, is_it) {
+        Ok(()) => Ok(true),
+        Err(error) if error.errno() == Errno::INVAL || error.errno() == Errno::NOENT => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// No canonical path: that could ask the server.
@@ -105,13 +125,28 @@ fn is_dead(mount: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(mount).is_err_and(|errno| errno == Errno::NOTCONN)
 }
 
-/// Unmounts `path` with whatever right this process has: the system call, or `fusermount3` for those who may not.
-pub(crate) fn remove(path: &Path, lazily: bool) -> Result<(), kernel::StepError> {
-    let removed = if lazily { kernel::detach(path) } else { kernel::unmount_unused(path) };
-    match removed {
-        Err(error) if error.errno() == Errno::PERM => fusermount::unmount(path, lazily),
+/// Unmounts what is at `path`, unless it is in use (`EBUSY`), with whatever right this process has: the system call, or `fusermount3` for those
+/// who may not. For whoever has just seen that it is his.
+pub(crate) fn remove_unused(path: &Path) -> Result<(), kernel::StepError> {
+    match spot(path)?.unmount_unused() {
+        Err(error) if error.errno() == Errno::PERM => fusermount::unmount(path, false),
         other => other,
     }
+}
+
+/// As [`remove_unused`], in use or not, if it is the mount that `is_it` knows; `EINVAL` if it is not.
+pub(crate) fn remove_lazily(path: &Path, is_it: impl Fn(BorrowedFd<'_>) -> bool) -> Result<(), kernel::StepError> {
+    match spot(path)?.detach(is_it) {
+        Err(error) if error.errno() == Errno::PERM => fusermount::unmount(path, true),
+        other => other,
+    }
+}
+
+fn spot(path: &Path) -> Result<Spot<'_>, kernel::StepError> {
+    Spot::open(path).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
+        kernel::StepError::new(format!("find {}", path.display()), errno)
+    })
 }
 
 #[cfg(test)]
@@ -121,12 +156,12 @@ mod tests {
     #[test]
     fn files_and_missing_directories_are_refused_with_their_path() {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("file");
+        let file = directory.path().canonicalize().unwrap().join("file");
         std::fs::write(&file, b"").unwrap();
         for (path, problem) in [(file, "not a directory"), (directory.path().join("gone"), "No such file")] {
-            let message = prepare(&path).unwrap_err().to_string();
+            let message = prepare(&path, &Protected::default()).unwrap_err().to_string();
             assert!(message.contains(problem) && message.contains(path.to_str().unwrap()), "{message}");
         }
-        assert!(prepare(directory.path()).is_ok());
+        assert!(prepare(&directory.path().canonicalize().unwrap(), &Protected::default()).is_ok());
     }
 }

@@ -1,5 +1,6 @@
 //! The file systems below and in a native mount: EROFS from a file, overlayfs over it.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::connection::io_step;
 use crate::kernel::{Context, StepError};
-use crate::table::SOURCE;
+use crate::table;
 use crate::upper::Upper;
 
 /// Attributes of mounts that nobody sees but the overlay above them.
@@ -23,6 +24,14 @@ pub(crate) enum Layer<'a> {
     Open(BorrowedFd<'a>),
     /// A path in this mount namespace.
     Path(&'a Path),
+}
+
+/// What all overlays of a host have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner<'a> {
+    /// The source that the table of mounts names.
+    pub(crate) source: &'a OsStr,
+    pub(crate) reach: Reach,
 }
 
 /// The layers of an image, uppermost first.
@@ -46,20 +55,28 @@ pub(crate) fn erofs(image: &File) -> Result<OwnedFd, StepError> {
 pub(crate) fn image(
     layers: &ImageLayers<'_>,
     upper: Option<&Upper>,
+    maker: Manner<'_>,
     attributes: MountAttrFlags,
 ) -> Result<OwnedFd, StepError> {
+    let Manner { source, reach } = maker;
     let context = Context::open("overlay")?;
-    context.text("source", SOURCE)?.text("metacopy", "on")?.text("redirect_dir", "on")?;
+    context.text("source", source)?.text("metacopy", "on")?.text("redirect_dir", "on")?;
     add(&context, "lowerdir+", layers.tree)?;
     add(&context, "datadir+", layers.objects)?;
     add(&context, "datadir+", layers.lazy)?;
-    finish(&context, upper, attributes)
+    finish(&context, upper, reach, attributes)
 }
 
 /// An ordinary overlay: `upper` over one read-only directory, whatever that is made of.
-pub(crate) fn writable(lower: Layer<'_>, upper: &Upper, attributes: MountAttrFlags) -> Result<OwnedFd, StepError> {
+pub(crate) fn writable(
+    lower: Layer<'_>,
+    upper: &Upper,
+    maker: Manner<'_>,
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd, StepError> {
+    let Manner { source, reach } = maker;
     let context = Context::open("overlay")?;
-    context.text("source", SOURCE)?.text("metacopy", "off")?;
+    context.text("source", source)?.text("metacopy", "off")?;
     if is_initial_user_namespace() {
         // A directory that is moved is copied, also where the kernel would note by default where it was: the upper stands by itself.
         context.text("redirect_dir", "off")?;
@@ -68,17 +85,27 @@ pub(crate) fn writable(lower: Layer<'_>, upper: &Upper, attributes: MountAttrFla
         context.flag("userxattr")?;
     }
     add(&context, "lowerdir+", lower)?;
-    finish(&context, Some(upper), attributes)
+    finish(&context, Some(upper), reach, attributes)
 }
 
-fn finish(context: &Context, upper: Option<&Upper>, attributes: MountAttrFlags) -> Result<OwnedFd, StepError> {
+fn finish(
+    context: &Context,
+    upper: Option<&Upper>,
+    reach: Reach,
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd, StepError> {
     match upper {
         None => {
             context.flag("ro")?;
             context.mount(attributes | MountAttrFlags::MOUNT_ATTR_RDONLY)
         }
         Some(upper) => {
-            context.text("upperdir", upper.directory())?.text("workdir", upper.work())?;
+            let [directory, work] = upper.open_directories();
+            match reach {
+                // What was checked, whatever is at its path by now.
+                Reach::Detached => context.file("upperdir", directory)?.file("workdir", work)?,
+                Reach::ByPath => context.text("upperdir", upper.directory())?.text("workdir", upper.work())?,
+            };
             if upper.is_temporary() {
                 // Nobody will read it after a crash: spare the syncs.
                 context.flag("volatile")?;
@@ -149,7 +176,9 @@ impl Reachable {
                     .tempdir_in(scratch)
                     .map_err(|error| io_step(&format!("make a directory in {}", scratch.display()), &error))?
                     .keep();
-                crate::kernel::attach(mount.as_fd(), &path)?;
+                let directory = crate::place::open_directory(&path)
+                    .map_err(|error| io_step(&format!("open {}", path.display()), &error))?;
+                crate::kernel::attach(mount.as_fd(), directory.as_fd(), &path)?;
                 Ok(Self { mount, path: Some(path) })
             }
         }
@@ -171,7 +200,7 @@ impl Reachable {
 impl Drop for Reachable {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            remove_private(path);
+            remove_private(path, table::mount_id(self.mount.as_fd()).ok());
         }
     }
 }
@@ -179,8 +208,10 @@ impl Drop for Reachable {
 /// Begins the names of private mount points.
 const PRIVATE: &str = "layer-";
 
-fn remove_private(path: &Path) {
-    if let Err(error) = crate::kernel::detach(path) {
+/// Removes the mount of this id that is at a private path.
+fn remove_private(path: &Path, id: Option<u64>) {
+    let is_it = |open: BorrowedFd<'_>| id.is_some() && table::mount_id(open).ok() == id;
+    if let Err(error) = crate::mountpoint::remove_lazily(path, is_it) {
         tracing::warn!(%error, "a private mount stays behind");
     }
     let _busy = std::fs::remove_dir(path);
@@ -188,10 +219,10 @@ fn remove_private(path: &Path) {
 
 /// Removes the private mounts that a killed process left in `scratch`.
 pub(crate) fn sweep(scratch: &Path) {
-    for mount in crate::table::mounts().unwrap_or_default() {
+    for mount in table::mounts().unwrap_or_default() {
         let is_private = mount.mountpoint.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PRIVATE));
         if is_private && mount.mountpoint.parent() == Some(scratch) {
-            remove_private(&mount.mountpoint);
+            remove_private(&mount.mountpoint, Some(mount.id));
         }
     }
 }

@@ -16,7 +16,8 @@ use tokio::runtime::Handle;
 use crate::adapter::{Adapter, OpenPolicy};
 use crate::connection::{self, Connection};
 use crate::fusermount;
-use crate::overlay::{self, ImageLayers, Reach, Reachable};
+use crate::overlay::{self, ImageLayers, Manner, Reach, Reachable};
+use crate::table::SOURCE;
 
 /// One thing that mounting may need.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,19 +72,21 @@ fn data_only(scratch: &Path) -> Result<String, String> {
     let tree = erofs(scratch).map_err(|error| format!("not tried without EROFS ({error})"))?;
     let directory = || tempfile::tempdir_in(scratch).map_err(|error| error.to_string());
     let (objects, lazy) = (directory()?, directory()?);
+    let manner = Manner { source: SOURCE.as_ref(), reach: Reach::of_this_kernel() };
     let layers = ImageLayers {
         tree: tree.layer(),
         objects: overlay::Layer::Path(objects.path()),
         lazy: overlay::Layer::Path(lazy.path()),
     };
-    overlay::image(&layers, None, overlay::INNER).map(|_| "works".to_owned()).map_err(|error| error.to_string())
+    overlay::image(&layers, None, manner, overlay::INNER).map(|_| "works".to_owned()).map_err(|error| error.to_string())
 }
 
 /// The kernel says at the start of a connection what it can.
 fn passthrough(runtime: Handle) -> Result<String, String> {
     let files = ImageFs::new(tiny_tree().map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
     let adapter = Adapter::new(Arc::new(files), Reads::new(Arc::new(Nothing)), runtime, OpenPolicy::PassThrough);
-    let (connection, _mount) = Connection::open(adapter, overlay::INNER).map_err(|error| error.to_string())?;
+    let (connection, _mount) =
+        Connection::open(adapter, SOURCE.as_ref(), overlay::INNER).map_err(|error| error.to_string())?;
     if connection.kernel_passes_through() {
         Ok("offered by the kernel".to_owned())
     } else {

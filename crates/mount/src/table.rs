@@ -1,18 +1,33 @@
 //! The table of mounts of this mount namespace (`/proc/self/mountinfo`): who is mounted where, and waiting for changes.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::mount::MountAttrFlags;
 
-/// Source name of every mount that tarpon makes.
+use crate::kernel::Context;
+
+/// Where the kernel shows it.
+const TABLE: &str = "/proc/self/mountinfo";
+
+/// Source name of every mount that tarpon makes; a colon and the folder of its store follow, where they fit.
 pub(crate) const SOURCE: &str = "tarpon";
+/// Longest source that the kernel takes, without the NUL at its end.
+const SOURCE_BYTES: usize = 255;
+
+/// The source name of the mounts of this store.
+pub(crate) fn source_of(store: &Path) -> OsString {
+    let mut source = OsString::from(format!("{SOURCE}:"));
+    source.push(store);
+    if source.len() > SOURCE_BYTES { SOURCE.into() } else { source }
+}
 /// Subtype of its FUSE mounts.
 pub(crate) const SUBTYPE: &str = "tarpon";
 
@@ -36,7 +51,14 @@ pub struct TableEntry {
 impl TableEntry {
     /// Whether tarpon made it.
     pub fn is_ours(&self) -> bool {
-        self.source == SOURCE && matches!(self.kind.as_str(), "overlay" | "fuse.tarpon" | "fuse" | "erofs")
+        (self.source == SOURCE || self.store().is_some())
+            && matches!(self.kind.as_str(), "overlay" | "fuse.tarpon" | "fuse" | "erofs")
+    }
+
+    /// The folder of the store that the mount is of, as far as its source says.
+    pub fn store(&self) -> Option<&Path> {
+        let store = self.source.as_bytes().strip_prefix(SOURCE.as_bytes())?.strip_prefix(b":")?;
+        Some(Path::new(OsStr::from_bytes(store))).filter(|store| store.is_absolute())
     }
 
     /// The upper directory of an overlay.
@@ -44,6 +66,18 @@ impl TableEntry {
         let mut options = self.options.split(|byte| *byte == b',');
         let value = options.find_map(|option| option.strip_prefix(b"upperdir="))?;
         Some(OsString::from_vec(unescape(value)).into())
+    }
+
+    /// The lower directories of an overlay, as they were named.
+    pub(crate) fn lower(&self) -> Vec<PathBuf> {
+        if self.kind != "overlay" {
+            return Vec::new();
+        }
+        let options = self.options.split(|byte| *byte == b',');
+        let lists = options
+            .filter_map(|option| option.strip_prefix(b"lowerdir=").or_else(|| option.strip_prefix(b"lowerdir+=")));
+        let layers = lists.flat_map(|list| list.split(|byte| *byte == b':'));
+        layers.map(|layer| PathBuf::from(OsString::from_vec(unescape(layer)))).collect()
     }
 
     /// Whether this mount is attached to `below` and hides it.
@@ -54,7 +88,9 @@ impl TableEntry {
 
 /// All mounts, in the order in which they were made.
 pub fn mounts() -> io::Result<Vec<TableEntry>> {
-    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+    let mut table = Vec::new();
+    open()?.read_to_end(&mut table)?;
+    Ok(parse(&table))
 }
 
 /// The topmost mount exactly at `path`, which must be absolute and free of symbolic links.
@@ -70,20 +106,36 @@ pub(crate) fn above<'t>(table: &'t [TableEntry], below: &TableEntry) -> Option<&
     table.iter().find(|entry| entry.parent == below.id && entry.id != below.id)
 }
 
+/// The table, also where nothing or something else is mounted on `/proc`: then through a mount of its own, which is attached nowhere.
+fn open() -> io::Result<File> {
+    match File::open(TABLE) {
+        Ok(table) if rustix::fs::fstatfs(&table)?.f_type == rustix::fs::PROC_SUPER_MAGIC => Ok(table),
+        other => match Context::open("proc").and_then(|proc| proc.mount(MountAttrFlags::empty())) {
+            Ok(proc) => {
+                let path = TABLE.trim_start_matches("/proc/");
+                Ok(rustix::fs::openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.into())
+            }
+            Err(error) => Err(other.err().unwrap_or_else(|| io::Error::other(error.to_string()))),
+        },
+    }
+}
+
 /// The id of the mount that `mount` is open on.
 pub(crate) fn mount_id(mount: BorrowedFd<'_>) -> io::Result<u64> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", mount.as_raw_fd()))?;
-    info.lines()
-        .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
-        .ok_or_else(|| io::Error::other("/proc/self/fdinfo has no mnt_id"))
+    let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(mount, "", flags, StatxFlags::MNT_ID)?;
+    match StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID) {
+        true => Ok(found.stx_mnt_id),
+        false => Err(io::Error::other("the kernel does not tell the ids of mounts")),
+    }
 }
 
 /// `STATX_MNT_ID_UNIQUE`, since kernel 6.8, for which there is no name yet in the library.
 const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 /// The number of the topmost mount at `path` that no other mount ever has; `None` where the kernel knows no such numbers. Asks no server.
-pub(crate) fn unique_id_at(path: &Path) -> Option<u64> {
-    unique_id(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
+pub(crate) fn unique_id_in(directory: BorrowedFd<'_>, path: &Path) -> Option<u64> {
+    unique_id(directory, path, AtFlags::SYMLINK_NOFOLLOW)
 }
 
 /// The same of the mount that `mount` is open on.
@@ -97,7 +149,7 @@ fn unique_id(directory: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Option<u
     (found.stx_mask & UNIQUE.bits() != 0).then_some(found.stx_mnt_id)
 }
 
-fn parse(table: &[u8]) -> Vec<TableEntry> {
+pub(crate) fn parse(table: &[u8]) -> Vec<TableEntry> {
     table.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
@@ -139,7 +191,7 @@ pub(crate) struct Changes(File);
 impl Changes {
     /// Changes from now on.
     pub(crate) fn watch() -> io::Result<Self> {
-        File::open("/proc/self/mountinfo").map(Self)
+        open().map(Self)
     }
 
     /// The table as it is now; the next [`Changes::wait`] wakes up for what changes after this.
@@ -175,6 +227,19 @@ mod tests {
         assert_eq!(entries[1].mountpoint, Path::new("/mnt/a b\\"));
         assert!(entries[1].is_ours());
         assert!(!entries[0].is_ours());
+    }
+
+    #[test]
+    fn the_store_of_a_mount_is_in_its_source_unless_it_is_too_long() {
+        let table =
+            b"47 27 0:40 / /mnt ro - fuse.tarpon tarpon:/a\\040b ro\n48 27 0:41 / /old ro - overlay tarpon ro\n\
+            49 27 0:42 / /odd ro - overlay tarpon:relative ro\n50 27 0:43 / /other ro - tmpfs tarpon:/a ro\n";
+        let entries = parse(table);
+        let stores: Vec<_> = entries.iter().map(|entry| (entry.is_ours(), entry.store())).collect();
+        let (first, last) = (Path::new("/a b"), Path::new("/a"));
+        assert_eq!(stores, [(true, Some(first)), (true, None), (false, None), (false, Some(last))]);
+        assert_eq!(source_of(first), "tarpon:/a b");
+        assert_eq!(source_of(&Path::new("/").join("x".repeat(250))), "tarpon");
     }
 
     #[test]

@@ -2,16 +2,18 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::error::MountError;
+use crate::place::{self, Identity};
+use crate::protected;
 use crate::spec::Writable;
 use crate::table;
 
@@ -20,7 +22,7 @@ const PREFIX: &str = "upper-";
 
 /// Of an upper directory that is made here. The root of the mount has it too, whatever the umask of this process: everybody in a container
 /// passes there.
-const ROOT_MODE: u32 = 0o755;
+const ROOT_MODE: Mode = Mode::from_raw_mode(0o755);
 
 /// The upper directories of this process, each in use by one mount, until nobody can be using it any more.
 #[derive(Debug, Default)]
@@ -33,6 +35,8 @@ pub(crate) struct Uppers {
 pub(crate) struct Upper {
     directory: PathBuf,
     work: PathBuf,
+    /// The two of them, open.
+    open: [OwnedFd; 2],
     /// Holds both, and is removed with them.
     temporary: Option<PathBuf>,
     uppers: Arc<Uppers>,
@@ -53,18 +57,25 @@ impl Uppers {
         let parent = tempfile::Builder::new().prefix(PREFIX).tempdir_in(scratch).map_err(MountError::io(doing()))?;
         let (directory, work) = (parent.path().join("upper"), parent.path().join("work"));
         self.taken.lock().insert(directory.clone());
-        let upper = Upper { directory, work, temporary: Some(parent.keep()), uppers: self.clone() };
-        make_root(&upper.directory).map_err(MountError::io(doing()))?;
-        std::fs::create_dir(&upper.work).map_err(MountError::io(doing()))?;
-        Ok(upper)
+        let made = || -> io::Result<_> { Ok([make(&directory, Some(ROOT_MODE))?, make(&work, None)?]) };
+        match made() {
+            Ok(open) => Ok(Upper { directory, work, open, temporary: Some(parent.keep()), uppers: self.clone() }),
+            Err(error) => {
+                self.taken.lock().remove(&directory);
+                Err(MountError::io(doing())(error))
+            }
+        }
     }
 
     fn kept(self: &Arc<Self>, given: &Path) -> Result<Upper, MountError> {
         let doing = || format!("use {} as upper directory", given.display());
-        make_root(given).map_err(MountError::io(doing()))?;
-        let directory = given.canonicalize().map_err(MountError::io(doing()))?;
         let problem = |problem: String| MountError::Upper { path: given.to_owned(), problem };
-        let name = directory.file_name().filter(|_| is_on_the_mount_of_its_parent(&directory));
+        let open = make(given, Some(ROOT_MODE)).map_err(|error| problem(protected::explained(&error)))?;
+        let directory = given.canonicalize().map_err(MountError::io(doing()))?;
+        if Identity::of_path(&directory).ok() != Identity::of(open.as_fd()).ok() {
+            return Err(problem("it is being replaced by another directory".to_owned()));
+        }
+        let name = directory.file_name().filter(|_| is_on_the_mount_of_its_parent(open.as_fd(), &directory));
         let name = name.ok_or_else(|| {
             problem("a file system of its own is mounted there, and overlayfs needs a work directory beside it: use a directory inside of it".to_owned())
         })?;
@@ -78,9 +89,15 @@ impl Uppers {
         if !self.taken.lock().insert(directory.clone()) {
             return Err(problem("somebody still uses a mount that writes to it".to_owned()));
         }
-        let upper = Upper { directory, work, temporary: None, uppers: self.clone() };
-        std::fs::create_dir_all(&upper.work).map_err(MountError::io(doing()))?;
-        Ok(upper)
+        match make(&work, None) {
+            Ok(open_work) => {
+                Ok(Upper { directory, work, open: [open, open_work], temporary: None, uppers: self.clone() })
+            }
+            Err(error) => {
+                self.taken.lock().remove(&directory);
+                Err(MountError::io(doing())(error))
+            }
+        }
     }
 
     /// Removes the temporary uppers that an earlier process left in `scratch`, except those that a mount still uses.
@@ -109,6 +126,12 @@ impl Upper {
         &self.work
     }
 
+    /// The directory and the work directory.
+    pub(crate) fn open_directories(&self) -> [BorrowedFd<'_>; 2] {
+        let [directory, work] = &self.open;
+        [directory.as_fd(), work.as_fd()]
+    }
+
     pub(crate) fn is_temporary(&self) -> bool {
         self.temporary.is_some()
     }
@@ -128,21 +151,46 @@ impl Drop for Upper {
     }
 }
 
-/// Makes the directory with those above it, unless it is there: then it stays as it is.
-fn make_root(directory: &Path) -> io::Result<()> {
-    if directory.is_dir() {
-        return Ok(());
+/// Opens the directory, after making it with those above it if it is not there: then it gets this mode, whatever the umask is. No symbolic
+/// link is followed, and what was made is reached by its descriptor alone: an owner of a directory above could put something else in its place.
+fn make(path: &Path, mode: Option<Mode>) -> io::Result<OwnedFd> {
+    match place::open_directory(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        other => return other,
     }
-    std::fs::create_dir_all(directory)?;
-    std::fs::set_permissions(directory, Permissions::from_mode(ROOT_MODE))
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    let parent = make(parent, None)?;
+    match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
+    if let Some(mode) = mode
+        && is_empty(&made)?
+    {
+        // One that has content is another one than was made.
+        rustix::fs::fchmod(&made, mode)?;
+    }
+    Ok(made)
+}
+
+fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
+    for entry in rustix::fs::Dir::read_from(directory)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Overlayfs wants upper and work directory in one mount; a bind mount of the same disk does not do.
-fn is_on_the_mount_of_its_parent(directory: &Path) -> bool {
-    let mount = |path: &Path| rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID);
-    let Some(parent) = directory.parent() else { return false };
-    match (mount(directory), mount(parent)) {
-        (Ok(here), Ok(there)) => here.stx_mnt_id == there.stx_mnt_id,
+fn is_on_the_mount_of_its_parent(directory: BorrowedFd<'_>, path: &Path) -> bool {
+    let Some(Ok(parent)) = path.parent().map(place::open_directory) else { return false };
+    match (table::mount_id(directory), table::mount_id(parent.as_fd())) {
+        (Ok(here), Ok(there)) => here == there,
         // The kernel will say.
         _ => true,
     }
@@ -150,6 +198,9 @@ fn is_on_the_mount_of_its_parent(directory: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn prepare(writable: Writable, scratch: &Path) -> Upper {
@@ -209,6 +260,24 @@ mod tests {
         assert!(matches!(&error, MountError::Upper { .. }), "{error}");
         first.clean_up();
         assert!(uppers.prepare(&writable, scratch.path()).is_ok());
+    }
+
+    #[test]
+    fn no_link_is_followed_to_an_upper_and_what_was_put_in_its_place_keeps_its_mode() {
+        let scratch = tempfile::tempdir().unwrap();
+        let private = scratch.path().join("private");
+        std::fs::create_dir(&private).unwrap();
+        std::fs::write(private.join("secret"), "").unwrap();
+        std::fs::set_permissions(&private, Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::symlink(&private, scratch.path().join("link")).unwrap();
+        for given in ["link", "link/new"] {
+            let given = scratch.path().join(given);
+            let error = Arc::<Uppers>::default().prepare(&Writable::Upper(given), scratch.path()).unwrap_err();
+            assert!(error.to_string().contains("symbolic link"), "{error}");
+        }
+        assert!(!private.join("new").exists());
+        prepare(Writable::Upper(private.clone()), scratch.path()).clean_up();
+        assert_eq!(private.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use futures::stream;
 use rustix::fs::FlockOperation;
 use tarpon_engine::service::{self, Socket};
 use tarpon_engine::store::FileLock;
-use tarpon_engine::{Ended, Engine, ErrorKind, allow_open_files};
+use tarpon_engine::{Ended, Engine, ErrorKind, LogLimit, allow_open_files};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
@@ -135,7 +135,10 @@ async fn accept(socket: &UnixListener) -> std::io::Result<UnixStream> {
         match socket.accept().await {
             Ok((stream, _)) => return Ok(stream),
             Err(error) => {
-                tracing::warn!(%error, "a connection was not accepted");
+                static REFUSED: LogLimit = LogLimit::new();
+                if let Some(left_out) = REFUSED.admit() {
+                    tracing::warn!(%error, "a connection was not accepted{left_out}");
+                }
                 tokio::time::sleep(BACKOFF).await;
             }
         }

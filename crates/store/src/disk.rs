@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use crate::storage::{Access, Metadata, Space, Storage};
 
@@ -142,8 +143,23 @@ impl Storage for Disk {
     }
 
     fn boot_id(&self) -> io::Result<String> {
-        Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+        let text = match fs::read_to_string(Path::new("/proc").join(BOOT_ID)) {
+            Ok(text) => text,
+            Err(error) => io::read_to_string(own_proc(BOOT_ID).map_err(|_| error)?)?,
+        };
+        Ok(text.trim().to_owned())
     }
+}
+
+/// Names the run of the kernel, in procfs.
+const BOOT_ID: &str = "sys/kernel/random/boot_id";
+
+/// A file of procfs where `/proc` is something else, or not there: of a mount that is attached nowhere. For root.
+fn own_proc(path: &str) -> io::Result<File> {
+    let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    let proc = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    Ok(rustix::fs::openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
 fn open(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::process::{Pid, test_kill_process};
 use tarpon_oci::Hasher;
 
 use crate::StoreError;
@@ -61,7 +62,10 @@ pub(crate) fn is_abandoned(name: &str) -> bool {
     match maker {
         None => false,
         Some(pid) if pid == std::process::id() => !IN_THE_MAKING.lock().contains(name),
-        Some(pid) => !Path::new("/proc").join(pid.to_string()).exists(),
+        // Not by `/proc`, which may not be there.
+        Some(pid) => {
+            Pid::from_raw(pid.cast_signed()).is_none_or(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+        }
     }
 }
 

@@ -8,7 +8,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use tarpon_engine::{Backfill, Ended, ModeChoice, MountRequest, MountStatus, Server, Writable, resolve_mountpoint};
+use tarpon_engine::{
+    Backfill, Ended, ModeChoice, MountRequest, MountStatus, Server, Writable, is_directory, resolve_mountpoint,
+    resolve_upper,
+};
 
 use super::image::ImageArgs;
 use super::session::{Session, runtime};
@@ -97,6 +100,7 @@ impl Mount {
         self.settle_store_size(global, &session)?;
         let mountpoint = self.mountpoint()?;
         let doing = || format!("cannot mount {} on {}", self.image.text(), self.dir.display());
+        session.engine().check_mountpoint(&mountpoint).doing(doing)?;
         let trace = self.trace.as_deref().map(trace::read).transpose()?;
         let runtime = runtime()?;
         let progress = output::progress(global.quiet);
@@ -167,13 +171,10 @@ impl Mount {
                 _ => failure,
             }
         })?;
-        match std::fs::metadata(&path) {
-            Ok(found) if !found.is_dir() => {
-                Err(Failure::new(Exit::NotFound, format_args!("{}: {} is not a directory", doing(), path.display())))
-            }
-            // A dead mount cannot be looked at. The server knows what to do with it.
-            _ => Ok(path),
+        if is_directory(&path) {
+            return Ok(path);
         }
+        Err(Failure::new(Exit::NotFound, format_args!("{}: {} is not a directory", doing(), path.display())))
     }
 
     fn writable(&self) -> Result<Writable> {
@@ -181,8 +182,7 @@ impl Mount {
             None => Ok(Writable::No),
             Some(None) => Ok(Writable::Temporary),
             Some(Some(upper)) => {
-                let path =
-                    std::path::absolute(upper).doing(|| format!("cannot keep changes in {}", upper.display()))?;
+                let path = resolve_upper(upper).doing(|| format!("cannot keep changes in {}", upper.display()))?;
                 Ok(Writable::Upper(path))
             }
         }

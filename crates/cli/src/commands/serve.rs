@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tarpon_engine::server_log;
 
 use super::session::{Session, runtime};
 use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::logging;
 
 /// Serve the mounts of a store until the last one is gone
 #[derive(Debug, Args)]
@@ -27,6 +29,7 @@ impl Serve {
                 .map_err(|error| Failure::new(Exit::Failure, format_args!("cannot unmount: {error}")));
         }
         let session = Session::open(global)?;
+        logging::bound(server_log::path(session.engine().store()));
         if self.offer {
             let offered = tarpon_engine::offer(session.engine(), std::io::stdin(), std::io::stdout());
             return runtime()?.block_on(offered).doing(|| "cannot prepare the image");

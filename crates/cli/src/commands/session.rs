@@ -20,7 +20,8 @@ impl Session {
     /// The store that the options name.
     pub(crate) fn open(global: &Global) -> Result<Self> {
         let store = store_dir::resolve(global.store.clone())?;
-        let server_command = server_command(&store)?;
+        // Without /proc it is not known; a server that runs can be asked all the same.
+        let server_command = server_command(&store).unwrap_or_default();
         let engine = Engine::open(EngineOptions { store, server_command }).map_err(Failure::from)?;
         Ok(Self { engine })
     }

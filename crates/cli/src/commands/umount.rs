@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tarpon_engine::{LayersPart, Unmounted, resolve_mountpoint};
+use tarpon_engine::{LayersPart, Unmounted, resolve_mountpoint, store_of_mount};
 
 use super::session::Session;
 use crate::cli::Global;
@@ -14,9 +14,11 @@ use crate::output;
 const EXAMPLES: &str = "\
 Examples:
   tarpon umount /mnt
+  tarpon umount --lazy /mnt
   tarpon umount --all
 
-A mount that is in use leaves the name space at once and goes away when its last user does.
+The store that a mount belongs to is found by itself. A mount that is in use stays, unless
+--lazy is given: then it leaves the name space at once and goes away when its last user does.
 Plain umount(8) works too.";
 
 /// Unmount images
@@ -26,6 +28,9 @@ pub(crate) struct Umount {
     /// Unmount everything that this store serves
     #[arg(short, long, conflicts_with = "dirs")]
     all: bool,
+    /// Unmount also what is in use: its users go on with what they have open
+    #[arg(short, long)]
+    lazy: bool,
     /// Mount points
     #[arg(value_name = "DIR", required_unless_present = "all")]
     dirs: Vec<PathBuf>,
@@ -33,22 +38,50 @@ pub(crate) struct Umount {
 
 impl Umount {
     pub(crate) fn run(self, global: &Global) -> Result {
-        let session = Session::open(global)?;
         if self.all {
+            let session = Session::open(global)?;
             let mounts = session.engine().mounts().doing(|| "cannot list the mounts")?;
             // Of Podman's layers all go with their mount.
             let mounts = mounts.into_iter().filter(|mount| !matches!(mount.layers, Some(LayersPart::Image { .. })));
-            return unmount_each(&session, global, mounts.map(|mount| mount.mountpoint));
+            return each(mounts, |mount| self.unmount(&session, global, &mount.mountpoint, &mount.mountpoint));
         }
-        unmount_each(&session, global, self.dirs.into_iter())
+        each(self.dirs.iter(), |dir| {
+            let failed =
+                |error| Failure::new(Exit::NotFound, format_args!("cannot unmount {}: {error}", dir.display()));
+            let mountpoint = resolve_mountpoint(dir).map_err(failed)?;
+            let session = Session::open(&of_its_store(&mountpoint, global))?;
+            self.unmount(&session, global, dir, &mountpoint)
+        })
+    }
+
+    fn unmount(&self, session: &Session, global: &Global, dir: &Path, mountpoint: &Path) -> Result {
+        let doing = || format!("cannot unmount {}", dir.display());
+        let client = session.client();
+        let asked = if self.lazy { client.unmount(mountpoint) } else { client.unmount_unused(mountpoint) };
+        let mut how = asked.doing(doing)?;
+        if how.is_none() && is_known(session, mountpoint).doing(doing)? {
+            // Its server is dead. The next one cleans up after it, and can be asked.
+            how = Some(client.unmount_left(mountpoint).doing(doing)?);
+        }
+        match how {
+            None => {
+                Err(Failure::new(Exit::NotFound, format_args!("{}: nothing of this store is mounted there", doing()))
+                    .hint("`tarpon status` lists the mounts; a mount of another store needs its --store"))
+            }
+            Some(Unmounted::Lazy) if !global.quiet => {
+                output::note(&format!("{} was in use: it goes away when its last user does", dir.display()));
+                Ok(())
+            }
+            Some(_) => Ok(()),
+        }
     }
 }
 
-/// Unmounts all of them, whatever becomes of one; the first failure is what the command ends with.
-fn unmount_each(session: &Session, global: &Global, dirs: impl Iterator<Item = PathBuf>) -> Result {
+/// Does it with all of them, whatever becomes of one; the first failure is what the command ends with.
+fn each<T>(all: impl Iterator<Item = T>, unmount: impl Fn(T) -> Result) -> Result {
     let mut first = Ok(());
-    for dir in dirs {
-        if let Err(failure) = unmount(session, global, &dir) {
+    for one in all {
+        if let Err(failure) = unmount(one) {
             if first.is_ok() {
                 first = Err(failure);
             } else {
@@ -59,24 +92,10 @@ fn unmount_each(session: &Session, global: &Global, dirs: impl Iterator<Item = P
     first
 }
 
-fn unmount(session: &Session, global: &Global, dir: &Path) -> Result {
-    let doing = || format!("cannot unmount {}", dir.display());
-    let mountpoint =
-        resolve_mountpoint(dir).map_err(|error| Failure::new(Exit::NotFound, format_args!("{}: {error}", doing())))?;
-    let mut how = session.client().unmount(&mountpoint).doing(doing)?;
-    if how.is_none() && is_known(session, &mountpoint).doing(doing)? {
-        // Its server is dead. The next one cleans up after it, and can be asked.
-        how = Some(session.client().unmount_left(&mountpoint).doing(doing)?);
-    }
-    match how {
-        None => Err(Failure::new(Exit::NotFound, format_args!("{}: nothing of this store is mounted there", doing()))
-            .hint("`tarpon status` lists the mounts; a mount of another store needs its --store")),
-        Some(Unmounted::Lazy) if !global.quiet => {
-            output::note(&format!("{} was in use: it goes away when its last user does", dir.display()));
-            Ok(())
-        }
-        Some(_) => Ok(()),
-    }
+/// The options with the store that the table of mounts names for what is mounted there; as they are if it names none of this user's.
+fn of_its_store(mountpoint: &Path, global: &Global) -> Global {
+    let store = store_of_mount(mountpoint).or_else(|| global.store.clone());
+    Global { store, ..global.clone() }
 }
 
 fn is_known(session: &Session, mountpoint: &Path) -> tarpon_engine::Result<bool> {

@@ -8,6 +8,7 @@ mod doctor;
 mod documentation;
 mod errors;
 mod help;
+mod host;
 mod interrupt;
 mod local;
 mod lock;

@@ -15,7 +15,7 @@ use tarpon_testkit::registry::{Auth, PASSWORD, USER};
 use crate::world::{World, add, write_layout};
 
 /// A world in which images are mounted. Dropped, everything is unmounted, and its servers end.
-struct Bed(World);
+pub(crate) struct Bed(World);
 
 impl std::ops::Deref for Bed {
     type Target = World;
@@ -27,7 +27,7 @@ impl std::ops::Deref for Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        self.output(&["umount", "--all"]);
+        self.output(&["umount", "--all", "--lazy"]);
         for mount in self.mounts() {
             let _gone = rustix::mount::unmount(&mount, UnmountFlags::DETACH);
         }
@@ -36,12 +36,12 @@ impl Drop for Bed {
 
 impl Bed {
     /// Without a registry.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         can_mount().then(|| Self(World::new()))
     }
 
     /// With `app:v1` in a registry.
-    fn serving(auth: Auth) -> Option<Self> {
+    pub(crate) fn serving(auth: Auth) -> Option<Self> {
         can_mount().then(|| {
             let mut contents = Contents::new();
             add(&mut contents, ("app", "v1"), &lazy_image("hello\n"), |_| true);
@@ -50,29 +50,35 @@ impl Bed {
     }
 
     /// What is mounted in its folder, the topmost last.
-    fn mounts(&self) -> Vec<PathBuf> {
+    pub(crate) fn mounts(&self) -> Vec<PathBuf> {
         let table = std::fs::read_to_string("/proc/self/mountinfo").expect("there");
         let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
         points.filter(|point| point.starts_with(self.path(""))).collect()
     }
 
-    fn json(&self, arguments: &[&str]) -> serde_json::Value {
+    pub(crate) fn json(&self, arguments: &[&str]) -> serde_json::Value {
         serde_json::from_str(&self.stdout(arguments)).expect("JSON")
     }
 
     /// Kills the server of the store, and waits until the kernel has given its lock back.
-    fn kill_server(&self) {
+    pub(crate) fn kill_server(&self) {
+        kill_process(self.server_process(), Signal::KILL).expect("it is ours");
+        self.wait_for_server_to_end();
+    }
+
+    /// The server of the store, which has mounted something.
+    pub(crate) fn server_process(&self) -> Pid {
         let mounts = self.json(&["status", "--json"]);
         let mut alive = mounts.as_array().expect("mounts").iter().filter(|mount| mount["alive"] == true);
         let pid = alive.next().and_then(|mount| mount["server"].as_i64()).expect("a server");
-        let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not 0");
-        kill_process(pid, Signal::KILL).expect("it is ours");
-        self.wait_for_server_to_end();
+        Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not 0")
     }
 
     fn wait_for_server_to_end(&self) {
         let lock = std::fs::File::open(self.path("store/run/server.lock")).expect("there");
-        rustix::fs::flock(lock, rustix::fs::FlockOperation::LockExclusive).expect("it ends");
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("it ends");
+        // Closing it is not enough: another test may just be forking, and the copy would keep the next server from starting.
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::Unlock).expect("it was ours");
     }
 
     /// Uppers that are kept for mounts.
@@ -87,11 +93,11 @@ fn lazy_image(content: &str) -> Image {
     ImageBuilder::new().layer(estargz(&items, EstargzOptions::default())).build()
 }
 
-fn code(output: &Output) -> i32 {
+pub(crate) fn code(output: &Output) -> i32 {
     output.status.code().expect("it was not killed")
 }
 
-fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 

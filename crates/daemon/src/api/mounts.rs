@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tarpon_engine::oci::Digest;
 use tarpon_engine::{
     Backfill, BackfillState, BackfillStatus, Error, ErrorKind, MountRequest, MountStatus, Unmounted, Writable,
-    resolve_mountpoint,
+    is_directory, resolve_mountpoint, resolve_upper,
 };
 use utoipa::ToSchema;
 
@@ -275,12 +275,18 @@ pub(super) async fn mount(With(state): With<State>, Said(wish): Said<MountWish>)
     }
     let mountpoint = wish.mountpoint;
     // Before anything is fetched.
-    let mountpoint = state.call(move |_| place(&mountpoint)).await?;
+    let upper = wish.upper;
+    let found = state.call(move |engine| {
+        let mountpoint = place(&mountpoint)?;
+        engine.check_mountpoint(&mountpoint)?;
+        Ok((mountpoint, upper.as_deref().map(upper_place).transpose()?))
+    });
+    let (mountpoint, upper) = found.await?;
     let image = ImageWish::new(wish.image, wish.image_options);
     let prepared = state.prepare(image, For::Mount, patience).await?;
     let request = MountRequest {
         mode: wish.mode.into(),
-        writable: match wish.upper {
+        writable: match upper {
             Some(upper) => Writable::Upper(upper),
             None if wish.writable => Writable::Temporary,
             None => Writable::No,
@@ -301,11 +307,13 @@ fn place(wanted: &Path) -> tarpon_engine::Result<PathBuf> {
         Error::new(ErrorKind::NotFound, "find the mount point", format!("{}: {cause}", wanted.display()))
     };
     let path = resolve_mountpoint(wanted).map_err(|error| failed(error.to_string()))?;
-    match std::fs::metadata(&path) {
-        Ok(found) if !found.is_dir() => Err(failed("it is not a directory".to_owned())),
-        // A dead mount cannot be looked at. The server knows what to do with it.
-        _ => Ok(path),
-    }
+    if is_directory(&path) { Ok(path) } else { Err(failed("it is not a directory".to_owned())) }
+}
+
+/// The upper directory, with the links on the way to it followed.
+fn upper_place(wanted: &Path) -> tarpon_engine::Result<PathBuf> {
+    resolve_upper(wanted)
+        .map_err(|error| Error::new(ErrorKind::CannotMount, format!("keep changes in {}", wanted.display()), error))
 }
 
 /// Describes one mount.

@@ -51,10 +51,15 @@ impl Lab {
         let folder = tempfile::tempdir().unwrap();
         let options = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
         let engine = Engine::open(options).unwrap();
-        let socket = Socket::open(&folder.path().join("api.sock")).unwrap();
+        let mut lab = Self { folder, registry, engine, description: Description::new(), daemon: None };
+        lab.start().await;
+        lab
+    }
+
+    pub(crate) async fn start(&mut self) {
+        let socket = Socket::open(&self.path("api.sock")).unwrap();
         let options = Options { socket, metrics: None, keeper_command: Vec::new(), runtime: None };
-        let daemon = Some(Daemon::start(engine.clone(), options).await.unwrap());
-        Self { folder, registry, engine, description: Description::new(), daemon }
+        self.daemon = Some(Daemon::start(self.engine.clone(), options).await.unwrap());
     }
 
     pub(crate) fn image(&self, name: &str) -> String {

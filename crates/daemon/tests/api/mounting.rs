@@ -61,6 +61,34 @@ async fn a_writable_mount_keeps_its_changes_where_it_was_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_mounted_again_goes_where_it_was_and_never_where_a_link_leads() {
+    if !can_mount() {
+        return;
+    }
+    let mut lab = Lab::new().await;
+    let parent = lab.directory("parent");
+    std::fs::create_dir(format!("{parent}/mnt")).unwrap();
+    mounted(&lab, &format!("{parent}/mnt"), json!({})).await;
+    lab.stop().await;
+    // As an unprivileged owner of the folder above it does.
+    let victim = lab.directory("victim");
+    std::fs::create_dir(format!("{victim}/mnt")).unwrap();
+    std::fs::rename(&parent, format!("{parent}-away")).unwrap();
+    std::os::unix::fs::symlink(&victim, &parent).unwrap();
+    lab.start().await;
+    let mounts = lab.get("/v1/mounts").await;
+    assert_eq!(std::fs::read_dir(format!("{victim}/mnt")).unwrap().count(), 0, "{mounts}");
+    assert_eq!(mounts[0]["alive"], json!(false));
+    assert!(mounts[0]["problem"].as_str().unwrap().contains("a symbolic link is on the way"), "{mounts}");
+    std::fs::remove_file(&parent).unwrap();
+    std::fs::rename(format!("{parent}-away"), &parent).unwrap();
+    lab.stop().await;
+    lab.start().await;
+    assert_eq!(read(format!("{parent}/mnt/etc/hello")).await, HELLO, "it is tried again");
+    lab.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_was_mounted_at_the_end_is_unmounted_and_on_record_for_the_next_start() {
     if !can_mount() {
         return;
@@ -79,7 +107,7 @@ async fn what_was_mounted_at_the_end_is_unmounted_and_on_record_for_the_next_sta
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_daemon_of_a_store_is_told_who_serves_it() {
+async fn a_second_daemon_of_a_store_works_beside_the_server_and_leaves_its_mounts_alone() {
     if !can_mount() {
         return;
     }
@@ -88,9 +116,9 @@ async fn a_second_daemon_of_a_store_is_told_who_serves_it() {
     mounted(&lab, &place, json!({})).await;
     let socket = Socket::open(&lab.path("other.sock")).unwrap();
     let options = Options { socket, metrics: None, keeper_command: Vec::new(), runtime: None };
-    let error = Daemon::start(lab.engine.clone(), options).await.err().unwrap();
-    assert!(error.cause.contains(&format!("(process {}), with 1 mount", std::process::id())), "{error}");
-    assert!(error.hint.unwrap().contains("tarpon umount --all"));
-    assert!(!lab.path("other.sock").exists());
+    let second = Daemon::start(lab.engine.clone(), options).await.unwrap();
+    assert!(!second.serves() && lab.path("other.sock").exists());
+    second.stop().await;
+    assert_eq!(read(format!("{place}/etc/hello")).await, HELLO, "it is another's");
     lab.stop().await;
 }

@@ -57,7 +57,7 @@ impl Host {
             Self::Server(client) => client.release(path),
             // A server that has ended has unmounted everything.
             Self::Here(mounts) => match mounts.upgrade() {
-                Some(mounts) => server::settled(mounts.unmount(path), path),
+                Some(mounts) => server::settled(mounts.unmount(path, false), path),
                 None => Ok(()),
             },
         }

@@ -1,12 +1,14 @@
 //! What is mounted and unmounted, as it happens, for whoever wants to know.
 
 use std::path::{Path, PathBuf};
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use tarpon_fetch::Stats;
 use tarpon_oci::Digest;
 use tokio::sync::broadcast::{Receiver, Sender};
+use tokio::sync::watch;
 
+use super::Server;
 use super::mounts::Mounts;
 
 /// Changes that a listener may be behind: more than anybody makes while another one looks away for a moment.
@@ -50,22 +52,26 @@ impl Changes {
     }
 }
 
-/// Looks at a server without keeping it.
-#[derive(Clone)]
-pub struct Observer(Weak<Mounts>);
+/// Looks at the server in this process, without keeping it: at the one that there is, or that there will be.
+#[derive(Clone, Default)]
+pub struct Observer(Arc<watch::Sender<Weak<Mounts>>>);
 
 impl Observer {
-    pub(super) fn of(mounts: Weak<Mounts>) -> Self {
-        Self(mounts)
+    /// Looks at this server from now on.
+    pub fn see(&self, server: &Server) {
+        self.0.send_replace(Arc::downgrade(&server.mounts));
     }
 
-    /// What it has counted since it started. `None`: it has ended.
+    /// What it has counted since it started. `None`: there is none.
     pub fn stats(&self) -> Option<Stats> {
-        self.0.upgrade().map(|mounts| mounts.images.fetcher().stats())
+        self.0.borrow().upgrade().map(|mounts| mounts.images.fetcher().stats())
     }
 
-    /// What is mounted and unmounted from now on. `None`: it has ended.
-    pub fn changes(&self) -> Option<Receiver<MountChange>> {
-        self.0.upgrade().map(|mounts| mounts.changes.listen())
+    /// What is mounted and unmounted from now on, once there is a server. `None`: it has ended.
+    pub async fn changes(&self) -> Option<Receiver<MountChange>> {
+        let mut servers = self.0.subscribe();
+        // A `Weak` without an allocation is that of no server yet. The sender lives in `self`.
+        let server = servers.wait_for(|server| !Weak::ptr_eq(server, &Weak::new())).await.ok()?.clone();
+        server.upgrade().map(|mounts| mounts.changes.listen())
     }
 }

@@ -8,15 +8,14 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::Pid;
 use tarpon_mount::Unmounted;
 use tarpon_oci::Blob;
 use tarpon_store::Store;
 
 use super::wire;
-use crate::protocol::{
-    ANSWER, ANSWER_BYTES, Access, Mended, MountAccount, MountRequest, MountStatus, Request, Response,
-};
-use crate::{Error, ErrorKind, Result};
+use crate::protocol::{ANSWER_BYTES, Access, Mended, MountAccount, MountRequest, MountStatus, Request, Response};
+use crate::{Error, ErrorKind, Result, server_log};
 
 /// How often a server is started before giving up: it may lose the race for the lock to another one that is just
 /// ending, or end between our look and our call.
@@ -78,9 +77,21 @@ impl Client {
         }
     }
 
-    /// Unmounts. `None`: no server runs, so nothing of it is mounted.
+    /// Unmounts, lazily if it is in use. `None`: no server runs, so nothing of it is mounted.
     pub fn unmount(&self, mountpoint: &Path) -> Result<Option<Unmounted>> {
-        match self.ask(&Request::Unmount { mountpoint: mountpoint.to_owned() })? {
+        self.unmount_if(mountpoint, false)
+    }
+
+    /// Unmounts what nobody uses.
+    ///
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if it is in use.
+    pub fn unmount_unused(&self, mountpoint: &Path) -> Result<Option<Unmounted>> {
+        self.unmount_if(mountpoint, true)
+    }
+
+    fn unmount_if(&self, mountpoint: &Path, only_unused: bool) -> Result<Option<Unmounted>> {
+        match self.ask(&Request::Unmount { mountpoint: mountpoint.to_owned(), only_unused })? {
             None => Ok(None),
             Some(Response::Unmounted { how }) => Ok(Some(how)),
             Some(other) => Err(unexpected(other)),
@@ -89,7 +100,8 @@ impl Client {
 
     /// Unmounts what a dead server left: starts one that mounts it again, or tries, and unmounts then.
     pub fn unmount_left(&self, mountpoint: &Path) -> Result<Unmounted> {
-        match self.ask_or_start(&Request::Unmount { mountpoint: mountpoint.to_owned() })? {
+        let request = Request::Unmount { mountpoint: mountpoint.to_owned(), only_unused: false };
+        match self.ask_or_start(&request)? {
             Response::Unmounted { how } => Ok(how),
             other => Err(unexpected(other)),
         }
@@ -228,35 +240,52 @@ impl Client {
 
     /// With the connection on which the answer came.
     fn ask_with(&self, request: &Request) -> Result<Option<(Response, UnixStream)>> {
-        let Some(stream) = self.connect() else { return Ok(None) };
-        let answer = wire::send(&stream, request).and_then(|()| wire::receive(&stream, ANSWER_BYTES));
+        let Some(stream) = self.connect()? else { return Ok(None) };
+        let mut health = Health::of(&stream);
+        let answer = wire::send(&stream, request)
+            .and_then(|()| wire::receive_within(&stream, ANSWER_BYTES, request.patience(), || health.check()));
         match answer {
             Ok(Some(Response::Failed { kind, step, cause, hint })) => Err(Error { kind, step, cause, hint }),
             Ok(answer) => Ok(answer.map(|answer| (answer, stream))),
             Err(error) if is_end(&error) => Ok(None),
-            Err(error) => Err(self.unanswered(&error)),
+            Err(error) => Err(self.unanswered(&error, health.stopped, request.patience())),
         }
     }
 
-    fn unanswered(&self, error: &io::Error) -> Error {
+    /// What is the matter with a server that does not answer. `stopped`: its process, if that was found stopped.
+    fn unanswered(&self, error: &io::Error, stopped: Option<Pid>, patience: Duration) -> Error {
         let failed = |cause: String| Error::new(ErrorKind::Store, "ask the server", cause);
-        if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
+        if let Some(pid) = stopped {
+            let pid = pid.as_raw_nonzero();
+            return failed(format!("process {pid} is stopped, by SIGSTOP or a debugger, and answers nobody"))
+                .hint(format!("`kill -CONT {pid}` lets it go on"));
+        }
+        if !wire::is_late(error) {
             return failed(error.to_string());
         }
         let who = match self.store.server() {
             Some(server) => format!("process {}", server.pid),
             None => "its process is not known".to_owned(),
         };
-        failed(format!("no answer within {} s ({who})", ANSWER.as_secs()))
+        failed(format!("no answer within {} s ({who})", patience.as_secs()))
             .hint(format!("see {}; if it hangs, end it with kill and run `tarpon recover`", self.log().display()))
     }
 
-    fn connect(&self) -> Option<UnixStream> {
-        wire::connect(&self.store.run_folder()).ok()
+    /// `None`: nobody listens.
+    fn connect(&self) -> Result<Option<UnixStream>> {
+        match wire::connect(&self.store.run_folder()) {
+            Ok(stream) => Ok(Some(stream)),
+            // Its queue is full, so there is one.
+            Err(error) if wire::is_late(&error) => {
+                let pid = self.store.server().and_then(|server| Pid::from_raw(server.pid.cast_signed()));
+                Err(self.unanswered(&error, pid.filter(|pid| is_stopped(*pid)), wire::QUEUE))
+            }
+            Err(_) => Ok(None),
+        }
     }
 
-    fn log(&self) -> std::path::PathBuf {
-        self.store.run_folder().join("server.log")
+    fn log(&self) -> PathBuf {
+        server_log::path(&self.store)
     }
 
     /// Starts a server and waits until it listens, or until it says why it cannot.
@@ -264,7 +293,7 @@ impl Client {
         let failed = |cause: String| Error::new(ErrorKind::Store, "start the server", cause);
         let (program, arguments) =
             self.start.split_first().ok_or_else(|| failed("this program cannot start one".into()))?;
-        let log = open_log(&self.log()).map_err(|error| failed(error.to_string()))?;
+        let log = server_log::open(&self.log()).map_err(|error| failed(error.to_string()))?;
         let mut child = Command::new(program)
             .args(arguments)
             .current_dir("/")
@@ -290,6 +319,41 @@ pub(crate) fn settled<T>(asked: Result<T>, mountpoint: &Path) -> Result<()> {
             tarpon_mount::clear(mountpoint).map(drop).map_err(cannot)
         }
     }
+}
+
+/// Looks whether the server is stopped while its answer is awaited.
+struct Health {
+    server: Option<Pid>,
+    looks: u32,
+    /// Found stopped so often in a row that it will not go on by itself.
+    stopped: Option<Pid>,
+}
+
+/// One that is only looked at by a debugger for a moment goes on.
+const STOPPED_LOOKS: u32 = 4;
+
+impl Health {
+    fn of(stream: &UnixStream) -> Self {
+        let server = rustix::net::sockopt::socket_peercred(stream).ok().map(|server| server.pid);
+        Self { server, looks: 0, stopped: None }
+    }
+
+    fn check(&mut self) -> io::Result<()> {
+        let stopped = self.server.filter(|pid| is_stopped(*pid));
+        self.looks = if stopped.is_some() { self.looks + 1 } else { 0 };
+        if self.looks < STOPPED_LOOKS {
+            return Ok(());
+        }
+        self.stopped = stopped;
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+/// Whether a process does nothing until it is told to go on.
+fn is_stopped(process: Pid) -> bool {
+    let line = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
+    // The name stands in parentheses and may hold anything, parentheses too.
+    line.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
 /// The connection was closed by a server that is no more, or never came to accept it.
@@ -333,15 +397,6 @@ pub(crate) fn read_line(mut output: ChildStdout, until: Instant) -> io::Result<S
             return Err(io::ErrorKind::InvalidData.into());
         }
     }
-}
-
-fn open_log(path: &Path) -> std::io::Result<std::fs::File> {
-    /// A log beyond this is begun anew, the old one kept beside it.
-    const LOG_BYTES: u64 = 8 << 20;
-    if std::fs::metadata(path).is_ok_and(|log| log.len() > LOG_BYTES) {
-        std::fs::rename(path, path.with_extension("log.1"))?;
-    }
-    std::fs::OpenOptions::new().create(true).append(true).open(path)
 }
 
 pub(crate) fn unexpected(response: Response) -> Error {
@@ -442,11 +497,53 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_is_stopped_is_named_before_the_time_is_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let client = client(folder.path(), &[]);
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        while !is_stopped(pid) {
+            std::thread::yield_now();
+        }
+        let mut health = Health { server: Some(pid), looks: 0, stopped: None };
+        let late = (0..STOPPED_LOOKS).find_map(|_| health.check().err()).unwrap();
+        let error = client.unanswered(&late, health.stopped, Duration::from_secs(60));
+        assert!(error.cause.contains(&format!("process {} is stopped", child.id())), "{error}");
+        assert!(error.hint.unwrap().contains("kill -CONT"));
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        while is_stopped(pid) {
+            std::thread::yield_now();
+        }
+        health.stopped = None;
+        health.check().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_server_that_accepts_nobody_is_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let client = client(folder.path(), &[]);
+        let listener: UnixListener = wire::listen(&folder.path().join("run")).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let mut queue = Vec::new();
+        let late = loop {
+            match wire::connect_within(&folder.path().join("run"), Duration::from_millis(1)) {
+                Ok(stream) => queue.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert!(wire::is_late(&late), "{late}");
+        assert!(client.unanswered(&late, None, Duration::from_secs(10)).cause.contains("no answer within 10 s"));
+    }
+
+    #[test]
     fn a_server_that_does_not_answer_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let client = client(folder.path(), &[]);
         let _lock = client.store.server_lock().unwrap();
-        let error = client.unanswered(&io::ErrorKind::WouldBlock.into());
+        let error = client.unanswered(&io::ErrorKind::WouldBlock.into(), None, Duration::from_secs(60));
         assert!(error.cause.contains(&format!("no answer within 60 s (process {})", std::process::id())), "{error}");
     }
 }

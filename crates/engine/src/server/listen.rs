@@ -1,9 +1,13 @@
 //! The listening side of the server's socket.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+use std::time::Duration;
 
+use rustix::io::Errno;
+use tarpon_fetch::LogLimit;
 use tokio::sync::Semaphore;
 
 use super::mounts::Mounts;
@@ -13,16 +17,44 @@ use crate::protocol::{LINE_BYTES, Request};
 /// Clients that are served at the same time; more wait in the socket's queue.
 const CLIENTS: usize = 32;
 
+/// How long to wait until the next client is accepted after one could not be. Something must end first, most likely.
+const BACKOFF: Duration = Duration::from_millis(100);
+
+/// A descriptor that is kept for the time when there is no other: with it, clients are served one after another, and one of them may be who
+/// unmounts something.
+struct Spare(Option<File>);
+
+impl Spare {
+    fn new() -> Self {
+        Self(File::open("/dev/null").ok())
+    }
+
+    /// Takes one again after it was given up.
+    fn refill(&mut self) {
+        if self.0.is_none() {
+            *self = Self::new();
+        }
+    }
+
+    /// Gives it up if this error says that there is no other; says whether it did.
+    fn give_up_for(&mut self, error: &io::Error) -> bool {
+        let is_want = matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE));
+        is_want && self.0.take().is_some()
+    }
+}
+
 /// Accepts clients until aborted.
 pub(super) fn listen(listener: UnixListener, mounts: Arc<Mounts>) -> io::Result<tokio::task::JoinHandle<()>> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let places = Arc::new(Semaphore::new(CLIENTS));
     Ok(tokio::spawn(async move {
+        let (mut spare, log) = (Spare::new(), LogLimit::new());
         loop {
             let Ok(place) = places.clone().acquire_owned().await else { return };
             match listener.accept().await.and_then(|(stream, _)| blocking(stream)) {
                 Ok(stream) => {
+                    spare.refill();
                     // Before the task runs: from here on the server does not end before the client has its answer. One
                     // that is not let in sees the end of the connection, and asks the next server.
                     let Some(client) = mounts.enter() else { continue };
@@ -39,7 +71,14 @@ pub(super) fn listen(listener: UnixListener, mounts: Arc<Mounts>) -> io::Result<
                         }
                     });
                 }
-                Err(error) => tracing::warn!(%error, "a client was not accepted"),
+                Err(error) => {
+                    if let Some(left_out) = log.admit() {
+                        tracing::warn!(%error, "a client was not accepted{left_out}");
+                    }
+                    if !spare.give_up_for(&error) {
+                        tokio::time::sleep(BACKOFF).await;
+                    }
+                }
             }
         }
     }))
@@ -62,7 +101,10 @@ async fn serve(stream: UnixStream, mounts: Arc<Mounts>) -> Option<UnixStream> {
         Ok((stream, Ok(Some(request)))) => (stream, request),
         Ok((_, Ok(None))) => return None,
         Ok((_, Err(error))) => {
-            tracing::warn!(%error, "a client's request was not understood");
+            static ODD: LogLimit = LogLimit::new();
+            if let Some(left_out) = ODD.admit() {
+                tracing::warn!(%error, "a client's request was not understood{left_out}");
+            }
             return None;
         }
         Err(error) => {
@@ -88,5 +130,21 @@ async fn ended(stream: UnixStream) {
     let stream = stream.set_nonblocking(true).and_then(|()| tokio::net::UnixStream::from_std(stream));
     if let Ok(stream) = stream {
         let _end = stream.readable().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spare_descriptor_is_given_up_once_and_for_want_of_descriptors_alone() {
+        let mut spare = Spare::new();
+        assert!(!spare.give_up_for(&io::ErrorKind::ConnectionAborted.into()));
+        let want = || io::Error::from(Errno::MFILE);
+        assert!(spare.give_up_for(&want()));
+        assert!(!spare.give_up_for(&want()), "then one waits");
+        spare.refill();
+        assert!(spare.give_up_for(&Errno::NFILE.into()));
     }
 }

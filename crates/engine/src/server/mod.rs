@@ -32,8 +32,9 @@ pub use changes::{MountChange, Observer};
 pub use client::Client;
 pub(crate) use client::{Hold, READY, read_line, settled, unexpected};
 pub(crate) use memo::is_served;
-pub(crate) use mounts::Mounts;
+pub(crate) use mounts::{Mounts, protected};
 use signals::Signals;
+pub(crate) use signals::Signals as StopSignals;
 use tarpon_mount::Unmounted;
 use tarpon_store::{LockError, ServerLock};
 use tokio::runtime::Handle;
@@ -109,7 +110,7 @@ impl Server {
 
     /// Unmounts.
     pub async fn unmount(&self, mountpoint: std::path::PathBuf) -> Result<Unmounted> {
-        match answer(&self.mounts, Request::Unmount { mountpoint }).await {
+        match answer(&self.mounts, Request::Unmount { mountpoint, only_unused: false }).await {
             Response::Unmounted { how } => Ok(how),
             other => Err(failure(other)),
         }
@@ -123,6 +124,12 @@ impl Server {
         }
     }
 
+    /// Nothing is mounted from now on that would hide this directory or socket.
+    pub fn protect(&self, path: std::path::PathBuf) {
+        let reachable = vec![path];
+        self.mounts.host().protect(tarpon_mount::Protected { reachable, closed: Vec::new() });
+    }
+
     /// Where it tells its metrics, if it does.
     pub fn metrics(&self) -> Option<std::net::SocketAddr> {
         self.mounts.endpoint.address()
@@ -131,11 +138,6 @@ impl Server {
     /// Tells metrics at this address from now on, whether anything is mounted or not.
     pub fn tell_metrics(&self, address: std::net::SocketAddr) -> Result<()> {
         metrics::open(&self.mounts, address).map(drop)
-    }
-
-    /// Looks at it from outside.
-    pub fn observer(&self) -> Observer {
-        Observer::of(Arc::downgrade(&self.mounts))
     }
 
     #[cfg(test)]
@@ -167,6 +169,26 @@ impl Server {
     /// As [`Server::stop`], and the next server of the store mounts again what was mounted here and is not a container's.
     pub async fn suspend(self) {
         self.end(true, true).await;
+    }
+
+    /// As [`Server::suspend`]; but while something that it serves is in use, it goes on serving everything, without being noticed by those who
+    /// use it, and ends with the last mount. Told to end once more, it does so at once.
+    pub async fn retire(mut self) {
+        let mounts = self.mounts.clone();
+        let in_use = tokio::task::spawn_blocking(move || mounts.in_use()).await.unwrap_or_default();
+        if !in_use.is_empty() {
+            let places: Vec<_> = in_use.iter().map(|place| place.display().to_string()).collect();
+            let pid = std::process::id();
+            tracing::warn!(
+                "in use: {}. All mounts stay, and process {pid} serves them until the last one is unmounted",
+                places.join(", ")
+            );
+            tokio::select! {
+                () = self.mounts.idle(FIRST_REQUEST) => {}
+                _ = self.signals.stop() => {}
+            }
+        }
+        self.suspend().await;
     }
 
     /// Ends, after unmounting everything if `unmount` says so.
@@ -207,7 +229,9 @@ pub(crate) fn carry_out(mounts: &Arc<Mounts>, request: Request) -> Result<Respon
             mounted.map(|status| Response::Mounted(Box::new(status)))
         }
         Request::Bring { image, access, pack } => mounts.bring(image, access, pack).map(|()| Response::Coming),
-        Request::Unmount { mountpoint } => mounts.unmount(&mountpoint).map(|how| Response::Unmounted { how }),
+        Request::Unmount { mountpoint, only_unused } => {
+            mounts.unmount(&mountpoint, only_unused).map(|how| Response::Unmounted { how })
+        }
         Request::PodmanRemove { mountpoint, name, force } => {
             mounts.take_from_podman(&mountpoint, name.as_deref(), force).map(|how| Response::Unmounted { how })
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tarpon_fetch::Fetcher;
-use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch, Writable};
+use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Protected, Unmounted, Watch, Writable};
 use tarpon_oci::{Blob, Digest};
 use tarpon_store::Store;
 use tokio::runtime::Handle;
@@ -74,6 +74,8 @@ impl Mounts {
         let fetcher = Fetcher::new(Arc::new(store.clone()), runtime.clone(), tarpon_fetch::Config::default());
         let scratch = store.run_folder().join("mounts");
         let host = Host::new(Arc::new(fetcher.clone()), runtime.clone(), scratch).map_err(cannot_mount)?;
+        let host = host.of_store(store.folder());
+        host.protect(protected(&store));
         let images = Arc::new(Images::new(store.clone(), fetcher.clone()));
         let backfills = Arc::new(Backfills::new(store.clone(), fetcher, runtime.clone(), images.clone()));
         let (places, lost, endpoint) = (Arc::default(), Mutex::default(), Endpoint::default());
@@ -212,7 +214,8 @@ impl Mounts {
         }
     }
 
-    pub(crate) fn unmount(&self, mountpoint: &Path) -> Result<Unmounted> {
+    /// `only_unused`: it stays mounted if it is in use.
+    pub(crate) fn unmount(&self, mountpoint: &Path, only_unused: bool) -> Result<Unmounted> {
         if self.shelf.holds(mountpoint) {
             return self.take_from_podman(mountpoint, None, false);
         }
@@ -220,7 +223,9 @@ impl Mounts {
             return self.stop_layers(mountpoint, false);
         }
         let Some(leaving) = self.places.leave(mountpoint)? else { return self.give_up(mountpoint) };
-        let how = leaving.mount().mounted.unmount().map_err(cannot_unmount)?;
+        let mounted = &leaving.mount().mounted;
+        let how = if only_unused { mounted.unmount_unused() } else { mounted.unmount() };
+        let how = how.map_err(cannot_unmount)?;
         self.finish(leaving);
         // Somebody else has unmounted it, and nobody had noticed.
         if how == Unmounted::Already { self.give_up(mountpoint) } else { Ok(how) }
@@ -385,6 +390,21 @@ impl Mounts {
         }
     }
 
+    /// Where something is mounted that somebody uses: open files, a working directory, or a container that has it as a layer. What Podman is
+    /// shown counts as well.
+    pub(super) fn in_use(&self) -> Vec<PathBuf> {
+        let served = self.places.mounted();
+        let mut mountpoints: Vec<_> = served.iter().map(|served| served.request.mountpoint.clone()).collect();
+        let shown = [self.store.podman_folder(), self.store.podman_layers_folder()];
+        mountpoints.extend(shown.into_iter().filter(|folder| tarpon_mount::is_mounted(folder)));
+        let layers = tarpon_mount::below_overlays(&mountpoints);
+        let is_busy = |place: &PathBuf| {
+            served.iter().any(|served| served.request.mountpoint == *place && served.mounted.is_busy())
+        };
+        mountpoints.retain(|place| layers.contains(place) || is_busy(place));
+        mountpoints
+    }
+
     /// Takes a mount that is gone off the list, unless its place has been taken by another one.
     fn remove(&self, gone: &Arc<Served>) {
         if let Some(leaving) = self.places.leave_gone(&gone.request.mountpoint, gone) {
@@ -492,12 +512,31 @@ fn spec(store: &Store, request: &MountRequest, image: &Image, recording: Option<
     }
 }
 
+/// What a mount must neither hide nor change: the store, and the sockets of services of ours.
+pub(crate) fn protected(store: &Store) -> Protected {
+    const SOCKETS: [&str; 2] = ["/run/tarpon/tarpon.sock", "/run/tarpon/snapshotter.sock"];
+    const CLOSED: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "commits"];
+    let mut reachable = vec![store.run_folder().join("mounts"), store.containers_folder(), store.objects_folder()];
+    reachable.extend(SOCKETS.map(PathBuf::from));
+    Protected { reachable, closed: CLOSED.map(|name| store.folder().join(name)).into() }
+}
+
 pub(super) fn cannot_mount(error: MountError) -> Error {
     Error::new(ErrorKind::CannotMount, "mount", error)
 }
 
 fn cannot_unmount(error: MountError) -> Error {
-    let is_covered = matches!(error, MountError::Covered { .. });
-    let error = Error::new(ErrorKind::CannotMount, "unmount", error);
-    if is_covered { error.hint("unmount that first, with umount(8)") } else { error }
+    let (kind, hint) = match &error {
+        MountError::Covered { .. } => (ErrorKind::CannotMount, Some("unmount that first, with umount(8)")),
+        MountError::Busy { .. } => (
+            ErrorKind::CannotMount,
+            Some("fuser -vm DIR names who uses it; with --lazy it goes away when its last user does"),
+        ),
+        _ => (ErrorKind::CannotMount, None),
+    };
+    let error = Error::new(kind, "unmount", error);
+    match hint {
+        Some(hint) => error.hint(hint),
+        None => error,
+    }
 }

@@ -7,25 +7,25 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::Ended;
 
 /// SIGTERM and SIGINT. From when this is made, neither ends the process by itself.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
     /// Resolves at one of them, also at one that came before.
-    pub(super) async fn stop(&mut self) -> Ended {
+    pub(crate) async fn stop(&mut self) -> Ended {
         tokio::select! {
             _ = self.terminate.recv() => {
-                tracing::info!("SIGTERM: unmounting");
+                tracing::info!("SIGTERM");
                 Ended::Terminated
             }
             _ = self.interrupt.recv() => {
-                tracing::info!("SIGINT: unmounting");
+                tracing::info!("SIGINT");
                 Ended::Interrupted
             }
         }

@@ -1,9 +1,13 @@
 //! The line protocol on a socket: one JSON object a line, bounded in length and time.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -11,6 +15,16 @@ use crate::protocol::ANSWER;
 
 /// Name of the socket in the store's `run` directory.
 pub(crate) const SOCKET: &str = "server.sock";
+
+/// How long a client waits for a place in the queue of the socket. It is full when the server accepts nobody: it is stopped, or out of
+/// descriptors.
+pub(crate) const QUEUE: Duration = Duration::from_secs(10);
+
+/// How often a client that waits for its answer looks whether it will ever come.
+pub(crate) const LOOK: Duration = Duration::from_millis(500);
+
+/// Longest path of a Unix socket, without the NUL at its end.
+const ADDRESS_BYTES: usize = 107;
 
 /// Writes one message.
 pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
@@ -22,9 +36,27 @@ pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Res
 
 /// Reads one message of at most `longest` bytes; `None` when the other side closed the connection.
 pub(crate) fn receive<T: DeserializeOwned>(stream: &UnixStream, longest: u64) -> io::Result<Option<T>> {
-    stream.set_read_timeout(Some(ANSWER))?;
-    let mut line = Vec::new();
-    BufReader::new(stream.take(longest)).read_until(b'\n', &mut line)?;
+    receive_within(stream, longest, ANSWER, || Ok(()))
+}
+
+/// As [`receive`], within `patience`, and only as long as `goes_on` is content, which is asked every [`LOOK`].
+pub(crate) fn receive_within<T: DeserializeOwned>(
+    stream: &UnixStream,
+    longest: u64,
+    patience: Duration,
+    mut goes_on: impl FnMut() -> io::Result<()>,
+) -> io::Result<Option<T>> {
+    stream.set_read_timeout(Some(LOOK))?;
+    let until = Instant::now() + patience;
+    let (mut reader, mut line) = (BufReader::new(stream.take(longest)), Vec::new());
+    loop {
+        // What came before an error is in the line already.
+        match reader.read_until(b'\n', &mut line) {
+            Ok(_) => break,
+            Err(error) if is_late(&error) && Instant::now() < until => goes_on()?,
+            Err(error) => return Err(error),
+        }
+    }
     match line.last() {
         None => Ok(None),
         Some(b'\n') => Ok(Some(serde_json::from_slice(&line)?)),
@@ -32,11 +64,23 @@ pub(crate) fn receive<T: DeserializeOwned>(stream: &UnixStream, longest: u64) ->
     }
 }
 
-/// Connects to the socket in `run`, whatever the length of its path: a Unix address holds 107 bytes only, so the
-/// directory is named through `/proc/self/fd`.
+/// Whether it says that the time was over.
+pub(crate) fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Connects to the socket in `run`, within [`QUEUE`].
 pub(crate) fn connect(run: &Path) -> io::Result<UnixStream> {
+    connect_within(run, QUEUE)
+}
+
+pub(crate) fn connect_within(run: &Path, patience: Duration) -> io::Result<UnixStream> {
     let directory = std::fs::File::open(run)?;
-    UnixStream::connect(through(&directory))
+    let address = SocketAddrUnix::new(address(run, &directory))?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket.into())
 }
 
 /// As [`connect`], for the listening side. Removes what a dead server left behind: callers hold the server lock.
@@ -46,10 +90,48 @@ pub(crate) fn listen(run: &Path) -> io::Result<std::os::unix::net::UnixListener>
         _ => {}
     }
     let directory = std::fs::File::open(run)?;
-    std::os::unix::net::UnixListener::bind(through(&directory))
+    std::os::unix::net::UnixListener::bind(address(run, &directory))
 }
 
-fn through(directory: &std::fs::File) -> std::path::PathBuf {
+/// The path of the socket, or where it is too long for an address, one through the open directory, which takes `/proc`.
+fn address(run: &Path, directory: &std::fs::File) -> PathBuf {
     use std::os::fd::AsRawFd;
+    let path = run.join(SOCKET);
+    if path.as_os_str().as_bytes().len() <= ADDRESS_BYTES {
+        return path;
+    }
     format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_are_found_at_paths_of_any_length() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = folder.path().join("d".repeat(100)).join("e".repeat(100));
+        std::fs::create_dir_all(&long).unwrap();
+        for run in [folder.path(), &long] {
+            let _listener = listen(run).unwrap();
+            connect(run).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_message_in_pieces_is_read_and_one_that_never_ends_is_given_up() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut looks = 0;
+        let read: Option<String> = receive_within(&ours, 100, ANSWER, || {
+            looks += 1;
+            let pieces: [&[u8]; 2] = [b"\"he", b"llo\"\n"];
+            (&theirs).write_all(pieces[looks - 1])
+        })
+        .unwrap();
+        assert_eq!((read.as_deref(), looks), (Some("hello"), 2));
+        let late = receive_within::<String>(&ours, 100, Duration::ZERO, || Ok(())).unwrap_err();
+        assert!(is_late(&late), "{late}");
+        let given_up = receive_within::<String>(&ours, 100, ANSWER, || Err(io::Error::other("enough"))).unwrap_err();
+        assert_eq!(given_up.to_string(), "enough");
+    }
 }

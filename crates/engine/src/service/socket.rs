@@ -63,14 +63,13 @@ impl Socket {
 
     /// Where it is, for people.
     pub fn place(&self) -> String {
-        match &self.made {
-            Some((path, _)) => path.display().to_string(),
-            None => {
-                let address = self.listener.local_addr().ok();
-                let path = address.as_ref().and_then(|address| address.as_pathname());
-                path.map_or_else(|| "the socket that was handed over".to_owned(), |path| path.display().to_string())
-            }
-        }
+        self.path().map_or_else(|| "the socket that was handed over".to_owned(), |path| path.display().to_string())
+    }
+
+    /// Where it is, if it has a path.
+    pub fn path(&self) -> Option<PathBuf> {
+        let made = self.made.as_ref().map(|(path, _)| path.clone());
+        made.or_else(|| self.listener.local_addr().ok()?.as_pathname().map(Path::to_owned))
     }
 
     /// The same for a task to listen at. For a runtime.
@@ -129,7 +128,10 @@ mod tests {
     fn what_a_dead_daemon_left_is_replaced_and_nothing_else_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("api.sock");
-        drop(UnixListener::bind(&path).unwrap());
+        let dead = UnixListener::bind(&path).unwrap();
+        // Before it is closed: another test may just be forking.
+        rustix::net::shutdown(&dead, rustix::net::Shutdown::Both).unwrap();
+        drop(dead);
         let socket = Socket::make(&path).unwrap();
         let error = Socket::make(&path).unwrap_err();
         assert_eq!(error.to_string(), "another process listens there");

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use rustix::mount::UnmountFlags;
-use tarpon_mount::{Mode, ModeChoice, MountError, Unmounted};
+use tarpon_mount::{Mode, ModeChoice, MountError, Protected, Unmounted};
 use tarpon_testkit::entries::{dir, file};
 
 use crate::bed::{Bed, MODES};
@@ -30,6 +30,42 @@ fn a_mount_that_is_in_use_is_unmounted_lazily_and_its_users_go_on() {
         drop(open);
         bed.runtime.block_on(mounted.unused());
         bed.runtime.block_on(bed.host.drained());
+    }
+}
+
+#[test]
+fn a_mount_that_is_in_use_can_be_left_as_it_is() {
+    for mode in MODES {
+        let Some(bed) = Bed::new() else { return };
+        let mounted = bed.mount(mode, [dir("d")]);
+        assert!(!mounted.is_busy() && !mounted.is_busy(), "{mode}: looking does not unmount it");
+        let user = File::open(bed.path("mnt")).unwrap();
+        assert!(mounted.is_busy(), "{mode}");
+        let error = mounted.unmount_unused().unwrap_err();
+        assert!(matches!(&error, MountError::Busy { path } if *path == bed.path("mnt")), "{mode}: {error}");
+        assert!(mounted.is_attached(), "{mode}");
+        drop(user);
+        assert_eq!(mounted.unmount_unused().unwrap(), Unmounted::Clean, "{mode}");
+    }
+}
+
+#[test]
+fn nothing_is_mounted_on_what_the_host_or_the_server_needs_or_where_a_link_leads() {
+    for mode in MODES {
+        let Some(bed) = Bed::new() else { return };
+        std::os::unix::fs::symlink(bed.path("mnt"), bed.path("link")).unwrap();
+        bed.host.protect(Protected { reachable: Vec::new(), closed: vec![bed.path("objects")] });
+        std::fs::create_dir(bed.path("objects/ab")).unwrap();
+        let places = ["run", "", "objects/ab", "link"].map(|name| bed.path(name));
+        for place in places.into_iter().chain([std::path::PathBuf::from("/sys/kernel")]) {
+            let mut spec = bed.spec(mode, []);
+            spec.mountpoint = place.clone();
+            let error = bed.mount_spec(&spec).err().expect("refused");
+            assert!(matches!(error, MountError::Mountpoint { .. }), "{mode}: {}: {error}", place.display());
+        }
+        let mut spec = bed.spec(mode, []);
+        spec.writable = tarpon_mount::Writable::Upper("/etc".into());
+        assert!(matches!(bed.mount_spec(&spec), Err(MountError::Upper { .. })), "{mode}");
     }
 }
 

@@ -1,0 +1,164 @@
+//! What mounting must not do to the host, and what is said of a server that does not answer. Needs root and /dev/fuse, and is passed over
+//! without.
+
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process};
+use tarpon_testkit::registry::Auth;
+
+use crate::mounts::{Bed, code, stderr};
+
+/// How long something may take that happens behind the back of whoever asked for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a script in a mount namespace of its own, with the program as `$0`: what goes wrong in there does no harm.
+fn apart(bed: &Bed, script: &str) -> Output {
+    let plain = bed.command(&[]);
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-euc", script]).arg(plain.get_program());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.output().expect("unshare is installed")
+}
+
+#[test]
+fn a_mount_that_would_hide_the_host_or_the_store_is_refused() {
+    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
+    bed.stdout(&["--quiet", "ls", "HOST/app:v1"]);
+    let image = format!("{}/app:v1", bed.server().host());
+    let [folder, link] = ["", "link"].map(|name| bed.path(name));
+    std::os::unix::fs::symlink("/proc", &link).expect("made");
+    let own = ["store", "store/run", "store/objects", "store/mounts"].map(|name| bed.path(name));
+    let own = own.iter().chain([&folder, &link]).filter_map(|path| path.to_str());
+    for place in ["/", "/proc", "/sys", "/dev", "/run", "/etc", "/usr", "/sys/kernel"].into_iter().chain(own) {
+        // The table is read by a program that has it open before.
+        let script = format!("exec 3</proc/self/mountinfo; \"$0\" mount --quiet {image} {place} || exit; cat <&3");
+        let output = apart(&bed, &script);
+        assert_eq!(code(&output), 7, "{place}: {}", stderr(&output));
+        assert!(stderr(&output).contains("hint: use a directory of its own"), "{place}: {}", stderr(&output));
+    }
+    let refused = apart(&bed, &format!("\"$0\" mount --quiet --rw=/etc {image} {}", bed.directory("mnt").display()));
+    assert_eq!(code(&refused), 7, "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("/etc is the host's own"), "{}", stderr(&refused));
+}
+
+#[test]
+fn an_image_is_unmounted_where_there_is_no_proc() {
+    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
+    let (image, place) = (format!("{}/app:v1", bed.server().host()), bed.directory("mnt"));
+    for how in ["", "--lazy"] {
+        let place = place.display();
+        let script = format!(
+            "\"$0\" mount --quiet {image} {place}; test -e {place}/etc/hello; umount -l /proc; test ! -e /proc/self
+             \"$0\" umount {how} {place}; test ! -e {place}/etc/hello"
+        );
+        let output = apart(&bed, &script);
+        assert_eq!(code(&output), 0, "{how}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn the_store_of_a_mount_is_found_by_the_mount() {
+    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
+    for mode in ["native", "fuse"] {
+        let place = bed.path(mode);
+        std::fs::create_dir(&place).expect("made");
+        bed.stdout(&[
+            "--quiet",
+            "mount",
+            "--rw=TMP/upper",
+            "--mode",
+            mode,
+            "HOST/app:v1",
+            place.to_str().expect("UTF-8"),
+        ]);
+        let mut command = bed.command(&["umount", place.to_str().expect("UTF-8")]);
+        let output = command.env("TARPON_STORE", bed.path("other-store")).output().expect("it runs");
+        assert_eq!(code(&output), 0, "{mode}: {}", stderr(&output));
+        assert!(bed.mounts().is_empty() && !bed.path("other-store").exists());
+    }
+}
+
+#[test]
+fn a_mount_that_is_in_use_stays_unless_it_is_to_go_lazily() {
+    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
+    let place = bed.directory("mnt");
+    bed.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
+    let mut user = File::open(place.join("etc/hello")).expect("there");
+    for arguments in [&["umount", "TMP/mnt"], &["umount", "--all"]] {
+        let output = bed.output(arguments);
+        assert_eq!(code(&output), 7);
+        assert!(stderr(&output).contains("mnt is in use\nhint: "), "{}", stderr(&output));
+        assert_eq!(bed.mounts(), std::slice::from_ref(&place));
+    }
+    let output = bed.output(&["umount", "--lazy", "TMP/mnt"]);
+    assert!(code(&output) == 0 && stderr(&output).contains("it goes away when its last user does"));
+    assert!(bed.mounts().is_empty());
+    assert_eq!(std::io::read_to_string(&mut user).expect("served to the end"), "hello\n");
+}
+
+#[test]
+fn a_server_that_is_stopped_is_named_by_every_command_that_needs_it() {
+    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
+    for (mode, place) in [("native", "one"), ("fuse", "two")] {
+        bed.directory(place);
+        bed.stdout(&["--quiet", "mount", "--mode", mode, "HOST/app:v1", &format!("TMP/{place}")]);
+    }
+    bed.directory("new");
+    let server = bed.server_process();
+    kill_process(server, Signal::STOP).expect("it is ours");
+    let commands: [&[&str]; 7] = [
+        &["status"],
+        &["umount", "TMP/one"],
+        &["umount", "TMP/two"],
+        &["umount", "--all"],
+        &["recover"],
+        &["--quiet", "mount", "HOST/app:v1", "TMP/new"],
+        &["--quiet", "mount", "HOST/app:v1", "TMP/two"],
+    ];
+    let outputs = commands.map(|arguments| (arguments, bed.output(arguments)));
+    kill_process(server, Signal::CONT).expect("it is ours");
+    for (arguments, output) in outputs {
+        let expected = format!("process {} is stopped, by SIGSTOP or a debugger", server.as_raw_nonzero());
+        assert_eq!(code(&output), 8, "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(&expected), "{arguments:?}: {}", stderr(&output));
+    }
+    bed.stdout(&["umount", "--all"]);
+}
+
+/// Lines of the server's log with these words.
+fn lines(log: &Path, words: &str) -> usize {
+    std::fs::read_to_string(log).unwrap_or_default().lines().filter(|line| line.contains(words)).count()
+}
+
+#[test]
+fn a_server_without_descriptors_neither_spins_nor_fills_its_log() {
+    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
+    bed.directory("mnt");
+    let script = "ulimit -n 48; exec \"$0\" \"$@\"";
+    let plain = bed.command(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(plain.get_program()).args(plain.get_args());
+    command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = command.output().expect("it runs");
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let (log, socket) = (bed.path("store/run/server.log"), bed.path("store/run/server.sock"));
+    let clients: Vec<_> = (0..60).map(|_| UnixStream::connect(&socket).expect("there is room in the queue")).collect();
+    let began = Instant::now();
+    while lines(&log, "a client was not accepted") == 0 {
+        assert!(began.elapsed() < PATIENCE, "it has descriptors for all of them");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(clients);
+    bed.stdout(&["umount", "TMP/mnt"]);
+    let written = lines(&log, "a client was not accepted");
+    assert!(written <= 5, "{written} lines");
+}

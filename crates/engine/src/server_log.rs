@@ -1,0 +1,59 @@
+//! The log of a store's server, `server.log`, which is begun anew before it grows too large. What was before is kept as `server.log.1`.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tarpon_store::Store;
+
+/// Bytes from which on the log is begun anew. Both files together stay below 10 MiB.
+pub const SERVER_LOG_BYTES: u64 = 4 << 20;
+
+/// Where the log of the store's server is.
+pub fn path(store: &Store) -> PathBuf {
+    store.run_folder().join("server.log")
+}
+
+/// Opens it for a server that is started.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    if fs::metadata(path).is_ok_and(|log| log.len() > SERVER_LOG_BYTES) {
+        begin_anew(path)?;
+    }
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+/// Keeps what is in the log beside it, and empties it. The file stays the same one: whoever has it open to append goes on at its beginning.
+///
+/// # Errors
+/// It cannot be emptied. That nothing could be kept is no error: a full disk must not make the log grow.
+pub fn begin_anew(path: &Path) -> io::Result<()> {
+    let before = path.with_extension("log.1");
+    let kept = before.with_extension("1.new");
+    if let Err(error) = fs::copy(path, &kept).and_then(|_| fs::rename(&kept, &before)) {
+        let _never_made = fs::remove_file(&kept);
+        tracing::debug!(%error, "what was in the log is not kept");
+    }
+    OpenOptions::new().write(true).open(path)?.set_len(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn a_log_that_is_begun_anew_is_the_same_file_for_those_who_write_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server.log");
+        let mut log = open(&path).unwrap();
+        for text in ["first", "second", "third"] {
+            log.write_all(text.as_bytes()).unwrap();
+            begin_anew(&path).unwrap();
+            assert_eq!(fs::read_to_string(path.with_extension("log.1")).unwrap(), text);
+        }
+        log.write_all(b"last").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "last");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+}

@@ -1,0 +1,169 @@
+//! Directories by their descriptors: what was checked is what is mounted on or unmounted, whoever renames something meanwhile.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::kernel::StepError;
+use crate::table;
+
+/// For looking only: no file system is asked.
+const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+
+/// Opens the directory at an absolute path. A symbolic link anywhere on the way is an error (`ELOOP`): its owner decides where it leads.
+pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    if !path.is_absolute() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an absolute path"));
+    }
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    // Without O_NOFOLLOW, which would open a link at the end and call it no directory.
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
+    Ok(rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)?)
+}
+
+/// Which directory it is, whatever path leads there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: (u32, u32),
+    inode: u64,
+}
+
+impl Identity {
+    pub(crate) fn of(directory: BorrowedFd<'_>) -> io::Result<Self> {
+        Self::at(directory, Path::new(""), AtFlags::EMPTY_PATH)
+    }
+
+    /// Of what `path` leads to, through links too.
+    pub(crate) fn of_path(path: &Path) -> io::Result<Self> {
+        Self::at(CWD, path, AtFlags::empty())
+    }
+
+    fn at(directory: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> io::Result<Self> {
+        let flags = flags | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let found = rustix::fs::statx(directory, path, flags, StatxFlags::INO)?;
+        Ok(Self { device: (found.stx_dev_major, found.stx_dev_minor), inode: found.stx_ino })
+    }
+}
+
+/// The directory that is open at `path`, and all above it. Those are found by path and not from it: it may be the root of a mount
+/// whose server does not answer.
+pub(crate) fn lineage(directory: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<Identity>> {
+    let mut lineage = vec![Identity::of(directory)?];
+    for above in path.ancestors().skip(1) {
+        lineage.push(Identity::of(open_directory(above)?.as_fd())?);
+    }
+    Ok(lineage)
+}
+
+/// The place of a mount by the directory that holds it, which stays open.
+pub(crate) struct Spot<'p> {
+    path: &'p Path,
+    /// None for want of descriptors: then by the path, so that something can be unmounted all the same.
+    parent: Option<OwnedFd>,
+    name: &'p OsStr,
+}
+
+impl<'p> Spot<'p> {
+    pub(crate) fn open(path: &'p Path) -> io::Result<Self> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the root is no place of a mount"));
+        };
+        match open_directory(parent) {
+            Ok(parent) => Ok(Self { path, parent: Some(parent), name }),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::MFILE | Errno::NFILE) => Ok(Self { path, parent: None, name: path.as_os_str() }),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Where the name is looked up.
+    fn directory(&self) -> BorrowedFd<'_> {
+        self.parent.as_ref().map_or(CWD, AsFd::as_fd)
+    }
+
+    /// The root of the topmost mount there, or the directory itself.
+    pub(crate) fn top(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::fs::openat(self.directory(), self.name, LOOK, Mode::empty())?)
+    }
+
+    /// The number of the topmost mount there that no other mount ever has.
+    pub(crate) fn unique_id(&self) -> Option<u64> {
+        table::unique_id_in(self.directory(), Path::new(self.name))
+    }
+
+    /// Unmounts what is topmost there. `EBUSY` if it is in use.
+    pub(crate) fn unmount_unused(&self) -> Result<(), StepError> {
+        self.unmount(UnmountFlags::empty())
+    }
+
+    /// Whether somebody uses what is topmost there, which stays mounted.
+    pub(crate) fn is_busy(&self) -> bool {
+        // Marks it if it is unused, and unmounts it the second time; looking at it takes the mark away.
+        let marked = self.unmount(UnmountFlags::EXPIRE);
+        drop(self.top());
+        marked.is_err_and(|error| error.errno() == Errno::BUSY)
+    }
+
+    /// Unmounts what is topmost there if that is the mount that `is_it` knows, and leaves anything else alone (`EINVAL`). Its users go on.
+    pub(crate) fn detach(&self, is_it: impl Fn(BorrowedFd<'_>) -> bool) -> Result<(), StepError> {
+        let failed = |errno| StepError::new(format!("unmount {}", self.path.display()), errno);
+        let errno = |error: &io::Error| Errno::from_io_error(error).unwrap_or(Errno::IO);
+        let top = self.top().map_err(|error| failed(errno(&error)))?;
+        if !is_it(top.as_fd()) {
+            return Err(failed(Errno::INVAL));
+        }
+        match descriptor_path(top.as_fd()) {
+            // The link must be followed here: it leads to the mount itself and to no path.
+            Some(path) => rustix::mount::unmount(path, UnmountFlags::DETACH).map_err(failed),
+            None => self.unmount(UnmountFlags::DETACH),
+        }
+    }
+
+    fn unmount(&self, flags: UnmountFlags) -> Result<(), StepError> {
+        let parent = self.parent.as_ref().and_then(|parent| descriptor_path(parent.as_fd()));
+        let path = parent.map_or_else(|| self.path.to_owned(), |parent| parent.join(self.name));
+        rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW)
+            .map_err(|errno| StepError::new(format!("unmount {}", self.path.display()), errno))
+    }
+}
+
+/// A path that leads to what is open; `None` where there is no `/proc`.
+pub(crate) fn descriptor_path(open: BorrowedFd<'_>) -> Option<PathBuf> {
+    let numbers = rustix::fs::statfs("/proc/self/fd").ok()?;
+    (numbers.f_type == rustix::fs::PROC_SUPER_MAGIC)
+        .then(|| PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_on_the_way_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().join("real");
+        std::fs::create_dir_all(real.join("mnt")).unwrap();
+        std::os::unix::fs::symlink(&real, folder.path().join("link")).unwrap();
+        assert!(open_directory(&real.join("mnt")).is_ok());
+        for path in ["link/mnt", "link"] {
+            let error = open_directory(&folder.path().join(path)).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(Errno::LOOP.raw_os_error()), "{path}");
+        }
+        assert!(open_directory(Path::new("real")).is_err());
+    }
+
+    #[test]
+    fn the_lineage_of_a_directory_ends_at_the_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap();
+        let lineage = lineage(open_directory(&path).unwrap().as_fd(), &path).unwrap();
+        assert_eq!(lineage.first(), Some(&Identity::of_path(folder.path()).unwrap()));
+        assert_eq!(lineage.last(), Some(&Identity::of_path(Path::new("/")).unwrap()));
+    }
+}
