@@ -99,7 +99,7 @@ impl Documents {
     fn assemble(self, store: &Store, name: String, platform: String, known: Known) -> Result<ImageRecord> {
         let Self { manifest, config } = self;
         let layers = known.lowest(manifest.layers.len());
-        prepare::assemble(store, prepare::Image { name, platform, manifest, config, layers, boot: None })
+        prepare::assemble(store, prepare::Image { name, platform, manifest, config, layers, fetched: 0, boot: None })
     }
 }
 

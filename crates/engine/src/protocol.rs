@@ -357,6 +357,10 @@ pub struct MountStatus {
     pub server: u32,
     /// Compressed bytes of all layers.
     pub image_bytes: u64,
+    /// Bytes that came over the wire when the image was prepared, before it was first mounted: manifest, tables of contents, and layers that
+    /// were streamed. Every mount of the image has the same.
+    #[serde(default)]
+    pub prepared_bytes: u64,
     /// Bytes that came over the wire since it was mounted, tokens and retries included.
     pub fetched_bytes: u64,
     /// Requests made since it was mounted.

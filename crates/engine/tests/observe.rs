@@ -9,14 +9,14 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tarpon_engine::oci::media_type;
+use tarpon_engine::oci::{Compression, media_type};
 use tarpon_engine::{
     Access, Engine, EngineOptions, Event, ImageRequest, IndexChoice, Mode, ModeChoice, MountRequest, Prepared, Pull,
     Server, Silent, Topic,
 };
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::kernel::can_mount;
-use tarpon_testkit::layers::{EstargzOptions, Image, ImageBuilder, Item, estargz};
+use tarpon_testkit::layers::{Dialect, EstargzOptions, Image, ImageBuilder, Item, Layer, estargz, tar};
 use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
 use tempfile::TempDir;
@@ -37,7 +37,11 @@ struct Lab {
 
 impl Lab {
     async fn new() -> Self {
-        let (image, mut contents) = (image(), Contents::new());
+        Self::with(image()).await
+    }
+
+    async fn with(image: Image) -> Self {
+        let mut contents = Contents::new();
         for (_, blob) in image.blobs() {
             contents.add_blob(blob);
         }
@@ -167,6 +171,26 @@ async fn a_mount_tells_what_was_read_and_why_it_waited() {
     assert!(nowhere.cause.contains("no image is mounted at /nowhere"), "{nowhere}");
     server.stop(true).await;
     assert!(TcpStream::connect(address).is_err(), "the endpoint ends with its server");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_fetched_to_prepare_an_image_is_told_of_each_of_its_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let items = [Item::file("etc/large", vec![7; BYTES])];
+    let layer = Layer::plain(&tar(&items, Dialect::Pax), Compression::None);
+    let size = layer.blob.len() as u64;
+    let lab = Lab::with(ImageBuilder::new().layer(layer).build()).await;
+    let server = Server::start(&lab.engine).await.unwrap();
+    let first = server.mount(lab.request("one", Some(([127, 0, 0, 1], 0).into())).await).await.unwrap();
+    let second = server.mount(lab.request("two", None).await).await.unwrap();
+    assert!(first.prepared_bytes >= size, "{} of {size}", first.prepared_bytes);
+    assert_eq!((first.fetched_bytes, second.prepared_bytes), (0, first.prepared_bytes), "all of it is here");
+    let label = format!("image=\"{}\",digest=\"{}\"", lab.name(), first.manifest);
+    let told = scrape(first.metrics.unwrap()).await[&format!("tarpon_prepare_bytes_total{{{label}}}")];
+    assert_eq!(told, first.prepared_bytes as f64);
+    server.stop(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

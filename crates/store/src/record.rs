@@ -100,6 +100,9 @@ pub struct ImageRecord {
     pub layers: Vec<LayerRecord>,
     /// The files of the record.
     pub parts: Vec<PartRecord>,
+    /// Bytes that came over the wire to make the record, tokens and retries included; those of layers that were streamed are most of it.
+    #[serde(default)]
+    pub prepared_bytes: u64,
     /// When the record was made, in seconds since 1970.
     pub created: u64,
     /// When it was used last, in seconds since 1970. Kept as the time of the record file, not in it.
@@ -117,6 +120,7 @@ impl ImageRecord {
             platform: platform.to_owned(),
             layers,
             parts: Vec::new(),
+            prepared_bytes: 0,
             created: 0,
             last_used: 0,
         }

@@ -20,8 +20,10 @@ Examples:
   tarpon status /mnt                         everything about one
   tarpon status --json | jq '.[].fetched_bytes'
 
-FETCHED, in JSON fetched_bytes, is what came over the wire for this mount, tokens and retries
-included. The counters in JSON, and which of them are shown of one mount, are the image's, since
+PREPARED, in JSON prepared_bytes, is what came over the wire when the image was prepared, before
+it was mounted: tables of contents, and layers that were streamed. All mounts of the image have the
+same. FETCHED, in JSON fetched_bytes, is what came for this mount since. Both include tokens and
+retries. The counters in JSON, and which of them are shown of one mount, are the image's, since
 the server loaded it: their bytes_fetched is file data alone. `tarpon why` explains them.
 
 \"source lost\", in JSON alive: false with a container: the server died while that container ran. It
@@ -65,7 +67,8 @@ pub(crate) fn overview(mounts: &[MountStatus]) -> String {
     if mounts.is_empty() {
         return "nothing is mounted\n".to_owned();
     }
-    let mut table = Table::new(&["MOUNT", "IMAGE", "DIGEST", "MODE", ">FETCHED", ">OF", ">REQUESTS", "STATE"]);
+    let mut table =
+        Table::new(&["MOUNT", "IMAGE", "DIGEST", "MODE", ">PREPARED", ">FETCHED", ">OF", ">REQUESTS", "STATE"]);
     // Those of which Podman has layers stand for themselves; `tarpon podman ls` lists them.
     for mount in mounts.iter().filter(|mount| !matches!(mount.layers, Some(LayersPart::Image { .. }))) {
         let is_store = mount.layers.is_some();
@@ -74,6 +77,7 @@ pub(crate) fn overview(mounts: &[MountStatus]) -> String {
             escape(mount.image.as_bytes()),
             if is_store { String::new() } else { output::short_digest(&mount.manifest) },
             mount.mode.clone(),
+            size::human(mount.prepared_bytes),
             size::human(mount.fetched_bytes),
             size::human(mount.image_bytes),
             mount.requests.to_string(),
@@ -131,6 +135,7 @@ pub(crate) fn details(mount: &MountStatus) -> String {
     if mount.alive {
         row("server", format!("process {}", mount.server));
     }
+    row("prepared", format!("{} before it was mounted", size::human(mount.prepared_bytes)));
     row("fetched", fetched(mount));
     if let Ok(stats) = Stats::deserialize(&mount.counters) {
         row(
@@ -225,6 +230,7 @@ mod tests {
             credentials_lost: false,
             server: 4711,
             image_bytes: 3_040_870,
+            prepared_bytes: 2_101_000,
             fetched_bytes: 42_343,
             requests: 9,
             failed_reads: 0,

@@ -204,6 +204,7 @@ mod tests {
                 alive: true,
                 server: 4711,
                 image_bytes: 50 << 20,
+                prepared_bytes: 0,
                 fetched_bytes: 6 << 20,
                 requests: 9,
                 failed_reads: 1,

@@ -48,6 +48,8 @@ pub(super) struct Mount {
     credentials_lost: bool,
     /// Compressed bytes of all layers.
     image_bytes: u64,
+    /// Bytes that came over the wire when the image was prepared, before it was mounted.
+    prepared_bytes: u64,
     /// Bytes that came over the wire since it was mounted.
     fetched_bytes: u64,
     /// Requests made since it was mounted.
@@ -126,6 +128,7 @@ impl From<MountStatus> for Mount {
             problem: status.problem,
             credentials_lost: status.credentials_lost,
             image_bytes: status.image_bytes,
+            prepared_bytes: status.prepared_bytes,
             fetched_bytes: status.fetched_bytes,
             requests: status.requests,
             failed_reads: status.failed_reads,

@@ -22,13 +22,15 @@ pub(crate) struct Image {
     pub(crate) manifest: Manifest,
     pub(crate) config: ImageConfig,
     pub(crate) layers: Vec<Layer>,
+    /// Bytes that came over the wire for it.
+    pub(crate) fetched: u64,
     /// The index of its boot pack.
     pub(crate) boot: Option<Verified<Bytes>>,
 }
 
 /// Merges and installs. Blocks on the processor and the disk.
 pub(crate) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
-    let Image { name, platform, manifest, config, layers, boot } = image;
+    let Image { name, platform, manifest, config, layers, fetched, boot } = image;
     let (indexes, layers): (Vec<LayerIndex>, Vec<Layer>) =
         layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer)).unzip();
     let tree = merge(&indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
@@ -44,6 +46,9 @@ pub(crate) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
         prefetch: layer.prefetch,
     });
     let mut record = ImageRecord::new(*manifest.digest(), &name, &platform, records.collect());
+    let before =
+        store.image(&record.manifest).map_err(|error| Error::new(ErrorKind::Store, "look in the store", error))?;
+    record.prepared_bytes = before.map_or(0, |before| before.prepared_bytes).saturating_add(fetched);
     compare(store, &mut record, &erofs, &chunks)?;
     let install = || -> std::result::Result<ImageRecord, StoreError> {
         let mut staging = store.stage_image(record)?;

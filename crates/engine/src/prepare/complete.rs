@@ -237,6 +237,8 @@ impl Completion {
                 manifest: image.manifest.clone(),
                 config: image.config.clone(),
                 layers,
+                // The mount counts what it took.
+                fetched: 0,
                 // Nothing is left to be brought.
                 boot: None,
             };

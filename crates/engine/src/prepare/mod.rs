@@ -214,14 +214,14 @@ impl Engine {
         let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
         let indexes = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
         let by_index = indexes.layers.iter().any(|layer| is_by_index(&layer.verification));
-        match self.assemble(request, resolved.clone(), indexes).await {
+        match self.assemble(request, resolved.clone(), indexes, repository.stats().bytes).await {
             Err(error) if by_index && error.kind == ErrorKind::Refused => {
                 progress.note(&format!("the index is not used, because the layers do not fit together by it: {error}"));
             }
             done => return done,
         }
         let indexes = layers::index_all(self.store(), repository, &resolved, Extent::Own, progress).await?;
-        self.assemble(request, resolved, indexes).await
+        self.assemble(request, resolved, indexes, repository.stats().bytes).await
     }
 
     async fn assemble(
@@ -229,11 +229,12 @@ impl Engine {
         request: &ImageRequest,
         resolved: ResolvedImage,
         indexes: Indexes,
+        fetched: u64,
     ) -> Result<(ImageRecord, Vec<String>)> {
         let Indexes { config, layers, boot } = indexes;
         let fallbacks = layers.iter().filter_map(|layer| layer.fallback.clone()).collect();
         let (name, platform) = (request.source.to_string(), request.platform.to_string());
-        let image = assemble::Image { name, platform, manifest: resolved.manifest, config, layers, boot };
+        let image = assemble::Image { name, platform, manifest: resolved.manifest, config, layers, fetched, boot };
         let store = self.store().clone();
         let record = tokio::task::spawn_blocking(move || assemble::assemble(&store, image))
             .await

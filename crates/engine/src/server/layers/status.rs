@@ -29,6 +29,7 @@ impl LayerShelf {
             fallbacks: self.finding.problems(),
             // Of all its images.
             image_bytes: all.iter().map(|image| image.image_bytes).sum(),
+            prepared_bytes: all.iter().map(|image| image.prepared_bytes).sum(),
             fetched_bytes: all.iter().map(|image| image.fetched_bytes).sum(),
             requests: all.iter().map(|image| image.requests).sum(),
             failed_reads: all.iter().map(|image| image.failed_reads).sum(),

@@ -146,10 +146,12 @@ fn told(mounts: &Mounts) -> String {
     modes.extend(mounts.shown_to_podman().into_iter().filter(|(_, count)| *count > 0));
     // The same image from two sources, or of a record that was made anew, is one to whoever looks at a graph.
     let mut images: BTreeMap<Label, Vec<tarpon_fetch::Stats>> = BTreeMap::new();
+    let mut prepared = BTreeMap::new();
     for image in mounts.images.all() {
         let label = Label::of(image.handle().name(), &image.record.manifest);
+        prepared.insert(label.clone(), image.record.prepared_bytes);
         images.entry(label).or_default().push(image.counters());
     }
     let host = vec![mounts.images.fetcher().stats()];
-    Exposition { host, images, modes }.text()
+    Exposition { host, images, prepared, modes }.text()
 }

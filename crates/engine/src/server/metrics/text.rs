@@ -30,6 +30,8 @@ pub(super) struct Exposition<'a> {
     pub(super) host: Vec<Stats>,
     /// Of the images that are loaded; those of one name are added up.
     pub(super) images: BTreeMap<Label, Vec<Stats>>,
+    /// Bytes that came when these images were prepared.
+    pub(super) prepared: BTreeMap<Label, u64>,
     /// Mounts by mode.
     pub(super) modes: BTreeMap<&'a str, u64>,
 }
@@ -174,6 +176,14 @@ impl Exposition<'_> {
         for (mode, count) in &self.modes {
             sample(&mut out, "tarpon_mounts", &[&format!("mode=\"{}\"", escaped(mode))], *count);
         }
+        let name = "tarpon_prepare_bytes_total";
+        head(
+            &mut out,
+            name,
+            "counter",
+            "Bytes that came when the image was prepared: before it was mounted, and by pulls.",
+        );
+        self.prepared.iter().for_each(|(label, bytes)| sample(&mut out, name, &[&label.0], *bytes));
         for family in FAMILIES {
             let name = format!("tarpon_host_{}", family.name);
             let help = format!("All images, unloaded ones included. {}", family.help);
@@ -253,7 +263,8 @@ mod tests {
         let one = (Label::of("localhost:5000/app:v1", &digest), vec![stats(7, &[(0, 2)]), stats(5, &[(13, 1)])]);
         let hostile = (Label::of("a\"} 1\n#\\", &digest), vec![Stats::default()]);
         let host = vec![stats(100, &[(0, 2), (13, 1)])];
-        Exposition { host, images: [one, hostile].into(), modes: [("fuse", 2)].into() }.text()
+        let prepared = [(one.0.clone(), 42_000_000)].into();
+        Exposition { host, images: [one, hostile].into(), prepared, modes: [("fuse", 2)].into() }.text()
     }
 
     #[test]
@@ -276,6 +287,7 @@ mod tests {
     fn buckets_hold_all_that_is_shorter_and_sources_of_one_image_are_added_up() {
         let told = told();
         for line in [
+            "tarpon_prepare_bytes_total{IMAGE} 42000000",
             "tarpon_fetch_bytes_total{IMAGE,lane=\"demand\"} 12",
             "tarpon_read_stall_seconds_bucket{IMAGE,le=\"0.001\"} 2",
             "tarpon_read_stall_seconds_bucket{IMAGE,le=\"10\"} 2",

@@ -36,6 +36,7 @@ fn account() -> MountAccount {
         alive: true,
         server: 1,
         image_bytes: 40 * MIB,
+        prepared_bytes: 0,
         fetched_bytes: 0,
         requests: 0,
         failed_reads: 0,
