@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use tarpon_layer::Allowance;
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::decode::decode_span;
 use tarpon_layer::plain::{Access, Options, import};
@@ -47,7 +48,7 @@ fn toc(written: &Written, blob: &[u8]) -> Runs {
         let shared = shared.clone();
         Box::new(move || {
             let (claim, place, encoded) = &*shared;
-            entries(&claim.open(place, encoded).unwrap().index().unwrap())
+            entries(&claim.open(place, encoded, &Allowance::of(encoded.len())).unwrap().index().unwrap())
         })
     })
 }

@@ -3,6 +3,7 @@
 //! Pure: readers take bytes (or an [`std::io::Read`]) and return values. Everything that a hostile layer can claim
 //! meets a limit of [`tarpon_oci::limits`] before it is believed.
 
+mod allowance;
 pub mod chunks;
 pub mod decode;
 mod index;
@@ -15,6 +16,7 @@ pub mod time;
 pub mod toc;
 pub mod write;
 
+pub use allowance::{Allowance, Excess, MEMORY_BASE, MEMORY_PER_BYTE, Share, ZEROS_BASE, ZEROS_PER_BYTE};
 pub use index::{
     Attributes, Chunk, Codec, Device, Entry, FileContent, InvalidEntry, InvalidPath, InvalidXattr, LayerIndex,
     LayerName, LayerPath, Node, ObjectId, Place, Timestamp, Xattr,

@@ -8,7 +8,7 @@ use common::{RANDOM, comparable, import_blob, import_tar, index_by_toc, open_toc
 use proptest::prelude::*;
 use tarpon_layer::plain::Options;
 use tarpon_layer::toc::{Claim, NotLazy, TocError, TocPlace};
-use tarpon_layer::{Codec, LayerIndex, Node, Place};
+use tarpon_layer::{Allowance, Codec, LayerIndex, Node, Place};
 use tarpon_oci::{Compression, MediaType};
 use tarpon_testkit::layers::{
     Dialect, EstargzOptions, FooterKind, Item, ItemKind, Layer, Spelling, ZstdChunkedOptions, estargz, gzip,
@@ -135,7 +135,7 @@ fn an_external_toc_is_asked_for_and_then_serves() {
     assert_eq!(place, TocPlace::External { data_end: layer.blob.len() as u64 - 46 });
     // The blob of the TOC image is the member that would stand in the layer.
     let member = &inside.blob[layer.blob.len() - 46..inside.blob.len() - 51];
-    let index = claim.open(&place, member).unwrap().index().unwrap();
+    let index = claim.open(&place, member, &Allowance::default()).unwrap().index().unwrap();
     check_contents(&index, &items, &layer.blob);
 }
 

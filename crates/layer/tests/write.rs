@@ -17,7 +17,7 @@ use tarpon_layer::write::{
     EstargzOptions, Unrepresentable, WriteError, Written, ZstdChunkedOptions, estargz, estargz_prioritised,
     zstd_chunked,
 };
-use tarpon_layer::{Chunk, Entry, LayerIndex, LayerPath, Node, Place};
+use tarpon_layer::{Allowance, Chunk, Entry, LayerIndex, LayerPath, Node, Place};
 use tarpon_oci::{Blob, Digest, MediaType};
 use tarpon_testkit::layers::{Dialect, Item, Layer, RawHeader, Tar, hostile_tars, random, tar};
 
@@ -173,7 +173,7 @@ fn an_external_toc_leaves_the_tar_as_it_is() {
     let external = written.external_toc.unwrap();
     assert_eq!(external.diff_id, Digest::of(&decoded(&external.bytes)));
     assert_eq!(external.annotations["containerd.io/snapshot/stargz/layer.digest"], written.blob.digest.to_string());
-    let index = claim.open(&place, &external.bytes).unwrap().index().unwrap();
+    let index = claim.open(&place, &external.bytes, &Allowance::default()).unwrap().index().unwrap();
     let (plain, _) = import_tar(&tar, RANDOM).unwrap();
     assert_eq!(comparable(&index, false), comparable(&plain, false));
 }

@@ -6,9 +6,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_fetch::BlobSource;
-use tarpon_layer::LayerPath;
 use tarpon_layer::toc::{Claim, Format};
 use tarpon_layer::write::ExternalToc;
+use tarpon_layer::{Allowance, LayerPath};
 use tarpon_oci::{Blob, Compression, Descriptor, Digest, MediaType, NewDescriptor, Reference};
 use tarpon_registry::Destination;
 
@@ -131,7 +131,7 @@ impl Work<'_> {
         if !self.reuses || claim.format() != self.format {
             return Ok(Way::Rewrite);
         }
-        match toc::fetch(&claim, layer.descriptor.blob(), &*self.source, |_| ()).await {
+        match toc::fetch(&claim, layer.descriptor.blob(), &*self.source, &Allowance::default(), |_| ()).await {
             Ok(_) => Ok(Way::Keep),
             Err(TocFailure::NotLazy(_)) => Ok(Way::Rewrite),
             Err(TocFailure::Refused(error)) => {

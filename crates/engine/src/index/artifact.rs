@@ -11,9 +11,9 @@
 //! kernel never mounts a metadata image that somebody else wrote; and layers that are known already need no bytes of it.
 
 use bytes::Bytes;
-use tarpon_layer::LayerIndex;
 use tarpon_layer::decode::Compression;
 use tarpon_layer::packed::{self, InvalidPacked};
+use tarpon_layer::{Allowance, Excess, LayerIndex};
 use tarpon_oci::{
     Artifact, Blob, Descriptor, Digest, InvalidManifest, MediaType, NewArtifact, NewDescriptor, Verified, limits,
 };
@@ -30,6 +30,11 @@ const BOOT_FRAMES_TYPE: &str = "application/vnd.tarpon.boot.frames.v1";
 pub(crate) const PROFILE: &str = "dev.tarpon.boot.profile";
 
 const MAGIC: &[u8; 16] = b"tarpon-index\0\0\0\x01";
+/// Bytes of a packed index that are decoded at a time.
+const STEP: u64 = 64 << 10;
+/// Memory for each byte of a packed index while it is read: an xattr without name and value has two bytes there and 32 here.
+const COLUMNS: u64 = 16;
+
 const HEADER: usize = 20;
 const LAYER: usize = 56;
 /// Written once, fetched by everybody. Two thirds of an index are digests, so higher levels change nothing.
@@ -52,6 +57,9 @@ pub(crate) enum InvalidArtifact {
     /// One of its layers.
     #[error("layer {0}: {1}")]
     Layer(Digest, InvalidPacked),
+    /// One of its layers costs more than the bytes of it allow.
+    #[error("layer {0}: {1}")]
+    Excess(Digest, Excess),
 }
 
 /// The blob that holds these indexes.
@@ -74,7 +82,11 @@ pub(crate) fn blob(layers: &[Indexed]) -> Result<Bytes, String> {
 }
 
 /// Reads the layers of a blob that `wanted` asks for.
-pub(crate) fn read(bytes: &[u8], wanted: impl Fn(&Blob) -> bool) -> Result<Vec<Indexed>, InvalidArtifact> {
+pub(crate) fn read(
+    bytes: &[u8],
+    wanted: impl Fn(&Blob) -> bool,
+    allowance: &Allowance,
+) -> Result<Vec<Indexed>, InvalidArtifact> {
     let (header, rest) = bytes.split_at_checked(HEADER).ok_or(InvalidArtifact::Format)?;
     let count = header.strip_prefix(MAGIC).and_then(|count| count.try_into().ok()).map(u32::from_le_bytes);
     let count = count.and_then(|count| usize::try_from(count).ok()).filter(|count| *count <= limits::LAYERS);
@@ -86,7 +98,7 @@ pub(crate) fn read(bytes: &[u8], wanted: impl Fn(&Blob) -> bool) -> Result<Vec<I
         let (packed, rest) = indexes.split_at_checked(length).ok_or(InvalidArtifact::Format)?;
         indexes = rest;
         if wanted(&blob) {
-            let index = index(packed, blob).map_err(|error| InvalidArtifact::Layer(blob.digest, error))?;
+            let index = index(packed, blob, allowance)?;
             found.push(Indexed { blob, compression, index });
         }
     }
@@ -103,14 +115,21 @@ fn described(layer: &[u8; LAYER]) -> Option<(Blob, Compression, usize)> {
     Some((blob, compression, usize::try_from(u64::from_le_bytes(*length)).ok()?))
 }
 
-fn index(encoded: &[u8], blob: Blob) -> Result<LayerIndex, InvalidPacked> {
+fn index(encoded: &[u8], blob: Blob, allowance: &Allowance) -> Result<LayerIndex, InvalidArtifact> {
     use std::io::Read;
-    let decoder = zstd::stream::read::Decoder::with_buffer(encoded).map_err(|_| InvalidPacked::Malformed)?;
-    let mut bytes = Vec::new();
+    let invalid = |problem| InvalidArtifact::Layer(blob.digest, problem);
+    let malformed = |_: std::io::Error| invalid(InvalidPacked::Malformed);
+    let decoder = zstd::stream::read::Decoder::with_buffer(encoded).map_err(malformed)?;
+    let mut decoder = decoder.take(limits::LAYER_INDEX_BYTES);
+    let (mut bytes, mut memory) = (Vec::new(), allowance.share());
     // Memory follows what is there, not what is claimed.
-    let read = decoder.take(limits::LAYER_INDEX_BYTES).read_to_end(&mut bytes);
-    read.map_err(|_| InvalidPacked::Malformed)?;
-    packed::unpack(&bytes, blob)
+    loop {
+        memory.take(STEP * COLUMNS).map_err(|excess| InvalidArtifact::Excess(blob.digest, excess))?;
+        if decoder.by_ref().take(STEP).read_to_end(&mut bytes).map_err(malformed)? == 0 {
+            break;
+        }
+    }
+    packed::unpack_within(&bytes, blob, allowance).map_err(invalid)
 }
 
 /// Where an artifact has the frames of the boot pack for a profile.
@@ -164,9 +183,9 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_only_what_is_wanted() {
         let bytes = blob(&layers()).unwrap();
-        assert_eq!(read(&bytes, |_| true).unwrap(), layers());
+        assert_eq!(read(&bytes, |_| true, &Allowance::default()).unwrap(), layers());
         let wanted = layers()[1].blob;
-        assert_eq!(read(&bytes, |blob| *blob == wanted).unwrap(), [layers()[1].clone()]);
+        assert_eq!(read(&bytes, |blob| *blob == wanted, &Allowance::default()).unwrap(), [layers()[1].clone()]);
         assert_eq!(blob(&layers()).unwrap(), bytes, "the same every time");
     }
 
@@ -176,16 +195,16 @@ mod tests {
         for place in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[place] ^= 0x55;
-            let _ = read(&damaged, |_| true);
-            assert!(read(&bytes[..place], |_| true).is_err(), "cut at {place}");
+            let _ = read(&damaged, |_| true, &Allowance::default());
+            assert!(read(&bytes[..place], |_| true, &Allowance::default()).is_err(), "cut at {place}");
         }
-        assert!(read(&[&bytes[..], b"x"].concat(), |_| true).is_err());
+        assert!(read(&[&bytes[..], b"x"].concat(), |_| true, &Allowance::default()).is_err());
     }
 
     #[test]
     fn a_bomb_ends_at_the_limit() {
         let zeros = zstd::bulk::compress(&vec![0; 200 << 20], 1).unwrap();
         let blob = layers()[0].blob;
-        assert!(index(&zeros, blob).is_err());
+        assert!(index(&zeros, blob, &Allowance::default()).is_err());
     }
 }

@@ -6,6 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use tarpon_fetch::BootIndex;
+use tarpon_layer::Allowance;
 use tarpon_oci::{Artifact, Blob, Descriptor, Digest, MediaType, Verified, limits};
 use tarpon_registry::{Repository, ResolvedImage};
 
@@ -120,26 +121,27 @@ pub(crate) async fn find(
     image: &ResolvedImage,
     wanted: &[Blob],
     pack: Option<PackWanted<'_>>,
+    allowance: &Allowance,
 ) -> Found {
     if wanted.is_empty() && pack.is_none() {
         return Found::default();
     }
     let mut found = match choice {
         IndexChoice::None => Found::default(),
-        IndexChoice::Pinned(digest) => pinned(digest, repository, image, wanted, pack, PINNED).await,
+        IndexChoice::Pinned(digest) => pinned(digest, repository, image, wanted, pack, (PINNED, allowance)).await,
         IndexChoice::Locked(lock) => match lock.index_of(image.manifest.digest()) {
-            Some(digest) => pinned(digest, repository, image, wanted, pack, LOCKED).await,
+            Some(digest) => pinned(digest, repository, image, wanted, pack, (LOCKED, allowance)).await,
             None => Found::default(),
         },
-        IndexChoice::Registry => listed(repository, image, wanted, pack).await,
+        IndexChoice::Registry => listed(repository, image, wanted, pack, allowance).await,
     };
     let rest = found.rest(wanted);
     if !rest.is_empty() {
-        found.add(soci::named(repository, image, &rest).await);
+        found.add(soci::named(repository, image, &rest, allowance).await);
     }
     let rest = found.rest(wanted);
     if !rest.is_empty() && *choice == IndexChoice::Registry {
-        found.add(soci::listed(repository, image, &rest).await);
+        found.add(soci::listed(repository, image, &rest, allowance).await);
     }
     // That there is none of one kind is of no interest where there is one of another, or where none is needed.
     if *choice == IndexChoice::Registry && (!found.layers.is_empty() || wanted.is_empty()) {
@@ -161,13 +163,16 @@ pub(super) async fn pinned(
     image: &ResolvedImage,
     wanted: &[Blob],
     pack: Option<PackWanted<'_>>,
-    why: &str,
+    (why, allowance): (&str, &Allowance),
 ) -> Found {
     let fetched = async {
         let bytes = repository.manifest(digest).await.map_err(|error| error.to_string())?;
         match SociIndex::of(&bytes) {
-            Some(index) => index.pinned(repository, image, wanted).await,
-            None => fetch(bytes, repository, image, wanted, pack).await.map(|held| held.found(*digest, INDEX_PINNED)),
+            Some(index) => index.pinned(repository, image, wanted, allowance).await,
+            None => {
+                let held = fetch(bytes, repository, image, wanted, pack, allowance).await;
+                held.map(|held| held.found(*digest, INDEX_PINNED))
+            }
         }
     };
     match fetched.await {
@@ -181,6 +186,7 @@ async fn listed(
     image: &ResolvedImage,
     wanted: &[Blob],
     pack: Option<PackWanted<'_>>,
+    allowance: &Allowance,
 ) -> Found {
     let list = match repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await {
         Ok(list) => list,
@@ -191,7 +197,7 @@ async fn listed(
     for candidate in list.iter().rev().take(CANDIDATES) {
         let fetched = async {
             let bytes = repository.manifest(&candidate.digest).await.map_err(|error| error.to_string())?;
-            fetch(bytes, repository, image, wanted, pack).await
+            fetch(bytes, repository, image, wanted, pack, allowance).await
         };
         match fetched.await {
             Ok(held) => {
@@ -227,13 +233,15 @@ async fn fetch(
     image: &ResolvedImage,
     wanted: &[Blob],
     pack: Option<PackWanted<'_>>,
+    allowance: &Allowance,
 ) -> Result<Held, String> {
     let artifact = about(bytes, image)?;
     let blob = match artifact.layers.first() {
         Some(layer) if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
         _ => return Err("it does not hold what an index holds".to_owned()),
     };
-    let layers = async { if wanted.is_empty() { Ok(Vec::new()) } else { layers(repository, blob, wanted).await } };
+    let layers =
+        async { if wanted.is_empty() { Ok(Vec::new()) } else { layers(repository, blob, wanted, allowance).await } };
     let (layers, boot) = futures::join!(layers, boot(repository, &artifact, pack));
     let layers = layers?;
     // Without its pack an index is worth as much as before.
@@ -262,13 +270,19 @@ pub(super) fn about(bytes: Verified<Bytes>, image: &ResolvedImage) -> Result<Art
     Ok(artifact)
 }
 
-async fn layers(repository: &Repository, blob: Blob, wanted: &[Blob]) -> Result<Vec<Indexed>, String> {
+async fn layers(
+    repository: &Repository,
+    blob: Blob,
+    wanted: &[Blob],
+    allowance: &Allowance,
+) -> Result<Vec<Indexed>, String> {
     if blob.size > limits::INDEX_ARTIFACT_BYTES {
         return Err(format!("it has {} bytes, more than {}", blob.size, limits::INDEX_ARTIFACT_BYTES));
     }
     let bytes = whole(repository, blob).await?;
-    let wanted = wanted.to_vec();
-    let reading = tokio::task::spawn_blocking(move || artifact::read(&bytes, |blob| wanted.contains(blob)));
+    allowance.receive(blob.size);
+    let (wanted, allowance) = (wanted.to_vec(), allowance.clone());
+    let reading = tokio::task::spawn_blocking(move || artifact::read(&bytes, |blob| wanted.contains(blob), &allowance));
     let mut layers = reading.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     layers.dedup_by_key(|layer| layer.blob.digest);
     Ok(layers)

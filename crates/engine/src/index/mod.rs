@@ -15,6 +15,7 @@ mod tests;
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_fetch::trace::Trace;
+use tarpon_layer::Allowance;
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
 use tarpon_registry::Repository;
@@ -210,7 +211,8 @@ impl Engine {
         let pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the layers", error))?;
         let layers = prepare::index_layers(self, &repository, &image, progress).await?;
         let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
-        let found = find::pinned(index, &repository, &image, &wanted, None, find::PINNED).await;
+        let found =
+            find::pinned(index, &repository, &image, &wanted, None, (find::PINNED, &Allowance::default())).await;
         let refused = |cause: String| Error::new(ErrorKind::Refused, "check the index", cause);
         if found.layers.is_empty() {
             return Err(refused(found.notes.join("; ")));
@@ -312,7 +314,7 @@ fn pack(
 /// The index as somebody would publish it who says otherwise of the layers.
 #[cfg(test)]
 pub(crate) fn altered(index: &ImageIndexArtifact, alter: impl FnOnce(&mut [Indexed])) -> ImageIndexArtifact {
-    let mut layers = artifact::read(&index.blob, |_| true).unwrap();
+    let mut layers = artifact::read(&index.blob, |_| true, &Allowance::default()).unwrap();
     alter(&mut layers);
     let blob = artifact::blob(&layers).unwrap();
     let honest = tarpon_oci::Artifact::parse(tarpon_oci::Verified::seal(index.manifest.clone())).unwrap();

@@ -8,8 +8,9 @@
 
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream};
+use tarpon_layer::Allowance;
 use tarpon_layer::decode::Compression;
-use tarpon_layer::soci::{Options, index};
+use tarpon_layer::soci::{Options, index_within};
 use tarpon_oci::{Blob, Descriptor, Digest, Manifest, MediaType, Verified, limits};
 use tarpon_registry::{Repository, ResolvedImage};
 
@@ -39,7 +40,12 @@ pub(super) fn is_named(image: &ResolvedImage) -> bool {
 }
 
 /// The index that the image names itself.
-pub(super) async fn named(repository: &Repository, image: &ResolvedImage, wanted: &[Blob]) -> Found {
+pub(super) async fn named(
+    repository: &Repository,
+    image: &ResolvedImage,
+    wanted: &[Blob],
+    allowance: &Allowance,
+) -> Found {
     let Some(text) = image.manifest.annotations.get(INDEX_DIGEST) else { return Found::default() };
     let Ok(digest) = text.parse::<Digest>() else {
         return Found::without("the SOCI index that the image names is not used: its name is no digest".to_owned());
@@ -47,7 +53,7 @@ pub(super) async fn named(repository: &Repository, image: &ResolvedImage, wanted
     let fetched = async {
         let index = SociIndex::fetch(repository, &digest).await?;
         match index.kind() {
-            V2 => index.layers(repository, wanted, SOCI_VERIFIED).await,
+            V2 => index.layers(repository, wanted, SOCI_VERIFIED, allowance).await,
             other => Err(format!("it is a {other}")),
         }
     };
@@ -58,7 +64,12 @@ pub(super) async fn named(repository: &Repository, image: &ResolvedImage, wanted
 }
 
 /// An index of version 1 that the registry lists for the image.
-pub(super) async fn listed(repository: &Repository, image: &ResolvedImage, wanted: &[Blob]) -> Found {
+pub(super) async fn listed(
+    repository: &Repository,
+    image: &ResolvedImage,
+    wanted: &[Blob],
+    allowance: &Allowance,
+) -> Found {
     // That the list cannot be had was said when it was asked for other indexes.
     let list = repository.referrers(image.manifest.digest(), V1).await.unwrap_or_default();
     let mut found = Found::default();
@@ -66,7 +77,7 @@ pub(super) async fn listed(repository: &Repository, image: &ResolvedImage, wante
         let fetched = async {
             let index = SociIndex::fetch(repository, &candidate.digest).await?;
             index.check_subject(image)?;
-            index.layers(repository, wanted, INDEX_TRUSTED).await
+            index.layers(repository, wanted, INDEX_TRUSTED, allowance).await
         };
         match fetched.await {
             Ok(found) => return found.because(&candidate.digest, "because the registry lists it"),
@@ -97,11 +108,12 @@ impl SociIndex {
         repository: &Repository,
         image: &ResolvedImage,
         wanted: &[Blob],
+        allowance: &Allowance,
     ) -> Result<Found, String> {
         if self.kind() == V1 {
             self.check_subject(image)?;
         }
-        self.layers(repository, wanted, INDEX_PINNED).await
+        self.layers(repository, wanted, INDEX_PINNED, allowance).await
     }
 
     /// The writers of such indexes say it in the type of the config, as was done before there was a field for it.
@@ -124,10 +136,12 @@ impl SociIndex {
         repository: &Repository,
         wanted: &[Blob],
         verification: &'static str,
+        allowance: &Allowance,
     ) -> Result<Found, String> {
         let of = |layer: &Blob| self.0.layers.iter().find(|ztoc| is_about(ztoc, layer));
         let ztocs = wanted.iter().filter_map(|layer| Some((*layer, of(layer)?)));
-        let fetches = ztocs.map(|(layer, ztoc)| async move { (layer, fetch(repository, layer, ztoc).await) }.boxed());
+        let fetches =
+            ztocs.map(|(layer, ztoc)| async move { (layer, fetch(repository, layer, ztoc, allowance).await) }.boxed());
         // Listed: else the compiler takes what is returned for something that cannot go to another thread.
         let fetches: Vec<_> = fetches.collect();
         let mut fetches = stream::iter(fetches).buffer_unordered(ZTOCS);
@@ -153,13 +167,21 @@ fn is_about(ztoc: &Descriptor, layer: &Blob) -> bool {
     ztoc.annotations.get(LAYER_DIGEST).is_some_and(|digest| *digest == layer.digest.to_string())
 }
 
-async fn fetch(repository: &Repository, layer: Blob, ztoc: &Descriptor) -> Result<Indexed, String> {
+async fn fetch(
+    repository: &Repository,
+    layer: Blob,
+    ztoc: &Descriptor,
+    allowance: &Allowance,
+) -> Result<Indexed, String> {
     if ztoc.size > limits::ZTOC_BYTES {
         return Err(format!("it has {} bytes, more than {}", ztoc.size, limits::ZTOC_BYTES));
     }
     let bytes = whole(repository, ztoc.blob()).await?;
     let without_xattrs = ztoc.annotations.get(DISABLE_XATTRS).is_some_and(|value| value == "true");
-    let parsing = tokio::task::spawn_blocking(move || index(&bytes, layer, Options { without_xattrs }));
+    allowance.receive(ztoc.size);
+    let allowance = allowance.clone();
+    let parsing =
+        tokio::task::spawn_blocking(move || index_within(&bytes, layer, Options { without_xattrs }, &allowance));
     let index = parsing.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     Ok(Indexed { blob: layer, compression: Compression::Gzip, index })
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_fetch::BlobSource;
+use tarpon_layer::Allowance;
 use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
 use tarpon_layer::toc::Claim;
 use tarpon_oci::{Digest, ImageConfig, Manifest};
@@ -139,25 +140,29 @@ impl Completion {
     /// The layer as it is kept, if that is not against the config. Where it was streamed before, for this image or another, what
     /// was said of it is compared at once.
     fn known(&self, at: usize) -> std::result::Result<Option<Layer>, Incomplete> {
-        let known = self.kept(at);
+        let known = self.kept(at, &Allowance::default());
         if let Some(seen) = known.as_ref().filter(|known| known.was_streamed()) {
             self.contradict(seen)?;
         }
         Ok(known)
     }
 
-    fn kept(&self, at: usize) -> Option<Layer> {
+    fn kept(&self, at: usize, allowance: &Allowance) -> Option<Layer> {
         let Wanted { blob, claim, number } = self.layers.get(at)?;
-        kept::load(&self.store, *blob, claim).filter(|kept| kept.is_what_config_names(&self.config, *number))
+        kept::load(&self.store, *blob, claim, allowance).filter(|kept| kept.is_what_config_names(&self.config, *number))
     }
 
     /// Streams the layer. `known`: what its table of contents says, which is how everybody reads it.
     async fn bring(self: &Arc<Self>, at: usize, known: Option<Layer>) -> std::result::Result<Layer, Incomplete> {
         let failed = |cause: &str| Incomplete::Failed(Error::new(ErrorKind::Refused, "complete the image", cause));
         let wanted = self.layers.get(at).ok_or_else(|| failed("there is no such layer"))?;
+        let allowance = Allowance::default();
         let known = match known {
             Some(known) => Some(known),
-            None => match layers::through_toc(wanted, &*self.source, &Silent).await.map_err(Incomplete::Failed)? {
+            None => match layers::through_toc(wanted, &*self.source, &allowance, &Silent)
+                .await
+                .map_err(Incomplete::Failed)?
+            {
                 ByToc::Indexed(layer) => Some(*layer),
                 ByToc::MustStream { .. } => None,
             },
@@ -172,6 +177,7 @@ impl Completion {
             store: self.store.clone(),
             must_keep: true,
             pace: self.pace.clone(),
+            allowance,
         };
         let streamed = layers::seen(job, |_| ()).await.map_err(|error| match error {
             StreamError::Store(StoreError::Full) => Incomplete::NoRoom,
@@ -219,9 +225,10 @@ impl Completion {
     pub(crate) async fn install(self: &Arc<Self>) -> std::result::Result<bool, Incomplete> {
         self.blocking(|image| {
             let mut layers = Vec::with_capacity(image.manifest.layers.len());
+            let allowance = Allowance::default();
             for layer in &image.manifest.layers {
                 let at = image.layers.iter().position(|wanted| wanted.blob.digest == layer.digest);
-                let known = at.and_then(|at| image.kept(at)).filter(Layer::was_streamed);
+                let known = at.and_then(|at| image.kept(at, &allowance)).filter(Layer::was_streamed);
                 let lost = || {
                     Error::new(
                         ErrorKind::Store,

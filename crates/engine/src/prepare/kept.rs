@@ -15,14 +15,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::Claim;
-use tarpon_layer::{LayerIndex, packed};
+use tarpon_layer::{Allowance, LayerIndex, packed};
 use tarpon_oci::{Blob, Digest, limits};
 use tarpon_store::{IndexKey, LayerRecord, Store};
 
 use super::layers::Layer;
 
 /// Changes with everything that changes the bytes of a kept index. Others are made anew.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// Fast, and half the size: most of what remains are digests.
 const ZSTD_LEVEL: i32 = 1;
@@ -36,6 +36,8 @@ struct Kept {
     verification: String,
     diff_id: Option<Digest>,
     prefetch: Option<u64>,
+    /// Bytes that it was made of.
+    received: u64,
     /// [Packed](packed).
     index: Vec<u8>,
 }
@@ -49,16 +51,17 @@ fn key(blob: Blob, claim: &Claim) -> IndexKey {
 }
 
 /// The layer, if its index was kept for an image that claims the same of it. Whoever takes it compares its diffID, if
-/// it has one, with the one in the image's config.
-pub(super) fn load(store: &Store, blob: Blob, claim: &Claim) -> Option<Layer> {
+/// it has one, with the one in the image's config. It costs the image what it would cost to make it anew.
+pub(super) fn load(store: &Store, blob: Blob, claim: &Claim, allowance: &Allowance) -> Option<Layer> {
     let kept: Kept = read(store, &key(blob, claim))?;
     let compression = Compression::from_number(kept.compression)?;
     if kept.version != VERSION || kept.blob_size != blob.size {
         return None;
     }
-    let Kept { format, verification, diff_id, prefetch, index, .. } = kept;
-    let index = packed::unpack(&index, blob).ok()?;
-    Some(Layer { blob, compression, format, verification, diff_id, index, prefetch, fallback: None })
+    let Kept { format, verification, diff_id, prefetch, received, index, .. } = kept;
+    allowance.receive(received);
+    let index = packed::unpack_within(&index, blob, allowance).ok()?;
+    Some(Layer { blob, compression, format, verification, diff_id, index, prefetch, received, fallback: None })
 }
 
 /// Keeps the layer's index. If that fails, it is made anew next time.
@@ -71,6 +74,7 @@ pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) {
         verification: layer.verification.clone(),
         diff_id: layer.diff_id,
         prefetch: layer.prefetch,
+        received: layer.received,
         index: packed::pack(&layer.index),
     };
     write(store, &key(layer.blob, claim), &kept);
@@ -105,7 +109,8 @@ pub(super) fn save_said(store: &Store, image: &Digest, by: Digest, layer: &Layer
 /// What was said of the layer of `image`, if that was kept.
 pub(super) fn load_said(store: &Store, image: &Digest, blob: Blob) -> Option<Said> {
     let kept: KeptSaid = read(store, &said_key(image, blob))?;
-    let index = packed::unpack(&kept.index, blob).ok()?;
+    // It was within bounds when the image was prepared.
+    let index = packed::unpack_within(&kept.index, blob, &Allowance::unbounded()).ok()?;
     (kept.version == VERSION).then_some(Said { by: kept.by, index })
 }
 
@@ -118,7 +123,17 @@ pub(super) fn said_layer(store: &Store, image: &Digest, blob: Blob, known: &Laye
         Compression::Gzip
     };
     let (format, verification) = (known.format.clone(), known.verification.clone());
-    Some(Layer { blob, compression, format, verification, diff_id: None, index, prefetch: None, fallback: None })
+    Some(Layer {
+        blob,
+        compression,
+        format,
+        verification,
+        diff_id: None,
+        index,
+        prefetch: None,
+        received: 0,
+        fallback: None,
+    })
 }
 
 fn read<T: DeserializeOwned>(store: &Store, key: &IndexKey) -> Option<T> {
@@ -164,6 +179,7 @@ mod tests {
             diff_id,
             index: LayerIndex::default(),
             prefetch: Some(500),
+            received: 1000,
             fallback: None,
         }
     }
@@ -174,9 +190,12 @@ mod tests {
         let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
         let evil = layer(None);
         save(&store, &claim(Some(b"evil")), &evil);
-        assert!(load(&store, evil.blob, &claim(Some(b"evil"))).is_some());
-        assert!(load(&store, evil.blob, &claim(Some(b"good"))).is_none());
-        assert!(load(&store, evil.blob, &claim(None)).is_none(), "an image without a table streams the layer");
+        assert!(load(&store, evil.blob, &claim(Some(b"evil")), &Allowance::default()).is_some());
+        assert!(load(&store, evil.blob, &claim(Some(b"good")), &Allowance::default()).is_none());
+        assert!(
+            load(&store, evil.blob, &claim(None), &Allowance::default()).is_none(),
+            "an image without a table streams the layer"
+        );
     }
 
     #[test]
@@ -185,8 +204,11 @@ mod tests {
         let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
         let streamed = layer(Some(Digest::of(b"tar")));
         save(&store, &claim(None), &streamed);
-        let kept = load(&store, streamed.blob, &claim(None)).unwrap();
+        let kept = load(&store, streamed.blob, &claim(None), &Allowance::default()).unwrap();
         assert_eq!((kept.diff_id, kept.prefetch), (streamed.diff_id, Some(500)));
-        assert!(load(&store, streamed.blob, &claim(Some(b"toc"))).is_none(), "one image has one reading");
+        assert!(
+            load(&store, streamed.blob, &claim(Some(b"toc")), &Allowance::default()).is_none(),
+            "one image has one reading"
+        );
     }
 }

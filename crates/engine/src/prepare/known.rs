@@ -1,6 +1,6 @@
 //! The layers of an image that was prepared before, as its record was made of them.
 
-use tarpon_layer::LayerIndex;
+use tarpon_layer::{Allowance, LayerIndex};
 use tarpon_oci::{ImageConfig, Manifest};
 use tarpon_store::{ImageRecord, Part, Store};
 use tarpon_tree::{erofs, merge};
@@ -88,9 +88,10 @@ fn kept_layers(store: &Store, record: &ImageRecord) -> Result<Option<Vec<Layer>>
     let config = store.image_config(&record.manifest).map_err(|error| failed(error.to_string()))?;
     let config = ImageConfig::parse(config.ok_or_else(gone)?).map_err(|error| failed(error.to_string()))?;
     let wanted = layers::wanted(&manifest.layers)?;
+    let allowance = Allowance::default();
     let layer = |(number, descriptor): (usize, &tarpon_oci::Descriptor)| {
         let wanted = wanted.iter().find(|wanted| wanted.blob.digest == descriptor.digest)?;
-        let kept = kept::load(store, wanted.blob, &wanted.claim);
+        let kept = kept::load(store, wanted.blob, &wanted.claim, &allowance);
         kept.filter(|kept| kept.is_what_config_names(&config, number)).or_else(|| {
             let known = record.layers.get(number).filter(|known| is_by_index(&known.verification))?;
             kept::said_layer(store, &record.manifest, wanted.blob, known)

@@ -2,15 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::try_join_all;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_fetch::BlobSource;
 use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::Claim;
-use tarpon_layer::{LayerIndex, Node};
+use tarpon_layer::{Allowance, LayerIndex, Node};
 use tarpon_oci::{Blob, Descriptor, Digest, ImageConfig, Verified};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::Store;
@@ -28,6 +28,9 @@ pub(super) const DIFF_ID_VERIFIED: &str = "diffID-verified";
 /// The table of contents is the one that the manifest names; what it names is checked as it is read.
 pub(super) const TOC_VERIFIED: &str = "toc-verified";
 
+/// Tables of contents that are fetched and parsed at the same time: as many as requests go to a host at first.
+const TABLES: usize = 16;
+
 /// How the names of formats begin that have no table of contents.
 const PLAIN: &str = "tar";
 
@@ -43,6 +46,8 @@ pub(crate) struct Layer {
     pub(crate) index: LayerIndex,
     /// What begins before this byte of the blob is to be prefetched, says the layer.
     pub(super) prefetch: Option<u64>,
+    /// Bytes that came from its source to make the index.
+    pub(super) received: u64,
     /// Why a layer with a table of contents had to be streamed all the same.
     pub(super) fallback: Option<String>,
 }
@@ -52,7 +57,17 @@ impl Layer {
         let Indexed { blob, compression, index } = usable.indexed.clone();
         let format = usable.format.unwrap_or_else(|| crate::inspect::format_name(compression)).to_owned();
         let verification = usable.verification.to_owned();
-        Self { blob, compression, format, verification, diff_id: None, index, prefetch: None, fallback: None }
+        Self {
+            blob,
+            compression,
+            format,
+            verification,
+            diff_id: None,
+            index,
+            prefetch: None,
+            received: 0,
+            fallback: None,
+        }
     }
 
     /// Whether only an index says what is in it and where: it has no table of contents that could be read.
@@ -108,9 +123,10 @@ pub(super) async fn index_all(
         Extent::Own | Extent::Whole => None,
     };
     let wanted = wanted(&image.manifest.layers)?;
+    let allowance = Allowance::default();
     let mut found: HashMap<Digest, Layer> = HashMap::new();
     for layer in &wanted {
-        if let Some(kept) = kept::load(store, layer.blob, &layer.claim) {
+        if let Some(kept) = kept::load(store, layer.blob, &layer.claim, &allowance) {
             found.insert(layer.blob.digest, kept);
         }
     }
@@ -121,7 +137,7 @@ pub(super) async fn index_all(
     let (early, by_index) = match choice.filter(|_| !plain.is_empty()) {
         None => (None, Found::default()),
         Some((choice, pack)) => {
-            let finding = index::find(choice, repository, image, &plain, pack);
+            let finding = index::find(choice, repository, image, &plain, pack, &allowance);
             let (config, by_index) = futures::join!(access::config(repository, image), finding);
             (Some(config?), by_index)
         }
@@ -132,7 +148,8 @@ pub(super) async fn index_all(
     let blobs = repository.blobs();
     let missing: Vec<&Wanted> = wanted.iter().filter(|layer| !found.contains_key(&layer.blob.digest)).collect();
     // The config and the tables of contents are one round trip together.
-    let tocs: Vec<_> = missing.iter().map(|layer| through_toc(layer, &*blobs, progress).boxed()).collect();
+    let tocs: Vec<_> = missing.iter().map(|layer| through_toc(layer, &*blobs, &allowance, progress).boxed()).collect();
+    let tocs = stream::iter(tocs).buffered(TABLES).try_collect::<Vec<_>>();
     let config = async {
         match early {
             Some(config) => Ok(config),
@@ -142,11 +159,11 @@ pub(super) async fn index_all(
     // Where no layer needs an index, a boot pack is worth no waiting beyond this.
     let boot = async {
         match choice.filter(|_| plain.is_empty()) {
-            Some((choice, pack)) => index::find(choice, repository, image, &[], pack).await,
+            Some((choice, pack)) => index::find(choice, repository, image, &[], pack, &allowance).await,
             None => Found::default(),
         }
     };
-    let (tables, only_boot) = futures::join!(async { futures::try_join!(config, try_join_all(tocs)) }, boot);
+    let (tables, only_boot) = futures::join!(async { futures::try_join!(config, tocs) }, boot);
     let (config, tocs) = tables?;
     only_boot.notes.iter().for_each(|note| progress.note(note));
     let mut to_stream = Vec::new();
@@ -180,7 +197,10 @@ pub(super) async fn index_all(
     // Boxed and listed: else the compiler takes what is returned for something that cannot go to another thread.
     let streams: Vec<_> = to_stream
         .into_iter()
-        .map(|(layer, fallback)| streamed(layer, fallback, &config, blobs.clone(), store.clone(), progress).boxed())
+        .map(|(layer, fallback)| {
+            let into = Into { store: store.clone(), allowance: allowance.clone() };
+            streamed(layer, fallback, &config, blobs.clone(), into, progress).boxed()
+        })
         .collect();
     let mut streams = stream::iter(streams).buffer_unordered(STREAMS);
     while let Some((wanted, streamed)) = streams.try_next().await? {
@@ -283,9 +303,19 @@ pub(super) enum ByToc {
     MustStream { fallback: Option<String> },
 }
 
-pub(super) async fn through_toc(layer: &Wanted, blobs: &dyn BlobSource, progress: &dyn Progress) -> Result<ByToc> {
+pub(super) async fn through_toc(
+    layer: &Wanted,
+    blobs: &dyn BlobSource,
+    allowance: &Allowance,
+    progress: &dyn Progress,
+) -> Result<ByToc> {
     let Claim::Toc(claim) = &layer.claim else { return Ok(ByToc::MustStream { fallback: None }) };
-    let fetched = toc::fetch(claim, layer.blob, blobs, |bytes| progress.received(layer.number, bytes)).await;
+    let received = AtomicU64::new(0);
+    let count = |bytes| {
+        received.fetch_add(bytes, Ordering::Relaxed);
+        progress.received(layer.number, bytes);
+    };
+    let fetched = toc::fetch(claim, layer.blob, blobs, allowance, count).await;
     match fetched {
         Ok((index, prefetch)) => {
             progress.layer_done(layer.number);
@@ -298,6 +328,7 @@ pub(super) async fn through_toc(layer: &Wanted, blobs: &dyn BlobSource, progress
                 diff_id: None,
                 index,
                 prefetch,
+                received: received.into_inner(),
                 fallback: None,
             })))
         }
@@ -313,12 +344,18 @@ pub(super) async fn through_toc(layer: &Wanted, blobs: &dyn BlobSource, progress
     }
 }
 
+/// Where a layer is streamed to, and what that may cost.
+struct Into {
+    store: Store,
+    allowance: Allowance,
+}
+
 async fn streamed<'a>(
     layer: &'a Wanted,
     fallback: Option<String>,
     config: &ImageConfig,
     source: Arc<dyn BlobSource>,
-    store: Store,
+    Into { store, allowance }: Into,
     progress: &dyn Progress,
 ) -> Result<(&'a Wanted, Layer)> {
     let step = step(layer.number, &layer.blob.digest);
@@ -334,6 +371,7 @@ async fn streamed<'a>(
         store,
         must_keep: false,
         pace: Arc::new(Unhindered),
+        allowance,
     };
     let indexed = seen(job, |bytes| progress.received(layer.number, bytes)).await;
     let indexed = indexed.map_err(|error| super::stream::outward(step, error))?;
@@ -356,6 +394,7 @@ pub(super) async fn seen(
         diff_id: Some(diff_id),
         index: streamed.index,
         prefetch: None,
+        received: blob.size,
         fallback: None,
     })
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 use tarpon_fetch::{BlobSource, ObjectStore, ObjectWriter, SourceError, StoreError};
-use tarpon_layer::LayerIndex;
 use tarpon_layer::decode::Compression;
 use tarpon_layer::plain::{self, ObjectSink, Options};
 use tarpon_layer::spans::SpanReader;
+use tarpon_layer::{Allowance, LayerIndex};
 use tarpon_oci::{Blob, Digest, Hasher, Verified};
 use tarpon_store::Store;
 
@@ -42,6 +42,8 @@ pub(super) struct StreamJob {
     /// Whether it is of no use if the store does not keep its objects.
     pub(super) must_keep: bool,
     pub(super) pace: Arc<dyn Pace>,
+    /// What reading the image may cost.
+    pub(super) allowance: Allowance,
 }
 
 /// Why it failed.
@@ -103,9 +105,10 @@ async fn attempt(
     let (pieces, reader) = tokio::sync::mpsc::channel(PIECES);
     let (into, diff_id, hides_toc_files, must_keep) =
         (job.store.clone(), job.diff_id, job.hides_toc_files, job.must_keep);
+    let allowance = job.allowance.clone();
     let importing = tokio::task::spawn_blocking(move || {
         let mut sink = StoreSink::new(&into, must_keep);
-        let imported = import(BlobReader::new(reader), diff_id, hides_toc_files, &mut sink);
+        let imported = import(BlobReader::new(reader), diff_id, hides_toc_files, &allowance, &mut sink);
         (imported, sink.objects)
     });
     let downloaded = download(job, beginning, pieces, received).await;
@@ -135,6 +138,7 @@ async fn download(
     while let Some(piece) = beginning.read(at).await {
         hasher.update(&piece);
         at += piece.len() as u64;
+        job.allowance.receive(piece.len() as u64);
         received(piece.len() as u64);
         pieces.send(Ok(piece)).await.map_err(|_gone| ended_early())?;
     }
@@ -150,6 +154,7 @@ async fn download(
             let piece = piece?;
             let length = piece.len() as u64;
             hasher.update(&piece);
+            job.allowance.receive(length);
             received(length);
             beginning.append(&piece).await;
             pieces.send(Ok(piece)).await.map_err(|_gone| ended_early())?;
@@ -164,10 +169,11 @@ fn import(
     blob: BlobReader,
     diff_id: Digest,
     hides_toc_files: bool,
+    allowance: &Allowance,
     objects: &mut StoreSink<'_>,
 ) -> Result<Streamed, StreamError> {
     let bad = |error: io::Error| StreamError::Bad(error.to_string());
-    let mut decoder = SpanReader::sniffed(blob).map_err(bad)?;
+    let mut decoder = SpanReader::within(blob, allowance).map_err(bad)?;
     let compression = decoder.compression();
     let access = match compression {
         Compression::None => plain::Access::Random,
@@ -177,7 +183,7 @@ fn import(
     std::thread::scope(|scope| {
         // The sink belongs to the decoding thread: when that ends, the walker sees the end of its input.
         let decoding = scope.spawn(move || Ok((pipe::pump(&mut decoder, &sink)?, decoder.finish())));
-        let walked = plain::import(reader, Options { access, hides_toc_files }, objects);
+        let walked = plain::import_within(reader, Options { access, hides_toc_files }, allowance, objects);
         let decoded = decoding.join().map_err(|_| StreamError::Bad("the decoder panicked".into()))?;
         let (hasher, spans) = decoded.map_err(bad)?;
         let mut index = walked.map_err(|error| match error {
@@ -279,8 +285,8 @@ mod tests {
         let layer = layer();
         let source = Arc::new(MemorySource::new([layer.blob.clone().into()]));
         let store = store.clone();
-        let (blob, pace) = (layer.descriptor(), Arc::new(Unhindered));
-        let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, pace };
+        let (blob, pace, allowance) = (layer.descriptor(), Arc::new(Unhindered), Allowance::default());
+        let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, pace, allowance };
         stream(job, |_| ()).await
     }
 
@@ -294,7 +300,8 @@ mod tests {
     async fn run_from(store: &Store, source: &Arc<MemorySource>, layer: &Layer) -> Result<Streamed, StreamError> {
         let (store, source) = (store.clone(), source.clone());
         let (blob, diff_id, pace) = (layer.descriptor(), layer.diff_id, Arc::new(Unhindered));
-        let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, pace };
+        let allowance = Allowance::default();
+        let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, pace, allowance };
         stream(job, |_| ()).await
     }
 

@@ -5,9 +5,9 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use tarpon_fetch::{BlobSource, SourceError};
-use tarpon_layer::LayerIndex;
 use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::{Format, TocClaim, TocError, TocPlace};
+use tarpon_layer::{Allowance, LayerIndex};
 use tarpon_oci::Blob;
 
 /// Why there is no index.
@@ -48,8 +48,13 @@ pub(crate) async fn fetch(
     claim: &TocClaim,
     blob: Blob,
     source: &dyn BlobSource,
+    allowance: &Allowance,
     received: impl Fn(u64),
 ) -> Result<(LayerIndex, Option<u64>), TocFailure> {
+    let received = |bytes| {
+        allowance.receive(bytes);
+        received(bytes);
+    };
     let first = read(source, blob, claim.first_range(), &received).await?;
     let place = claim.locate(&first)?;
     let encoded = match (&place, claim.within(&place, &first)) {
@@ -67,8 +72,8 @@ pub(crate) async fn fetch(
         }
     };
     // Hundreds of thousands of entries take a while; the other layers' answers must not wait for it.
-    let claim = claim.clone();
-    tokio::task::spawn_blocking(move || claim.open(&place, &encoded)?.index_and_prefetch())
+    let (claim, allowance) = (claim.clone(), allowance.clone());
+    tokio::task::spawn_blocking(move || claim.open(&place, &encoded, &allowance)?.index_and_prefetch())
         .await
         .map_err(|error| TocFailure::NotLazy(error.to_string()))?
         .map_err(TocFailure::from)

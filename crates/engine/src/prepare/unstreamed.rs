@@ -1,5 +1,6 @@
 //! An image of which no layer is streamed: prepared by tables of contents and what is known already, or not at all.
 
+use tarpon_layer::Allowance;
 use tarpon_layer::toc::Claim;
 
 use super::layers::{self, Extent};
@@ -27,7 +28,8 @@ impl Engine {
             None => {
                 let wanted = layers::wanted(&resolved.manifest.layers)?;
                 let is_known = |layer: &&layers::Wanted| {
-                    matches!(layer.claim, Claim::Toc(_)) || kept::load(self.store(), layer.blob, &layer.claim).is_some()
+                    matches!(layer.claim, Claim::Toc(_))
+                        || kept::load(self.store(), layer.blob, &layer.claim, &Allowance::default()).is_some()
                 };
                 if let Some(plain) = wanted.iter().find(|layer| !is_known(layer)) {
                     let cause = format!("layer {} ({}) has no table of contents", plain.number + 1, plain.blob.digest);

@@ -7,7 +7,8 @@ use std::collections::{HashMap, HashSet};
 
 use tarpon_oci::{Digest, limits};
 
-use super::{Attributes, Chunk, Device, Entry, InvalidPath, LayerIndex, LayerPath, Node, claims};
+use super::{Attributes, Chunk, Device, Entry, InvalidPath, LayerIndex, LayerPath, Node, Place, claims};
+use crate::allowance::{Allowance, CHUNK, COPIES, ENTRY, Excess, IMPLIED, PATHS, Share, XATTR};
 
 /// Entries that may be looked at while directories are replaced by other things: more is no layer but an attack.
 const REPLACE_WORK: usize = 64 << 20;
@@ -82,6 +83,9 @@ pub enum InvalidEntry {
     /// Over [`limits::ZERO_FILE_BYTES`].
     #[error("it is more than {} bytes of zeros", limits::ZERO_FILE_BYTES)]
     TooManyZeros,
+    /// The layer, or the image with it, costs more than its size allows.
+    #[error(transparent)]
+    Excess(#[from] Excess),
 }
 
 /// What a repeated name means.
@@ -116,10 +120,12 @@ pub(crate) struct Assembler {
     dropped_xattrs: u64,
     replace_work: usize,
     has_orphan_chunks: bool,
+    memory: Share,
 }
 
 impl Assembler {
-    pub(crate) fn new(duplicates: Duplicates) -> Self {
+    /// What is taken in is charged to `allowance`, before it is kept.
+    pub(crate) fn new(duplicates: Duplicates, allowance: &Allowance) -> Self {
         Self {
             duplicates,
             entries: Vec::new(),
@@ -131,6 +137,7 @@ impl Assembler {
             dropped_xattrs: 0,
             replace_work: 0,
             has_orphan_chunks: false,
+            memory: allowance.share(),
         }
     }
 
@@ -143,6 +150,7 @@ impl Assembler {
         if self.chunks.len() == limits::CHUNKS {
             return Err(InvalidEntry::TooManyChunks);
         }
+        self.memory.take(CHUNK)?;
         self.chunks.push(chunk);
         Ok(())
     }
@@ -181,6 +189,7 @@ impl Assembler {
             Some(Known::Implied) => self.drop_below(&entry.path)?,
             Some(Known::Entry(old)) => match &mut self.entries[old as usize] {
                 Some(before) if is_directory && before.node == Node::Directory => {
+                    self.memory.take(xattr_cost(&entry.attributes))?;
                     before.attributes = entry.attributes;
                     return Ok(());
                 }
@@ -188,7 +197,7 @@ impl Assembler {
                     if before.as_ref().is_some_and(|before| before.node == Node::Directory) {
                         self.drop_below(&entry.path)?;
                     }
-                    self.release(old);
+                    self.release(old)?;
                 }
             },
         }
@@ -196,14 +205,17 @@ impl Assembler {
         if let (Node::HardLink(target), Duplicates::LastWins) = (&mut entry.node, self.duplicates) {
             self.link(number, &entry.path, target)?;
         }
-        self.known.insert(entry.path.clone(), Known::Entry(number));
-        self.push(entry)
+        let path = entry.path.clone();
+        self.push(entry)?;
+        self.known.insert(path, Known::Entry(number));
+        Ok(())
     }
 
     fn push(&mut self, entry: Entry) -> Result<(), InvalidEntry> {
         if self.entries.len() >= limits::ENTRIES {
             return Err(InvalidEntry::TooManyEntries);
         }
+        self.memory.take(cost(&entry))?;
         self.entries.push(Some(entry));
         Ok(())
     }
@@ -254,6 +266,7 @@ impl Assembler {
                     None => return Err(InvalidEntry::BelowNonDirectory),
                 },
                 None => {
+                    self.memory.take(IMPLIED + rest.len() as u64)?;
                     let path = LayerPath::checked(rest.to_vec())?;
                     self.known.insert(path, Known::Implied);
                 }
@@ -266,6 +279,7 @@ impl Assembler {
     fn link(&mut self, number: u32, path: &LayerPath, target: &mut LayerPath) -> Result<(), InvalidEntry> {
         let found = match self.known.get(target) {
             None => {
+                self.memory.take(target.as_bytes().len() as u64)?;
                 self.missing.insert(target.clone());
                 return Ok(());
             }
@@ -294,14 +308,14 @@ impl Assembler {
 
     /// Forgets the entry `number`. If it has hard links, the first of them takes its place: removing one name of a file
     /// leaves the file to the others.
-    fn release(&mut self, number: u32) {
-        let Some(old) = self.entries[number as usize].take() else { return };
+    fn release(&mut self, number: u32) -> Result<(), InvalidEntry> {
+        let Some(old) = self.entries[number as usize].take() else { return Ok(()) };
         self.known.remove(&old.path);
         let links = self.links.remove(&number).unwrap_or_default();
         let mut links = links.into_iter().filter(|link| self.entries[*link as usize].is_some());
         let Some(heir) = links.next() else {
             self.has_orphan_chunks |= matches!(old.node, Node::File(_));
-            return;
+            return Ok(());
         };
         let rest: Vec<u32> = links.collect();
         let mut path = LayerPath::root();
@@ -309,12 +323,14 @@ impl Assembler {
             path.clone_from(&entry.path);
             (entry.node, entry.attributes) = (old.node, old.attributes);
         }
+        self.memory.take(rest.len() as u64 * COPIES * path.as_bytes().len() as u64)?;
         for link in &rest {
             if let Some(entry) = &mut self.entries[*link as usize] {
                 entry.node = Node::HardLink(path.clone());
             }
         }
         self.links.insert(heir, rest);
+        Ok(())
     }
 
     /// Forgets everything below a directory that something else takes the place of.
@@ -332,8 +348,7 @@ impl Assembler {
             !is_below
         });
         below.sort_unstable();
-        below.into_iter().for_each(|number| self.release(number));
-        Ok(())
+        below.into_iter().try_for_each(|number| self.release(number))
     }
 
     /// The whole layer.
@@ -357,8 +372,13 @@ impl Assembler {
         }
         // Who walks a tar has hashed its files; who reads an index has somebody's word for them.
         if self.duplicates == Duplicates::Refuse {
+            if let Some((path, size)) = largest_zeros(&entries, &self.chunks) {
+                let taken = self.memory.allowance().take_zeros(size);
+                taken.map_err(|excess| (path.clone(), excess.into()))?;
+            }
             claims::check(&entries, &self.chunks)?;
         }
+        self.memory.keep();
         Ok(LayerIndex { entries, chunks: self.chunks, checkpoints: Vec::new(), dropped_xattrs: self.dropped_xattrs })
     }
 
@@ -399,6 +419,8 @@ impl Assembler {
             }
         }
         for (number, end) in ends {
+            let taken = self.memory.take(COPIES * end.as_bytes().len() as u64);
+            taken.map_err(|excess| (end.clone(), excess.into()))?;
             if let Some(entry) = &mut self.entries[number as usize] {
                 if entry.path == end {
                     return Err((end, InvalidEntry::LinkToItself));
@@ -408,6 +430,33 @@ impl Assembler {
         }
         Ok(())
     }
+}
+
+/// Memory of an entry, wherever it is until the image is prepared.
+fn cost(entry: &Entry) -> u64 {
+    let link = match &entry.node {
+        Node::Symlink(target) => target.len(),
+        Node::HardLink(target) => target.as_bytes().len(),
+        _ => 0,
+    };
+    ENTRY + PATHS * entry.path.as_bytes().len() as u64 + COPIES * link as u64 + xattr_cost(&entry.attributes)
+}
+
+fn xattr_cost(attributes: &Attributes) -> u64 {
+    let bytes = |xattr: &super::Xattr| XATTR + COPIES * (xattr.name.len() + xattr.value.len()) as u64;
+    attributes.xattrs.iter().map(bytes).sum()
+}
+
+/// The largest file that is all zeros: as much as [`claims::check`] hashes.
+fn largest_zeros<'a>(entries: &'a [Entry], chunks: &[Chunk]) -> Option<(&'a LayerPath, u64)> {
+    let zeros = entries.iter().filter_map(|entry| {
+        let Node::File(content) = &entry.node else { return None };
+        let first = content.first_chunk as usize;
+        let own = chunks.get(first..first + content.chunk_count as usize)?;
+        let is_zeros = !own.is_empty() && own.iter().all(|chunk| chunk.place == Place::Zeros);
+        is_zeros.then_some((&entry.path, content.size))
+    });
+    zeros.max_by_key(|(_, size)| *size)
 }
 
 /// Nothing can lie below this.

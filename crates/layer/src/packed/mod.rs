@@ -12,5 +12,5 @@ mod columns;
 mod read;
 mod write;
 
-pub use read::{InvalidPacked, unpack};
+pub use read::{InvalidPacked, unpack, unpack_within};
 pub use write::pack;

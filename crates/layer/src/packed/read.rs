@@ -4,6 +4,7 @@ use tarpon_oci::{Blob, Digest, limits};
 
 use super::chunks::PlaceReader;
 use super::columns::{Columns, Owner, VERSION, kind};
+use crate::Allowance;
 use crate::index::{
     Assembler, Attributes, Chunk, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry, InvalidXattr,
     LayerIndex, LayerPath, Node, Place, Timestamp, XattrSet, is_marker,
@@ -38,12 +39,20 @@ pub enum InvalidPacked {
 /// # Errors
 /// [`InvalidPacked`].
 pub fn unpack(bytes: &[u8], blob: Blob) -> Result<LayerIndex, InvalidPacked> {
+    unpack_within(bytes, blob, &Allowance::of(bytes.len()))
+}
+
+/// The same, for a part of an image that may cost so much. The columns themselves are not charged: their caller knows who wrote them.
+///
+/// # Errors
+/// [`InvalidPacked`].
+pub fn unpack_within(bytes: &[u8], blob: Blob, allowance: &Allowance) -> Result<LayerIndex, InvalidPacked> {
     let columns: Columns = match postcard::take_from_bytes::<u16>(bytes) {
         Ok((VERSION, _)) => postcard::from_bytes(bytes).map_err(|_| InvalidPacked::Malformed)?,
         Ok(_) => return Err(InvalidPacked::Version),
         Err(_) => return Err(InvalidPacked::Malformed),
     };
-    let mut reader = Reader::new(&columns, blob)?;
+    let mut reader = Reader::new(&columns, blob, allowance)?;
     for kind in &columns.kinds {
         reader.entry(*kind)?;
     }
@@ -75,7 +84,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(columns: &'a Columns, blob: Blob) -> Result<Self, InvalidPacked> {
+    fn new(columns: &'a Columns, blob: Blob, allowance: &Allowance) -> Result<Self, InvalidPacked> {
         let (digests, rest) = columns.digests.as_chunks();
         if !rest.is_empty() {
             return Err(InvalidPacked::Column("digests"));
@@ -85,7 +94,7 @@ impl<'a> Reader<'a> {
             return Err(InvalidPacked::Column("checkpoints"));
         }
         Ok(Self {
-            layer: Assembler::new(Duplicates::Refuse),
+            layer: Assembler::new(Duplicates::Refuse, allowance),
             blob,
             columns,
             shared: columns.shared.iter(),

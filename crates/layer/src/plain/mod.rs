@@ -8,6 +8,7 @@ use std::io::Read;
 
 use tarpon_oci::{Digest, Hasher, Verified};
 
+use crate::Allowance;
 use crate::index::{
     Assembler, Chunk, Codec, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName, LayerPath, NO_DIGEST,
     Node, Place,
@@ -99,17 +100,31 @@ impl<E> From<TarError> for ImportError<E> {
     }
 }
 
-/// Walks the tar that `reader` yields (decompressed), hands every file to `sink` and returns the layer's index. Reads to the
-/// end of the stream, so that digests taken on the way see all of it.
+/// As [`import_within`], for a layer by itself, whatever its size: it may cost what any may.
 ///
 /// # Errors
-/// [`ImportError`]; what the sink got up to there is verified nevertheless.
+/// As [`import_within`].
 pub fn import<R: Read, S: ObjectSink>(
     reader: R,
     options: Options,
     sink: &mut S,
 ) -> Result<LayerIndex, ImportError<S::Error>> {
-    let mut walk = Walk { tar: TarReader::new(reader), layer: Assembler::new(Duplicates::LastWins), options, sink };
+    import_within(reader, options, &Allowance::default(), sink)
+}
+
+/// Walks the tar that `reader` yields (decompressed), hands every file to `sink` and returns the layer's index. Reads to the
+/// end of the stream, so that digests taken on the way see all of it. What it costs is charged to `allowance`.
+///
+/// # Errors
+/// [`ImportError`]; what the sink got up to there is verified nevertheless.
+pub fn import_within<R: Read, S: ObjectSink>(
+    reader: R,
+    options: Options,
+    allowance: &Allowance,
+    sink: &mut S,
+) -> Result<LayerIndex, ImportError<S::Error>> {
+    let layer = Assembler::new(Duplicates::LastWins, allowance);
+    let mut walk = Walk { tar: TarReader::new(reader), layer, options, allowance, sink };
     while let Some(entry) = walk.tar.next_entry()? {
         walk.take(entry)?;
     }
@@ -122,6 +137,7 @@ struct Walk<'a, R, S> {
     tar: TarReader<R>,
     layer: Assembler,
     options: Options,
+    allowance: &'a Allowance,
     sink: &'a mut S,
 }
 
@@ -170,6 +186,7 @@ impl<R: Read, S: ObjectSink> Walk<'_, R, S> {
                     pieces.data(offset, bytes, |chunk| self.layer.push_chunk(chunk)).map_err(invalid)?;
                 }
                 Piece::Hole(length) => {
+                    self.allowance.take_zeros(length).map_err(|excess| invalid(excess.into()))?;
                     self.sink.hole(length).map_err(ImportError::Sink)?;
                     pieces.hole(length, |chunk| self.layer.push_chunk(chunk)).map_err(invalid)?;
                 }

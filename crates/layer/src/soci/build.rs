@@ -7,6 +7,7 @@ use tarpon_oci::{Blob, Digest, Verified, limits};
 use super::flat::{Flat, Table};
 use super::zinfo::{self, Span};
 use super::{ZtocError, ZtocProblem, object_name};
+use crate::Allowance;
 use crate::index::{
     Assembler, Attributes, Chunk, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName,
     LayerPath, Node, Place, Timestamp, XattrSet,
@@ -36,6 +37,19 @@ pub struct Options {
 /// # Errors
 /// [`ZtocError`].
 pub fn index(ztoc: &Verified<impl AsRef<[u8]>>, layer: Blob, options: Options) -> Result<LayerIndex, ZtocError> {
+    index_within(ztoc, layer, options, &Allowance::of((**ztoc).as_ref().len()))
+}
+
+/// The same, for a part of an image that may cost so much.
+///
+/// # Errors
+/// [`ZtocError`].
+pub fn index_within(
+    ztoc: &Verified<impl AsRef<[u8]>>,
+    layer: Blob,
+    options: Options,
+    allowance: &Allowance,
+) -> Result<LayerIndex, ZtocError> {
     let bytes = (**ztoc).as_ref();
     if bytes.len() as u64 > limits::ZTOC_BYTES {
         return Err(ZtocError::TooLarge(bytes.len() as u64));
@@ -61,7 +75,7 @@ pub fn index(ztoc: &Verified<impl AsRef<[u8]>>, layer: Blob, options: Options) -
         tar_size,
         options,
         spans: &spans,
-        layer: Assembler::new(Duplicates::LastWins),
+        layer: Assembler::new(Duplicates::LastWins, allowance),
         xattrs: XattrSet::default(),
         end: 0,
     };

@@ -19,7 +19,7 @@ mod error;
 mod flat;
 mod zinfo;
 
-pub use build::{Options, index};
+pub use build::{Options, index, index_within};
 pub use error::{ZtocError, ZtocProblem};
 
 use tarpon_oci::{Digest, Hasher};

@@ -7,12 +7,20 @@ use super::recorder::{Recorder, Start};
 use super::zstd::Zstd;
 use super::{Checkpoint, SPAN_BYTES, SpanStarts};
 use crate::decode::{Compression, sniff};
+use crate::{Allowance, Share};
+
+/// Decoded bytes of any layer: as much as takes a core half a minute to hash.
+const DECODED_BASE: u64 = 8 << 30;
+/// Decoded bytes for each encoded one: gzip makes at most 1,032 of one. Zstd makes 30,000.
+const DECODED_PER_BYTE: u64 = 1100;
 
 /// The tar in a layer's blob, like [`LayerReader`](crate::decode::LayerReader); on the way it notes where decoding can start
 /// again. That costs a tenth of the time; [`LayerReader`](crate::decode::LayerReader) is for those who do not need it.
 pub struct SpanReader<R> {
     decoder: Decoder<R>,
     recorder: Recorder,
+    decoded: u64,
+    memory: Share,
 }
 
 enum Decoder<R> {
@@ -38,6 +46,14 @@ impl<R: BufRead> SpanReader<R> {
         Self::with_spans_of(SPAN_BYTES, reader)
     }
 
+    /// As [`SpanReader::sniffed`], for a layer of an image that may cost so much.
+    ///
+    /// # Errors
+    /// As [`SpanReader::sniffed`].
+    pub fn within(reader: R, allowance: &Allowance) -> io::Result<Self> {
+        Ok(Self { memory: allowance.share(), ..Self::sniffed(reader)? })
+    }
+
     /// The same, with spans of at least `bytes`, decoded, instead of [`SPAN_BYTES`].
     ///
     /// # Errors
@@ -48,7 +64,7 @@ impl<R: BufRead> SpanReader<R> {
             Compression::Gzip => Decoder::Gzip(Gzip::new(reader)),
             Compression::Zstd => Decoder::Zstd(Zstd::new(reader)?),
         };
-        Ok(Self { decoder, recorder: Recorder::new(bytes) })
+        Ok(Self { decoder, recorder: Recorder::new(bytes), decoded: 0, memory: Allowance::unbounded().share() })
     }
 
     /// How the blob is compressed.
@@ -73,17 +89,28 @@ impl<R: BufRead> SpanReader<R> {
             Decoder::Gzip(gzip) => gzip.position(),
             Decoder::Zstd(zstd) => zstd.position(),
         };
+        self.memory.keep();
         Spans { starts: self.recorder.spans, end }
     }
 }
 
 impl<R: BufRead> Read for SpanReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        match &mut self.decoder {
-            Decoder::None(reader) => reader.read(out),
-            Decoder::Gzip(gzip) => gzip.read(out, &mut self.recorder),
-            Decoder::Zstd(zstd) => zstd.read(out, &mut self.recorder),
+        let (count, taken, window) = match &mut self.decoder {
+            Decoder::None(reader) => return reader.read(out),
+            Decoder::Gzip(gzip) => (gzip.read(out, &mut self.recorder)?, gzip.position(), 0),
+            Decoder::Zstd(zstd) => (zstd.read(out, &mut self.recorder)?, zstd.position(), zstd.held()),
+        };
+        self.decoded += count as u64;
+        self.memory.grow_to(self.recorder.held() + window).map_err(io::Error::other)?;
+        if self.decoded > DECODED_BASE.saturating_add(taken.saturating_mul(DECODED_PER_BYTE)) {
+            let problem = format!(
+                "the layer decodes to more than {} GiB and {DECODED_PER_BYTE} bytes for each of its own",
+                DECODED_BASE >> 30
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
         }
+        Ok(count)
     }
 }
 

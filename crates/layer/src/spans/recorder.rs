@@ -16,6 +16,11 @@ const CANDIDATES: usize = 4;
 /// window is kept whole.
 const TRAIL_BYTES: usize = 4 * WINDOW_BYTES;
 
+/// Memory of a start without its window: here, in the list that the walker reads, and in index and chunk table.
+const START: usize = 192;
+/// Copies of a window at a time.
+const COPIES: usize = 3;
+
 /// The beginning of a span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Start {
@@ -38,6 +43,8 @@ pub(super) struct Recorder {
     /// The best that was looked at since the last span began.
     best: Option<Candidate>,
     looks: usize,
+    /// Bytes of `spans` and `starts`.
+    held: u64,
 }
 
 /// A boundary of blocks, and what follows it until it is known what of the window it needs.
@@ -59,7 +66,7 @@ struct Candidate {
 impl Recorder {
     pub(super) fn new(span_bytes: u64) -> Self {
         let (starts, spans) = (SpanStarts::default(), Vec::new());
-        Self { span_bytes, starts, spans, trail: None, best: None, looks: 0 }
+        Self { span_bytes, starts, spans, trail: None, best: None, looks: 0, held: 0 }
     }
 
     /// Whether the next boundary of blocks is of interest.
@@ -72,7 +79,7 @@ impl Recorder {
         self.settle();
         if self.spans.is_empty() || decoded - self.last() >= self.span_bytes / FREE_PART {
             self.starts.push(decoded);
-            self.spans.push(Start { decoded, offset, used_bits: 0, window: None });
+            self.push(Start { decoded, offset, used_bits: 0, window: None });
         }
     }
 
@@ -106,8 +113,20 @@ impl Recorder {
         self.judge();
         self.looks = 0;
         if let Some(Candidate { start, window, .. }) = self.best.take() {
-            self.spans.push(Start { window: Some(checkpoint::pack(&window, checkpoint::WINDOW_LEVEL)), ..start });
+            self.push(Start { window: Some(checkpoint::pack(&window, checkpoint::WINDOW_LEVEL)), ..start });
         }
+    }
+
+    fn push(&mut self, start: Start) {
+        let window = start.window.as_ref().map_or(0, |window| window.len());
+        // Windows are copied into the index of the layer and into the chunk table of the image.
+        self.held += (START + COPIES * window) as u64;
+        self.spans.push(start);
+    }
+
+    /// Memory of all that was noted.
+    pub(super) fn held(&self) -> u64 {
+        self.held
     }
 
     /// Finds out what the boundary needs, and whether that is less than any other since the last span began.

@@ -29,6 +29,11 @@ impl<R: BufRead> Zstd<R> {
         self.reader.position()
     }
 
+    /// Memory of the window, as far as something was decoded into it.
+    pub(super) fn held(&self) -> u64 {
+        self.decoded.min(self.context.sizeof() as u64)
+    }
+
     pub(super) fn read(&mut self, out: &mut [u8], recorder: &mut Recorder) -> io::Result<usize> {
         if out.is_empty() {
             return Ok(0);

@@ -10,6 +10,7 @@ use tarpon_oci::{Digest, limits};
 use super::claim::Format;
 use super::error::{EntryProblem, NotLazy, TocError};
 use super::json::{self, JsonError, RawEntry};
+use crate::Allowance;
 use crate::index::{
     Assembler, Attributes, Chunk, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName,
     LayerPath, NO_DIGEST, Node, Place, Timestamp, XattrSet,
@@ -20,11 +21,16 @@ use crate::time;
 const REPLACEMENT: char = '\u{fffd}';
 
 /// Parses `json` as the TOC of a blob whose data ends at `data_end`. With it comes up to where the blob is to be prefetched.
-pub(super) fn index(json: &[u8], format: Format, data_end: u64) -> Result<(LayerIndex, Option<u64>), TocError> {
+pub(super) fn index(
+    json: &[u8],
+    format: Format,
+    data_end: u64,
+    allowance: &Allowance,
+) -> Result<(LayerIndex, Option<u64>), TocError> {
     let mut builder = Builder {
         format,
         data_end,
-        layer: Assembler::new(Duplicates::Refuse),
+        layer: Assembler::new(Duplicates::Refuse, allowance),
         xattrs: XattrSet::default(),
         current: Current::None,
         starts: Vec::new(),

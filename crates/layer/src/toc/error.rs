@@ -4,6 +4,7 @@ use std::fmt;
 
 use tarpon_oci::{DigestMismatch, limits};
 
+use crate::Excess;
 use crate::decode::DecodeError;
 use crate::index::{InvalidEntry, InvalidPath, InvalidXattr};
 use crate::tar::TarError;
@@ -43,6 +44,9 @@ pub enum TocError {
     /// The JSON is malformed, or an entry in it is wrong.
     #[error("TOC: {0}")]
     Json(String),
+    /// It is larger than its encoded bytes allow.
+    #[error("TOC: {0}")]
+    Excess(#[from] Excess),
     /// Entries contradict each other.
     #[error("TOC entry {name:?}: {problem}")]
     Entry {
@@ -67,7 +71,7 @@ pub enum NotLazy {
     BelowSymlink(String),
     /// A TOC is JSON and cannot hold names that are not UTF-8: the tar knows better.
     NameNotUtf8(String),
-    /// A file of zeros only, over [`limits::ZERO_FILE_BYTES`].
+    /// A file of zeros only, over [`limits::ZERO_FILE_BYTES`] or [`crate::ZEROS_BASE`].
     TooManyZeros(String),
 }
 
@@ -81,7 +85,7 @@ impl fmt::Display for NotLazy {
             }
             Self::BelowSymlink(name) => write!(f, "its TOC has {name:?} below a symbolic link"),
             Self::TooManyZeros(name) => {
-                write!(f, "{name:?} is more than {} bytes of zeros", limits::ZERO_FILE_BYTES)
+                write!(f, "{name:?} is more zeros than are hashed for a table of this size")
             }
             Self::NameNotUtf8(name) => write!(f, "its TOC cannot hold the true name of {name:?}"),
         }
@@ -140,7 +144,7 @@ impl EntryProblem {
             Self::Entry(InvalidEntry::BelowSymlink) => {
                 TocError::NotLazy(NotLazy::BelowSymlink(crate::tar::printable(name.as_bytes())))
             }
-            Self::Entry(InvalidEntry::TooManyZeros) => {
+            Self::Entry(InvalidEntry::TooManyZeros | InvalidEntry::Excess(Excess::Zeros)) => {
                 TocError::NotLazy(NotLazy::TooManyZeros(crate::tar::printable(name.as_bytes())))
             }
             problem => TocError::Entry { name: crate::tar::printable(name.as_bytes()), problem },

@@ -12,9 +12,13 @@ use super::{TOC_NAME, build};
 use crate::decode::{Compression, DecodeError, LayerReader};
 use crate::index::LayerIndex;
 use crate::tar::{TarKind, TarReader};
+use crate::{Allowance, Excess, Share};
 
 /// Bounds of the first guess at how long an eStargz TOC and footer are.
 const TAIL: Range<u64> = 64 << 10..4 << 20;
+
+/// Bytes of a TOC that are decoded at a time.
+const STEP: u64 = 64 << 10;
 
 /// Where a TOC is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,11 +33,13 @@ pub enum TocPlace {
 }
 
 /// A TOC whose digest was checked.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Toc {
     json: Vec<u8>,
     format: Format,
     data_end: u64,
+    /// That of the JSON.
+    memory: Share,
 }
 
 impl TocClaim {
@@ -99,11 +105,12 @@ impl TocClaim {
         first.get(start..)?.get(..length)
     }
 
-    /// Decodes and checks the TOC from its bytes in the blob, or from the blob of the external TOC's layer.
+    /// Decodes and checks the TOC from its bytes in the blob, or from the blob of the external TOC's layer. What comes of it is
+    /// charged to `allowance`.
     ///
     /// # Errors
     /// [`TocError`]; above all when the digest is not the claimed one.
-    pub fn open(&self, place: &TocPlace, encoded: &[u8]) -> Result<Toc, TocError> {
+    pub fn open(&self, place: &TocPlace, encoded: &[u8], allowance: &Allowance) -> Result<Toc, TocError> {
         let (data_end, needed) = match place {
             TocPlace::External { data_end } => (*data_end, None),
             TocPlace::InBlob(range) => match self.format {
@@ -114,14 +121,15 @@ impl TocClaim {
         if let Some(Range { start, end }) = needed.filter(|range| range.end - range.start != encoded.len() as u64) {
             return Err(TocError::Incomplete { needed_from: *start, needed_to: *end, got: encoded.len() });
         }
+        let mut memory = allowance.share();
         let json = match self.format {
-            Format::Estargz => Verified::check(&self.digest, estargz_json(encoded)?)?.into_inner(),
+            Format::Estargz => Verified::check(&self.digest, estargz_json(encoded, &mut memory)?)?.into_inner(),
             Format::ZstdChunked => {
                 let encoded = Verified::check(&self.digest, encoded)?;
-                zstd_json(&encoded, self.position.decoded)?
+                zstd_json(&encoded, self.position.decoded, &mut memory)?
             }
         };
-        Ok(Toc { json, format: self.format, data_end })
+        Ok(Toc { json, format: self.format, data_end, memory })
     }
 }
 
@@ -139,7 +147,7 @@ impl Toc {
     /// # Errors
     /// As [`Toc::index`].
     pub fn index_and_prefetch(&self) -> Result<(LayerIndex, Option<u64>), TocError> {
-        build::index(&self.json, self.format, self.data_end)
+        build::index(&self.json, self.format, self.data_end, self.memory.allowance())
     }
 
     /// The JSON, for those who want to look at it.
@@ -149,7 +157,7 @@ impl Toc {
 }
 
 /// The payload of the tar in the TOC's gzip member.
-fn estargz_json(encoded: &[u8]) -> Result<Vec<u8>, TocError> {
+fn estargz_json(encoded: &[u8], memory: &mut Share) -> Result<Vec<u8>, TocError> {
     // Room for the TOC, its tar headers and the trailer.
     let limit = limits::TOC_BYTES + limits::TAR_EXTENSION_BYTES;
     let decoder = LayerReader::new(encoded, Compression::Gzip).map_err(|error| gzip_error(&error))?;
@@ -161,23 +169,34 @@ fn estargz_json(encoded: &[u8]) -> Result<Vec<u8>, TocError> {
     if entry.size > limits::TOC_BYTES {
         return Err(TocError::NotLazy(NotLazy::TocTooLarge(entry.size)));
     }
-    let mut json = Vec::new();
-    tar.read_to_end(&mut json).map_err(|error| gzip_error(&error))?;
+    let json = read_within(&mut tar, memory)?.map_err(|error| gzip_error(&error))?;
     if tar.next_entry()?.is_some() {
         return Err(TocError::Container("the TOC is not the last entry of the archive"));
     }
     Ok(json)
 }
 
+/// All that `reader` gives, as far as there is memory for it.
+fn read_within(reader: &mut impl Read, memory: &mut Share) -> Result<std::io::Result<Vec<u8>>, Excess> {
+    let mut all = Vec::new();
+    loop {
+        memory.take(STEP)?;
+        match reader.take(STEP).read_to_end(&mut all) {
+            Ok(0) => return Ok(Ok(all)),
+            Ok(_) => {}
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+}
+
 fn gzip_error(error: &std::io::Error) -> TocError {
     DecodeError::Malformed { codec: "gzip", problem: error.to_string() }.into()
 }
 
-fn zstd_json(encoded: &[u8], decoded: u64) -> Result<Vec<u8>, TocError> {
+fn zstd_json(encoded: &[u8], decoded: u64, memory: &mut Share) -> Result<Vec<u8>, TocError> {
     let error = |error: std::io::Error| DecodeError::Malformed { codec: "zstd", problem: error.to_string() };
     let decoder = LayerReader::new(encoded, Compression::Zstd).map_err(error)?;
-    let mut json = Vec::new();
-    decoder.take(decoded + 1).read_to_end(&mut json).map_err(error)?;
+    let json = read_within(&mut decoder.take(decoded + 1), memory)?.map_err(error)?;
     if json.len() as u64 != decoded {
         return Err(TocError::Container("its decoded length is not what the annotation says"));
     }

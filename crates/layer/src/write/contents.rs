@@ -8,6 +8,7 @@ use super::error::{Unrepresentable, WriteError};
 use super::header::Facts;
 use super::ordered::Landed;
 use super::record::Record;
+use crate::Allowance;
 use crate::index::{Assembler, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName, LayerPath, Node};
 use crate::tar::{TarEntry, TarKind, printable};
 use crate::toc::{self, Format};
@@ -64,7 +65,7 @@ impl Contents {
     pub(super) fn new(format: Format) -> Self {
         Self {
             format,
-            meaning: Assembler::new(Duplicates::LastWins),
+            meaning: Assembler::new(Duplicates::LastWins, &Allowance::unbounded()),
             records: Vec::new(),
             by_name: HashMap::new(),
             files: Vec::new(),

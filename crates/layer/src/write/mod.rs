@@ -33,6 +33,7 @@ pub use error::{Unrepresentable, WriteError};
 pub use estargz::{DEFAULT_ESTARGZ_CHUNK_BYTES, DEFAULT_GZIP_LEVEL, EstargzOptions, estargz, estargz_prioritised};
 pub use zstd_chunked::{DEFAULT_ZSTD_LEVEL, ZstdChunkedOptions, zstd_chunked};
 
+use crate::Allowance;
 use crate::toc::{Claim, TocPlace};
 use contents::Contents;
 
@@ -83,7 +84,7 @@ fn threads(asked: usize) -> usize {
 fn check(contents: Contents, written: &Written, place: &TocPlace, toc: &[u8]) -> Result<(), WriteError> {
     let media_type = MediaType::Layer(written.compression);
     match Claim::of(&media_type, &written.annotations, written.blob.size)? {
-        Claim::Toc(claim) => contents.check(claim.open(place, toc)?.index()?),
+        Claim::Toc(claim) => contents.check(claim.open(place, toc, &Allowance::unbounded())?.index()?),
         Claim::Plain => Err(WriteError::Options("the new layer claims no table of contents")),
     }
 }

@@ -9,7 +9,7 @@ use tarpon_layer::decode::{LayerReader, decode_chunk};
 use tarpon_layer::plain::{Access, ImportError, ObjectSink, Options, import};
 use tarpon_layer::spans::SpanStarts;
 use tarpon_layer::toc::{Claim, Toc, TocError, TocPlace};
-use tarpon_layer::{Chunk, Entry, LayerIndex, Node, Place};
+use tarpon_layer::{Allowance, Chunk, Entry, LayerIndex, Node, Place};
 use tarpon_oci::{Digest, MediaType, Verified};
 use tarpon_testkit::layers::{Layer, check_index};
 
@@ -74,6 +74,11 @@ pub(crate) fn import_blob(blob: &[u8], options: Options) -> Result<(LayerIndex, 
 
 /// The whole way from descriptor to index.
 pub(crate) fn index_by_toc(layer: &Layer) -> Result<LayerIndex, TocError> {
+    index_by_toc_within(layer, &Allowance::of(layer.blob.len()))
+}
+
+/// The same, of an image that may cost so much.
+pub(crate) fn index_by_toc_within(layer: &Layer, allowance: &Allowance) -> Result<LayerIndex, TocError> {
     let media_type = MediaType::Layer(layer.compression);
     let claim = Claim::of(&media_type, &layer.annotations, layer.blob.len() as u64).expect("a sound claim");
     let Claim::Toc(claim) = claim else { panic!("no claim") };
@@ -83,7 +88,7 @@ pub(crate) fn index_by_toc(layer: &Layer) -> Result<LayerIndex, TocError> {
     let TocPlace::InBlob(range) = &place else { panic!("an external TOC") };
     let encoded = &layer.blob[range.start as usize..range.end as usize];
     assert_eq!(claim.within(&place, first).unwrap_or(encoded), encoded);
-    let index = claim.open(&place, encoded)?.index()?;
+    let index = claim.open(&place, encoded, allowance)?.index()?;
     check_index(&index, layer.blob.len() as u64);
     Ok(index)
 }
@@ -168,5 +173,5 @@ pub(crate) fn open_toc(layer: &Layer) -> Option<Toc> {
     let Claim::Toc(claim) = claim else { return None };
     let place = claim.locate(&layer.blob[claim.first_range().start as usize..]).ok()?;
     let TocPlace::InBlob(range) = &place else { return None };
-    claim.open(&place, &layer.blob[range.start as usize..range.end as usize]).ok()
+    claim.open(&place, &layer.blob[range.start as usize..range.end as usize], &Allowance::default()).ok()
 }

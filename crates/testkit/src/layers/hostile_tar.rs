@@ -152,6 +152,7 @@ fn sparse() -> Vec<Case> {
                 .sized(RawHeader::new("a"), b"data")
                 .finish(),
         ),
+        ("079-sparse file of 4 GiB in a kilobyte", old(&[(0, 4)], 4 << 30, 0)),
     ]
 }
 

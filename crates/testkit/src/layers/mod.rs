@@ -2,6 +2,7 @@
 //!
 //! The writers are as good as tests need: their output is valid and shows every feature that the readers have, on request.
 
+pub mod bombs;
 mod check;
 mod compress;
 mod estargz;

@@ -1,0 +1,201 @@
+//! [`Allowance`]: what reading an image may cost, measured by what was received of it.
+//!
+//! A few compressed bytes can describe millions of entries, and a few entries terabytes of zeros. So each parser charges what it is about to
+//! allocate or to hash, and stops where that is out of proportion to the bytes that came. Claimed sizes do not count.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Memory that any image may take: an ordinary layer of 230,000 empty files, which weighs less than 1 MiB, needs 110 MiB.
+pub const MEMORY_BASE: u64 = 128 << 20;
+/// Memory for each byte that was received. An entry with content takes 60 bytes or more of a tar or table of contents, and 700 bytes here.
+pub const MEMORY_PER_BYTE: u64 = 20;
+/// Zeros that are hashed for any image: a second or two.
+pub const ZEROS_BASE: u64 = 512 << 20;
+/// Zeros that are hashed for each byte that was received: as many as gzip can make of one.
+pub const ZEROS_PER_BYTE: u64 = 1032;
+
+/// Bytes that a share takes from the account at a time, if they are there: most entries need less.
+const STEP: u64 = 64 << 10;
+
+/// Memory of an entry without its names: in the index of its layer, in the merged tree and in the EROFS image. Measured: 390 bytes with a
+/// name of 15.
+pub(crate) const ENTRY: u64 = 360;
+/// Memory of a directory that is not listed, without its path.
+pub(crate) const IMPLIED: u64 = 320;
+/// Memory of a chunk: in the index and in the chunk table.
+pub(crate) const CHUNK: u64 = 224;
+/// How many copies of a path there are at a time: in the index, and in a map while that is made.
+pub(crate) const PATHS: u64 = 2;
+/// How many copies of link targets and xattrs there are at a time: in the index, in the EROFS image, and packed to be kept.
+pub(crate) const COPIES: u64 = 3;
+/// Memory of an xattr without its name and value.
+pub(crate) const XATTR: u64 = 96;
+
+/// What one image may cost. All that read parts of it hold the same one.
+#[derive(Debug, Clone, Default)]
+pub struct Allowance(Arc<Account>);
+
+#[derive(Debug, Default)]
+struct Account {
+    received: AtomicU64,
+    memory: AtomicU64,
+    zeros: AtomicU64,
+}
+
+/// More than an image of this size may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Excess {
+    /// Over [`MEMORY_BASE`] and [`MEMORY_PER_BYTE`].
+    #[error(
+        "it would take more than {} MiB of memory and {MEMORY_PER_BYTE} bytes for each byte that was received",
+        MEMORY_BASE >> 20
+    )]
+    Memory,
+    /// Over [`ZEROS_BASE`] and [`ZEROS_PER_BYTE`].
+    #[error(
+        "it has more than {} MiB of zeros to hash and {ZEROS_PER_BYTE} bytes for each byte that was received",
+        ZEROS_BASE >> 20
+    )]
+    Zeros,
+}
+
+impl Allowance {
+    /// For what has these bytes and no more.
+    pub fn of(received: usize) -> Self {
+        let allowance = Self::default();
+        allowance.receive(received as u64);
+        allowance
+    }
+
+    /// Without bound: for layers that are rewritten and not prepared, and for what was within bounds when it was kept.
+    pub fn unbounded() -> Self {
+        let allowance = Self::default();
+        allowance.receive(u64::MAX);
+        allowance
+    }
+
+    /// So many bytes more came.
+    pub fn receive(&self, bytes: u64) {
+        add(&self.0.received, bytes, u64::MAX);
+    }
+
+    /// Hashing so many zeros more is in proportion.
+    ///
+    /// # Errors
+    /// [`Excess::Zeros`], before anything is hashed.
+    pub fn take_zeros(&self, bytes: u64) -> Result<(), Excess> {
+        let most = self.most(ZEROS_BASE, ZEROS_PER_BYTE);
+        if add(&self.0.zeros, bytes, most) { Ok(()) } else { Err(Excess::Zeros) }
+    }
+
+    /// Memory that is charged by and by.
+    pub fn share(&self) -> Share {
+        Share { allowance: self.clone(), taken: 0, left: 0 }
+    }
+
+    fn most(&self, base: u64, per_byte: u64) -> u64 {
+        base.saturating_add(self.0.received.load(Ordering::Relaxed).saturating_mul(per_byte))
+    }
+}
+
+/// Adds, unless the sum is over `most`.
+fn add(counter: &AtomicU64, bytes: u64, most: u64) -> bool {
+    let sum = |before: u64| Some(before.saturating_add(bytes)).filter(|sum| *sum <= most);
+    counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok()
+}
+
+/// Memory that one part of an image takes. It is free again when this is dropped.
+#[derive(Debug)]
+pub struct Share {
+    allowance: Allowance,
+    /// From the account.
+    taken: u64,
+    /// Of that, not needed so far.
+    left: u64,
+}
+
+impl Share {
+    /// Takes so much more.
+    ///
+    /// # Errors
+    /// [`Excess::Memory`], before anything is allocated.
+    pub fn take(&mut self, bytes: u64) -> Result<(), Excess> {
+        if self.left < bytes {
+            let missing = bytes - self.left;
+            let most = self.allowance.most(MEMORY_BASE, MEMORY_PER_BYTE);
+            let step = [missing.max(STEP), missing].into_iter().find(|step| add(&self.allowance.0.memory, *step, most));
+            let step = step.ok_or(Excess::Memory)?;
+            self.taken += step;
+            self.left += step;
+        }
+        self.left -= bytes;
+        Ok(())
+    }
+
+    /// Takes what is missing until it is so much.
+    ///
+    /// # Errors
+    /// As [`Share::take`].
+    pub fn grow_to(&mut self, bytes: u64) -> Result<(), Excess> {
+        self.take(bytes.saturating_sub(self.taken - self.left))
+    }
+
+    /// Stays taken for as long as the image is prepared.
+    pub fn keep(mut self) {
+        self.taken = self.left;
+    }
+
+    /// Whose memory it is.
+    pub fn allowance(&self) -> &Allowance {
+        &self.allowance
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.allowance.0.memory.fetch_sub(self.taken, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_bounded_by_what_was_received_and_free_again_when_it_is_dropped() {
+        let allowance = Allowance::of(1000);
+        let mut share = allowance.share();
+        share.take(MEMORY_BASE).unwrap();
+        let mut other = allowance.share();
+        assert_eq!(other.take(1000 * MEMORY_PER_BYTE + 1), Err(Excess::Memory));
+        other.take(1000 * MEMORY_PER_BYTE).unwrap();
+        assert_eq!(share.take(1), Err(Excess::Memory));
+        allowance.receive(1);
+        share.take(1).unwrap();
+        drop(other);
+        share.take(1000).unwrap();
+        share.keep();
+        assert_eq!(allowance.share().take(MEMORY_BASE), Err(Excess::Memory), "what is kept stays taken");
+    }
+
+    #[test]
+    fn a_share_that_grows_takes_the_difference_only() {
+        let allowance = Allowance::default();
+        let mut share = allowance.share();
+        for bytes in [5, 3, MEMORY_BASE] {
+            share.grow_to(bytes).unwrap();
+        }
+        assert_eq!(share.grow_to(MEMORY_BASE + 1), Err(Excess::Memory));
+        assert_eq!(share.take(u64::MAX), Err(Excess::Memory), "nothing wraps");
+    }
+
+    #[test]
+    fn zeros_are_bounded_by_what_was_received() {
+        let allowance = Allowance::of(10);
+        allowance.take_zeros(ZEROS_BASE).unwrap();
+        allowance.take_zeros(10 * ZEROS_PER_BYTE).unwrap();
+        assert_eq!(allowance.take_zeros(1), Err(Excess::Zeros));
+        assert_eq!(allowance.take_zeros(u64::MAX), Err(Excess::Zeros));
+    }
+}

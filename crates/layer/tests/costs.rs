@@ -1,0 +1,96 @@
+//! What a layer may cost is in proportion to what it weighs, and no ordinary layer comes near that.
+
+mod common;
+
+use std::convert::Infallible;
+
+use common::index_by_toc_within;
+use tarpon_layer::plain::{Access, ObjectSink, Options, import_within};
+use tarpon_layer::spans::SpanReader;
+use tarpon_layer::{Allowance, LayerIndex, MEMORY_BASE, ZEROS_BASE};
+use tarpon_oci::Verified;
+use tarpon_testkit::layers::Layer;
+use tarpon_testkit::layers::bombs::{bombs, many_empty_files};
+
+/// What is said of an image that would take too much memory, and of one that would take too long.
+const EXCESSES: [&str; 2] = ["it would take more than 128 MiB of memory", "it has more than 512 MiB of zeros"];
+
+/// Whole bombs take minutes to make.
+const PART: u32 = 16;
+
+/// All but this part of what any image may cost is taken already.
+fn allowance(part: u32) -> Allowance {
+    let allowance = Allowance::default();
+    let rest = |base: u64| base - base / u64::from(part);
+    let mut share = allowance.share();
+    share.take(rest(MEMORY_BASE)).unwrap();
+    share.keep();
+    allowance.take_zeros(rest(ZEROS_BASE)).unwrap();
+    allowance
+}
+
+/// Forgets all files.
+struct Nowhere;
+
+impl ObjectSink for Nowhere {
+    type Error = Infallible;
+
+    fn begin(&mut self, _: u64) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn write(&mut self, _: &[u8]) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn hole(&mut self, _: u64) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _: Verified<()>) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+/// The layer's index, by its table of contents or by its tar.
+fn index(layer: &Layer, allowance: &Allowance) -> Result<LayerIndex, String> {
+    allowance.receive(layer.blob.len() as u64);
+    if !layer.annotations.is_empty() {
+        return index_by_toc_within(layer, allowance).map_err(|error| error.to_string());
+    }
+    let mut reader = SpanReader::within(&layer.blob[..], allowance).map_err(|error| error.to_string())?;
+    let options = Options { access: Access::Spans(reader.starts()), hides_toc_files: false };
+    let mut index = import_within(&mut reader, options, allowance, &mut Nowhere).map_err(|error| error.to_string())?;
+    let compression = reader.compression();
+    index.place_in_spans(&reader.finish(), compression);
+    Ok(index)
+}
+
+#[test]
+fn an_image_that_costs_more_than_it_weighs_is_refused_with_the_limit() {
+    for (name, make) in bombs(PART) {
+        let layers = make();
+        let weight: usize = layers.iter().map(|layer| layer.blob.len()).sum();
+        assert!(weight <= 512 << 10, "{name}: {weight} bytes are no wonder");
+        let allowance = allowance(PART);
+        let read: Result<Vec<LayerIndex>, String> = layers.iter().map(|layer| index(layer, &allowance)).collect();
+        let error = read.err().unwrap_or_else(|| panic!("{name} is taken"));
+        assert!(EXCESSES.iter().any(|excess| error.contains(excess)), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_layer_of_as_many_empty_files_as_an_image_has_is_read_although_it_weighs_nothing() {
+    let layer = many_empty_files(230_000 / 4);
+    let index = index(&layer, &allowance(4)).unwrap();
+    assert_eq!(index.entries.len(), 57_500);
+    assert!(layer.blob.len() < 512 << 10, "{} bytes", layer.blob.len());
+}
+
+#[test]
+fn what_a_layer_that_was_refused_took_is_free_for_the_next() {
+    let allowance = allowance(PART);
+    let (_, make) = bombs(PART).swap_remove(1);
+    assert!(index(&make()[0], &allowance).is_err());
+    allowance.share().take(MEMORY_BASE / u64::from(PART)).unwrap();
+}
