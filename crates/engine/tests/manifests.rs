@@ -1,5 +1,6 @@
 //! Manifests and configs that are well formed and say what is not so of sound layers. Each case has its verdict: refused for a reason, or
 //! shown as what the layers are. The verdicts are a snapshot; the malformed ones are those of `oci`.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

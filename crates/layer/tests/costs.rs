@@ -23,9 +23,9 @@ fn allowance(part: u32) -> Allowance {
     let allowance = Allowance::default();
     let rest = |base: u64| base - base / u64::from(part);
     let mut share = allowance.share();
-    share.take(rest(MEMORY_BASE)).unwrap();
+    share.take(rest(MEMORY_BASE)).expect("it is within the base");
     share.keep();
-    allowance.take_zeros(rest(ZEROS_BASE)).unwrap();
+    allowance.take_zeros(rest(ZEROS_BASE)).expect("it is within the base");
     allowance
 }
 

@@ -1,7 +1,7 @@
 //! Mending: what is done for mounts whose local objects were found damaged while they are mounted.
 //!
 //! ```text
-//!  verify, scrub, a check before a mount, an open ─► corrupt/HEX-… ─► mend: the kernel forgets what it knows of the object
+//!  verify, a check before a mount, an open ─► corrupt/HEX-… ─► mend: the kernel forgets what it knows of the object
 //!                                                                      │      (names that nobody uses, pages of FUSE)
 //!                                                                      └─► the object is fetched again, and its bytes are also
 //!                                                                          written into the damaged file, for who has it open

@@ -150,15 +150,18 @@ impl Lab {
     /// How many files have wrong bytes, and how many cannot be read.
     pub(crate) async fn wrong(&self) -> (usize, usize) {
         let point = self.point();
+        // Side by side: while the registry is gone, each reader waits for it.
         let read = move || {
-            let (mut wrong, mut failed) = (0, 0);
-            for number in 0..FILES {
-                match fs::read(point.join(format!("d/{number}"))) {
-                    Ok(bytes) => wrong += usize::from(bytes != content(number)),
-                    Err(_) => failed += 1,
-                }
-            }
-            (wrong, failed)
+            let is_right = |number: usize| {
+                fs::read(point.join(format!("d/{number}"))).map(|bytes| bytes == content(number))
+            };
+            let is_right = &is_right;
+            let outcomes = std::thread::scope(|scope| {
+                let readers: Vec<_> = (0..FILES).map(|number| scope.spawn(move || is_right(number))).collect();
+                readers.into_iter().map(|reader| reader.join().unwrap()).collect::<Vec<_>>()
+            });
+            let wrong = outcomes.iter().filter(|outcome| matches!(outcome, Ok(false))).count();
+            (wrong, outcomes.iter().filter(|outcome| outcome.is_err()).count())
         };
         tokio::task::spawn_blocking(read).await.unwrap()
     }
