@@ -274,6 +274,8 @@ fn mounts_that_are_in_use_stay_and_are_served_when_the_daemon_is_stopped() {
     bed.signal(Signal::TERM);
     until(|| !bed.place("api.sock").exists());
     let served = bed.daemon.id();
+    // As systemd does when its time to stop is over.
+    bed.signal(Signal::TERM);
     // Nothing of it was read before: the process that was told to end fetches it.
     std::fs::read(used.join("etc/debian_version")).unwrap();
     let mut stopped = std::mem::replace(&mut bed.daemon, started(&mut plain(&bed.tarpon), &bed.tarpon));

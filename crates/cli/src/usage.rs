@@ -32,13 +32,25 @@ fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
     let said = error.to_string();
     let mut paragraphs = said.split("\n\n").map(one_line);
     let message = paragraphs.next().unwrap_or_default();
-    let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
+    let message = without_secret(error, message.strip_prefix("error: ").unwrap_or(&message));
     let rest: Vec<String> = paragraphs.collect();
     let tip = rest.iter().find_map(|line| line.strip_prefix("tip: ").map(str::to_owned));
     let tip = elsewhere::answer(error).or_else(|| tip.filter(|_| elsewhere::is_safe(error)));
     let usage = || rest.iter().find(|line| line.starts_with("Usage: ")).map(|line| line.replacen('U', "u", 1));
     let hint = tip.or_else(|| expected(error, words)).or_else(usage);
     Failure::new(Exit::Usage, message).hint(hint.unwrap_or_else(|| format!("{} lists what there is", help(words))))
+}
+
+/// Leaves out the value of an option that takes a password: what is printed here ends up in the logs of CI jobs.
+fn without_secret(error: &clap::Error, message: &str) -> String {
+    match (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue)) {
+        (Some(ContextValue::String(argument)), Some(ContextValue::String(value)))
+            if argument.contains("creds <") && !value.is_empty() =>
+        {
+            message.replace(&format!(" '{value}'"), "")
+        }
+        _ => message.to_owned(),
+    }
 }
 
 /// What the option or argument with the wrong value is for: the first sentence of its help.
@@ -87,6 +99,18 @@ mod tests {
         let error = crate::cli::Cli::try_parse_from(["tarpon"].iter().chain(arguments)).expect_err("wrong");
         let words: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         failure(&error, &words).text()
+    }
+
+    #[test]
+    fn a_password_that_lacks_its_user_is_not_repeated() {
+        for arguments in [
+            &["inspect", "--creds", "secret", "x"][..],
+            &["convert", "--src-creds", "secret", "x", "y"],
+            &["convert", "--dest-creds=secret", "x", "y"],
+        ] {
+            let text = said(arguments);
+            assert!(text.contains("creds") && !text.contains("secret"), "{text}");
+        }
     }
 
     #[test]

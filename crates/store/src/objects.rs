@@ -108,8 +108,13 @@ impl Shared {
     /// eviction spares whatever is newer than a running import.
     pub(crate) fn claim_existing(&self, object: &Digest) -> Result<bool, StoreError> {
         let path = self.layout.object(object);
-        let Some(file) = open_existing(self.storage(), &path)? else { return Ok(false) };
-        if !self.is_sound(object, &path, &file)? {
+        // A disk that cannot be read is bypassed like one that cannot be written.
+        let bypassed = |error| match error {
+            StoreError::Io { error, .. } => self.bypass("examining", &path)(error),
+            error => error,
+        };
+        let Some(file) = open_existing(self.storage(), &path).map_err(bypassed)? else { return Ok(false) };
+        if !self.is_sound(object, &path, &file).map_err(bypassed)? {
             return Ok(false);
         }
         match self.storage.set_modified(&path, None) {

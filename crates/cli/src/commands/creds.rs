@@ -22,7 +22,7 @@ impl std::fmt::Debug for Creds {
     }
 }
 
-/// Credentials on the command line. The error does not repeat them.
+/// Credentials on the command line. `usage` leaves them out of the error.
 pub(super) fn creds(argument: &str) -> Result<Creds, String> {
     match argument.split_once(':') {
         Some((user, _)) if !user.is_empty() => Ok(Creds(argument.to_owned())),

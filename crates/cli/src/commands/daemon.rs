@@ -26,7 +26,7 @@ Examples:
 While it runs, `tarpon mount` and all other subcommands use it. It ends with SIGTERM or
 SIGINT: containers are stopped, everything is unmounted, and mounted again when it, or any
 server of the store, starts the next time. While a mount is in use, all of them stay, and it
-serves them until the last one is unmounted; a second signal ends it. Where another process
+serves them until the last one is unmounted; SIGINT ends it. Where another process
 serves mounts of the store already, it takes the place of that one when that has ended.
 contrib/systemd has units for it.
 Its log goes to standard error; $RUST_LOG says how much of it.";

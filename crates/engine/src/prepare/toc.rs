@@ -30,6 +30,8 @@ impl From<TocError> for TocFailure {
     fn from(error: TocError) -> Self {
         match error {
             TocError::NotLazy(reason) => Self::NotLazy(reason.to_string()),
+            // Of a streamed layer more bytes are received than of its table of contents, so more is allowed.
+            TocError::Excess(excess) => Self::NotLazy(excess.to_string()),
             other => Self::Refused(other),
         }
     }

@@ -171,8 +171,8 @@ impl Server {
         self.end(true, true).await;
     }
 
-    /// As [`Server::suspend`]; but while something that it serves is in use, it goes on serving everything, without being noticed by those who
-    /// use it, and ends with the last mount. Told to end once more, it does so at once.
+    /// As [`Server::suspend`]; but while a mount is in use, it continues to serve all mounts and ends with the last one. SIGINT ends it at once;
+    /// another SIGTERM, which systemd sends when `TimeoutStopSec` is over, does not.
     pub async fn retire(mut self) {
         let mounts = self.mounts.clone();
         let in_use = tokio::task::spawn_blocking(move || mounts.in_use()).await.unwrap_or_default();
@@ -185,7 +185,7 @@ impl Server {
             );
             tokio::select! {
                 () = self.mounts.idle(FIRST_REQUEST) => {}
-                _ = self.signals.stop() => {}
+                _ = self.signals.interrupted() => {}
             }
         }
         self.suspend().await;

@@ -30,4 +30,11 @@ impl Signals {
             }
         }
     }
+
+    /// Resolves at SIGINT alone. A service manager sends SIGTERM again when its patience is over; that must not fail readers.
+    pub(crate) async fn interrupted(&mut self) -> Ended {
+        self.interrupt.recv().await;
+        tracing::info!("SIGINT");
+        Ended::Interrupted
+    }
 }

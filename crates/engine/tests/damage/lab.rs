@@ -152,9 +152,8 @@ impl Lab {
         let point = self.point();
         // Side by side: while the registry is gone, each reader waits for it.
         let read = move || {
-            let is_right = |number: usize| {
-                fs::read(point.join(format!("d/{number}"))).map(|bytes| bytes == content(number))
-            };
+            let is_right =
+                |number: usize| fs::read(point.join(format!("d/{number}"))).map(|bytes| bytes == content(number));
             let is_right = &is_right;
             let outcomes = std::thread::scope(|scope| {
                 let readers: Vec<_> = (0..FILES).map(|number| scope.spawn(move || is_right(number))).collect();
