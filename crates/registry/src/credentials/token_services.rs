@@ -18,9 +18,10 @@ use tokio::io::AsyncReadExt as _;
 use super::UNREADABLE;
 
 /// Registries whose token service is another host of the same operator.
-const KNOWN: [(&str, &str); 5] = [
+const KNOWN: [(&str, &str); 6] = [
     (DOCKER_HUB, "auth.docker.io"),
     ("registry-1.docker.io", "auth.docker.io"),
+    ("registry.hub.docker.com", "auth.docker.io"),
     ("registry.gitlab.com", "gitlab.com"),
     ("registry.digitalocean.com", "api.digitalocean.com"),
     ("docker.elastic.co", "docker-auth.elastic.co"),
