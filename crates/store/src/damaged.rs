@@ -3,6 +3,8 @@
 //! bytes are written into the very file. It is the only place where the store changes a file that others may have open, and it is no
 //! object any more.
 
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -15,6 +17,10 @@ use crate::files::{self, io_error};
 use crate::layout::{CORRUPT, FILE_MODE, OBJECT_MODE};
 use crate::storage::Access;
 use crate::store::{Shared, Store};
+
+/// Damaged files of one object that eviction keeps for the mend. An object is damaged again only after it was fetched again, so more
+/// than this accumulate only on a disk that cannot be mended.
+const KEPT_PER_OBJECT: usize = 4;
 
 /// A file in `corrupt/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,11 +43,29 @@ impl Store {
     pub fn damaged_objects(&self) -> Result<Vec<DamagedObject>, StoreError> {
         let folder = self.shared.layout.name(CORRUPT);
         let names = files::list(self.shared.storage(), &folder)?;
-        let damaged = names.iter().filter_map(|name| {
-            let (hex, _) = name.to_str()?.split_once('-')?;
-            Some(DamagedObject { object: Digest::from_hex(hex).ok()?, path: folder.join(name) })
-        });
+        let damaged =
+            names.iter().filter_map(|name| Some(DamagedObject { object: object_of(name)?, path: folder.join(name) }));
         Ok(damaged.collect())
+    }
+
+    /// Removes what is in `corrupt/`, except for up to [`KEPT_PER_OBJECT`] files of each object in `mounted`. Returns the bytes freed.
+    pub(crate) fn remove_damaged(&self, mounted: &HashSet<Digest>) -> Result<u64, StoreError> {
+        let folder = self.shared.layout.name(CORRUPT);
+        let (mut kept, mut freed) = (HashMap::new(), 0);
+        for name in files::list(self.shared.storage(), &folder)? {
+            if let Some(object) = object_of(&name).filter(|object| mounted.contains(object)) {
+                let count: &mut usize = kept.entry(object).or_default();
+                *count += 1;
+                if *count <= KEPT_PER_OBJECT {
+                    continue;
+                }
+            }
+            let path = folder.join(name);
+            let bytes = self.shared.tree_size(&path)?;
+            files::remove_all(self.shared.storage(), &path)?;
+            freed += bytes;
+        }
+        Ok(freed)
     }
 
     /// Begins to write the right bytes into a damaged file. `None` if it is gone.
@@ -57,6 +81,12 @@ impl Store {
             Err(error) => Err(io_error("opening", path)(error)),
         }
     }
+}
+
+/// The object that a file in `corrupt/` should be.
+fn object_of(name: &OsStr) -> Option<Digest> {
+    let (hex, _) = name.to_str()?.split_once('-')?;
+    Digest::from_hex(hex).ok()
 }
 
 impl MendedFile {

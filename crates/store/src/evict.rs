@@ -1,6 +1,6 @@
 //! Making room: which objects go, and which must not.
 //!
-//! Never: objects of an image that is mounted; objects that were stored or relied upon since the oldest running
+//! Never: objects of an image that is mounted, and their damaged files until they are mended; objects that were stored or relied upon since the oldest running
 //! import began. First: objects that no image refers to. Then: the least recently used images, each with the objects
 //! that no image used later refers to. A record goes before its objects, so that a crash leaves objects without an
 //! image, which are the first to go next time.
@@ -20,7 +20,6 @@ use crate::budget::{on_disk, signed};
 use crate::files::{self, io_error};
 use crate::health::PROBE_INTERVAL;
 use crate::images::last_used;
-use crate::layout::CORRUPT;
 use crate::record::Part;
 use crate::storage::Access;
 use crate::store::{Shared, Store};
@@ -132,6 +131,7 @@ impl Store {
         let mut evicted = Evicted::default();
         self.remove_leftovers(&mut evicted)?;
         let Some(mut candidates) = self.candidates()? else { return Ok(evicted) };
+        evicted.bytes += self.remove_damaged(&self.damaged_and_mounted(&mut candidates)?)?;
         self.remove_unused_layer_indexes(&mut evicted)?;
         let pinned_since = self.shared.oldest_pin()?;
         let first_goal = if all_unreferenced { u64::MAX } else { goal };
@@ -196,14 +196,29 @@ impl Store {
         Ok(true)
     }
 
-    /// What is of no use to anybody: stores of other versions, objects that were found corrupt; and of little: beginnings of layers.
-    fn remove_leftovers(&self, evicted: &mut Evicted) -> Result<(), StoreError> {
-        for name in ["set-aside", CORRUPT] {
-            let path = self.shared.layout.name(name);
-            let bytes = self.shared.tree_size(&path)?;
-            files::remove_all(self.shared.storage(), &path)?;
-            evicted.bytes += bytes;
+    /// The damaged objects that belong to mounted images: the mend still needs their files.
+    fn damaged_and_mounted(&self, candidates: &mut [Candidate]) -> Result<HashSet<Digest>, StoreError> {
+        let damaged: HashSet<Digest> = self.damaged_objects()?.iter().map(|damaged| damaged.object).collect();
+        let mut mounted = HashSet::new();
+        if damaged.is_empty() {
+            return Ok(mounted);
         }
+        for candidate in candidates.iter_mut().filter(|candidate| candidate.rank == PROTECTED) {
+            candidate.list.take(&self.shared, u8::MAX, |object| {
+                if damaged.contains(&object) {
+                    mounted.insert(object);
+                }
+            })?;
+        }
+        Ok(mounted)
+    }
+
+    /// Removes stores of other versions, and the beginnings of layers.
+    fn remove_leftovers(&self, evicted: &mut Evicted) -> Result<(), StoreError> {
+        let path = self.shared.layout.name("set-aside");
+        let bytes = self.shared.tree_size(&path)?;
+        files::remove_all(self.shared.storage(), &path)?;
+        evicted.bytes += bytes;
         self.remove_layer_parts(evicted)
     }
 }

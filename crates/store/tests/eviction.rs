@@ -4,7 +4,8 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -221,4 +222,53 @@ fn removing_an_image_takes_what_only_it_refers_to_and_is_refused_while_it_is_mou
     assert!(store.load_image(&other).unwrap().is_some());
     store.clear().unwrap();
     assert_eq!(store.usage().unwrap().total(), 0);
+}
+
+/// Overwrites the object's file in place, as a bad disk does.
+fn damage(folder: &Path, object: &Digest) {
+    let path = path_of(folder, object);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&path, b"damaged").unwrap();
+}
+
+#[test]
+fn an_eviction_between_verify_and_mend_keeps_the_damaged_files_of_mounted_images() {
+    let folder = common::folder().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    let bytes = content(1, 70_000);
+    let (mounted, other) = (put(&store, &bytes).unwrap(), put(&store, &content(2, 70_000)).unwrap());
+    let image = install(&store, "mounted", &[mounted]).unwrap();
+    install(&store, "other", &[other]).unwrap();
+    store.record_mount(Path::new("/mnt"), &image, "mounted", "").unwrap();
+    [mounted, other].iter().for_each(|object| damage(folder.path(), object));
+    assert_eq!(store.verify(|_| {}).unwrap().corrupt.len(), 2);
+
+    let unreferenced: Vec<Digest> = (10..23).map(|seed| put(&store, &content(seed, 70_000)).unwrap()).collect();
+    store.maintain().unwrap();
+    assert!(unreferenced.iter().any(|object| !store.contains(object)), "the budget forced no eviction");
+    let damaged = store.damaged_objects().unwrap();
+    assert_eq!(damaged.iter().map(|damaged| damaged.object).collect::<Vec<_>>(), [mounted]);
+
+    let file = store.mend(&damaged[0]).unwrap().unwrap();
+    file.write_at(&bytes, 0).unwrap();
+    file.finish(bytes.len() as u64).unwrap();
+    assert_eq!(store.damaged_objects().unwrap(), []);
+}
+
+#[test]
+fn the_damaged_files_of_a_mounted_object_that_is_never_mended_are_bounded() {
+    let folder = common::folder().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    let image = install(&store, "mounted", &[Digest::of(b"object")]).unwrap();
+    store.record_mount(Path::new("/mnt"), &image, "mounted", "").unwrap();
+    for _ in 0..10 {
+        let object = put(&store, b"object").unwrap();
+        damage(folder.path(), &object);
+        assert_eq!(store.verify(|_| {}).unwrap().corrupt, [object]);
+    }
+    store.gc().unwrap();
+    assert_eq!(store.damaged_objects().unwrap().len(), 4);
+    store.forget_mount(Path::new("/mnt")).unwrap();
+    store.gc().unwrap();
+    assert_eq!(store.damaged_objects().unwrap(), []);
 }

@@ -268,11 +268,11 @@ async fn maintain(mounts: Arc<Mounts>) {
         let kept = mounts.clone();
         let done = tokio::task::spawn_blocking(move || {
             kept.tidy();
-            let maintained = kept.store().maintain();
+            // First: an eviction keeps damaged files for images that are mounted, and not for lazily unmounted ones.
             if let Err(error) = kept.mend() {
                 tracing::warn!(%error, "what is damaged is not mended");
             }
-            maintained
+            kept.store().maintain()
         })
         .await;
         if let Ok(Err(error)) = done {

@@ -116,6 +116,26 @@ live_attacks! {
     damage_of_open_files_of_a_fuse_mount_is_mended_when_it_was_verified: Mode::Fuse, Use::Open;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_of_open_files_is_mended_also_after_an_eviction_between_verify_and_mend() {
+    if !can_mount() {
+        return;
+    }
+    let lab = Lab::new().await;
+    let engine = lab.engine();
+    let server = Server::start(&engine).await.unwrap();
+    lab.make_local(&engine, &server, Mode::Native).await;
+    lab.mount(&engine, &server, Mode::Native).await.unwrap();
+    let open = lab.open().await;
+    lab.damage(Damage::Flip);
+    assert_eq!(lab.verify().await, FILES);
+    let store = engine.store().clone();
+    tokio::task::spawn_blocking(move || store.gc().unwrap()).await.unwrap();
+    assert_eq!(usize::try_from(server.mend().await.unwrap().files).unwrap(), FILES);
+    assert_eq!(lab.wrong_open(open).await, 0, "wrong files that were open");
+    server.stop(true).await;
+}
+
 async fn mend_without_a_registry(mode: Mode) {
     let mut lab = Lab::new().await;
     let engine = lab.engine();
