@@ -14,7 +14,7 @@ use tarpon_oci::{Digest, Hasher, Verified, limits};
 use crate::StoreError;
 use crate::budget::{on_disk, signed};
 use crate::files::{self, BLOCK, TemporaryName, io_error};
-use crate::layout::{DIR_MODE, FILE_MODE, open_existing, read_record};
+use crate::layout::{DIR_MODE, FILE_MODE, open_existing, read_at_most, read_record};
 use crate::map::MappedFile;
 use crate::record::{ImageRecord, LayerRecord, Part, PartRecord, REFERENCES, parse_record};
 use crate::renew;
@@ -80,8 +80,8 @@ impl Store {
         }
     }
 
-    /// The image with all its files, hashed now; `None` if it is not here or is damaged. Its objects are not looked at: see
-    /// [`Store::check_image`].
+    /// The image with all its files, hashed now; `None` if it is not here or is damaged. A file that cannot be read is an error: it may
+    /// be sound. Its objects are not looked at: see [`Store::check_image`].
     pub fn load_image(&self, manifest: &Digest) -> Result<Option<LoadedImage>, StoreError> {
         let Some(record) = self.image(manifest)? else { return Ok(None) };
         self.load_record(record)
@@ -90,11 +90,7 @@ impl Store {
     fn load_record(&self, record: ImageRecord) -> Result<Option<LoadedImage>, StoreError> {
         let manifest = &record.manifest.clone();
         let loader = Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record };
-        // A file that cannot be read is as good as absent: it can be fetched again, the disk cannot be mended from here.
-        let loaded = loader.load().unwrap_or_else(|error| {
-            tracing::warn!(image = %manifest, %error, "image record cannot be read");
-            None
-        });
+        let loaded = loader.load()?;
         if loaded.is_none() {
             tracing::warn!(image = %manifest, "a file of the image record is missing or damaged");
         }
@@ -236,7 +232,7 @@ impl Loader<'_> {
         if expected.size > most {
             return Ok(None);
         }
-        let bytes = files::read(self.shared.storage(), &path, most)?;
+        let bytes = read_at_most(self.shared.storage(), &path, most)?;
         Ok(bytes.and_then(|bytes| Verified::check(&expected.digest, Bytes::from(bytes)).ok()))
     }
 
@@ -329,8 +325,10 @@ impl ImageStaging {
     /// Whether a sound record of this image is here. One that is not sound is removed.
     fn join_existing(&mut self, target: &Path) -> Result<bool, StoreError> {
         let store = self.store.clone();
-        if store.shared.storage.metadata(target).is_err() {
-            return Ok(false);
+        match store.shared.storage.metadata(target) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(io_error("examining", target)(error)),
         }
         // Nobody else changes the record meanwhile.
         let _lock = files::lock(store.shared.storage(), &store.shared.eviction_lock())?;
@@ -340,8 +338,11 @@ impl ImageStaging {
             let Some(list) = record.part(Part::Objects) else { return Ok(false) };
             Ok(store.shared.open_part(target, list)?.is_some())
         };
-        let Some(mut record) = loaded.map(|image| image.record).filter(|record| is_listed(record).unwrap_or(false))
-        else {
+        let sound = match loaded.map(|image| image.record) {
+            Some(record) if is_listed(&record)? => Some(record),
+            _ => None,
+        };
+        let Some(mut record) = sound else {
             store.shared.retire(target)?;
             return Ok(false);
         };

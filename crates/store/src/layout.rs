@@ -209,7 +209,12 @@ pub(crate) fn unique_name() -> String {
 
 /// Reads a small file of the store whole. One that is too large is not ours, or damaged: as good as none.
 pub(crate) fn read_record(storage: &dyn Storage, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-    match files::read(storage, path, limits::STORE_RECORD_BYTES) {
+    read_at_most(storage, path, limits::STORE_RECORD_BYTES)
+}
+
+/// Reads a file whole; `None` if it is not there or is larger than `limit`.
+pub(crate) fn read_at_most(storage: &dyn Storage, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    match files::read(storage, path, limit) {
         Err(StoreError::Io { error, .. }) if error.kind() == io::ErrorKind::FileTooLarge => Ok(None),
         outcome => outcome,
     }

@@ -11,10 +11,10 @@ use crate::StoreError;
 use crate::budget::signed;
 use crate::files::{self, io_error};
 use crate::images::RECORD;
+use crate::layout::open_existing;
 use crate::map::MappedFile;
 use crate::record::{ImageRecord, Part};
 use crate::sealed;
-use crate::storage::Access;
 use crate::store::{Shared, Store};
 
 impl Store {
@@ -29,7 +29,8 @@ impl Store {
         }
         let folder = shared.layout.image(manifest);
         let old = record.part(Part::Tree).map(|part| shared.open_part(&folder, part)).transpose()?.flatten();
-        let renewed = old.and_then(|old| MappedFile::new(old).ok()).map(|old| erofs::renew(old.as_ref()));
+        let old = old.map(MappedFile::new).transpose().map_err(io_error("mapping", &folder))?;
+        let renewed = old.map(|old| erofs::renew(old.as_ref()));
         let Some(Ok(Some(tree))) = renewed else {
             tracing::warn!(image = %manifest, "the tree of an older version is damaged");
             return Ok(None);
@@ -50,7 +51,8 @@ impl Store {
 pub(crate) fn complete(shared: &Shared, record: &ImageRecord) -> Result<bool, StoreError> {
     let folder = shared.layout.image(&record.manifest);
     let path = folder.join(Part::Tree.file_name());
-    let old = shared.storage().open(&path, Access::Read).ok().and_then(|file| MappedFile::new(file).ok());
+    let old = open_existing(shared.storage(), &path)?.map(MappedFile::new).transpose();
+    let old = old.map_err(io_error("mapping", &path))?;
     let renewed = old.and_then(|old| erofs::renew(old.as_ref()).ok().flatten());
     let Some(tree) = renewed.filter(|tree| record.part(Part::Tree).is_some_and(|part| part.digest == Digest::of(tree)))
     else {

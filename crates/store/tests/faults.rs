@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use common::{content, get, install, put, put_by_pieces};
 use tarpon_fetch::StoreError;
 use tarpon_oci::Digest;
-use tarpon_store::{Clock, Health, PROBE_INTERVAL, Store, StoreConfig};
+use tarpon_store::{Clock, Health, PROBE_INTERVAL, Part, Store, StoreConfig};
 use tarpon_testkit::storage::{EDQUOT, EIO, ENOSPC, EROFS, Fault, FaultyDisk};
 
 fn open_on(disk: FaultyDisk, folder: &Path) -> (Arc<FaultyDisk>, Result<Store, tarpon_store::OpenError>) {
@@ -97,6 +97,69 @@ fn interrupted_and_short_reads_and_writes_are_continued() {
             for bytes in objects() {
                 assert!(get(&store, &Digest::of(&bytes)) == Some(bytes), "{fault:?} at {at}");
             }
+        }
+    }
+}
+
+/// `EIO`, `ENOMEM`, `EMFILE`: errors that may pass.
+const TRANSIENT: [i32; 3] = [EIO, 12, 24];
+
+#[test]
+fn a_record_that_cannot_be_read_for_once_is_an_error_and_neither_absent_nor_damaged() {
+    let folder = common::folder().unwrap();
+    let (_, store) = open_on(FaultyDisk::healthy(), folder.path());
+    let manifest = install(&store.unwrap(), "image", &[]).unwrap();
+    let (disk, store) = open_on(FaultyDisk::healthy(), folder.path());
+    let opening = disk.operations();
+    assert!(store.unwrap().load_image(&manifest).unwrap().is_some());
+    let loaded = disk.operations();
+    assert!(opening < loaded);
+    for at in opening + 1..=loaded {
+        for error in TRANSIENT {
+            let (disk, store) = open_on(FaultyDisk::new(at, Fault::Once(error)), folder.path());
+            let store = store.unwrap();
+            let case = |disk: &FaultyDisk| format!("error {error} at {at}: {:?}", disk.log().last());
+            let found = store.load_image(&manifest);
+            assert!(found.is_err(), "{}: {found:?}", case(&disk));
+            assert!(store.load_image(&manifest).unwrap().is_some());
+        }
+    }
+}
+
+#[test]
+fn installing_an_image_again_never_removes_a_sound_record_that_cannot_be_read_for_once() {
+    let again = |store: &Store| -> Result<(), StoreError> {
+        let manifest = Digest::of(b"manifest of image");
+        let mut record = store.image(&manifest)?.unwrap();
+        (record.references, record.parts) = (vec!["another".to_owned()], Vec::new());
+        let mut staging = store.stage_image(record)?;
+        staging.put(Part::Manifest, b"manifest of image")?;
+        staging.put(Part::Config, b"{}")?;
+        staging.put(Part::Tree, &content(1, 10_000))?;
+        staging.put(Part::Chunks, &content(2, 5_000))?;
+        staging.put_objects(Vec::new())?;
+        staging.install().map(drop)
+    };
+    let prepared = || {
+        let folder = common::folder().unwrap();
+        let (_, store) = open_on(FaultyDisk::healthy(), folder.path());
+        let manifest = install(&store.unwrap(), "image", &[]).unwrap();
+        (folder, manifest)
+    };
+    let (folder, _) = prepared();
+    let (disk, store) = open_on(FaultyDisk::healthy(), folder.path());
+    let opening = disk.operations();
+    again(&store.unwrap()).unwrap();
+    for at in opening + 1..=disk.operations() {
+        for error in TRANSIENT {
+            let (folder, manifest) = prepared();
+            let (disk, store) = open_on(FaultyDisk::new(at, Fault::Once(error)), folder.path());
+            let outcome = again(&store.unwrap());
+            let (_, store) = open_on(FaultyDisk::healthy(), folder.path());
+            let record = store.unwrap().load_image(&manifest).unwrap().map(|image| image.record.references);
+            let operation = disk.log().get(usize::try_from(at - 1).unwrap()).cloned();
+            let kept = record.is_some_and(|references| references.iter().any(|name| name == "image"));
+            assert!(kept, "error {error} at {at}: {operation:?}: {outcome:?}");
         }
     }
 }
