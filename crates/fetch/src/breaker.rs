@@ -99,6 +99,11 @@ impl Breaker {
         state.outage.as_ref().map(|outage| PieceError::Resting(outage.error.clone()))
     }
 
+    /// When the grace of the outage ends, if there is one.
+    pub(crate) fn grace_ends(&self) -> Option<Instant> {
+        self.state.lock().outage.as_ref().map(|outage| outage.since + self.grace)
+    }
+
     /// An outage begins or ends, or a probe fails.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
@@ -169,7 +174,6 @@ impl Attempt {
 
     /// Bytes came.
     pub(crate) fn progressed(&mut self) {
-        self.last_progress = Instant::now();
         self.answered();
     }
 
@@ -178,7 +182,9 @@ impl Attempt {
         self.is_probe = false;
         let breaker = &self.image.breaker;
         let mut state = breaker.state.lock();
-        state.last_success = Some(Instant::now());
+        // The same time for both: its own success must not look like that of another request.
+        self.last_progress = Instant::now();
+        state.last_success = Some(self.last_progress);
         if state.outage.take().is_some() {
             drop(state);
             self.image.journal.note(Event::SourceAnswers);

@@ -5,8 +5,8 @@
 //! that goes away takes nothing from the others; when the last one has gone, the request ends, unless it was asked to go on.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -62,6 +62,8 @@ pub(crate) struct Request {
     pub(crate) order: Order,
     /// It waits for a source that does not answer.
     stuck: AtomicBool,
+    /// When the grace ends of the first outage that it met.
+    grace_ends: OnceLock<Instant>,
 }
 
 impl Request {
@@ -79,7 +81,13 @@ impl Request {
             began: Instant::now(),
             order: Order::now(),
             stuck: AtomicBool::new(false),
+            grace_ends: OnceLock::new(),
         })
+    }
+
+    /// It meets an outage whose grace ends at `ends`. Returns when that of the first such outage ends.
+    pub(crate) fn grace_ends(&self, ends: Instant) -> Instant {
+        *self.grace_ends.get_or_init(|| ends)
     }
 
     /// Whether it waits for a source that does not answer, from now on. Returns whether it did before.

@@ -57,13 +57,14 @@ impl Host {
         }
     }
 
-    /// Whether the request, which failed so, goes back to the gate: early in an outage a reader would rather wait than fail.
+    /// Whether the request, which failed so, goes back to the gate: early in an outage a reader would rather wait than fail. The grace of
+    /// the first outage that the request meets counts: a source that breaks off each answer is not asked for ever.
     pub(crate) fn waits_on(&self, request: &Request, image: &Image, error: &PieceError) -> bool {
-        error.is_outage()
-            && !matches!(error, PieceError::Resting(_))
-            && image.breaker.is_resting()
-            && request.priority.is_awaited()
-            && Instant::now() < request.began + self.config.outage_grace
+        if !error.is_outage() || matches!(error, PieceError::Resting(_)) || !request.priority.is_awaited() {
+            return false;
+        }
+        let grace_ends = image.breaker.grace_ends();
+        grace_ends.is_some_and(|ends| Instant::now() < request.grace_ends(ends))
     }
 
     /// Asks for the first byte of the piece: what comes of it is all that is wanted. It may take as long as any request.

@@ -127,6 +127,30 @@ async fn no_read_that_begins_when_the_source_is_back_fails() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_long_read_survives_an_outage_that_begins_late_in_it() {
+    let files = Files::new(1);
+    let world = files.world();
+    // Bytes come for twelve seconds, then the registry restarts.
+    let broken = Reply { part: 50, pace: Duration::from_secs(1), ..Then::Break(600, Fault::Unavailable).into() };
+    world.source.script([broken]);
+    world.source.always(refused(Duration::ZERO));
+    let (read, ()) = tokio::join!(files.read(&world, 0), async {
+        sleep(Duration::from_secs(20)).await;
+        world.source.calm();
+    });
+    assert_eq!(read, Ok(()));
+}
+
+/// Not with a paused clock: there, all that happens at once has the same time.
+#[tokio::test]
+async fn a_source_that_breaks_off_after_its_first_bytes_is_asked_again() {
+    let files = Files::new(1);
+    let world = files.world();
+    world.source.script([Then::Break(100, Fault::Unavailable).into()]);
+    assert_eq!(files.read(&world, 0).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_read_that_fails_has_had_the_source_asked_since_it_began() {
     let files = Files::new(40);
     let world = files.world();
