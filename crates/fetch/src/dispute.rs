@@ -29,13 +29,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::clock::Clock;
-use crate::config::{Config, MEMO_ENTRIES};
+use crate::config::Config;
 use crate::error::{PieceError, ReadError};
+use crate::failures::Failures;
 use crate::host::Host;
 use crate::image::{Claimant, Claims, ListId};
 use crate::local::LocalObject;
 use crate::log_limit::LogLimit;
-use crate::lru::Lru;
 use crate::object::Object;
 
 /// Longest object that is fetched whole to find out whether its list is true. Longer ones stay unreadable while images
@@ -53,32 +53,26 @@ type Outcome = Option<Result<(), ReadError>>;
 /// Disputes that are being settled, and those that could not be a moment ago.
 pub(crate) struct Disputes {
     running: Mutex<HashMap<ObjectId, watch::Receiver<Outcome>>>,
-    failures: Mutex<Lru<ObjectId, (Instant, ReadError)>>,
-    memo: Duration,
+    failures: Failures,
     log: LogLimit,
 }
 
 impl Disputes {
     pub(crate) fn new(config: &Config) -> Self {
-        let failures = Mutex::new(Lru::new(MEMO_ENTRIES));
-        Self { running: Mutex::default(), failures, memo: config.failure_memo, log: LogLimit::new() }
-    }
-
-    fn remembered(&self, id: &ObjectId) -> Option<ReadError> {
-        let mut failures = self.failures.lock();
-        failures.get(id).filter(|(until, _)| Instant::now() < *until).map(|(_, error)| error.clone())
+        let failures = Failures::new(config.failure_memo);
+        Self { running: Mutex::default(), failures, log: LogLimit::new() }
     }
 
     fn end(&self, id: &ObjectId, outcome: &Result<(), ReadError>) {
         if let Err(error) = outcome {
-            self.failures.lock().insert(*id, (Instant::now() + self.memo, error.clone()), 1);
+            self.failures.remember(id, error);
         }
         self.running.lock().remove(id);
     }
 
     /// A new image has come: it may have what the others could not deliver.
     pub(crate) fn forget_failures(&self) {
-        self.failures.lock().retain(|_, _| false);
+        self.failures.forget_all();
     }
 }
 
@@ -128,7 +122,7 @@ impl Host {
         id: &ObjectId,
         claimants: Vec<Claimant>,
     ) -> Result<watch::Receiver<Outcome>, ReadError> {
-        if let Some(error) = self.disputes.remembered(id) {
+        if let Some(error) = self.disputes.failures.remembered(id) {
             return Err(error);
         }
         let mut running = self.disputes.running.lock();
@@ -142,6 +136,9 @@ impl Host {
         self.runtime.spawn(async move {
             let outcome = ending.host.try_lists(&ending.id, claimants).await;
             ending.host.disputes.end(&ending.id, &outcome);
+            if outcome.is_ok() {
+                ending.host.late_reads.forget(&ending.id);
+            }
             ending.told.send_replace(Some(outcome));
         });
         Ok(outcome)

@@ -73,6 +73,7 @@ impl Fetcher {
         });
         self.host.flights.forget_failures();
         self.host.disputes.forget_failures();
+        self.host.late_reads.forget_all();
         ImageHandle { host: self.host.clone(), image, replay: Mutex::default() }
     }
 

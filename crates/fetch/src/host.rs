@@ -10,6 +10,7 @@ use crate::ObjectStore;
 use crate::config::Config;
 use crate::contents::Contents;
 use crate::dispute::Disputes;
+use crate::failures::Failures;
 use crate::flight::Flights;
 use crate::image::{Image, ImageId, Images};
 use crate::inodes::Inodes;
@@ -35,6 +36,8 @@ pub(crate) struct Host {
     pub(crate) counters: Arc<Counters>,
     pub(crate) passes: Passes,
     pub(crate) disputes: Disputes,
+    /// Reads whose time was over before any piece was late: the second request of the kernel must not wait as long again.
+    pub(crate) late_reads: Failures,
     pub(crate) inodes: Inodes,
     parts: AllParts,
     objects: Mutex<Lru<(ObjectId, ImageId), Arc<Object>>>,
@@ -54,6 +57,7 @@ impl Host {
             counters: Arc::default(),
             passes: Passes::default(),
             disputes: Disputes::new(&config),
+            late_reads: Failures::new(config.outage_memo),
             inodes: Inodes::default(),
             parts: AllParts::default(),
             objects: Mutex::new(Lru::new(config.live_objects)),

@@ -15,6 +15,7 @@ mod dispute;
 mod distrust;
 mod early;
 mod error;
+mod failures;
 mod fetcher;
 mod flight;
 mod gate;

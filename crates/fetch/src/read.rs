@@ -95,14 +95,29 @@ impl Host {
         if let Some(answer) = self.read_local(id, offset, length) {
             return answer;
         }
-        let clock = Clock::begin(self.config.read_deadline);
-        // Whatever it waits for, it ends in time.
-        let outcome = match tokio::time::timeout_at(clock.until, self.read_claimed(id, offset, length, clock)).await {
-            Ok(outcome) => outcome,
-            Err(_elapsed) => Err(self.late(id)),
+        let outcome = match self.late_reads.remembered(id) {
+            Some(error) => Err(error),
+            None => self.read_in_time(id, offset, length).await,
         };
         if outcome.is_err() {
             self.counters.failed_reads.add(1);
+        }
+        outcome
+    }
+
+    /// The bytes, or an error at the deadline, whatever it waits for.
+    async fn read_in_time(self: &Arc<Self>, id: &ObjectId, offset: u64, length: u64) -> Result<ObjectBytes, ReadError> {
+        let clock = Clock::begin(self.config.read_deadline);
+        let outcome = match tokio::time::timeout_at(clock.until, self.read_claimed(id, offset, length, clock)).await {
+            // A late piece is remembered by itself (`flight.rs`), and says nothing about the rest of the object.
+            Ok(outcome) if !matches!(outcome, Err(ReadError::Disputed { .. })) => return outcome,
+            Ok(outcome) => outcome,
+            Err(_elapsed) => Err(self.late(id)),
+        };
+        if let Err(error) = outcome.as_ref()
+            && Instant::now() >= clock.until
+        {
+            self.late_reads.remember(id, error);
         }
         outcome
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{World, noise};
 use tarpon_fetch::{Fault, Fetcher, ImageHandle, ReadError};
 use tarpon_oci::Digest;
-use tarpon_testkit::source::{Form, MemorySource, PackedLayer, Packer, Refusal, Then, table_of};
+use tarpon_testkit::source::{Form, MemorySource, PackedLayer, Packer, Refusal, Reply, Then, table_of};
 use tokio::time::Instant;
 
 /// Without printing megabytes when it fails.
@@ -191,6 +191,27 @@ async fn a_dispute_that_nobody_can_settle_is_an_error_within_the_deadline_and_th
         source.calm();
     }
     tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_bytes!(world.read(&object, 0, 1000).await.unwrap(), good[..1000]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_is_late_for_a_dispute_is_not_late_twice() {
+    let good = noise(1, 12 * MIB);
+    let object = Digest::of(&good);
+    let world = World::new(&[&lie(&object, &noise(2, 12 * MIB), 64 * KIB)]);
+    let (_good, source) = add(&world.fetcher, &honest(&good, 64 * KIB), "good:latest");
+    // No part of the object is late, the whole takes a minute.
+    let trickle = Reply { part: 64 * KIB, pace: Duration::from_millis(312), ..Reply::default() };
+    for source in [&world.source, &source] {
+        source.always(trickle);
+    }
+    let began = Instant::now();
+    // The kernel follows an error with a second request.
+    for _ in 0..2 {
+        assert!(matches!(world.fetcher.read(&object, 0, 1000).await, Err(ReadError::Disputed { .. })));
+    }
+    assert!(began.elapsed() <= Duration::from_secs(30), "{:?}", began.elapsed());
+    tokio::time::sleep(Duration::from_secs(60)).await;
     assert_bytes!(world.read(&object, 0, 1000).await.unwrap(), good[..1000]);
 }
 
