@@ -23,9 +23,9 @@ const TEMPORARY: &str = ".new-";
 /// Bytes that are read at once when a file is hashed or copied.
 pub(crate) const BLOCK: usize = 256 << 10;
 
+/// The words are put together only when there is an error: calls that succeed are on the path of each open.
 pub(crate) fn io_error(doing: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
-    let doing = format!("{doing} {}", path.display());
-    move |error| StoreError::Io { doing, error }
+    move |error| StoreError::Io { doing: format!("{doing} {}", path.display()), error }
 }
 
 pub(crate) fn is_temporary(name: &str) -> bool {

@@ -138,8 +138,8 @@ impl Shared {
 
     /// A write for an object failed: the object is not kept, and that is no error of its reader.
     pub(crate) fn bypass(&self, doing: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
-        let doing = format!("{doing} {}", path.display());
         move |error| {
+            let doing = format!("{doing} {}", path.display());
             tracing::debug!(%error, "{doing}");
             self.health.failed(&doing, &error);
             StoreError::Full

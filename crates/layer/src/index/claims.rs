@@ -77,7 +77,12 @@ impl<'a> Contents<'a> {
             if digest == nothing {
                 return Err(InvalidEntry::EmptyDigest);
             }
-            self.named(digest, chunk.size)?;
+            // A file of one chunk has its digest, and was looked up above.
+            if *digest != content.object {
+                self.named(digest, chunk.size)?;
+            } else if chunk.size != content.size {
+                return Err(InvalidEntry::TwoLengths);
+            }
             if *self.digests.entry((codec, offset, skip, chunk.size)).or_insert(digest) != digest {
                 return Err(InvalidEntry::TwoDigests);
             }
