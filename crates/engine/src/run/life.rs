@@ -128,8 +128,9 @@ impl Engine {
         Containers::of(self.store()).check_free(name)
     }
 
-    /// Asks a container to stop, and kills it if it has not after `patience`. Returns when everything is settled; one that has ended
-    /// already is no error, and another one that has got its name meanwhile is left alone.
+    /// Sends a container its stop signal, and kills it if it runs still after `patience`; with none it is killed at once, as by
+    /// Podman. Returns when everything is settled; one that has ended already is no error, and another one that has got its name
+    /// meanwhile is left alone.
     pub fn stop_container(&self, name: &ContainerName, patience: Duration) -> Result<()> {
         let (place, record) = self.known(name)?;
         if ContainerStatus::of(name.clone(), &place).has_ended() {
@@ -138,7 +139,9 @@ impl Engine {
         let handle = handle(&place, &record);
         handle.resume_if_left();
         let is_there = || place.is_held() && place.is_of(&record.id);
-        ask(&handle, &record.stop_signal, patience, is_there);
+        if !patience.is_zero() {
+            ask(&handle, &record.stop_signal, patience, is_there);
+        }
         if !wait(&place, &record, patience)? {
             ask(&handle, "KILL", KILLED, is_there);
         }
