@@ -265,7 +265,7 @@ impl Run {
                 MountOption::Tmpfs(memory) => tmpfs.push(memory),
             }
         }
-        let Wanted { no_new_privileges, any_system_call, apparmor } = Wanted::of(&self.security_opt);
+        let Wanted { no_new_privileges, any_system_call, apparmor, unlabelled } = Wanted::of(&self.security_opt);
         let pids = self.pids_limit.unwrap_or_default();
         let options = ContainerOptions {
             entrypoint: self.entrypoint.clone().map(|words| words.0),
@@ -288,6 +288,7 @@ impl Run {
             init: self.init,
             hosts: self.add_host.clone(),
             apparmor,
+            unlabelled,
         };
         Ok(RunRequest {
             image: self.image.request(image)?,

@@ -1,7 +1,12 @@
 //! [`Confinement`]: what of this host keeps a container within bounds, as far as the host has it.
 
+use std::path::Path;
+
 use super::{ContainerOptions, cgroups::Cgroups};
 use crate::Result;
+
+/// Exists on a host where SELinux is on, whether it enforces its policy or only logs.
+const SELINUX: &str = "/sys/fs/selinux/enforce";
 
 /// What a container is confined by beside its namespaces, capabilities and filter for system calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -19,6 +24,32 @@ impl Confinement {
     /// Something was asked for by name that this host does not have.
     pub(crate) fn of(options: &ContainerOptions) -> Result<Self> {
         let processes = options.limits.processes(&Cgroups::of_this_host());
+        if lacks_label(options, Path::new(SELINUX)) {
+            tracing::warn!(
+                "SELinux does not confine the container: tarpon sets no labels; Podman with tarpon's store does"
+            );
+        }
         Ok(Self { processes, apparmor: options.apparmor.profile()? })
+    }
+}
+
+/// Whether the host would confine the container by a label that it does not get.
+fn lacks_label(options: &ContainerOptions, selinux: &Path) -> bool {
+    !options.unlabelled && selinux.exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_label_is_reported_where_selinux_is_on_unless_none_is_wanted() {
+        let folder = tempfile::tempdir().unwrap();
+        let selinux = folder.path().join("enforce");
+        let usual = ContainerOptions::default();
+        assert!(!lacks_label(&usual, &selinux), "the host has no SELinux");
+        std::fs::write(&selinux, "1").unwrap();
+        assert!(lacks_label(&usual, &selinux));
+        assert!(!lacks_label(&ContainerOptions { unlabelled: true, ..usual }, &selinux));
     }
 }

@@ -84,7 +84,7 @@ impl FromStr for Volume {
         }
         let known = |option: &str| VOLUME_OPTIONS.contains(&option) || RELABEL.contains(&option);
         let mut options = split(options, known)?;
-        // Containers have no SELinux label, so that a directory needs none for them.
+        // Containers have no SELinux label of their own that a directory would have to match.
         options.retain(|option| !RELABEL.contains(&option.as_str()));
         Ok(Self { source: source.map(PathBuf::from), destination: destination(place)?, options })
     }

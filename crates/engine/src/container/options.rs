@@ -49,6 +49,9 @@ pub struct ContainerOptions {
     pub hosts: Vec<HostEntry>,
     /// By which AppArmor profile it is confined.
     pub apparmor: AppArmor,
+    /// Whether it is meant to run without an SELinux label of its own. Containers get none in any case; without this, a
+    /// host that has SELinux is a reason for a warning.
+    pub unlabelled: bool,
 }
 
 /// A name in a container's `/etc/hosts`: `NAME:ADDRESS`.

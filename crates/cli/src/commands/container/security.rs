@@ -11,7 +11,7 @@ pub(crate) enum Security {
     /// Do not filter system calls.
     AnySystemCall,
     AppArmor(AppArmor),
-    /// Containers have no SELinux label of their own.
+    /// No SELinux label of its own is expected.
     NoLabel,
 }
 
@@ -44,6 +44,7 @@ pub(crate) struct Wanted {
     pub(crate) no_new_privileges: bool,
     pub(crate) any_system_call: bool,
     pub(crate) apparmor: AppArmor,
+    pub(crate) unlabelled: bool,
 }
 
 impl Wanted {
@@ -54,7 +55,7 @@ impl Wanted {
                 Security::NoNewPrivileges(is_on) => wanted.no_new_privileges = *is_on,
                 Security::AnySystemCall => wanted.any_system_call = true,
                 Security::AppArmor(profile) => wanted.apparmor = profile.clone(),
-                Security::NoLabel => {}
+                Security::NoLabel => wanted.unlabelled = true,
             }
         }
         wanted
@@ -69,8 +70,12 @@ mod tests {
     fn options_are_those_of_podman() {
         let all = ["no-new-privileges", "seccomp=unconfined", "apparmor=mine", "label=disable"];
         let all: Vec<Security> = all.iter().map(|text| text.parse().unwrap()).collect();
-        let expected =
-            Wanted { no_new_privileges: true, any_system_call: true, apparmor: AppArmor::Profile("mine".to_owned()) };
+        let expected = Wanted {
+            no_new_privileges: true,
+            any_system_call: true,
+            apparmor: AppArmor::Profile("mine".to_owned()),
+            unlabelled: true,
+        };
         assert_eq!(Wanted::of(&all), expected);
         assert_eq!(Wanted::of(&["no-new-privileges:false".parse().unwrap()]), Wanted::default());
         assert_eq!(Wanted::of(&[]), Wanted::default());

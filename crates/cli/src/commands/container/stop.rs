@@ -22,7 +22,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Stop {
-    /// Seconds until a container that does not stop is killed
+    /// Seconds until a container that does not stop is killed; 0 kills it at once
     #[arg(short, long, value_name = "SECONDS", default_value_t = 10)]
     time: u32,
     /// Containers, by their whole names
