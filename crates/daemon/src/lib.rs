@@ -25,12 +25,13 @@ mod state;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, stream};
 use tarpon_engine::{
-    ContainerName, ContainerStatus, Ended, Engine, Error, ErrorKind, ForGood, Result, Standing, service,
+    ContainerName, ContainerStatus, Ended, Engine, Equipment, Error, ErrorKind, ForGood, Result, Standing, service,
 };
 
 pub use api::description;
@@ -68,6 +69,8 @@ pub struct Options {
     pub keeper_command: Vec<OsString>,
     /// The OCI runtime, where a request names none and it is not the one that is found.
     pub runtime: Option<PathBuf>,
+    /// Bytes per second to scrub the store with, if it is to.
+    pub scrub: Option<NonZeroU64>,
 }
 
 /// A running daemon.
@@ -84,10 +87,10 @@ impl Daemon {
     /// # Errors
     /// Another process without mounts serves the store for good, or it cannot listen.
     pub async fn start(engine: Engine, options: Options) -> Result<Self> {
-        let Options { socket, metrics, keeper_command, runtime } = options;
+        let Options { socket, metrics, keeper_command, runtime, scrub } = options;
         let place = socket.place();
         let protected = socket.path().into_iter().collect();
-        let server = ForGood::start(&engine, metrics, protected).await?;
+        let server = ForGood::start(&engine, Equipment { metrics, protected, scrub }).await?;
         let state = State::new(engine.clone(), server.observer(), keeper_command, runtime);
         match Api::start(state, socket) {
             Ok(api) => {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tarpon_store::{Store, StoreConfig};
 
 use crate::prepare::Preparations;
+use crate::protocol::ScrubStatus;
 use crate::rootfs::Folders;
 use crate::server::Client;
 use crate::{Error, ErrorKind, Result};
@@ -59,6 +60,12 @@ impl Engine {
     /// Where root file systems are that nobody named a directory for.
     pub(crate) fn rootfs_folders(&self) -> &Folders {
         &self.rootfs_folders
+    }
+
+    /// The scrub of the store: as its server says, or as it was left. `None`: there never was any.
+    pub fn scrub_status(&self) -> Result<Option<ScrubStatus>> {
+        let status = self.client().scrub()?.unwrap_or_else(|| ScrubStatus::of_store(&self.store));
+        Ok(Some(status).filter(ScrubStatus::is_known))
     }
 
     /// The store's server.

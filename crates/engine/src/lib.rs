@@ -15,7 +15,7 @@
 //!
 //! let server = Server::start(&engine).await?;                                      // the same in this process
 //! server.mount(prepared.mount_on(dir)).await?;  server.rootfs(…).await?;  server.run().await;
-//! let mut server = ForGood::start(&engine, None, Vec::new()).await?;                // one that stays, and comes back as it was
+//! let mut server = ForGood::start(&engine, Equipment::default()).await?;            // one that stays, and comes back as it was
 //! server.until_told().await;  server.suspend().await;
 //!
 //! engine.run(&RunRequest { … }, &mut signals, &progress).await?;                   // containers: run, list, stop, remove
@@ -90,7 +90,7 @@ pub use private::{create_dir as create_private_dir, write as write_private};
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
     Access, Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
-    MountRequest, MountStatus, Request, Response, UnmendedMount,
+    MountRequest, MountStatus, Request, Response, ScrubStatus, UnmendedMount,
 };
 pub use record::{RecordRequest, Recorded, Until};
 pub use rootfs::{Rootfs, RootfsRequest};
@@ -98,7 +98,7 @@ pub use run::{
     ContainerName, ContainerRecord, ContainerState, ContainerStatus, ExecRequest, LogLine, LogTime, LogWish, Output,
     RunError, RunOutcome, RunRequest, Signals, Standing, signal_name,
 };
-pub use serve::{ForGood, allow_open_files, serve};
+pub use serve::{Equipment, ForGood, allow_open_files, serve};
 pub use server::{Client, Ended, MountChange, Observer, Server};
 pub use tarpon_fetch::{Early, Event, LogLimit, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor, trace};
 pub use tarpon_layer::toc::Format as LayerFormat;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tarpon_mount::{ModeChoice, Unmounted, Writable};
 use tarpon_oci::{Blob, Digest};
+use tarpon_store::{ScrubRecord, ScrubRun, Store};
 
 use crate::ErrorKind;
 use crate::namespaces::Namespaces;
@@ -70,6 +71,8 @@ pub enum Request {
     },
     /// Mend what mounts show of objects that were found damaged.
     Mend,
+    /// Describe the scrub of the store.
+    Scrub,
     /// Describe all mounts.
     Status,
     /// Describe one of them, if it is there.
@@ -90,7 +93,9 @@ impl Request {
     /// How long a client waits for the answer.
     pub(crate) fn patience(&self) -> Duration {
         match self {
-            Self::Status | Self::StatusOf { .. } | Self::Why { .. } | Self::Hold | Self::Bring { .. } => SOON,
+            Self::Status | Self::StatusOf { .. } | Self::Scrub | Self::Why { .. } | Self::Hold | Self::Bring { .. } => {
+                SOON
+            }
             Self::Mount { .. } | Self::Unmount { .. } | Self::PodmanRemove { .. } | Self::Trace { .. } | Self::Mend => {
                 ANSWER
             }
@@ -130,6 +135,8 @@ pub enum Response {
     },
     /// What one waited for.
     Why(Box<MountAccount>),
+    /// How the scrub stands.
+    Scrub(ScrubStatus),
     /// What was mended, and what was not.
     Mended(Mended),
     /// It failed.
@@ -143,6 +150,32 @@ pub enum Response {
         /// As in [`crate::Error`].
         hint: Option<String>,
     },
+}
+
+/// The scrub of a store, which hashes all objects from time to time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// Bytes that the server reads for it in a second, at most. `None`: no server of the store scrubs.
+    pub rate: Option<NonZeroU64>,
+    /// Whether a run is going on just now.
+    pub running: bool,
+    /// How far the run has come that was begun and has not ended; it goes on with the next server that scrubs.
+    pub under_way: Option<ScrubRun>,
+    /// The last run that went through the whole store.
+    pub last: Option<ScrubRun>,
+}
+
+impl ScrubStatus {
+    /// What the store says where no server does.
+    pub(crate) fn of_store(store: &Store) -> Self {
+        let ScrubRecord { last, under_way } = store.scrub_record();
+        Self { rate: None, running: false, under_way, last }
+    }
+
+    /// Whether there is anything to say.
+    pub(crate) fn is_known(&self) -> bool {
+        *self != Self::default()
+    }
 }
 
 /// What was done for mounts whose files were found damaged.
@@ -372,6 +405,9 @@ pub struct MountStatus {
     /// Where the server tells its metrics, if it does.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
+    /// The scrub of the store, if there ever was one. Every mount of the store has the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrub: Option<ScrubStatus>,
     /// Everything else that is counted, of the image since the server loaded it: `bytes_fetched` are those of file data
     /// alone.
     pub counters: serde_json::Value,

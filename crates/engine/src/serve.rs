@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -24,9 +25,9 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Pause between two tries to take the place of another server, which may go on for days.
 const TAKEOVER: Duration = Duration::from_secs(1);
 
-/// Runs the server of the engine's store until its last mount is gone. `said` is the standard output: it gets one
-/// line, [`READY`] or why not.
-pub async fn serve(engine: &Engine, mut said: impl Write) -> Result<()> {
+/// Runs the server of the engine's store until its last mount is gone. `scrub`: bytes per second to scrub the store with, if it is to.
+/// `said` is the standard output: it gets one line, [`READY`] or why not.
+pub async fn serve(engine: &Engine, scrub: Option<NonZeroU64>, mut said: impl Write) -> Result<()> {
     // The terminal of whoever started us is not ours: its hang-up must not end the mounts.
     let _is_leader_already = rustix::process::setsid();
     allow_open_files();
@@ -34,6 +35,9 @@ pub async fn serve(engine: &Engine, mut said: impl Write) -> Result<()> {
         Ok(Some(server)) => {
             say(&mut said, READY);
             drop(said);
+            if let Some(Err(error)) = scrub.map(|rate| server.begin_scrub(rate)) {
+                tracing::warn!(%error, "the store is not scrubbed");
+            }
             let _ended = server.run().await;
             Ok(())
         }
@@ -48,6 +52,17 @@ pub async fn serve(engine: &Engine, mut said: impl Write) -> Result<()> {
     }
 }
 
+/// What a server for good does beside serving.
+#[derive(Debug, Clone, Default)]
+pub struct Equipment {
+    /// Where it tells metrics.
+    pub metrics: Option<SocketAddr>,
+    /// Directories and sockets that no mount may hide.
+    pub protected: Vec<PathBuf>,
+    /// Bytes per second to scrub the store with, if it is to.
+    pub scrub: Option<NonZeroU64>,
+}
+
 /// A server of the engine's store for good: this process, or until its last mount is gone another one that serves mounts already. Nobody
 /// could take these over without failing their readers.
 pub struct ForGood {
@@ -55,8 +70,7 @@ pub struct ForGood {
     /// None: another process serves the store.
     server: Option<Server>,
     observer: Observer,
-    metrics: Option<SocketAddr>,
-    protected: Vec<PathBuf>,
+    equipment: Equipment,
     /// For as long as there is no server, which listens for them itself.
     signals: Option<Signals>,
 }
@@ -66,14 +80,12 @@ impl ForGood {
     /// ends as soon as it has answered, and is waited for. Where another process serves mounts, it is left to that, and this one takes its
     /// place when it has ended.
     ///
-    /// `metrics`: where to tell them; `protected`: directories and sockets that no mount may hide.
-    ///
     /// # Errors
     /// Another process without mounts serves the store for good, or metrics cannot be told there.
-    pub async fn start(engine: &Engine, metrics: Option<SocketAddr>, protected: Vec<PathBuf>) -> Result<Self> {
+    pub async fn start(engine: &Engine, equipment: Equipment) -> Result<Self> {
         allow_open_files();
         let observer = Observer::default();
-        let mut this = Self { engine: engine.clone(), server: None, observer, metrics, protected, signals: None };
+        let mut this = Self { engine: engine.clone(), server: None, observer, equipment, signals: None };
         let began = Instant::now();
         loop {
             let error = match Server::start(engine).await {
@@ -103,8 +115,10 @@ impl ForGood {
     }
 
     async fn equipped(&self, server: Server) -> Result<Server> {
-        self.protected.iter().cloned().for_each(|path| server.protect(path));
-        if let Some(Err(error)) = self.metrics.map(|address| server.tell_metrics(address)) {
+        let Equipment { metrics, protected, scrub } = &self.equipment;
+        protected.iter().cloned().for_each(|path| server.protect(path));
+        let told = metrics.map_or(Ok(()), |address| server.tell_metrics(address));
+        if let Err(error) = told.and_then(|()| scrub.map_or(Ok(()), |rate| server.begin_scrub(rate))) {
             // What an earlier server had mounted is mounted here by now.
             server.suspend().await;
             return Err(error);

@@ -15,6 +15,7 @@ use crate::evict::ObjectList;
 use crate::files::io_error;
 use crate::images::RECORD;
 use crate::layout::open_existing;
+use crate::objects::Condition;
 use crate::record::{ImageRecord, Part, PartRecord};
 use crate::renew;
 use crate::store::{Shared, Store};
@@ -127,7 +128,14 @@ impl Store {
         if metadata.size != part.size {
             return Ok(false);
         }
-        Ok(shared.hashed.has(&part.digest, &metadata) || shared.hash_object(&part.digest, &file)?)
+        if shared.hashed.has(&part.digest, &metadata) {
+            return Ok(true);
+        }
+        let condition = shared.hash_object(&part.digest, &metadata, &file)?;
+        if let Condition::Unreadable(error) = &condition {
+            tracing::warn!(path = %path.display(), %error, "part of an image's record cannot be read");
+        }
+        Ok(matches!(condition, Condition::Sound))
     }
 }
 
@@ -174,13 +182,9 @@ impl Check<'_> {
         if self.shared.hashed.has(object, &metadata) {
             return Ok(());
         }
-        let is_sound = self.shared.check(object, &path, metadata.size)?;
+        let condition = self.shared.check(object, &path)?;
         let mut done = self.done.lock();
-        done.hashed.objects += 1;
-        done.hashed.bytes += metadata.size;
-        if !is_sound {
-            done.corrupt.push(*object);
-        }
+        done.note(*object, metadata.size, &condition);
         let hashed = done.hashed;
         drop(done);
         (self.progress)(hashed);

@@ -8,7 +8,9 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{
+    Advice, AtFlags, CWD, FlockOperation, Mode, OFlags, SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
+};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
@@ -22,6 +24,7 @@ impl Storage for Disk {
     fn open(&self, path: &Path, access: Access) -> io::Result<File> {
         let (flags, mode) = match access {
             Access::Read => return open(path, OFlags::RDONLY, 0),
+            Access::ReadAside => return open_aside(path),
             Access::ReadWrite => return open(path, OFlags::RDWR, 0),
             Access::OpenOrCreate(mode) => match open(path, OFlags::RDWR, 0) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => (OFlags::RDWR | OFlags::CREATE, mode),
@@ -167,6 +170,26 @@ fn open(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(path, flags, Mode::from_raw_mode(mode))?))
 }
 
+/// See [`Access::ReadAside`].
+fn open_aside(path: &Path) -> io::Result<File> {
+    let open_with = |flags: OFlags| match open(path, flags | OFlags::NOATIME, 0) {
+        // Only its owner may ask for that.
+        Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => open(path, flags, 0),
+        outcome => outcome,
+    };
+    match open_with(OFlags::RDONLY | OFlags::DIRECT) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            let file = open_with(OFlags::RDONLY)?;
+            // Its pages come into the cache, and do not displace any that are used.
+            if let Err(error) = rustix::fs::fadvise(&file, 0, None, Advice::NoReuse) {
+                tracing::trace!(%error, "no advice taken");
+            }
+            Ok(file)
+        }
+        outcome => outcome,
+    }
+}
+
 fn metadata(from: &fs::Metadata) -> Metadata {
     Metadata {
         is_dir: from.is_dir(),
@@ -175,6 +198,7 @@ fn metadata(from: &fs::Metadata) -> Metadata {
         modified: from.modified().unwrap_or(UNIX_EPOCH),
         changed: (from.ctime(), from.ctime_nsec()),
         inode: from.ino(),
+        device: from.dev(),
         links: from.nlink(),
     }
 }

@@ -30,13 +30,16 @@ pub(crate) const OBJECT_MODE: u32 = 0o444;
 /// Where objects go that were found damaged, each as `HEX-…`.
 pub(crate) const CORRUPT: &str = "corrupt";
 
+/// How far the scrub has come.
+pub(crate) const SCRUB: &str = "scrub";
+
 /// Where Podman's view of the store is mounted.
 const PODMAN: &str = "podman";
 /// Where Podman looks for single layers.
 const PODMAN_LAYERS: &str = "podman-layers";
 
 const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
-const OTHER_NAMES: [&str; 14] = [
+const OTHER_NAMES: [&str; 15] = [
     "version",
     "state",
     "clean",
@@ -51,6 +54,7 @@ const OTHER_NAMES: [&str; 14] = [
     PODMAN,
     PODMAN_LAYERS,
     settings::FILE,
+    SCRUB,
 ];
 
 /// What containers wrote and are known by: what a user would miss. Not ours to set aside or to evict.

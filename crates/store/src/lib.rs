@@ -11,7 +11,7 @@
 //! containers/NAME/    containers, each with its record, its log and what it wrote; nothing here is the store's to touch
 //! commits/HEX/        committed images, until they are pushed; not the store's to touch either
 //! run/                lock, socket and scratch folders of the server
-//! version  state  clean  usage        one fact each; see the modules of these names
+//! version  state  clean  usage  scrub  one fact each; see the modules of these names
 //! ```
 //!
 //! Several processes may work on one store at once. What makes that safe is that nothing visible is ever changed in
@@ -50,6 +50,7 @@ mod process;
 mod record;
 mod refs;
 mod renew;
+mod scrub;
 mod sealed;
 mod settings;
 pub mod storage;
@@ -78,8 +79,9 @@ pub use pins::Pin;
 pub use process::ProcessId;
 pub use record::{ImageRecord, LayerRecord, Part, PartRecord, RecordError, parse_record};
 pub use refs::RefRecord;
+pub use scrub::{SCRUB_INTERVAL, SCRUB_RATE, ScrubRecord, ScrubRun, Scrubber};
 pub use sealed::SealError;
 pub use store::{Store, StoreConfig};
 pub use tarpon_fetch::StoreError;
 pub use usage::Usage;
-pub use verify::{Checked, Progress};
+pub use verify::{Checked, Progress, UnreadableObject};

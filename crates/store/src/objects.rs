@@ -5,12 +5,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use tarpon_fetch::{ObjectStore, ObjectWriter, PartialObject};
+use rustix::io::Errno;
+use tarpon_fetch::{LogLimit, ObjectStore, ObjectWriter, PartialObject};
 use tarpon_oci::{Digest, Hasher, Verified};
 
 use crate::budget::{on_disk, signed};
 use crate::files::{self, io_error};
 use crate::layout::{CORRUPT, DIR_MODE, open_existing, unique_name};
+use crate::storage::Metadata;
 use crate::store::{Shared, Store};
 use crate::writer::Writer;
 use crate::{StoreError, partial};
@@ -135,27 +137,39 @@ impl Shared {
         if self.hashed.has(object, &metadata) {
             return Ok(true);
         }
-        let is_sound = self.hash_object(object, file)?;
-        if !is_sound {
-            self.move_out(object, path, metadata.size)?;
-        }
+        let condition = self.hash_object(object, &metadata, file)?;
+        let is_sound = matches!(condition, Condition::Sound);
+        // One that left its name meanwhile is no finding, and no object either.
+        self.settled(object, path, &metadata, condition)?;
         Ok(is_sound)
     }
 
-    /// Hashes the object, and notes it if it is what its name says. One that cannot be read is as bad as a wrong one.
-    pub(crate) fn hash_object(&self, object: &Digest, file: &File) -> Result<bool, StoreError> {
-        let before = self.storage.file_metadata(file).map_err(io_error("examining", self.layout.root()))?;
-        let mut hasher = Hasher::new();
-        if let Err(error) = files::hash_file(self.storage(), file, &mut hasher) {
-            tracing::warn!(%object, %error, "object cannot be read");
-            return Ok(false);
+    /// Hashes a file, and notes it if it is what its name says. `before`: what was known of it before it was read.
+    pub(crate) fn hash_object(&self, object: &Digest, before: &Metadata, file: &File) -> Result<Condition, StoreError> {
+        let hash = || {
+            let mut hasher = Hasher::new();
+            files::hash_file(self.storage(), file, &mut hasher).map(|_| hasher)
+        };
+        self.judge(object, before, read_again(hash))
+    }
+
+    /// What the bytes of a file, or the error instead of them, say of the object.
+    pub(crate) fn judge(
+        &self,
+        object: &Digest,
+        before: &Metadata,
+        read: io::Result<Hasher>,
+    ) -> Result<Condition, StoreError> {
+        match read.map(|hasher| Verified::check_stream(object, hasher)) {
+            Ok(Err(_)) => Ok(Condition::Damaged),
+            Ok(Ok(_)) => {
+                // As it was before: what changes meanwhile must be hashed again.
+                self.hashed.add(object, before);
+                Ok(Condition::Sound)
+            }
+            Err(error) if is_of_medium(&error) => Ok(Condition::Unreadable(error)),
+            Err(error) => Err(StoreError::Io { doing: format!("reading {object}"), error }),
         }
-        let is_sound = Verified::check_stream(object, hasher).is_ok();
-        if is_sound {
-            // As it was before: what changes meanwhile must be hashed again.
-            self.hashed.add(object, &before);
-        }
-        Ok(is_sound)
     }
 
     /// The file was just written with the object's bytes, which were hashed, or only its metadata was changed since it was hashed.
@@ -165,19 +179,85 @@ impl Shared {
         }
     }
 
-    /// Moves a damaged object to `corrupt/`, where whoever looks after the mounts finds it. It may be gone already.
-    pub(crate) fn move_out(&self, object: &Digest, path: &Path, size: u64) -> Result<(), StoreError> {
+    /// Moves a file that is not the object of its name to `corrupt/`, where the mend of the mounts finds it. `false`: the name leads to
+    /// another file than the one that was `hashed`, or to none, and is left alone.
+    pub(crate) fn move_out(
+        &self,
+        object: &Digest,
+        path: &Path,
+        hashed: &Metadata,
+        condition: &Condition,
+    ) -> Result<bool, StoreError> {
+        if !self.leads_to(path, hashed)? {
+            return Ok(false);
+        }
         let folder = self.layout.name(CORRUPT);
         files::create_dir(self.storage(), &folder, DIR_MODE)?;
         let target = folder.join(format!("{}-{}", object.hex(), unique_name()));
         match self.storage.rename(path, &target) {
-            Ok(()) => {
-                tracing::warn!(%object, to = %target.display(), "damaged object moved out of the store");
-                self.budget.add(-signed(on_disk(size)));
-                Ok(())
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(io_error("moving out", path)(error)),
+        }
+        if !self.leads_to(&target, hashed)? {
+            self.put_back(&target, path)?;
+            return Ok(false);
+        }
+        static MOVED: LogLimit = LogLimit::new();
+        if let Some(left_out) = MOVED.admit() {
+            let to = target.display();
+            match condition {
+                Condition::Unreadable(error) => {
+                    tracing::warn!(%object, %to, %error, "unreadable object moved out of the store{left_out}");
+                }
+                _ => tracing::warn!(%object, %to, "damaged object moved out of the store{left_out}"),
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(io_error("moving out", path)(error)),
+        }
+        self.budget.add(-signed(on_disk(hashed.size)));
+        Ok(true)
+    }
+
+    fn leads_to(&self, path: &Path, file: &Metadata) -> Result<bool, StoreError> {
+        match self.storage.metadata(path) {
+            Ok(metadata) => Ok(metadata.is_same_file(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(io_error("examining", path)(error)),
         }
     }
+
+    /// Another process gave the name to another file between a look and the rename: that file gets the name back, unless a third one
+    /// has it by now.
+    fn put_back(&self, moved: &Path, path: &Path) -> Result<(), StoreError> {
+        match self.storage.link(moved, path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(io_error("moving back", path)(error)),
+            _ => files::unlink(self.storage(), moved),
+        }
+    }
+}
+
+/// What hashing a file of the store showed.
+#[derive(Debug)]
+pub(crate) enum Condition {
+    /// It is what its name says.
+    Sound,
+    /// It is not.
+    Damaged,
+    /// The disk does not give its bytes back.
+    Unreadable(io::Error),
+}
+
+/// Reads, and once more after an error of the disk: one of the connection to it passes, a bad sector stays.
+pub(crate) fn read_again<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    match read() {
+        Err(error) if is_of_medium(&error) => read(),
+        outcome => outcome,
+    }
+}
+
+/// Whether the error says that the bytes are lost. All others are of this process or pass, and say nothing of the file.
+pub(crate) fn is_of_medium(error: &io::Error) -> bool {
+    // In this order: by the device, critical medium error, integrity of a block, and two ways of a file system to say that what
+    // it read is not what it wrote.
+    const LOST: [Errno; 5] = [Errno::IO, Errno::NODATA, Errno::ILSEQ, Errno::UCLEAN, Errno::BADMSG];
+    Errno::from_io_error(error).is_some_and(|errno| LOST.contains(&errno))
 }

@@ -11,11 +11,17 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
+/// Alignment of reads that go past the page cache: the largest block of the disks and file systems that tarpon meets.
+pub const ALIGNMENT: usize = 4096;
+
 /// How [`Storage::open`] opens a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// The file must be there; for reading.
     Read,
+    /// As [`Access::Read`], without a trace: the time of the last access stays, and what is read goes past the page cache where the
+    /// file system can do that. Reads must then be aligned to [`ALIGNMENT`], in memory and in the file.
+    ReadAside,
     /// The file must be there; for reading and writing.
     ReadWrite,
     /// As [`Access::ReadWrite`], and an absent file is created with these permissions, whatever the umask is.
@@ -39,8 +45,17 @@ pub struct Metadata {
     pub changed: (i64, i64),
     /// Number of the inode.
     pub inode: u64,
+    /// Number of the file system that has the inode.
+    pub device: u64,
     /// Number of names; 0 for a file that was unlinked.
     pub links: u64,
+}
+
+impl Metadata {
+    /// Whether both are of one file, as long as somebody has that open.
+    pub(crate) fn is_same_file(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
 }
 
 /// Room on the file system that holds a directory, in bytes.

@@ -6,9 +6,11 @@ use std::time::SystemTime;
 use tarpon_oci::Digest;
 
 use crate::StoreError;
-use crate::files;
+use crate::files::{self, io_error};
 use crate::layout::open_existing;
+use crate::objects::Condition;
 use crate::record::Part;
+use crate::storage::Metadata;
 use crate::store::{Shared, Store};
 use crate::walk::{Found, fan_out};
 
@@ -28,8 +30,36 @@ pub struct Checked {
     pub hashed: Progress,
     /// Objects that were not what their names say. They were moved to `corrupt/` and will be fetched again.
     pub corrupt: Vec<Digest>,
+    /// Objects whose bytes the disk does not give back. They were moved to `corrupt/`, too: what is fetched again is written elsewhere.
+    pub unreadable: Vec<UnreadableObject>,
     /// Images whose records are damaged; they will be fetched again.
     pub damaged_images: Vec<Digest>,
+}
+
+/// An object whose bytes the disk does not give back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadableObject {
+    /// Which.
+    pub object: Digest,
+    /// The disk's error.
+    pub error: String,
+}
+
+impl Checked {
+    /// How many objects were moved out.
+    pub fn bad_objects(&self) -> usize {
+        self.corrupt.len() + self.unreadable.len()
+    }
+
+    pub(crate) fn note(&mut self, object: Digest, size: u64, condition: &Condition) {
+        self.hashed.objects += 1;
+        self.hashed.bytes += size;
+        match condition {
+            Condition::Sound => {}
+            Condition::Damaged => self.corrupt.push(object),
+            Condition::Unreadable(error) => self.unreadable.push(UnreadableObject { object, error: error.to_string() }),
+        }
+    }
 }
 
 impl Store {
@@ -74,11 +104,8 @@ impl Store {
                 if since.is_some_and(is_known) {
                     continue;
                 }
-                if !self.shared.check(&found.object, &found.path, found.metadata.size)? {
-                    checked.corrupt.push(found.object);
-                }
-                checked.hashed.objects += 1;
-                checked.hashed.bytes += found.metadata.size;
+                let condition = self.shared.check(&found.object, &found.path)?;
+                checked.note(found.object, found.metadata.size, &condition);
                 progress(checked.hashed);
             }
         }
@@ -111,13 +138,23 @@ impl Shared {
         self.hashed.has(&found.object, &found.metadata)
     }
 
-    /// Hashes the object, whatever is known of it, and moves it out if it is damaged. One that is gone meanwhile is none of our business.
-    pub(crate) fn check(&self, object: &Digest, path: &Path, size: u64) -> Result<bool, StoreError> {
-        let Some(file) = open_existing(self.storage(), path)? else { return Ok(true) };
-        let is_sound = self.hash_object(object, &file)?;
-        if !is_sound {
-            self.move_out(object, path, size)?;
-        }
-        Ok(is_sound)
+    /// Hashes the object, whatever is known of it, and moves it out if it is damaged. One that is gone or replaced meanwhile is no finding.
+    pub(crate) fn check(&self, object: &Digest, path: &Path) -> Result<Condition, StoreError> {
+        let Some(file) = open_existing(self.storage(), path)? else { return Ok(Condition::Sound) };
+        let before = self.storage.file_metadata(&file).map_err(io_error("examining", path))?;
+        let condition = self.hash_object(object, &before, &file)?;
+        self.settled(object, path, &before, condition)
+    }
+
+    /// Moves out what is damaged, and says what is to be reported of it.
+    pub(crate) fn settled(
+        &self,
+        object: &Digest,
+        path: &Path,
+        hashed: &Metadata,
+        condition: Condition,
+    ) -> Result<Condition, StoreError> {
+        let is_finding = !matches!(condition, Condition::Sound) && self.move_out(object, path, hashed, &condition)?;
+        Ok(if is_finding { condition } else { Condition::Sound })
     }
 }

@@ -6,8 +6,10 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Mutex;
@@ -43,10 +45,13 @@ pub const EROFS: i32 = 30;
 /// `EDQUOT`
 pub const EDQUOT: i32 = 122;
 
+/// What a test does before an operation on a path, or instead of it with an error.
+type Hook = Box<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
+
 /// The real disk, with one fault.
-#[derive(Debug)]
 pub struct FaultyDisk {
     fault: Option<(u64, Fault)>,
+    hook: Option<Hook>,
     state: Mutex<State>,
     boot: String,
 }
@@ -67,6 +72,12 @@ enum Verdict {
     Halve { then_die: bool },
 }
 
+impl fmt::Debug for FaultyDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultyDisk").field("fault", &self.fault).field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
 impl FaultyDisk {
     /// A disk whose operation number `at` (from 1) meets `fault`.
     pub fn new(at: u64, fault: Fault) -> Self {
@@ -75,7 +86,17 @@ impl FaultyDisk {
 
     /// A disk without a fault, to count operations.
     pub fn healthy() -> Self {
-        Self { fault: None, state: Mutex::default(), boot: "first boot".to_owned() }
+        Self { fault: None, hook: None, state: Mutex::default(), boot: "first boot".to_owned() }
+    }
+
+    /// A disk that calls `hook` before each `open`, `read` and `rename`, with its name and its path (of a rename: the old one). Its error
+    /// is the operation's.
+    pub fn hooked(hook: impl Fn(&str, &Path) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self { hook: Some(Box::new(hook)), ..Self::healthy() }
+    }
+
+    fn hook(&self, what: &str, path: &Path) -> io::Result<()> {
+        self.hook.as_ref().map_or(Ok(()), |hook| hook(what, path))
     }
 
     /// The same disk under another run of the kernel.
@@ -167,8 +188,9 @@ fn lose(path: &Path, metadata: &fs::Metadata, keep_half: bool) -> io::Result<()>
 
 impl Storage for FaultyDisk {
     fn open(&self, path: &Path, access: Access) -> io::Result<File> {
+        self.hook("open", path)?;
         match access {
-            Access::Read => self.change("read: open", Some(path))?,
+            Access::Read | Access::ReadAside => self.change("read: open", Some(path))?,
             _ => self.change("open", Some(path))?,
         };
         Disk.open(path, access)
@@ -190,6 +212,7 @@ impl Storage for FaultyDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.hook("rename", from)?;
         self.change("rename", Some(to))?;
         Disk.rename(from, to)
     }
@@ -225,6 +248,10 @@ impl Storage for FaultyDisk {
     }
 
     fn read_at(&self, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.hook.is_some() {
+            let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+            self.hook("read", &path)?;
+        }
         let length = match self.change("read", None)? {
             Verdict::Do => buffer.len(),
             Verdict::Halve { .. } => buffer.len().div_ceil(2),

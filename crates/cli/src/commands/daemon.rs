@@ -8,6 +8,7 @@ use tarpon_daemon::{Options, Socket};
 use tarpon_engine::Ended;
 
 use super::mount::address;
+use super::scrub::ScrubChoice;
 use super::session::{Session, runtime};
 use crate::cli::Global;
 use crate::exit::Exit;
@@ -17,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   tarpon daemon                                            at /run/tarpon/tarpon.sock
   tarpon daemon --listen unix:///tmp/tarpon.sock --metrics 9464
+  tarpon daemon --scrub=8MiB                               hashes the store once a week
   curl --unix-socket /run/tarpon/tarpon.sock http://localhost/v1/mounts
   curl --unix-socket /run/tarpon/tarpon.sock http://localhost/v1/mounts \\
        -d '{\"image\": \"docker.io/library/alpine:3.20\", \"mountpoint\": \"/mnt\"}'
@@ -48,6 +50,8 @@ pub(crate) struct Daemon {
     /// The OCI runtime where a request names none [default: crun or runc, whichever works here]
     #[arg(long, value_name = "PROGRAM", env = "TARPON_RUNTIME")]
     runtime: Option<PathBuf>,
+    #[command(flatten)]
+    scrub: ScrubChoice,
 }
 
 fn place(text: &str) -> std::result::Result<PathBuf, String> {
@@ -66,7 +70,8 @@ impl Daemon {
         let socket = socket.doing(doing)?;
         let session = Session::open(global)?;
         let keeper_command = session.keeper_command()?;
-        let options = Options { socket, metrics: self.metrics, keeper_command, runtime: self.runtime.clone() };
+        let (metrics, runtime_program, scrub) = (self.metrics, self.runtime.clone(), self.scrub.scrub);
+        let options = Options { socket, metrics, keeper_command, runtime: runtime_program, scrub };
         runtime()?.block_on(async {
             let mut daemon = tarpon_daemon::Daemon::start(session.engine().clone(), options).await.doing(doing)?;
             let ended = daemon.until_told().await;

@@ -22,6 +22,7 @@ pub(crate) mod push;
 pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod run;
+mod scrub;
 pub(crate) mod serve;
 mod session;
 pub(crate) mod snapshotter;

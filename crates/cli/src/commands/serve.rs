@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tarpon_engine::server_log;
 
+use super::scrub::ScrubChoice;
 use super::session::{Session, runtime};
 use crate::cli::Global;
 use crate::exit::Exit;
@@ -20,6 +21,8 @@ pub(crate) struct Serve {
     /// Serve nothing: prepare the image that a line on the standard input names, and say what came of it
     #[arg(long)]
     offer: bool,
+    #[command(flatten)]
+    scrub: ScrubChoice,
 }
 
 impl Serve {
@@ -35,7 +38,7 @@ impl Serve {
             return runtime()?.block_on(offered).doing(|| "cannot prepare the image");
         }
         runtime()?
-            .block_on(tarpon_engine::serve(session.engine(), std::io::stdout()))
+            .block_on(tarpon_engine::serve(session.engine(), self.scrub.scrub, std::io::stdout()))
             .doing(|| "cannot serve the store")
     }
 }

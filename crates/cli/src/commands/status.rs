@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Deserialize;
 use tarpon_engine::{BackfillState, BackfillStatus, LayersPart, MountStatus, Stats, Writable, resolve_mountpoint};
 
+use super::scrub;
 use super::session::Session;
 use crate::cli::Global;
 use crate::exit::Exit;
@@ -19,6 +20,7 @@ Examples:
   tarpon status                              one line for each mount
   tarpon status /mnt                         everything about one
   tarpon status --json | jq '.[].fetched_bytes'
+  tarpon status --json | jq '.[0].scrub.last'     when the store was hashed, and what was damaged
 
 PREPARED, in JSON prepared_bytes, is what came over the wire when the image was prepared, before
 it was mounted: tables of contents, and layers that were streamed. All mounts of the image have the
@@ -47,7 +49,11 @@ impl Status {
         let mounts = session.engine().mounts().doing(|| "cannot list the mounts")?;
         match &self.mount {
             None if self.json => output::json(&mounts),
-            None => output::text(&overview(&mounts)),
+            None => {
+                let scrub = session.engine().scrub_status().doing(|| "cannot ask for the scrub")?;
+                let scrub = scrub.map(|scrub| format!("scrub: {}\n", scrub::shown(&scrub)));
+                output::text(&(overview(&mounts) + &scrub.unwrap_or_default()))
+            }
             Some(dir) => {
                 let mount = find(mounts, dir)?;
                 if self.json { output::json(&mount) } else { output::text(&details(&mount)) }
@@ -155,6 +161,9 @@ pub(crate) fn details(mount: &MountStatus) -> String {
         }
         row("waits", figures::stalls(stats.stalls, stats.stall_millis, stats.slowest_stall_millis));
     }
+    if let Some(scrub) = &mount.scrub {
+        row("scrub", scrub::shown(scrub));
+    }
     if let Some(address) = mount.metrics {
         row("metrics", format!("http://{address}/metrics"));
     }
@@ -202,7 +211,7 @@ pub(crate) fn fetched(mount: &MountStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tarpon_engine::{Backfill, LayerVerification};
+    use tarpon_engine::{Backfill, LayerVerification, ScrubStatus};
     use tarpon_oci::Digest;
 
     use super::*;
@@ -236,6 +245,7 @@ mod tests {
             failed_reads: 0,
             last_error: None,
             metrics: Some(([127, 0, 0, 1], 9464).into()),
+            scrub: None,
             counters: serde_json::json!({
                 "bytes_demand": 30_000, "bytes_trace": 12_000,
                 "early_trace": {"brought": 40_000, "used": 30_000, "unused": 10_000, "unknown": 0},
@@ -271,6 +281,13 @@ mod tests {
         let damaged = MountStatus { damage: Some("not fetched within 30 s".into()), ..mount() };
         assert_eq!(state(&damaged), "DAMAGED: end what uses it and mount it again");
         assert!(details(&damaged).contains("damage     not fetched within 30 s\n"), "{}", details(&damaged));
+    }
+
+    #[test]
+    fn the_scrub_of_the_store_is_shown_of_each_mount() {
+        let scrub = ScrubStatus { running: true, ..ScrubStatus::default() };
+        let shown = details(&MountStatus { scrub: Some(scrub), ..mount() });
+        assert!(shown.contains("scrub      off\n"), "{shown}");
     }
 
     #[test]

@@ -210,6 +210,7 @@ mod tests {
                 failed_reads: 1,
                 last_error: None,
                 metrics: None,
+                scrub: None,
                 counters: serde_json::json!({}),
             },
             has_pack: true,

@@ -64,6 +64,7 @@ impl World {
             "XDG_CONFIG_HOME",
             "TARPON_BACKFILL",
             "TARPON_METRICS",
+            "TARPON_SCRUB",
             "REGISTRY_AUTH_FILE",
             "DOCKER_CONFIG",
             "XDG_RUNTIME_DIR",

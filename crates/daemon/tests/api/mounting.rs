@@ -115,7 +115,7 @@ async fn a_second_daemon_of_a_store_works_beside_the_server_and_leaves_its_mount
     let place = lab.directory("mnt");
     mounted(&lab, &place, json!({})).await;
     let socket = Socket::open(&lab.path("other.sock")).unwrap();
-    let options = Options { socket, metrics: None, keeper_command: Vec::new(), runtime: None };
+    let options = Options { socket, metrics: None, keeper_command: Vec::new(), runtime: None, scrub: None };
     let second = Daemon::start(lab.engine.clone(), options).await.unwrap();
     assert!(!second.serves() && lab.path("other.sock").exists());
     second.stop().await;

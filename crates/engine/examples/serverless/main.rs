@@ -116,7 +116,7 @@ async fn main() -> Result<()> {
     let mut arguments = std::env::args_os().skip(1).peekable();
     if arguments.next_if(|first| first == "serve").is_some() {
         let store = arguments.next().ok_or("serve which store?")?;
-        return Ok(tarpon_engine::serve(&open(store.into())?, std::io::stdout()).await?);
+        return Ok(tarpon_engine::serve(&open(store.into())?, None, std::io::stdout()).await?);
     }
     let options = Options::read(arguments)?;
     let scratch = tempfile::Builder::new().prefix("serverless-").tempdir()?;

@@ -79,7 +79,7 @@ impl Engine {
 }
 
 fn report(checked: &Checked, progress: &dyn Progress) {
-    let count = checked.corrupt.len();
+    let count = checked.bad_objects();
     if count > 0 {
         let s = if count == 1 { "" } else { "s" };
         progress.note(&format!("{count} damaged file{s} removed from the store: fetched again when read"));

@@ -14,7 +14,9 @@ use tarpon_oci::Blob;
 use tarpon_store::Store;
 
 use super::wire;
-use crate::protocol::{ANSWER_BYTES, Access, Mended, MountAccount, MountRequest, MountStatus, Request, Response};
+use crate::protocol::{
+    ANSWER_BYTES, Access, Mended, MountAccount, MountRequest, MountStatus, Request, Response, ScrubStatus,
+};
 use crate::{Error, ErrorKind, Result, server_log};
 
 /// How often a server is started before giving up: it may lose the race for the lock to another one that is just
@@ -188,6 +190,15 @@ impl Client {
         match self.ask(&Request::Mend)? {
             None => Ok(None),
             Some(Response::Mended(mended)) => Ok(Some(mended)),
+            Some(other) => Err(unexpected(other)),
+        }
+    }
+
+    /// How the scrub of the store stands. `None`: no server runs, or one of a version that does not scrub.
+    pub(crate) fn scrub(&self) -> Result<Option<ScrubStatus>> {
+        match self.ask(&Request::Scrub)? {
+            None => Ok(None),
+            Some(Response::Scrub(status)) => Ok(Some(status)),
             Some(other) => Err(unexpected(other)),
         }
     }

@@ -59,10 +59,10 @@ impl Image {
         if !found.damaged_images.is_empty() {
             return Err(failed("the list of its objects is damaged".to_owned()).hint(PREPARE_AGAIN));
         }
-        if !found.corrupt.is_empty() {
+        if found.bad_objects() > 0 {
             tracing::warn!(
                 image = self.handle.name(),
-                objects = found.corrupt.len(),
+                objects = found.bad_objects(),
                 "damaged objects were removed, and are fetched again when they are read"
             );
         }

@@ -7,7 +7,7 @@ use tarpon_store::{Mount, MountRecord, Store, StoreError};
 
 use super::images::Image;
 use crate::podman::PodmanImage;
-use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus};
+use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus, ScrubStatus};
 use crate::{Engine, Error, ErrorKind, Result, run};
 
 /// The text of a mount record.
@@ -86,6 +86,7 @@ pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
         failed_reads: 0,
         last_error: None,
         metrics: None,
+        scrub: None,
         counters: serde_json::Value::Null,
     }
 }
@@ -116,6 +117,7 @@ pub(super) fn described(request: &MountRequest) -> MountStatus {
         failed_reads: 0,
         last_error: None,
         metrics: None,
+        scrub: None,
         counters: serde_json::Value::Null,
     }
 }
@@ -151,7 +153,8 @@ impl Engine {
         }
         let mounts = self.store().mounts();
         let mounts = mounts.map_err(|error| Error::new(ErrorKind::Store, "read the records of mounts", error))?;
-        Ok(mounts.iter().map(|mount| dead(self.store(), &mount.record)).collect())
+        let scrub = Some(ScrubStatus::of_store(self.store())).filter(ScrubStatus::is_known);
+        Ok(mounts.iter().map(|mount| MountStatus { scrub, ..dead(self.store(), &mount.record) }).collect())
     }
 }
 

@@ -9,6 +9,7 @@ mod changes;
 mod client;
 mod early;
 mod hints;
+mod idle;
 mod images;
 mod layers;
 mod listen;
@@ -19,12 +20,14 @@ mod mounts;
 mod places;
 mod recording;
 pub(crate) mod recover;
+mod scrub;
 mod sharing;
 mod shelf;
 mod signals;
 mod why;
 mod wire;
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,10 +41,11 @@ pub(crate) use signals::Signals as StopSignals;
 use tarpon_mount::Unmounted;
 use tarpon_store::{LockError, ServerLock};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 pub(crate) use wire::connect;
 
 use crate::image::Prepared;
-use crate::protocol::{Mended, MountRequest, MountStatus, Request, Response};
+use crate::protocol::{Mended, MountRequest, MountStatus, Request, Response, ScrubStatus};
 use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest};
 
 /// How often the store's needs are looked after: syncing what was published, probing a sick disk.
@@ -140,6 +144,16 @@ impl Server {
         metrics::open(&self.mounts, address).map(drop)
     }
 
+    /// Hashes all objects of the store from time to time from now on, at most so many bytes in a second, until the server ends.
+    pub fn begin_scrub(&self, rate: NonZeroU64) -> Result<()> {
+        scrub::begin(&self.mounts, rate)
+    }
+
+    /// How the scrub stands, and its changes.
+    pub fn scrub(&self) -> watch::Receiver<ScrubStatus> {
+        self.mounts.scrub.watch()
+    }
+
     #[cfg(test)]
     fn backfills(&self) -> &backfill::Backfills {
         self.mounts.backfills()
@@ -200,6 +214,8 @@ impl Server {
         let Self { engine: _, mounts, listener, maintenance, lock, signals: _ } = self;
         maintenance.abort();
         mounts.endpoint.close();
+        let scrubbed = mounts.clone();
+        let _panicked = tokio::task::spawn_blocking(move || scrubbed.scrub.stop()).await;
         // Closed before the lock is given back: whoever finds the lock taken looks here for somebody who answers.
         listener.abort();
         let _aborted = listener.await;
@@ -237,6 +253,7 @@ pub(crate) fn carry_out(mounts: &Arc<Mounts>, request: Request) -> Result<Respon
         }
         Request::Trace { mountpoint } => mounts.trace(&mountpoint).map(|file| Response::Trace { file }),
         Request::Why { mountpoint } => mounts.why(&mountpoint).map(|account| Response::Why(Box::new(account))),
+        Request::Scrub => Ok(Response::Scrub(mounts.scrub.status().unwrap_or_default())),
         Request::Mend => mounts.mend().map(Response::Mended),
         Request::Hold => Ok(Response::Held),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),

@@ -23,6 +23,7 @@ use super::mend::Damage;
 use super::metrics::Endpoint;
 use super::places::{Client, Leaving, Places, Reservation};
 use super::recording::Recording;
+use super::scrub::Scrub;
 use super::shelf::Shelf;
 use crate::commit::Origin;
 use crate::protocol::{Access, MountRequest, MountStatus};
@@ -50,6 +51,7 @@ pub(crate) struct Mounts {
     /// What a dead server had mounted and this one could not mount again.
     lost: Mutex<BTreeMap<PathBuf, MountStatus>>,
     pub(super) damage: Damage,
+    pub(super) scrub: Scrub,
 }
 
 /// What is mounted at a place.
@@ -80,7 +82,7 @@ impl Mounts {
         let backfills = Arc::new(Backfills::new(store.clone(), fetcher, runtime.clone(), images.clone()));
         let (places, lost, endpoint) = (Arc::default(), Mutex::default(), Endpoint::default());
         let (changes, remembers, damage) = (Changes::default(), AtomicBool::new(false), Damage::default());
-        let shelf = Shelf::new(engine);
+        let (shelf, scrub) = (Shelf::new(engine), Scrub::new(&store));
         let layers = LayerShelf::new(engine, runtime.clone(), images.clone(), backfills.clone());
         Ok(Self {
             store,
@@ -96,6 +98,7 @@ impl Mounts {
             remembers,
             lost,
             damage,
+            scrub,
         })
     }
 
@@ -339,7 +342,8 @@ impl Mounts {
     pub(super) fn status(&self) -> Vec<MountStatus> {
         let mut all: Vec<_> = self.places.mounted().iter().map(|served| self.describe(served)).collect();
         all.extend(self.status_of_others());
-        all.iter_mut().for_each(|mount| mount.damage = self.damage.of(&mount.manifest));
+        let scrub = self.scrub.status();
+        all.iter_mut().for_each(|mount| (mount.damage, mount.scrub) = (self.damage.of(&mount.manifest), scrub));
         all.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
         all
     }
@@ -350,7 +354,7 @@ impl Mounts {
             Some(served) => self.describe(&served),
             None => self.status_of_others().into_iter().find(|status| status.mountpoint == mountpoint)?,
         };
-        Some(MountStatus { damage: self.damage.of(&status.manifest), ..status })
+        Some(MountStatus { damage: self.damage.of(&status.manifest), scrub: self.scrub.status(), ..status })
     }
 
     /// What Podman is shown, and what was lost.

@@ -4,6 +4,11 @@
 
 mod lab;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
 use lab::{DAMAGES, Damage, FILES, Lab, damage_file};
 use tarpon_engine::{ErrorKind, Mode, Pull, Server};
 use tarpon_testkit::kernel::can_mount;
@@ -114,6 +119,59 @@ live_attacks! {
     damage_of_open_files_of_a_native_mount_is_mended_when_it_was_verified: Mode::Native, Use::Open;
     damage_under_a_fuse_mount_is_not_served_once_it_was_verified: Mode::Fuse, Use::Read;
     damage_of_open_files_of_a_fuse_mount_is_mended_when_it_was_verified: Mode::Fuse, Use::Open;
+}
+
+/// What a scraper reads.
+fn metrics(server: &Server) -> String {
+    let mut stream = TcpStream::connect(server.metrics().unwrap()).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: tarpon\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+async fn heal_by_scrub(mode: Mode) {
+    for damage in [Damage::Flip, Damage::Cut, Damage::Swap] {
+        let lab = Lab::new().await;
+        let engine = lab.engine();
+        let server = Server::start(&engine).await.unwrap();
+        server.tell_metrics(([127, 0, 0, 1], 0).into()).unwrap();
+        lab.make_local(&engine, &server, mode).await;
+        lab.mount(&engine, &server, mode).await.unwrap();
+        assert_eq!(lab.wrong().await, (0, 0));
+        let open = lab.open().await;
+        lab.damage(damage);
+        assert_eq!(server.status().remove(0).scrub, None);
+        server.begin_scrub(NonZeroU64::MAX).unwrap();
+        let mut status = server.scrub();
+        let ended = status.wait_for(|status| status.last.is_some());
+        let status = *tokio::time::timeout(Duration::from_secs(120), ended).await.unwrap().unwrap();
+        assert_eq!(lab.wrong().await, (0, 0), "{damage:?}: wrong and unreadable files");
+        assert_eq!(lab.wrong_open(open).await, 0, "{damage:?}: wrong files that were open");
+        let last = status.last.unwrap();
+        assert_eq!((status.running, usize::try_from(last.damaged).unwrap(), last.skipped), (false, FILES, 0));
+        let shown = server.status().remove(0);
+        assert_eq!((shown.scrub, shown.damage), (Some(status), None), "{damage:?}");
+        let json = serde_json::to_value(&shown.scrub).unwrap();
+        assert_eq!((&json["running"], &json["last"]["damaged"]), (&false.into(), &FILES.into()));
+        let told = tokio::task::spawn_blocking(move || (metrics(&server), server)).await.unwrap();
+        assert!(told.0.contains(&format!("\ntarpon_scrub_last_damaged_objects {FILES}\n")), "{}", told.0);
+        told.1.stop(true).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_under_a_native_mount_heals_by_a_scrub_alone_which_status_and_metrics_show() {
+    if can_mount() {
+        heal_by_scrub(Mode::Native).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_under_a_fuse_mount_heals_by_a_scrub_alone_which_status_and_metrics_show() {
+    if can_mount() {
+        heal_by_scrub(Mode::Fuse).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

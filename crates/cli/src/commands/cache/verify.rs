@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use tarpon_engine::store::{Checked, Progress, Store};
+use tarpon_engine::store::{Checked, Progress, Store, UnreadableObject};
 use tarpon_engine::{Mended, UnmendedMount};
 use tarpon_oci::Digest;
 
@@ -37,6 +37,8 @@ struct Report {
     objects: u64,
     bytes: u64,
     corrupt_objects: Vec<Digest>,
+    /// Objects that the disk does not give back.
+    unreadable_objects: Vec<Unreadable>,
     damaged_images: Vec<Digest>,
     /// Damaged files of mounted images that were fetched again.
     mended_files: u64,
@@ -44,10 +46,16 @@ struct Report {
     unmended_mounts: Vec<UnmendedMount>,
 }
 
+#[derive(Debug, Serialize)]
+struct Unreadable {
+    object: Digest,
+    error: String,
+}
+
 impl Verify {
     pub(super) fn run(&self, store: &Store, global: &Global) -> Result {
         let checked = store.verify(progress(global.quiet)).map_err(super::failed("cannot check the store"))?;
-        let is_damaged = !checked.corrupt.is_empty() || !checked.damaged_images.is_empty();
+        let is_damaged = checked.bad_objects() > 0 || !checked.damaged_images.is_empty();
         let mended = if is_damaged { mend(global)? } else { Mended::default() };
         let report = report(checked, mended);
         if self.json {
@@ -55,7 +63,8 @@ impl Verify {
         } else {
             output::text(&text(&report))?;
         }
-        let damaged = report.corrupt_objects.len() + report.damaged_images.len();
+        let objects = report.corrupt_objects.len() + report.unreadable_objects.len();
+        let damaged = objects + report.damaged_images.len();
         if damaged == 0 {
             return Ok(());
         }
@@ -87,10 +96,13 @@ fn progress(quiet: bool) -> impl FnMut(Progress) {
 }
 
 fn report(checked: Checked, mended: Mended) -> Report {
+    let unreadable = checked.unreadable.into_iter();
+    let unreadable = unreadable.map(|UnreadableObject { object, error }| Unreadable { object, error });
     Report {
         objects: checked.hashed.objects,
         bytes: checked.hashed.bytes,
         corrupt_objects: checked.corrupt,
+        unreadable_objects: unreadable.collect(),
         damaged_images: checked.damaged_images,
         mended_files: mended.files,
         unmended_mounts: mended.unmended,
@@ -100,6 +112,8 @@ fn report(checked: Checked, mended: Mended) -> Report {
 fn text(report: &Report) -> String {
     let mut text = format!("checked {} objects, {}\n", report.objects, size::human(report.bytes));
     text.extend(report.corrupt_objects.iter().map(|object| format!("corrupt object {object}\n")));
+    let unreadable = report.unreadable_objects.iter();
+    text.extend(unreadable.map(|Unreadable { object, error }| format!("unreadable object {object}: {error}\n")));
     text.extend(report.damaged_images.iter().map(|image| format!("damaged image {image}\n")));
     if report.mended_files > 0 {
         text.push_str(&format!("mended {} files that are mounted\n", report.mended_files));

@@ -153,5 +153,5 @@ fn told(mounts: &Mounts) -> String {
         images.entry(label).or_default().push(image.counters());
     }
     let host = vec![mounts.images.fetcher().stats()];
-    Exposition { host, images, prepared, modes }.text()
+    Exposition { host, images, prepared, modes, scrub: mounts.scrub.status() }.text()
 }

@@ -6,6 +6,8 @@ use std::fmt::Write;
 use tarpon_fetch::Stats;
 use tarpon_oci::Digest;
 
+use crate::protocol::ScrubStatus;
+
 /// What the text is.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -34,6 +36,8 @@ pub(super) struct Exposition<'a> {
     pub(super) prepared: BTreeMap<Label, u64>,
     /// Mounts by mode.
     pub(super) modes: BTreeMap<&'a str, u64>,
+    /// The scrub of the store.
+    pub(super) scrub: Option<ScrubStatus>,
 }
 
 /// One number of the counters.
@@ -176,6 +180,7 @@ impl Exposition<'_> {
         for (mode, count) in &self.modes {
             sample(&mut out, "tarpon_mounts", &[&format!("mode=\"{}\"", escaped(mode))], *count);
         }
+        self.scrub.iter().for_each(|status| scrub(&mut out, status));
         let name = "tarpon_prepare_bytes_total";
         head(
             &mut out,
@@ -217,6 +222,27 @@ fn sample(out: &mut String, name: &str, labels: &[&str], value: impl std::fmt::D
     };
 }
 
+/// How the scrub stands, and what came of the last run.
+fn scrub(out: &mut String, status: &ScrubStatus) {
+    let mut gauge = |name: &str, help: &str, value: u64| {
+        let name = format!("tarpon_scrub_{name}");
+        head(out, &name, "gauge", help);
+        sample(out, &name, &[], value);
+    };
+    gauge("running", "Whether the store is being scrubbed just now.", status.running.into());
+    if let Some(run) = status.under_way {
+        gauge("progress_bytes", "Bytes that the scrub has hashed that has not ended.", run.bytes);
+    }
+    if let Some(run) = status.last {
+        gauge("last_end_timestamp_seconds", "When the last whole scrub ended.", run.ended.unwrap_or_default());
+        gauge("last_objects", "Objects that it hashed.", run.objects);
+        gauge("last_bytes", "Their bytes.", run.bytes);
+        gauge("last_damaged_objects", "Objects that were not what their names say.", run.damaged);
+        gauge("last_unreadable_objects", "Objects that the disk did not give back.", run.unreadable);
+        gauge("last_skipped_objects", "Objects that it could not look at for other reasons.", run.skipped);
+    }
+}
+
 fn numbers(out: &mut String, name: &str, family: &Family, image: &str, stats: &[Stats]) {
     for (label, number) in family.numbers {
         sample(out, name, &[image, label], stats.iter().map(number).sum::<u64>());
@@ -246,6 +272,7 @@ fn seconds(millis: u64) -> String {
 #[cfg(test)]
 mod tests {
     use tarpon_fetch::{Bucket, Early, Histogram, STALL_MILLIS};
+    use tarpon_store::{SCRUB_RATE, ScrubRun};
 
     use super::*;
 
@@ -258,13 +285,20 @@ mod tests {
         Stats { bytes_demand, early_trace, stall_millis: 1250, stall_histogram, ..Stats::default() }
     }
 
+    fn scrubbed() -> Option<ScrubStatus> {
+        let run = ScrubRun { objects: 3, bytes: 4096, damaged: 1, ..ScrubRun::default() };
+        let last = Some(ScrubRun { ended: Some(1_700_000_000), ..run });
+        Some(ScrubStatus { rate: Some(SCRUB_RATE), running: true, under_way: Some(run), last })
+    }
+
     fn told() -> String {
         let digest = Digest::of(b"manifest");
         let one = (Label::of("localhost:5000/app:v1", &digest), vec![stats(7, &[(0, 2)]), stats(5, &[(13, 1)])]);
         let hostile = (Label::of("a\"} 1\n#\\", &digest), vec![Stats::default()]);
         let host = vec![stats(100, &[(0, 2), (13, 1)])];
         let prepared = [(one.0.clone(), 42_000_000)].into();
-        Exposition { host, images: [one, hostile].into(), prepared, modes: [("fuse", 2)].into() }.text()
+        Exposition { host, images: [one, hostile].into(), prepared, modes: [("fuse", 2)].into(), scrub: scrubbed() }
+            .text()
     }
 
     #[test]

@@ -42,6 +42,7 @@ fn account() -> MountAccount {
         failed_reads: 0,
         last_error: None,
         metrics: None,
+        scrub: None,
         counters: serde_json::json!({}),
     };
     let journal = Account {

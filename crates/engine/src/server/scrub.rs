@@ -1,0 +1,172 @@
+//! The scrub of a server's store: see [`Store::scrub`]. A thread of its own goes through the store when a run is due, and what it finds
+//! is mended at once.
+
+use std::io;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tarpon_store::{ScrubRun, Scrubber, Store};
+use tokio::sync::watch;
+
+use super::idle::lower_priority;
+use super::mounts::Mounts;
+use crate::protocol::ScrubStatus;
+use crate::{Error, ErrorKind, Result};
+
+/// Longest time between two looks whether a run is due: the clock on the wall may be set.
+const LOOK: Duration = Duration::from_secs(3600);
+
+/// Pause after a run that failed: a disk that fails is not asked all the time.
+const RETRY: Duration = Duration::from_secs(600);
+
+/// How long a server that ends waits for the thread. It takes a read of the disk, unless the thread just waits for a mend.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// The scrub of a server. Dropping it ends the thread.
+pub(super) struct Scrub(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    status: watch::Sender<ScrubStatus>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The thread is to end.
+    is_over: bool,
+    /// There is a thread.
+    is_there: bool,
+}
+
+impl Scrub {
+    pub(super) fn new(store: &Store) -> Self {
+        let status = watch::Sender::new(ScrubStatus::of_store(store));
+        Self(Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), status }))
+    }
+
+    /// What is known of it; `None` if there never was any.
+    pub(super) fn status(&self) -> Option<ScrubStatus> {
+        Some(*self.0.status.borrow()).filter(ScrubStatus::is_known)
+    }
+
+    /// The same, and its changes.
+    pub(super) fn watch(&self) -> watch::Receiver<ScrubStatus> {
+        self.0.status.subscribe()
+    }
+
+    /// Ends the thread, and waits for it. What it has done is on record then.
+    pub(super) fn stop(&self) {
+        let mut state = self.0.end();
+        let until = Instant::now() + ENDING;
+        while state.is_there && !self.0.changed.wait_until(&mut state, until).timed_out() {}
+    }
+}
+
+impl Drop for Scrub {
+    fn drop(&mut self) {
+        drop(self.0.end());
+    }
+}
+
+/// Scrubs the store of this server from now on, at most so many bytes in a second. Once for a server.
+pub(super) fn begin(mounts: &Arc<Mounts>, rate: NonZeroU64) -> Result<()> {
+    let failed = |error: io::Error| Error::new(ErrorKind::Other, "begin to scrub the store", error);
+    let thread =
+        Thread { shared: mounts.scrub.0.clone(), mounts: Arc::downgrade(mounts), store: mounts.store().clone(), rate };
+    let shared = thread.shared.clone();
+    let mut state = shared.state.lock();
+    if state.is_there || state.is_over {
+        return Ok(());
+    }
+    thread::Builder::new().name("scrub".to_owned()).spawn(move || thread.run()).map_err(failed)?;
+    state.is_there = true;
+    drop(state);
+    shared.status.send_modify(|status| status.rate = Some(rate));
+    Ok(())
+}
+
+impl Shared {
+    fn end(&self) -> parking_lot::MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        state.is_over = true;
+        self.changed.notify_all();
+        state
+    }
+
+    /// Waits so long. `false`: the thread is to end.
+    fn pause(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut state = self.state.lock();
+        while !state.is_over && !self.changed.wait_until(&mut state, until).timed_out() {}
+        !state.is_over
+    }
+}
+
+struct Thread {
+    shared: Arc<Shared>,
+    mounts: Weak<Mounts>,
+    store: Store,
+    rate: NonZeroU64,
+}
+
+impl Thread {
+    fn run(self) {
+        lower_priority();
+        let mut pause = Duration::ZERO;
+        while self.shared.pause(pause) {
+            let due = self.store.scrub_due();
+            pause = if due.is_zero() { self.scrub() } else { due.min(LOOK) };
+        }
+        self.shared.state.lock().is_there = false;
+        self.shared.changed.notify_all();
+    }
+
+    /// One run; how long to wait after it.
+    fn scrub(&self) -> Duration {
+        self.shared.status.send_modify(|status| status.running = true);
+        let scrubbed = self.store.scrub(self.rate, self);
+        let record = ScrubStatus::of_store(&self.store);
+        self.shared.status.send_modify(|status| *status = ScrubStatus { rate: Some(self.rate), ..record });
+        match scrubbed {
+            Ok(None) => Duration::ZERO,
+            Ok(Some(run)) => {
+                let ScrubRun { began: _, ended: _, objects, bytes, damaged, unreadable, skipped } = run;
+                tracing::info!(objects, bytes, damaged, unreadable, skipped, "the store was scrubbed");
+                Duration::ZERO
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the scrub of the store goes on in {} minutes", RETRY.as_secs() / 60);
+                RETRY
+            }
+        }
+    }
+}
+
+impl Scrubber for Thread {
+    fn pause(&self, time: Duration) -> bool {
+        self.shared.pause(time)
+    }
+
+    fn progress(&self, run: &ScrubRun) {
+        self.shared.status.send_modify(|status| status.under_way = Some(*run));
+    }
+
+    /// In another thread: readers wait for what is mended, and this one has the lowest priority.
+    fn found(&self) {
+        let Some(mounts) = self.mounts.upgrade() else { return };
+        let runtime = mounts.runtime().clone();
+        let mended = runtime.spawn_blocking(move || mounts.mend());
+        match runtime.block_on(mended) {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "what the scrub found is not mended"),
+            Err(error) => tracing::debug!(%error, "the server ends"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

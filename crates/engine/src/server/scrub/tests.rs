@@ -1,0 +1,114 @@
+//! The thread of a scrub: it begins, ends with its server, and its successor goes on.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use tarpon_fetch::ObjectStore as _;
+use tarpon_oci::{Digest, Hasher, Verified};
+use tarpon_store::SCRUB_RATE;
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::{Engine, EngineOptions};
+
+/// Longest wait for a thread, which takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Lab {
+    folder: TempDir,
+}
+
+impl Lab {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn engine(&self) -> Engine {
+        let store = self.folder.path().join("store");
+        Engine::open(EngineOptions { store, server_command: Vec::new() }).unwrap()
+    }
+
+    fn mounts(&self) -> Arc<Mounts> {
+        Arc::new(Mounts::new(&self.engine(), Handle::current()).unwrap())
+    }
+
+    fn put(&self, bytes: &[u8]) -> Digest {
+        use std::io::Write as _;
+        let (object, mut hasher) = (Digest::of(bytes), Hasher::new());
+        hasher.update(bytes);
+        let mut writer = self.engine().store().writer(bytes.len() as u64).unwrap();
+        writer.write_all(bytes).unwrap();
+        writer.publish(Verified::check_stream(&object, hasher).unwrap()).unwrap();
+        object
+    }
+
+    fn damage(&self, object: &Digest) {
+        let hex = object.hex();
+        let path = self.engine().store().objects_folder().join(&hex[..2]).join(&hex[2..]);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(path, "damage").unwrap();
+    }
+}
+
+async fn until(mounts: &Arc<Mounts>, is_so: impl FnMut(&ScrubStatus) -> bool) -> ScrubStatus {
+    let mut status = mounts.scrub.watch();
+    let found = tokio::time::timeout(PATIENCE, status.wait_for(is_so)).await;
+    *found.expect("in time").expect("as long as the server is there")
+}
+
+async fn stop(mounts: &Arc<Mounts>) -> bool {
+    let mounts = mounts.clone();
+    tokio::task::spawn_blocking(move || {
+        mounts.scrub.stop();
+        mounts.scrub.0.state.lock().is_there
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scrub_that_waits_for_hours_ends_with_its_server_and_the_next_one_goes_on() {
+    let lab = Lab::new();
+    let objects: Vec<_> = (0..10_u8).map(|seed| lab.put(&[seed; 1000])).collect();
+    let mounts = lab.mounts();
+    assert_eq!(mounts.scrub.status(), None, "there never was any");
+    begin(&mounts, NonZeroU64::MIN).unwrap();
+    let status = until(&mounts, |status| status.running).await;
+    assert_eq!((status.rate, status.last), (Some(NonZeroU64::MIN), None));
+    assert!(!stop(&mounts).await, "the thread has ended");
+    let status = lab.engine().scrub_status().unwrap().unwrap();
+    assert!(!status.running && status.under_way.is_some() && status.last.is_none(), "{status:?}");
+    lab.damage(&objects[3]);
+    let next = lab.mounts();
+    begin(&next, NonZeroU64::MAX).unwrap();
+    let status = until(&next, |status| status.last.is_some() && !status.running).await;
+    let last = status.last.unwrap();
+    assert_eq!((last.objects, last.damaged, status.under_way), (10, 1, None));
+    assert!(!stop(&next).await);
+    assert!(begin(&next, SCRUB_RATE).is_ok() && !stop(&next).await, "none begins after the end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scrub_ends_when_its_server_is_dropped() {
+    let lab = Lab::new();
+    lab.put(b"object");
+    let mounts = lab.mounts();
+    begin(&mounts, NonZeroU64::MIN).unwrap();
+    let mut status = mounts.scrub.watch();
+    drop(mounts);
+    let ended = async { while status.changed().await.is_ok() {} };
+    tokio::time::timeout(PATIENCE, ended).await.expect("the thread lets go of its status");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scrub_that_is_not_due_is_not_begun() {
+    let lab = Lab::new();
+    lab.put(b"object");
+    let (first, second) = (lab.mounts(), lab.mounts());
+    begin(&first, NonZeroU64::MAX).unwrap();
+    let last = until(&first, |status| status.last.is_some()).await.last;
+    begin(&second, NonZeroU64::MAX).unwrap();
+    assert!(!stop(&second).await);
+    assert_eq!(lab.engine().store().scrub_record().last, last);
+}

@@ -1,0 +1,322 @@
+//! The scrub: all objects are hashed again, slowly, so that damage is found before somebody needs the object.
+//!
+//! What is read goes past the page cache: nothing of it evicts what running containers use, and what is checked is what the disk
+//! returns, not what the kernel remembers of it. No lock of the store is held. An object that is evicted or replaced meanwhile is no
+//! finding. The state file `scrub` says how far a run has come, so that the next server goes on there.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tarpon_fetch::LogLimit;
+use tarpon_oci::{Digest, Hasher};
+
+use crate::StoreError;
+use crate::files::{self, BLOCK, io_error};
+use crate::layout::{SCRUB, read_record};
+use crate::objects::{Condition, read_again};
+use crate::sealed;
+use crate::storage::{ALIGNMENT, Access, Metadata};
+use crate::store::{Shared, Store};
+use crate::walk::{Found, fan_out};
+
+/// Bytes per second where nobody names a rate: a tenth of what a slow disk reads, and less than a tenth of a core. A store of the
+/// default size (20 GiB) takes 21 minutes.
+pub const SCRUB_RATE: NonZeroU64 = NonZeroU64::new(16 << 20).unwrap();
+
+/// From the end of one run to the beginning of the next. Disks lose sectors over months; more often would wear laptops' batteries
+/// more than it protects.
+pub const SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// What an object costs beside its bytes, in bytes of the rate: a hard disk moves its head as long as it reads that much.
+const OBJECT_COST: u64 = 64 << 10;
+
+/// Shorter waits are added up: small objects would wake the processor for each of them.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How often the state is written. What a killed server has read since is read again.
+const SAVE: Duration = Duration::from_secs(60);
+
+/// Figures of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubRun {
+    /// When it began, in seconds since 1970.
+    pub began: u64,
+    /// When it ended, in seconds since 1970; `None`: it did not.
+    pub ended: Option<u64>,
+    /// Objects that were hashed.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of these, objects that were not what their names say. They were moved out.
+    pub damaged: u64,
+    /// Objects that the disk does not give back. They were moved out, too.
+    pub unreadable: u64,
+    /// Objects that could not be looked at for another reason, which is in the log.
+    pub skipped: u64,
+}
+
+/// What is known of the scrubs of a store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScrubRecord {
+    /// The last run that went through the whole store.
+    pub last: Option<ScrubRun>,
+    /// The one that was begun and has not ended; it goes on with the next server that scrubs.
+    pub under_way: Option<ScrubRun>,
+}
+
+/// Who runs a scrub.
+pub trait Scrubber {
+    /// Waits so long, or until the scrub is to stop. `false`: it is to stop.
+    fn pause(&self, time: Duration) -> bool;
+
+    /// How far it has come; called after each object.
+    fn progress(&self, run: &ScrubRun);
+
+    /// Damaged objects were moved out.
+    fn found(&self);
+}
+
+/// The file `scrub`.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct State {
+    last: Option<ScrubRun>,
+    under_way: Option<UnderWay>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct UnderWay {
+    run: ScrubRun,
+    /// The last object that it has looked at. Objects are looked at in the order of their names.
+    at: Option<Digest>,
+}
+
+impl Store {
+    /// What is known of scrubs. A state that is damaged or not there says nothing.
+    pub fn scrub_record(&self) -> ScrubRecord {
+        let State { last, under_way } = State::read(&self.shared);
+        ScrubRecord { last, under_way: under_way.map(|under_way| under_way.run) }
+    }
+
+    /// How long it is until the next run is due. A clock that was set back makes it due.
+    pub fn scrub_due(&self) -> Duration {
+        let State { last, under_way } = State::read(&self.shared);
+        let ended = last.filter(|_| under_way.is_none()).and_then(|run| run.ended);
+        let Some(ended) = ended.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds)) else { return Duration::ZERO };
+        let since = self.shared.clock.wall().duration_since(ended).unwrap_or(SCRUB_INTERVAL);
+        SCRUB_INTERVAL.saturating_sub(since)
+    }
+
+    /// Hashes all objects, at most `rate` bytes in a second; continues the run that was stopped, if one was. `None`: it was stopped.
+    pub fn scrub(&self, rate: NonZeroU64, by: &dyn Scrubber) -> Result<Option<ScrubRun>, StoreError> {
+        let shared = &*self.shared;
+        let State { last, under_way } = State::read(shared);
+        let begun = || UnderWay { run: ScrubRun { began: self.seconds(), ..ScrubRun::default() }, at: None };
+        let mut walk = Walk {
+            shared,
+            pace: Pace { shared, rate, by, debt: Cell::default() },
+            log: LogLimit::new(),
+            last,
+            under_way: under_way.unwrap_or_else(begun),
+            saved: Cell::new(shared.clock.steady()),
+            buffer: Buffer::new(),
+        };
+        let walked = walk.run();
+        shared.hashed.flush();
+        if !matches!(walked, Ok(true)) {
+            walk.save()?;
+            return walked.map(|_stopped| None);
+        }
+        let run = ScrubRun { ended: Some(self.seconds()), ..walk.under_way.run };
+        State { last: Some(run), under_way: None }.write(shared)?;
+        Ok(Some(run))
+    }
+
+    fn seconds(&self) -> u64 {
+        self.shared.clock.wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    }
+}
+
+impl State {
+    fn read(shared: &Shared) -> Self {
+        let text = read_record(shared.storage(), &shared.layout.name(SCRUB)).ok().flatten();
+        text.and_then(|text| sealed::unseal(&text).ok()).unwrap_or_default()
+    }
+
+    fn write(&self, shared: &Shared) -> Result<(), StoreError> {
+        let text = sealed::seal(self).map_err(|error| io_error("writing", &shared.layout.name(SCRUB))(error.into()))?;
+        files::replace(shared.storage(), shared.layout.root(), SCRUB, &text)
+    }
+}
+
+/// A run through all objects.
+struct Walk<'a> {
+    shared: &'a Shared,
+    pace: Pace<'a>,
+    log: LogLimit,
+    last: Option<ScrubRun>,
+    under_way: UnderWay,
+    /// When the state was written, by the steady clock.
+    saved: Cell<Duration>,
+    buffer: Buffer,
+}
+
+impl Walk<'_> {
+    /// `false`: it was stopped.
+    fn run(&mut self) -> Result<bool, StoreError> {
+        let first = self.under_way.at.map_or(0, |at| at.as_bytes().first().copied().unwrap_or_default());
+        for (_, folder) in fan_out().skip(first.into()) {
+            let before = self.bad();
+            let walked = self.folder(&folder);
+            if self.bad() > before {
+                self.pace.by.found();
+            }
+            if !walked? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn bad(&self) -> u64 {
+        self.under_way.run.damaged + self.under_way.run.unreadable
+    }
+
+    fn folder(&mut self, folder: &str) -> Result<bool, StoreError> {
+        for found in self.shared.objects_in("objects", folder)? {
+            if self.under_way.at.is_some_and(|at| found.object <= at) {
+                continue;
+            }
+            let looked = self.object(&found);
+            let run = &mut self.under_way.run;
+            run.objects += 1;
+            run.bytes += found.metadata.size;
+            match looked {
+                Ok(None) => {
+                    (run.objects, run.bytes) = (run.objects - 1, run.bytes - found.metadata.size);
+                    return Ok(false);
+                }
+                Ok(Some(Condition::Sound)) => {}
+                Ok(Some(Condition::Damaged)) => run.damaged += 1,
+                Ok(Some(Condition::Unreadable(_))) => run.unreadable += 1,
+                // Of one object: all others are looked at nevertheless.
+                Err(error) => {
+                    run.skipped += 1;
+                    if let Some(left_out) = self.log.admit() {
+                        tracing::warn!(object = %found.object, %error, "the scrub skips an object{left_out}");
+                    }
+                }
+            }
+            self.under_way.at = Some(found.object);
+            self.pace.by.progress(&self.under_way.run);
+            if self.shared.clock.steady().saturating_sub(self.saved.get()) >= SAVE {
+                self.save()?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn save(&self) -> Result<(), StoreError> {
+        self.saved.set(self.shared.clock.steady());
+        State { last: self.last, under_way: Some(self.under_way) }.write(self.shared)
+    }
+
+    /// Hashes one object, and moves it out if it is damaged. `None`: the scrub is to stop.
+    fn object(&mut self, found: &Found) -> Result<Option<Condition>, StoreError> {
+        let Found { object, path, metadata } = found;
+        if !self.pace.keep(OBJECT_COST, Duration::ZERO) {
+            return Ok(None);
+        }
+        let (before, hashed) = match self.open(path, Access::ReadAside) {
+            // Evicted since the folder was listed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(Condition::Sound)),
+            Err(error) => (*metadata, Err(error)),
+            Ok((file, before)) => (before, read_again(|| self.hash(&file, before.size))),
+        };
+        let hashed = match hashed {
+            // The file system takes no reads past the page cache, or not as many bytes.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                self.open(path, Access::Read).and_then(|(file, now)| match now.is_same_file(&before) {
+                    true => read_again(|| self.hash(&file, before.size)),
+                    false => Err(error),
+                })
+            }
+            outcome => outcome,
+        };
+        let Some(hashed) = hashed.transpose() else { return Ok(None) };
+        let condition = self.shared.judge(object, &before, hashed)?;
+        self.shared.settled(object, path, &before, condition).map(Some)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> io::Result<(File, Metadata)> {
+        let storage = self.shared.storage();
+        let file = storage.open(path, access)?;
+        let metadata = storage.file_metadata(&file)?;
+        Ok((file, metadata))
+    }
+
+    /// `None`: the scrub is to stop.
+    fn hash(&mut self, file: &File, size: u64) -> io::Result<Option<Hasher>> {
+        let (storage, pace) = (self.shared.storage(), &self.pace);
+        let buffer = self.buffer.aligned();
+        let mut hasher = Hasher::new();
+        let mut offset = 0;
+        while offset < size {
+            let began = pace.shared.clock.steady();
+            // One read and not more: what is left of a block after a short one is not aligned.
+            let count = match storage.read_at(file, buffer, offset) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            hasher.update(buffer.get(..count).unwrap_or_default());
+            offset += count as u64;
+            if !pace.keep(count as u64, pace.shared.clock.steady().saturating_sub(began)) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(hasher))
+    }
+}
+
+/// Keeps a run to its rate. What a slow disk takes longer is not made up for: that would be a burst.
+struct Pace<'a> {
+    shared: &'a Shared,
+    rate: NonZeroU64,
+    by: &'a dyn Scrubber,
+    /// How long it was too fast, and did not wait for yet.
+    debt: Cell<Duration>,
+}
+
+impl Pace<'_> {
+    /// After `bytes` were read, which took so long. `false`: the scrub is to stop.
+    fn keep(&self, bytes: u64, took: Duration) -> bool {
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate.get());
+        let due = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let debt = self.debt.get().saturating_add(due).saturating_sub(took);
+        let pause = if debt < PAUSE { Duration::ZERO } else { debt };
+        self.debt.set(debt.saturating_sub(pause));
+        self.by.pause(pause)
+    }
+}
+
+/// Memory for reads past the page cache.
+struct Buffer(Vec<u8>);
+
+impl Buffer {
+    fn new() -> Self {
+        Self(vec![0; BLOCK + ALIGNMENT])
+    }
+
+    fn aligned(&mut self) -> &mut [u8] {
+        let start = self.0.as_ptr().align_offset(ALIGNMENT);
+        // Never out of bounds: there is room for any alignment.
+        self.0.get_mut(start..start.saturating_add(BLOCK)).unwrap_or_default()
+    }
+}
