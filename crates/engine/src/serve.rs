@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
+use tarpon_fetch::LogLimit;
 
 use crate::server::{Ended, Observer, READY, Server, StopSignals as Signals, connect};
 use crate::{Engine, Error, ErrorKind, Result};
@@ -24,6 +25,12 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Pause between two tries to take the place of another server, which may go on for days.
 const TAKEOVER: Duration = Duration::from_secs(1);
+
+/// Longest pause between two tries where no other server is in the way: each one that fails takes the lock and the socket of the store.
+const LONGEST_TAKEOVER: Duration = Duration::from_secs(60);
+
+/// Pause between two tries to tell metrics at an address that somebody else has.
+const METRICS_RETRY: Duration = Duration::from_secs(30);
 
 /// Runs the server of the engine's store until its last mount is gone. `scrub`: bytes per second to scrub the store with, if it is to.
 /// `said` is the standard output: it gets one line, [`READY`] or why not.
@@ -73,6 +80,8 @@ pub struct ForGood {
     equipment: Equipment,
     /// For as long as there is no server, which listens for them itself.
     signals: Option<Signals>,
+    /// Until the next try to take the place of the other server.
+    pause: Duration,
 }
 
 impl ForGood {
@@ -85,7 +94,8 @@ impl ForGood {
     pub async fn start(engine: &Engine, equipment: Equipment) -> Result<Self> {
         allow_open_files();
         let observer = Observer::default();
-        let mut this = Self { engine: engine.clone(), server: None, observer, equipment, signals: None };
+        let mut this =
+            Self { engine: engine.clone(), server: None, observer, equipment, signals: None, pause: TAKEOVER };
         let began = Instant::now();
         loop {
             let error = match Server::start(engine).await {
@@ -115,16 +125,36 @@ impl ForGood {
     }
 
     async fn equipped(&self, server: Server) -> Result<Server> {
-        let Equipment { metrics, protected, scrub } = &self.equipment;
-        protected.iter().cloned().for_each(|path| server.protect(path));
-        let told = metrics.map_or(Ok(()), |address| server.tell_metrics(address));
-        if let Err(error) = told.and_then(|()| scrub.map_or(Ok(()), |rate| server.begin_scrub(rate))) {
+        self.equip(&server);
+        if let Err(error) = self.tell_metrics(&server) {
             // What an earlier server had mounted is mounted here by now.
             server.suspend().await;
             return Err(error);
         }
         self.observer.see(&server);
         Ok(server)
+    }
+
+    fn equip(&self, server: &Server) {
+        self.equipment.protected.iter().cloned().for_each(|path| server.protect(path));
+        if let Some(Err(error)) = self.equipment.scrub.map(|rate| server.begin_scrub(rate)) {
+            tracing::warn!(%error, "the store is not scrubbed");
+        }
+    }
+
+    fn tell_metrics(&self, server: &Server) -> Result<()> {
+        self.equipment.metrics.map_or(Ok(()), |address| server.tell_metrics(address))
+    }
+
+    /// As [`ForGood::tell_metrics`], for a server that has mounts and serves these in any case.
+    fn tell_metrics_later(&self, server: &Server) {
+        static UNTOLD: LogLimit = LogLimit::new();
+        if let Err(error) = self.tell_metrics(server)
+            && let Some(left_out) = UNTOLD.admit()
+        {
+            let seconds = METRICS_RETRY.as_secs();
+            tracing::warn!("cannot tell metrics: {}; next try in {seconds} s{left_out}", error.cause);
+        }
     }
 
     /// Looks at the server from outside, from when this process is it.
@@ -140,14 +170,26 @@ impl ForGood {
     /// Resolves at SIGTERM or SIGINT, and says which it was. It still serves then. As long as another process is the server, it tries to take its
     /// place.
     pub async fn until_told(&mut self) -> Ended {
+        let mut next_telling = Instant::now();
         loop {
             if let Some(server) = &mut self.server {
-                return server.until_told().await;
+                if self.equipment.metrics.is_none() || server.metrics().is_some() {
+                    return server.until_told().await;
+                }
+                if Instant::now() < next_telling {
+                    tokio::select! {
+                        ended = server.until_told() => return ended,
+                        () = tokio::time::sleep_until(next_telling.into()) => {}
+                    }
+                }
+                next_telling = Instant::now() + METRICS_RETRY;
+                self.server.iter().for_each(|server| self.tell_metrics_later(server));
+                continue;
             }
             if let Some(signals) = &mut self.signals {
                 tokio::select! {
                     ended = signals.stop() => return ended,
-                    () = tokio::time::sleep(TAKEOVER) => {}
+                    () = tokio::time::sleep(self.pause) => {}
                 }
             }
             self.try_to_take_over().await;
@@ -155,14 +197,21 @@ impl ForGood {
     }
 
     async fn try_to_take_over(&mut self) {
-        let Ok(server) = Server::start(&self.engine).await else { return };
-        match self.equipped(server).await {
-            Ok(server) => {
-                tracing::info!("the other server has ended: this process serves the store now");
-                self.server = Some(server);
+        let server = match Server::start(&self.engine).await {
+            Ok(server) => server,
+            Err(_) if self.engine.store().server().is_some() => return self.pause = TAKEOVER,
+            Err(error) => {
+                static FAILED: LogLimit = LogLimit::new();
+                if let Some(left_out) = FAILED.admit() {
+                    tracing::warn!(%error, "cannot take the place of the other server{left_out}");
+                }
+                return self.pause = (self.pause * 2).min(LONGEST_TAKEOVER);
             }
-            Err(error) => tracing::warn!(%error, "cannot take the place of the other server"),
-        }
+        };
+        tracing::info!("the other server has ended: this process serves the store now");
+        self.equip(&server);
+        self.observer.see(&server);
+        self.server = Some(server);
     }
 
     /// As [`Server::retire`], if this process is the server.

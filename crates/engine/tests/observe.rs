@@ -4,15 +4,16 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tarpon_engine::oci::{Compression, media_type};
 use tarpon_engine::{
-    Access, Engine, EngineOptions, Event, ImageRequest, IndexChoice, Mode, ModeChoice, MountRequest, Prepared, Pull,
-    Server, Silent, Topic,
+    Access, Engine, EngineOptions, Equipment, Event, ForGood, ImageRequest, IndexChoice, Mode, ModeChoice,
+    MountRequest, Prepared, Pull, Server, Silent, Topic,
 };
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::kernel::can_mount;
@@ -213,6 +214,67 @@ async fn a_server_keeps_the_address_that_it_has_and_says_so() {
     assert_eq!(server.status().len(), 3, "nothing was mounted");
     assert_eq!(scrape(address).await["tarpon_mounts{mode=\"fuse\"}"], 3.0);
     server.stop(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_for_good_serves_also_while_its_address_for_metrics_is_taken_and_tells_them_later() {
+    if !can_mount() {
+        return;
+    }
+    let lab = Lab::new().await;
+    let first = Server::start(&lab.engine).await.unwrap();
+    first.mount(lab.request("one", None).await).await.unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let equipment = Equipment { metrics: Some(address), ..Equipment::default() };
+    let mut second = ForGood::start(&lab.engine, equipment).await.unwrap();
+    let observer = second.observer();
+    assert!(!second.serves(), "the first one has mounts");
+    first.suspend().await;
+    tokio::select! {
+        ended = second.until_told() => panic!("nobody told it: {ended:?}"),
+        served = tokio::time::timeout(Duration::from_secs(30), observer.changes()) => assert!(served.unwrap().is_some()),
+    }
+    let mounts = || {
+        let engine = lab.engine.clone();
+        async move { tokio::task::spawn_blocking(move || engine.mounts().unwrap()).await.unwrap() }
+    };
+    let mount = mounts().await.remove(0);
+    assert_eq!((mount.alive, mount.metrics), (true, None));
+    drop(taken);
+    tokio::select! {
+        biased;
+        ended = second.until_told() => panic!("nobody told it: {ended:?}"),
+        () = std::future::ready(()) => {}
+    }
+    assert_eq!(mounts().await.remove(0).metrics, Some(address));
+    assert_eq!(scrape(address).await["tarpon_mounts{mode=\"fuse\"}"], 1.0);
+    second.suspend().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_told_to_end_serves_a_mount_that_is_bound_elsewhere() {
+    if !can_mount() {
+        return;
+    }
+    for mode in [Mode::Fuse, Mode::Native] {
+        let lab = Lab::new().await;
+        let server = Server::start(&lab.engine).await.unwrap();
+        let request = MountRequest { mode: ModeChoice::Only(mode), ..lab.request("one", None).await };
+        let (place, bound) = (request.mountpoint.clone(), lab.folder.path().join("bound"));
+        server.mount(request).await.unwrap();
+        assert_eq!(server.in_use().await, Vec::<PathBuf>::new(), "{mode}");
+        std::fs::create_dir(&bound).unwrap();
+        rustix::mount::mount_bind(place.join("etc"), &bound).unwrap();
+        assert_eq!(server.in_use().await, std::slice::from_ref(&place), "{mode}");
+        let retiring = tokio::spawn(server.retire());
+        assert_eq!(read(bound.join("large"), 0, BYTES).await, vec![7; BYTES], "{mode}");
+        assert!(!retiring.is_finished() && place.join("etc").exists(), "{mode}");
+        for path in [bound, place] {
+            rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).unwrap();
+        }
+        tokio::time::timeout(Duration::from_secs(60), retiring).await.unwrap().unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,6 +24,14 @@ pub enum MountError {
         /// The mount.
         path: PathBuf,
     },
+    /// What is mounted there is mounted elsewhere, too.
+    #[error("{} is in use: it is also mounted at {}", path.display(), at.display())]
+    Bound {
+        /// The mount.
+        path: PathBuf,
+        /// Where else, as the processes see it that have it there.
+        at: PathBuf,
+    },
     /// Something else is mounted on the mount or in it, and would be lost with it.
     #[error(
         "{} is not unmounted: {kind} is mounted {} and would go with it",

@@ -1,6 +1,7 @@
 //! Who else uses a mount, as far as the kernel tells: a mount that looks unused may be a layer of a container's root.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,32 @@ pub fn below_overlays(mountpoints: &[PathBuf]) -> HashSet<PathBuf> {
     found
 }
 
+/// Of these mount points, those whose file systems are mounted elsewhere, too, and where: bind mounts, and roots of containers. The kernel
+/// does not call a mount busy for them, and their users would lose the server with it. A copy at the same place in another mount
+/// namespace does not count: whoever makes a namespace gets one.
+pub fn bound_elsewhere(mountpoints: &[PathBuf]) -> io::Result<HashMap<PathBuf, PathBuf>> {
+    if mountpoints.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let own = table::mounts()?;
+    let places: HashSet<_> = mountpoints.iter().collect();
+    let ours: Vec<_> = own.iter().filter(|entry| places.contains(&entry.mountpoint) && entry.is_ours()).collect();
+    let mut found = HashMap::new();
+    for table in std::iter::once(own.clone()).chain(tables()) {
+        for mount in &ours {
+            let other = table.iter().find(|entry| is_other_mount_of(entry, mount));
+            if let Some(other) = other.filter(|_| !found.contains_key(&mount.mountpoint)) {
+                found.insert(mount.mountpoint.clone(), other.mountpoint.clone());
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn is_other_mount_of(entry: &TableEntry, mount: &TableEntry) -> bool {
+    entry.device == mount.device && (&entry.mountpoint, &entry.root) != (&mount.mountpoint, &mount.root)
+}
+
 /// Whether a layer, as an overlay was told its path, is in what is mounted there. Whoever has many layers tells relative paths.
 fn is_of(layer: &Path, mountpoint: &Path) -> bool {
     match layer.is_absolute() {
@@ -41,6 +68,17 @@ fn is_of(layer: &Path, mountpoint: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bind_mount_is_another_mount_of_the_same_file_system() {
+        let table = table::parse(
+            b"47 27 0:40 / /mnt ro - overlay tarpon:/s ro\n48 27 0:40 / /bound ro - overlay tarpon:/s ro\n\
+            49 27 0:40 /sub /mnt ro - overlay tarpon:/s ro\n50 27 0:41 / /other ro - overlay tarpon:/s ro\n\
+            51 27 0:40 / /mnt ro shared:4 - overlay tarpon:/s ro\n",
+        );
+        let is_other: Vec<_> = table.iter().map(|entry| is_other_mount_of(entry, &table[0])).collect();
+        assert_eq!(is_other, [false, true, true, false, false], "the last one is a copy in another namespace");
+    }
 
     #[test]
     fn layers_of_overlays_are_found_by_absolute_and_by_relative_paths() {

@@ -32,7 +32,7 @@ mod warden;
 pub use adapter::Counters;
 pub use error::MountError;
 pub use host::Host;
-pub use in_use::below_overlays;
+pub use in_use::{below_overlays, bound_elsewhere};
 pub use kernel::StepError;
 pub use mounted::{Mounted, Unmounted};
 pub use mountpoint::{clear, clear_dead, is_mounted};

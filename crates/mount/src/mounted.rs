@@ -13,6 +13,7 @@ use crate::adapter::Counters;
 use crate::connection::Connection;
 use crate::error::MountError;
 use crate::host::Roll;
+use crate::in_use::bound_elsewhere;
 use crate::kernel;
 use crate::make::LazyObjects;
 use crate::mountpoint;
@@ -120,13 +121,20 @@ impl Mounted {
     /// Unmounts unless it is in use.
     ///
     /// # Errors
-    /// [`MountError::Busy`] if it is.
+    /// [`MountError::Busy`] if it is, [`MountError::Bound`] if it is mounted elsewhere, too.
     pub fn unmount_unused(&self) -> Result<Unmounted, MountError> {
+        let doing = MountError::io("tell by the tables of mounts who uses the mount");
+        let here = self.mountpoint().to_owned();
+        if self.is_attached()
+            && let Some((path, at)) = bound_elsewhere(&[here]).map_err(doing)?.into_iter().next()
+        {
+            return Err(MountError::Bound { path, at });
+        }
         self.live.unmount(false)
     }
 
-    /// Whether it would not be unmounted now because somebody uses it. A layer of an overlay does not count: see
-    /// [`below_overlays`](crate::below_overlays).
+    /// Whether it would not be unmounted now because somebody uses it. A layer of an overlay and a bind mount do not count:
+    /// see [`below_overlays`](crate::below_overlays) and [`bound_elsewhere`].
     pub fn is_busy(&self) -> bool {
         self.is_attached() && Spot::open(self.mountpoint()).is_ok_and(|spot| spot.is_busy())
     }

@@ -38,6 +38,10 @@ pub struct TableEntry {
     pub id: u64,
     /// The mount that this one is attached to.
     pub parent: u64,
+    /// Major and minor number of the file system: all mounts of it have the same.
+    pub(crate) device: (u32, u32),
+    /// Which directory of the file system is mounted.
+    pub(crate) root: PathBuf,
     /// Where it is.
     pub mountpoint: PathBuf,
     /// Type of the file system: `overlay`, `fuse.tarpon`.
@@ -158,12 +162,15 @@ fn parse_line(line: &[u8]) -> Option<TableEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
     let (id, parent) = (number()?, number()?);
-    let mountpoint = unescape(fields.nth(2)?);
+    let device = std::str::from_utf8(fields.next()?).ok()?.split_once(':')?;
+    let device = (device.0.parse().ok()?, device.1.parse().ok()?);
+    let mut path = || Some(PathBuf::from(OsString::from_vec(unescape(fields.next()?))));
+    let (root, mountpoint) = (path()?, path()?);
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = OsString::from_vec(unescape(fields.next()?));
     let options = fields.next().unwrap_or_default().to_vec();
-    Some(TableEntry { id, parent, mountpoint: PathBuf::from(OsString::from_vec(mountpoint)), kind, source, options })
+    Some(TableEntry { id, parent, device, root, mountpoint, kind, source, options })
 }
 
 /// The kernel writes space, tab, newline and backslash, and the comma of an option, as three octal digits.

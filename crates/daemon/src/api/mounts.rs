@@ -9,15 +9,15 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tarpon_engine::oci::Digest;
 use tarpon_engine::{
-    Backfill, BackfillState, BackfillStatus, Error, ErrorKind, MountRequest, MountStatus, Unmounted, Writable,
+    Backfill, BackfillState, BackfillStatus, Engine, Error, ErrorKind, MountRequest, MountStatus, Unmounted, Writable,
     is_directory, resolve_mountpoint, resolve_upper,
 };
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::Failure;
 use super::answer::{Answer, found};
 use super::image::{ImageOptions, ImageWish};
-use super::said::{Said, patience};
+use super::said::{Asked, Said, patience};
 use crate::state::{For, State};
 
 /// Digits of the name of a mount.
@@ -44,6 +44,8 @@ pub(super) struct Mount {
     alive: bool,
     /// Why it is not.
     problem: Option<String>,
+    /// Why it may show damaged files to programs that had them open when the damage was found.
+    damage: Option<String>,
     /// Whether it was mounted again without the credentials that it had, which are written nowhere.
     credentials_lost: bool,
     /// Compressed bytes of all layers.
@@ -126,6 +128,7 @@ impl From<MountStatus> for Mount {
             upper,
             alive: status.alive,
             problem: status.problem,
+            damage: status.damage,
             credentials_lost: status.credentials_lost,
             image_bytes: status.image_bytes,
             prepared_bytes: status.prepared_bytes,
@@ -330,16 +333,38 @@ pub(super) async fn show(With(state): With<State>, InPath(mount): InPath<String>
     Ok(found(find(&state, mount).await?.into()))
 }
 
-/// Unmounts an image. If it is in use, it leaves the name space at once, and goes away with its last user.
+/// How an image is unmounted.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct UnmountQuery {
+    /// Also while it is in use: it leaves the name space at once, and goes away with its last user.
+    #[serde(default)]
+    lazy: bool,
+}
+
+/// Unmounts an image that is not in use; with `lazy=true` any.
 #[utoipa::path(delete, path = "/v1/mounts/{mount}", tag = "mounts", operation_id = "unmount",
-    params(("mount" = String, Path, description = "Its id, or the path of the mount point, with %2F for each slash")),
+    params(
+        ("mount" = String, Path, description = "Its id, or the path of the mount point, with %2F for each slash"),
+        UnmountQuery,
+    ),
     responses(
         (status = 200, description = "It is unmounted", body = Gone),
+        (status = 409, description = "It is in use, and `lazy` is not true", body = Failure),
         (status = "default", description = "It failed", body = Failure),
     ))]
-pub(super) async fn unmount(With(state): With<State>, InPath(mount): InPath<String>) -> Result<Answer<Gone>, Failure> {
+pub(super) async fn unmount(
+    With(state): With<State>,
+    InPath(mount): InPath<String>,
+    Asked(query): Asked<UnmountQuery>,
+) -> Result<Answer<Gone>, Failure> {
     let mountpoint = find(&state, mount).await?.mountpoint;
-    let how = match state.call(move |engine| engine.client().unmount(&mountpoint)).await? {
+    let unmount = move |engine: &Engine| match query.lazy {
+        true => engine.client().unmount(&mountpoint),
+        false => engine.client().unmount_unused(&mountpoint),
+    };
+    let how = match state.call(unmount).await? {
         Some(Unmounted::Clean) => How::Clean,
         Some(Unmounted::Lazy) => How::Lazy,
         Some(Unmounted::Already) | None => How::Already,

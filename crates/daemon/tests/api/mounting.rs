@@ -46,6 +46,51 @@ async fn an_image_is_mounted_read_described_and_unmounted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_mount_that_is_in_use_is_unmounted_only_if_that_is_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let mut lab = Lab::new().await;
+    let place = lab.directory("mnt");
+    let mount = mounted(&lab, &place, json!({})).await;
+    assert_eq!(mount["damage"], Value::Null, "{mount}");
+    let path = format!("/v1/mounts/{}", mount["id"].as_str().unwrap());
+    let open = format!("{place}/etc/hello");
+    let open = tokio::task::spawn_blocking(move || std::fs::File::open(open).unwrap()).await.unwrap();
+    for query in ["", "?lazy=false"] {
+        let (status, failure) = lab.send(Method::DELETE, &format!("{path}{query}"), b"").await;
+        assert_eq!((status, &failure["kind"]), (StatusCode::CONFLICT, &json!("cannot-mount")), "{failure}");
+        assert!(failure["cause"].as_str().unwrap().ends_with("is in use"), "{failure}");
+    }
+    assert_eq!(lab.get(&path).await["alive"], json!(true));
+    let (status, _) = lab.send(Method::DELETE, &format!("{path}?lazy=yes"), b"").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let (status, gone) = lab.send(Method::DELETE, &format!("{path}?lazy=true"), b"").await;
+    assert_eq!((status, gone), (StatusCode::OK, json!({"how": "lazy"})));
+    drop(open);
+    lab.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mount_that_is_bound_elsewhere_is_in_use() {
+    if !can_mount() {
+        return;
+    }
+    let mut lab = Lab::new().await;
+    let (place, bound) = (lab.directory("mnt"), lab.directory("bound"));
+    let mount = mounted(&lab, &place, json!({})).await;
+    rustix::mount::mount_bind(&place, &bound).unwrap();
+    let path = format!("/v1/mounts/{}", mount["id"].as_str().unwrap());
+    let (status, failure) = lab.send(Method::DELETE, &path, b"").await;
+    assert_eq!(status, StatusCode::CONFLICT, "{failure}");
+    assert!(failure["cause"].as_str().unwrap().contains(&format!("also mounted at {bound}")), "{failure}");
+    rustix::mount::unmount(&bound, rustix::mount::UnmountFlags::empty()).unwrap();
+    let (status, gone) = lab.send(Method::DELETE, &path, b"").await;
+    assert_eq!((status, gone), (StatusCode::OK, json!({"how": "clean"})));
+    lab.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_writable_mount_keeps_its_changes_where_it_was_told() {
     if !can_mount() {
         return;

@@ -185,11 +185,16 @@ impl Server {
         self.end(true, true).await;
     }
 
+    /// Where something is mounted that is in use: by open files, by a container that has it as a layer, or because it is mounted elsewhere, too.
+    pub async fn in_use(&self) -> Vec<std::path::PathBuf> {
+        let mounts = self.mounts.clone();
+        tokio::task::spawn_blocking(move || mounts.in_use()).await.unwrap_or_default()
+    }
+
     /// As [`Server::suspend`]; but while a mount is in use, it continues to serve all mounts and ends with the last one. SIGINT ends it at once;
     /// another SIGTERM, which systemd sends when `TimeoutStopSec` is over, does not.
     pub async fn retire(mut self) {
-        let mounts = self.mounts.clone();
-        let in_use = tokio::task::spawn_blocking(move || mounts.in_use()).await.unwrap_or_default();
+        let in_use = self.in_use().await;
         if !in_use.is_empty() {
             let places: Vec<_> = in_use.iter().map(|place| place.display().to_string()).collect();
             let pid = std::process::id();

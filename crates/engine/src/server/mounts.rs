@@ -1,6 +1,6 @@
 //! The mounts of a server: made, described, unmounted, and noticed when somebody else unmounts them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -394,18 +394,22 @@ impl Mounts {
         }
     }
 
-    /// Where something is mounted that somebody uses: open files, a working directory, or a container that has it as a layer. What Podman is
-    /// shown counts as well.
+    /// Where something is mounted that is in use: open files, a working directory, a container that has it as a layer, a bind mount of it. What
+    /// Podman is shown counts as well.
     pub(super) fn in_use(&self) -> Vec<PathBuf> {
         let served = self.places.mounted();
         let mut mountpoints: Vec<_> = served.iter().map(|served| served.request.mountpoint.clone()).collect();
         let shown = [self.store.podman_folder(), self.store.podman_layers_folder()];
         mountpoints.extend(shown.into_iter().filter(|folder| tarpon_mount::is_mounted(folder)));
         let layers = tarpon_mount::below_overlays(&mountpoints);
+        let bound = tarpon_mount::bound_elsewhere(&mountpoints).unwrap_or_else(|error| {
+            tracing::warn!(%error, "bind mounts of what is mounted are not known");
+            HashMap::new()
+        });
         let is_busy = |place: &PathBuf| {
             served.iter().any(|served| served.request.mountpoint == *place && served.mounted.is_busy())
         };
-        mountpoints.retain(|place| layers.contains(place) || is_busy(place));
+        mountpoints.retain(|place| layers.contains(place) || bound.contains_key(place) || is_busy(place));
         mountpoints
     }
 
@@ -536,6 +540,9 @@ fn cannot_unmount(error: MountError) -> Error {
             ErrorKind::CannotMount,
             Some("fuser -vm DIR names who uses it; with --lazy it goes away when its last user does"),
         ),
+        MountError::Bound { .. } => {
+            (ErrorKind::CannotMount, Some("unmount that first; with --lazy it goes away when its last user does"))
+        }
         _ => (ErrorKind::CannotMount, None),
     };
     let error = Error::new(kind, "unmount", error);

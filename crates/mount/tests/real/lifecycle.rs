@@ -50,6 +50,26 @@ fn a_mount_that_is_in_use_can_be_left_as_it_is() {
 }
 
 #[test]
+fn a_mount_that_is_bound_elsewhere_is_in_use_until_that_is_unmounted() {
+    for mode in MODES {
+        let Some(bed) = Bed::new() else { return };
+        let mounted = bed.mount(mode, [dir("d")]);
+        for part in ["mnt", "mnt/d"] {
+            std::fs::create_dir_all(bed.path("bound")).unwrap();
+            rustix::mount::mount_bind(bed.path(part), bed.path("bound")).unwrap();
+            let error = mounted.unmount_unused().unwrap_err();
+            let is_named = matches!(&error, MountError::Bound { path, at } if *path == bed.path("mnt") && *at == bed.path("bound"));
+            assert!(is_named && mounted.is_attached(), "{mode}, {part}: {error}");
+            let found = tarpon_mount::bound_elsewhere(&[bed.path("mnt"), "/proc".into()]).unwrap();
+            assert_eq!(found, [(bed.path("mnt"), bed.path("bound"))].into(), "{mode}, {part}");
+            rustix::mount::unmount(bed.path("bound"), UnmountFlags::empty()).unwrap();
+        }
+        assert!(tarpon_mount::bound_elsewhere(&[bed.path("mnt")]).unwrap().is_empty());
+        assert_eq!(mounted.unmount_unused().unwrap(), Unmounted::Clean, "{mode}");
+    }
+}
+
+#[test]
 fn nothing_is_mounted_on_what_the_host_or_the_server_needs_or_where_a_link_leads() {
     for mode in MODES {
         let Some(bed) = Bed::new() else { return };
