@@ -114,11 +114,10 @@ impl Host {
         Ok(Mounted::new(live, Mode::Fuse, None))
     }
 
-    /// Has the kernel forget what it remembers of these objects: the names that lead to them, unless somebody has the file open, and all
-    /// pages that came through FUSE. Whoever opens such a file next gets what the objects are then. A file that is open on a local
-    /// object, or passed through to one, stays what it is.
-    pub fn forget(&self, objects: &HashSet<Digest>) {
-        for live in self.roll.live() {
+    /// Has the kernel forget the names of those mounts that are `concerned`, and of what native mounts share, as far as nobody uses them: a file
+    /// that is opened next is looked up in what the store has then. A name that is in use keeps its file, also for those who open it from now on.
+    pub fn forget_names(&self, concerned: impl Fn(&Path) -> bool) {
+        for live in self.roll.live().iter().filter(|live| concerned(live.mountpoint())) {
             if let Err(error) = live.forget_unused() {
                 tracing::warn!(path = %live.mountpoint().display(), %error, "the kernel keeps what it remembers of a mount");
             }
@@ -127,6 +126,11 @@ impl Host {
         if let Some(Err(error)) = shared.map(|shared| shared.forget_unused()) {
             tracing::warn!(%error, "the kernel keeps what it remembers of the objects that native mounts share");
         }
+    }
+
+    /// Has the kernel forget all pages of these objects that came through FUSE. Walks the trees of all mounts in mode `fuse`. A file that is
+    /// passed through to a local one keeps its pages.
+    pub fn forget_pages(&self, objects: &HashSet<Digest>) {
         self.roll.connections().iter().for_each(|connection| connection.forget_pages(objects));
     }
 

@@ -1,5 +1,6 @@
-//! Objects that were found damaged. Their files are in `corrupt/` and are found there by no name that leads to an object; but whoever
-//! opened one before goes on reading it: the kernel, for a mount in mode `native`, and a program that has the file open. So the right
+//! Objects that were found damaged. Their files are in `corrupt/` and are found there by no name that leads to an object. But they are read
+//! as long as they are open: by the kernel, for a mount in mode `native`, and by programs, also those that open such a file of
+//! a mount while others have it open. So the right
 //! bytes are written into the very file. It is the only place where the store changes a file that others may have open, and it is no
 //! object any more.
 
@@ -23,7 +24,7 @@ use crate::store::{Shared, Store};
 const KEPT_PER_OBJECT: usize = 4;
 
 /// A file in `corrupt/`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DamagedObject {
     /// The object that it should be.
     pub object: Digest,
@@ -98,10 +99,21 @@ impl MendedFile {
     }
 
     /// Leaves it as it is, and removes its last name.
-    pub fn leave(self) -> Result<(), StoreError> {
-        let storage = self.shared.storage();
-        let _mode = storage.set_mode(&self.file, OBJECT_MODE);
-        files::unlink(storage, &self.damaged.path)
+    pub fn leave(&self) -> Result<(), StoreError> {
+        self.keep()?;
+        files::unlink(self.shared.storage(), &self.damaged.path)
+    }
+
+    /// Leaves it as it is, under its name.
+    pub fn keep(&self) -> Result<(), StoreError> {
+        let closed = self.shared.storage().set_mode(&self.file, OBJECT_MODE);
+        closed.map_err(io_error("protecting", &self.damaged.path))
+    }
+
+    /// Whether another file holds just what this one holds. Reads as far as they agree.
+    pub fn is_same_as(&self, other: &File) -> Result<bool, StoreError> {
+        let same = files::are_same(self.shared.storage(), &self.file, other);
+        same.map_err(io_error("comparing", &self.damaged.path))
     }
 
     /// Writes verified bytes where they belong.
@@ -111,7 +123,7 @@ impl MendedFile {
     }
 
     /// All `size` bytes were written: hashes the file as it can be read now, and removes its last name.
-    pub fn finish(self, size: u64) -> Result<(), StoreError> {
+    pub fn finish(&self, size: u64) -> Result<(), StoreError> {
         let (storage, path) = (self.shared.storage(), &self.damaged.path);
         let mut hasher = Hasher::new();
         let hashed = storage

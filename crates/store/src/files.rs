@@ -113,6 +113,22 @@ pub(crate) fn hash_file(storage: &dyn Storage, file: &File, hasher: &mut Hasher)
     }
 }
 
+/// Whether two files hold the same.
+pub(crate) fn are_same(storage: &dyn Storage, one: &File, other: &File) -> io::Result<bool> {
+    let (mut left, mut right) = (vec![0; BLOCK], vec![0; BLOCK]);
+    let mut offset = 0;
+    loop {
+        let count = read_full_at(storage, one, &mut left, offset)?;
+        if read_full_at(storage, other, &mut right, offset)? != count || left.get(..count) != right.get(..count) {
+            return Ok(false);
+        }
+        if count < BLOCK {
+            return Ok(true);
+        }
+        offset += count as u64;
+    }
+}
+
 /// The whole file; `None` if there is none. More than `limit` bytes are an error.
 pub(crate) fn read(storage: &dyn Storage, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
     match storage.open(path, Access::Read).and_then(|file| read_open(storage, &file, limit)) {

@@ -1,23 +1,33 @@
 //! Mending: what is done for mounts whose local objects were found damaged while they are mounted.
 //!
 //! ```text
-//!  verify, a check before a mount, an open ─► corrupt/HEX-… ─► mend: the kernel forgets what it knows of the object
+//!  verify, scrub, a check before a mount, an open ─► corrupt/HEX-… ─► mend: the kernel forgets what it knows of the object
 //!                                                                      │      (names that nobody uses, pages of FUSE)
 //!                                                                      └─► the object is fetched again, and its bytes are also
 //!                                                                          written into the damaged file, for who has it open
 //! ```
 //!
-//! After the first step nobody opens the damaged file any more. What could not be fetched is named in `status` until it was.
+//! A name that is in use keeps its damaged file: in mode `native` also programs that open it now get that file, until its bytes are
+//! right or the last of them has closed it. So names are forgotten in each round as long as something is not mended, and pages, for
+//! which whole trees are walked, once. What could not be mended is named in `status`, by mount, until it was.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
-use tarpon_fetch::Fetcher;
+use rustix::fs::{CWD, Mode as Permissions, OFlags, ResolveFlags};
+use tarpon_fetch::{Fetcher, LogLimit};
+use tarpon_mount::Mode;
 use tarpon_oci::Digest;
-use tarpon_store::{DamagedObject, Store, StoreError};
+use tarpon_store::{DamagedObject, MendedFile, Store, StoreError};
+use tarpon_tree::Kind;
+use tarpon_tree::erofs::{Image as Tree, ImageError};
+use tokio::sync::Semaphore;
+use tokio::task::{Id, JoinSet};
 
 use super::images::Image;
 use super::mounts::Mounts;
@@ -28,22 +38,70 @@ use crate::{Error, ErrorKind, Result};
 const FETCHES: usize = 8;
 /// Bytes that are fetched and written at once.
 const PIECE: u64 = 1 << 20;
-/// How long all fetching takes at most: whoever asked waits for the answer. The next round, in half a minute, goes on.
+/// How long a round waits for what is being fetched and hashed: its client waits for the answer. What takes longer goes on, and the next round,
+/// in half a minute, looks at it again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is known of damage under the mounts of a server.
 #[derive(Default)]
 pub(super) struct Damage {
     /// One round at a time.
-    round: Mutex<()>,
-    /// Why an image may show damage to who has files of it open, by manifest.
-    unmended: Mutex<BTreeMap<Digest, String>>,
+    round: Mutex<Round>,
+    /// Why a mount may show damage, by its mount point.
+    unmended: Mutex<BTreeMap<PathBuf, String>>,
 }
 
 impl Damage {
-    /// Why mounts of this image may show damage.
-    pub(super) fn of(&self, manifest: &Digest) -> Option<String> {
-        self.unmended.lock().get(manifest).cloned()
+    /// Why the mount there may show damage.
+    pub(super) fn of(&self, mountpoint: &Path) -> Option<String> {
+        self.unmended.lock().get(mountpoint).cloned()
+    }
+
+    /// What was mounted there is gone.
+    pub(super) fn forget(&self, mountpoint: &Path) {
+        self.unmended.lock().remove(mountpoint);
+    }
+}
+
+/// What goes on from round to round.
+struct Round {
+    /// Damaged files whose pages the kernel was told to forget.
+    forgotten: HashSet<DamagedObject>,
+    /// The damaged files that are being mended.
+    running: HashMap<Id, DamagedObject>,
+    jobs: JoinSet<std::result::Result<(), Trouble>>,
+    places: Arc<Semaphore>,
+}
+
+impl Default for Round {
+    fn default() -> Self {
+        let (forgotten, running, jobs) = (HashSet::new(), HashMap::new(), JoinSet::new());
+        Self { forgotten, running, jobs, places: Arc::new(Semaphore::new(FETCHES)) }
+    }
+}
+
+impl Round {
+    /// The objects of those damaged files that were not among them in an earlier round.
+    fn fresh(&mut self, damaged: impl Iterator<Item = DamagedObject>) -> HashSet<Digest> {
+        let damaged: HashSet<_> = damaged.collect();
+        let fresh = damaged.difference(&self.forgotten).map(|damaged| damaged.object).collect();
+        self.forgotten = damaged;
+        fresh
+    }
+}
+
+/// Why a damaged file is not mended.
+#[derive(Debug)]
+enum Trouble {
+    /// Whoever has it open may read damage.
+    Failed(String),
+    /// It holds another object, and these mounts show it in the place of its own to programs that have it open.
+    Shown(Vec<PathBuf>),
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error.to_string())
     }
 }
 
@@ -57,60 +115,148 @@ struct Used {
 impl Mounts {
     /// Mends what was found damaged since the last time. Blocks while it fetches.
     pub(super) fn mend(&self) -> Result<Mended> {
-        let _round = self.damage.round.lock();
+        let mut round = self.damage.round.lock();
         let failed = |error: StoreError| Error::new(ErrorKind::Store, "mend what is damaged", error);
-        let used = self.used(self.store().damaged_objects().map_err(failed)?);
-        let mut problems: BTreeMap<Digest, String> = BTreeMap::new();
+        let images = self.images_in_use();
+        let used = used(&images, self.store().damaged_objects().map_err(failed)?);
+        let mut problems = self.outdated(&images);
+        let fresh = round.fresh(used.iter().map(|used| used.damaged.clone()));
         let mut mended = 0;
         if !used.is_empty() {
-            let objects: HashSet<Digest> = used.iter().map(|used| used.damaged.object).collect();
-            objects.iter().for_each(|object| self.images.fetcher().close_local(object));
-            self.host().forget(&objects);
-            for (used, outcome) in used.iter().zip(self.fetch_all(&used)) {
-                match outcome {
-                    Ok(()) => mended += 1,
-                    Err(problem) => {
-                        tracing::warn!(object = %used.damaged.object, %problem, "a damaged file that is mounted is not mended");
-                        used.images.iter().for_each(|image| note(&mut problems, image, &problem));
-                    }
-                }
-            }
-            tracing::info!(mended, of = used.len(), "damaged files that are mounted were fetched again");
-        }
-        let is_outdated = |image: &Arc<Image>| !self.images.is_current(image) && self.is_used(&image.record.manifest);
-        for image in self.images.all().iter().filter(|image| is_outdated(image)) {
-            let problem = "files of its record were damaged while it was mounted: unmount it and mount it again";
-            problems.insert(image.record.manifest, problem.to_owned());
+            self.forget_damage(&used, &fresh);
+            self.begin_mending(&mut round, &used, &images);
+            mended = self.await_mending(&mut round, &used, &mut problems);
         }
         *self.damage.unmended.lock() = problems;
         Ok(Mended { files: mended, unmended: self.unmended() })
     }
 
-    /// Of the damaged files, those of images that were mounted here. Of all others no mount of this server has ever read.
-    fn used(&self, damaged: Vec<DamagedObject>) -> Vec<Used> {
-        if damaged.is_empty() {
-            return Vec::new();
+    /// The images that are loaded, and those that were and are still mounted.
+    fn images_in_use(&self) -> Vec<Arc<Image>> {
+        let mut images = self.images.all();
+        let mounted = self.places.mounted();
+        for image in mounted.iter().map(|served| &served.image) {
+            if !images.iter().any(|known| Arc::ptr_eq(known, image)) {
+                images.push(image.clone());
+            }
         }
-        let images = self.images.all();
-        let used = damaged.into_iter().filter_map(|damaged| {
-            let has_it = |image: &&Arc<Image>| image.handle().object_size(&damaged.object).is_some();
-            let images: Vec<_> = images.iter().filter(has_it).cloned().collect();
-            let size = images.first()?.handle().object_size(&damaged.object)?;
-            Some(Used { damaged, size, images })
-        });
-        used.collect()
+        images
     }
 
-    fn fetch_all(&self, used: &[Used]) -> Vec<std::result::Result<(), String>> {
-        let (fetcher, store, images) = (self.images.fetcher(), self.store(), self.images.all());
-        let is_object = |digest: &Digest| images.iter().any(|image| image.handle().object_size(digest).is_some());
-        let is_object = &is_object;
+    /// Why mounts of images whose records were made anew may show damage.
+    fn outdated(&self, images: &[Arc<Image>]) -> BTreeMap<PathBuf, String> {
+        let outdated: Vec<_> = images.iter().filter(|image| !self.images.is_current(image)).cloned().collect();
+        let problem = "files of its record were damaged while it was mounted: unmount it and mount it again";
+        self.mounts_of(&outdated).into_iter().map(|mountpoint| (mountpoint, problem.to_owned())).collect()
+    }
+
+    /// Where these images are mounted, or shown to Podman.
+    fn mounts_of(&self, images: &[Arc<Image>]) -> HashSet<PathBuf> {
+        if images.is_empty() {
+            return HashSet::new();
+        }
+        let is_of = |image: &Arc<Image>| images.iter().any(|one| Arc::ptr_eq(one, image));
+        let mounted = self.places.mounted();
+        let mut places: HashSet<_> = mounted
+            .iter()
+            .filter(|served| is_of(&served.image))
+            .map(|served| served.request.mountpoint.clone())
+            .collect();
+        let others = self.status_of_others();
+        let others = others.into_iter().filter(|mount| images.iter().any(|one| one.record.manifest == mount.manifest));
+        places.extend(others.map(|mount| mount.mountpoint));
+        places
+    }
+
+    /// Has the kernel forget the names that lead to these files and, of those that are `fresh`, the pages.
+    fn forget_damage(&self, used: &[Used], fresh: &HashSet<Digest>) {
+        fresh.iter().for_each(|object| self.images.fetcher().close_local(object));
+        let images: Vec<_> = used.iter().flat_map(|used| used.images.iter().cloned()).collect();
+        let concerned = self.mounts_of(&images);
+        let others: HashSet<_> = self.places.mounted().iter().map(|served| served.request.mountpoint.clone()).collect();
+        // What Podman is shown is mounted elsewhere.
+        self.host().forget_names(|mountpoint| concerned.contains(mountpoint) || !others.contains(mountpoint));
+        if !fresh.is_empty() {
+            self.host().forget_pages(fresh);
+        }
+    }
+
+    /// Begins to mend those files that are not being mended.
+    fn begin_mending(&self, round: &mut Round, used: &[Used], images: &[Arc<Image>]) {
+        let running: HashSet<_> = round.running.values().cloned().collect();
+        for Used { damaged, size, images: holders } in used.iter().filter(|used| !running.contains(&used.damaged)) {
+            let mounted = self.places.mounted();
+            let native = mounted.iter().filter(|served| {
+                served.mounted.mode() == Mode::Native && holders.iter().any(|image| Arc::ptr_eq(image, &served.image))
+            });
+            let job = Job {
+                damaged: damaged.clone(),
+                size: *size,
+                images: images.to_vec(),
+                native: native.map(|served| (served.request.mountpoint.clone(), served.image.clone())).collect(),
+                fetcher: self.images.fetcher().clone(),
+                store: self.store().clone(),
+            };
+            let places = round.places.clone();
+            let started = round.jobs.spawn_on(
+                async move {
+                    let _place = places.acquire().await;
+                    job.run().await
+                },
+                self.runtime(),
+            );
+            round.running.insert(started.id(), damaged.clone());
+        }
+    }
+
+    /// Waits for what is being mended, within [`PATIENCE`]; how many files were.
+    fn await_mending(&self, round: &mut Round, used: &[Used], problems: &mut BTreeMap<PathBuf, String>) -> u64 {
         let until = tokio::time::Instant::now() + PATIENCE;
-        let fetches = used.iter().map(|used| async move {
-            let fetched = tokio::time::timeout_at(until, fetch(fetcher, store, used, is_object)).await;
-            fetched.unwrap_or_else(|_late| Err(format!("not fetched within {} s", PATIENCE.as_secs())))
+        let (mut mended, mut troubles) = (0, HashMap::new());
+        let Round { running, jobs, .. } = round;
+        self.runtime().block_on(async {
+            while let Ok(Some(ended)) = tokio::time::timeout_at(until, jobs.join_next_with_id()).await {
+                let (id, outcome) = match ended {
+                    Ok((id, outcome)) => (id, outcome),
+                    Err(error) => (error.id(), Err(Trouble::Failed(error.to_string()))),
+                };
+                match (running.remove(&id), outcome) {
+                    (_, Ok(())) => mended += 1,
+                    (Some(damaged), Err(trouble)) => drop(troubles.insert(damaged, trouble)),
+                    (None, Err(_)) => {}
+                }
+            }
         });
-        self.runtime().block_on(stream::iter(fetches).buffered(FETCHES).collect())
+        let late = format!("not fetched within {} s; this goes on", PATIENCE.as_secs());
+        troubles.extend(running.values().map(|damaged| (damaged.clone(), Trouble::Failed(late.clone()))));
+        for used in used {
+            if let Some(trouble) = troubles.get(&used.damaged) {
+                self.note(used, trouble, problems);
+            }
+        }
+        tracing::info!(mended, of = used.len(), "damaged files that are mounted were fetched again");
+        mended
+    }
+
+    fn note(&self, used: &Used, trouble: &Trouble, problems: &mut BTreeMap<PathBuf, String>) {
+        let (places, problem) = match trouble {
+            Trouble::Failed(cause) => (
+                self.mounts_of(&used.images),
+                format!("files that were open when they were found damaged cannot be fetched again: {cause}"),
+            ),
+            Trouble::Shown(places) => (
+                places.iter().cloned().collect(),
+                "programs that have a file open read what another file holds: end them, or have them open it again"
+                    .to_owned(),
+            ),
+        };
+        static UNMENDED: LogLimit = LogLimit::new();
+        if let Some(left_out) = UNMENDED.admit() {
+            tracing::warn!(object = %used.damaged.object, %problem, "a damaged file that is mounted is not mended{left_out}");
+        }
+        for place in places {
+            problems.entry(place).or_insert_with(|| problem.clone());
+        }
     }
 
     fn unmended(&self) -> Vec<UnmendedMount> {
@@ -122,37 +268,145 @@ impl Mounts {
     }
 }
 
-fn note(problems: &mut BTreeMap<Digest, String>, image: &Image, problem: &str) {
-    problems.entry(image.record.manifest).or_insert_with(|| {
-        format!("files that were open when they were found damaged cannot be fetched again: {problem}")
+/// Of the damaged files, those of images that were mounted here. Of all others no mount of this server has ever read.
+fn used(images: &[Arc<Image>], damaged: Vec<DamagedObject>) -> Vec<Used> {
+    let used = damaged.into_iter().filter_map(|damaged| {
+        let has_it = |image: &&Arc<Image>| image.handle().object_size(&damaged.object).is_some();
+        let images: Vec<_> = images.iter().filter(has_it).cloned().collect();
+        let size = images.first()?.handle().object_size(&damaged.object)?;
+        Some(Used { damaged, size, images })
     });
+    used.collect()
 }
 
-/// Fetches an object, and writes it into the file that was damaged as well.
-async fn fetch(
-    fetcher: &Fetcher,
-    store: &Store,
-    used: &Used,
-    is_object: impl Fn(&Digest) -> bool,
-) -> std::result::Result<(), String> {
-    let Some(file) = store.mend(&used.damaged).map_err(|error| error.to_string())? else { return Ok(()) };
-    // A file that cannot be read is no other object.
-    if let Ok(digest) = file.digest()
-        && is_object(&digest)
-    {
-        // Somebody renamed it. Whoever had it open before reads what he should, and would not any more.
-        tracing::warn!(object = %used.damaged.object, %digest, "a file of the store was in the place of another one");
-        return file.leave().map_err(|error| error.to_string());
-    }
-    let mut at = 0;
-    while at < used.size {
-        let bytes = fetcher.read(&used.damaged.object, at, (used.size - at).min(PIECE)).await;
-        let bytes = bytes.map_err(|error| error.to_string())?.into_bytes();
-        if bytes.is_empty() {
-            return Err("it ends too soon".to_owned());
+/// One damaged file, and what mends it.
+struct Job {
+    damaged: DamagedObject,
+    size: u64,
+    /// All images of the server.
+    images: Vec<Arc<Image>>,
+    /// The mounts in mode `native` that may have the file open.
+    native: Vec<(PathBuf, Arc<Image>)>,
+    fetcher: Fetcher,
+    store: Store,
+}
+
+impl Job {
+    /// Fetches an object, and writes it into the file that was damaged as well.
+    async fn run(self) -> std::result::Result<(), Trouble> {
+        let Some(file) = self.store.mend(&self.damaged)? else { return Ok(()) };
+        let file = Arc::new(file);
+        let is_object = |digest: &Digest| self.images.iter().any(|image| image.handle().object_size(digest).is_some());
+        // A file that cannot be read is no other object.
+        if let Ok(digest) = blocking(&file, MendedFile::digest).await
+            && is_object(&digest)
+        {
+            return self.leave(&file, &digest).await;
         }
-        file.write_at(&bytes, at).map_err(|error| error.to_string())?;
-        at += bytes.len() as u64;
+        let mut at = 0;
+        while at < self.size {
+            let bytes = self.fetcher.read(&self.damaged.object, at, (self.size - at).min(PIECE)).await;
+            let bytes = bytes.map_err(|error| Trouble::Failed(error.to_string()))?.into_bytes();
+            if bytes.is_empty() {
+                return Err(Trouble::Failed("it ends too soon".to_owned()));
+            }
+            let (offset, count) = (at, bytes.len() as u64);
+            blocking(&file, move |file| file.write_at(&bytes, offset)).await?;
+            at += count;
+        }
+        let size = self.size;
+        blocking(&file, move |file| file.finish(size)).await
     }
-    file.finish(used.size).map_err(|error| error.to_string())
+
+    /// The file holds another object: it was renamed. A program that had it open before reads what it should, and would not if it was
+    /// changed. One that opened it since reads the wrong bytes, and nothing but its end helps.
+    async fn leave(self, file: &Arc<MendedFile>, digest: &Digest) -> std::result::Result<(), Trouble> {
+        let (object, native) = (self.damaged.object, self.native);
+        tracing::debug!(%object, %digest, "a file of the store was in the place of another one");
+        let shown = blocking(file, move |file| {
+            let shows = |(mountpoint, image): &(PathBuf, Arc<Image>)| shows(mountpoint, image, &object, file);
+            let shown: Vec<_> = native.into_iter().filter(shows).map(|(mountpoint, _)| mountpoint).collect();
+            if shown.is_empty() { file.leave().map(|()| shown) } else { file.keep().map(|()| shown) }
+        });
+        let shown = shown.await?;
+        if shown.is_empty() { Ok(()) } else { Err(Trouble::Shown(shown)) }
+    }
+}
+
+/// Calls it where it may take as long as the disk takes.
+async fn blocking<T: Send + 'static>(
+    file: &Arc<MendedFile>,
+    call: impl FnOnce(&MendedFile) -> std::result::Result<T, StoreError> + Send + 'static,
+) -> std::result::Result<T, Trouble> {
+    let file = file.clone();
+    let called = tokio::task::spawn_blocking(move || call(&file)).await;
+    Ok(called.map_err(|error| Trouble::Failed(error.to_string()))??)
+}
+
+/// Whether a mount shows the content of `file` where it should show `object`. Names that nobody uses were forgotten: those that do
+/// are in use.
+fn shows(mountpoint: &Path, image: &Image, object: &Digest, file: &MendedFile) -> bool {
+    let places = places_of(image, object).unwrap_or_else(|error| {
+        tracing::debug!(%error, "a tree cannot be read");
+        Vec::new()
+    });
+    let shown = places.iter().filter_map(|place| open_below(mountpoint, place).ok());
+    // What cannot be read is an error for its readers, and not wrong.
+    shown.into_iter().any(|shown| file.is_same_as(&shown).unwrap_or(false))
+}
+
+/// The paths of regular files that hold the object.
+fn places_of(image: &Image, object: &Digest) -> std::result::Result<Vec<PathBuf>, ImageError> {
+    let tree = Tree::open(&image.tree.bytes)?;
+    let (mut found, mut pending) = (Vec::new(), vec![(tree.root(), PathBuf::new())]);
+    while let Some((directory, path)) = pending.pop() {
+        for entry in tree.read_dir(directory, 0)? {
+            let entry = entry?;
+            let place = || path.join(std::ffi::OsStr::from_bytes(entry.name));
+            match entry.kind {
+                Kind::Directory if entry.name != b"." && entry.name != b".." => pending.push((entry.nid, place())),
+                Kind::File if tree.object(entry.nid)? == Some(*object) => found.push(place()),
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Opens a file of a mount, and nothing that lies elsewhere or above it.
+fn open_below(mountpoint: &Path, path: &Path) -> rustix::io::Result<File> {
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::openat(CWD, mountpoint, directory, Permissions::empty())?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOATIME;
+    rustix::fs::openat2(directory, path, flags, Permissions::empty(), resolve).map(File::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_a_damaged_file_are_forgotten_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), tarpon_store::StoreConfig::default()).unwrap();
+        let objects = [b"one", b"two"].map(|name| Digest::of(name));
+        let add = |object: &Digest, name: &str| {
+            std::fs::create_dir_all(folder.path().join("corrupt")).unwrap();
+            std::fs::write(folder.path().join(format!("corrupt/{}-{name}", object.hex())), "damaged").unwrap();
+        };
+        let mut round = Round::default();
+        let mut fresh = || round.fresh(store.damaged_objects().unwrap().into_iter());
+        add(&objects[0], "first");
+        assert_eq!(fresh(), [objects[0]].into());
+        assert_eq!(fresh(), HashSet::new());
+        add(&objects[1], "first");
+        assert_eq!(fresh(), [objects[1]].into());
+        add(&objects[0], "again");
+        assert_eq!(fresh(), [objects[0]].into(), "it was damaged again");
+        std::fs::remove_dir_all(folder.path().join("corrupt")).unwrap();
+        assert_eq!(fresh(), HashSet::new());
+        add(&objects[0], "first");
+        assert_eq!(fresh(), [objects[0]].into());
+    }
 }

@@ -343,7 +343,7 @@ impl Mounts {
         let mut all: Vec<_> = self.places.mounted().iter().map(|served| self.describe(served)).collect();
         all.extend(self.status_of_others());
         let scrub = self.scrub.status();
-        all.iter_mut().for_each(|mount| (mount.damage, mount.scrub) = (self.damage.of(&mount.manifest), scrub));
+        all.iter_mut().for_each(|mount| (mount.damage, mount.scrub) = (self.damage.of(&mount.mountpoint), scrub));
         all.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
         all
     }
@@ -354,11 +354,11 @@ impl Mounts {
             Some(served) => self.describe(&served),
             None => self.status_of_others().into_iter().find(|status| status.mountpoint == mountpoint)?,
         };
-        Some(MountStatus { damage: self.damage.of(&status.manifest), scrub: self.scrub.status(), ..status })
+        Some(MountStatus { damage: self.damage.of(mountpoint), scrub: self.scrub.status(), ..status })
     }
 
     /// What Podman is shown, and what was lost.
-    fn status_of_others(&self) -> Vec<MountStatus> {
+    pub(super) fn status_of_others(&self) -> Vec<MountStatus> {
         let mut others = self.shelf.status(&self.backfills);
         others.extend(self.layers.status());
         others.extend(self.lost.lock().values().cloned());
@@ -426,6 +426,7 @@ impl Mounts {
         if !self.remembers.load(Ordering::Acquire) || !self.remember(leaving.mount()) {
             self.forget(&mountpoint);
         }
+        self.damage.forget(&mountpoint);
         leaving.free();
         self.changes.tell(&mountpoint, &image, manifest, false);
         self.no_longer_used(&manifest);

@@ -117,7 +117,11 @@ impl Lab {
     }
 
     pub(crate) fn point(&self) -> PathBuf {
-        let point = self.folder.path().join("mnt");
+        self.another_point("mnt")
+    }
+
+    pub(crate) fn another_point(&self, name: &str) -> PathBuf {
+        let point = self.folder.path().join(name);
         fs::create_dir_all(&point).unwrap();
         point.canonicalize().unwrap()
     }
@@ -128,8 +132,18 @@ impl Lab {
         server: &Server,
         mode: Mode,
     ) -> tarpon_engine::Result<MountStatus> {
+        self.mount_at(engine, server, mode, self.point()).await
+    }
+
+    pub(crate) async fn mount_at(
+        &self,
+        engine: &Engine,
+        server: &Server,
+        mode: Mode,
+        point: PathBuf,
+    ) -> tarpon_engine::Result<MountStatus> {
         let prepared = self.prepare(engine, Pull::Missing).await?;
-        server.mount(MountRequest { mode: ModeChoice::Only(mode), ..prepared.mount_on(self.point()) }).await
+        server.mount(MountRequest { mode: ModeChoice::Only(mode), ..prepared.mount_on(point) }).await
     }
 
     /// Mounts, reads everything, unmounts: all objects are here then.

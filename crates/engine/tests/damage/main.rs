@@ -194,6 +194,59 @@ async fn damage_of_open_files_is_mended_also_after_an_eviction_between_verify_an
     server.stop(true).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_native_mount_that_shows_exchanged_files_to_programs_is_named_until_these_have_closed_them() {
+    if !can_mount() {
+        return;
+    }
+    let lab = Lab::new().await;
+    let engine = lab.engine();
+    let server = Server::start(&engine).await.unwrap();
+    lab.make_local(&engine, &server, Mode::Native).await;
+    lab.mount(&engine, &server, Mode::Native).await.unwrap();
+    // Nobody has looked for a file of this mount before.
+    lab.damage(Damage::Swap);
+    let open = lab.open().await;
+    assert_eq!(lab.verify().await, FILES);
+    for _ in 0..2 {
+        let mended = server.mend().await.unwrap();
+        assert_eq!((mended.files, mended.unmended.len()), (0, 1), "{mended:?}");
+        assert_eq!(mended.unmended[0].mountpoint, lab.point());
+        let damage = server.status().remove(0).damage.unwrap();
+        assert!(damage.starts_with("programs that have a file open read what another file holds"), "{damage}");
+    }
+    assert_eq!(lab.wrong_open(open).await, FILES, "nothing else can be done for these");
+    let mended = server.mend().await.unwrap();
+    assert_eq!((usize::try_from(mended.files).unwrap(), mended.unmended), (FILES, Vec::new()));
+    assert_eq!(lab.wrong().await, (0, 0));
+    assert_eq!(server.status().remove(0).damage, None);
+    server.stop(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_the_mounts_of_an_image_those_are_named_that_were_made_before_its_record_was_damaged() {
+    if !can_mount() {
+        return;
+    }
+    for mode in [Mode::Native, Mode::Fuse] {
+        let lab = Lab::new().await;
+        let engine = lab.engine();
+        let server = Server::start(&engine).await.unwrap();
+        let new = lab.another_point("new");
+        lab.mount(&engine, &server, mode).await.unwrap();
+        damage_file(&lab.record_file("manifest"), Damage::Flip, 3);
+        lab.mount_at(&engine, &server, mode, new.clone()).await.unwrap();
+        let unmended = server.mend().await.unwrap().unmended;
+        let places: Vec<_> = unmended.iter().map(|mount| mount.mountpoint.clone()).collect();
+        assert_eq!(places, [lab.point()], "{mode}");
+        server.unmount(lab.point()).await.unwrap();
+        lab.mount(&engine, &server, mode).await.unwrap();
+        assert!(server.status().iter().all(|mount| mount.damage.is_none()), "{mode}: at once");
+        assert_eq!(server.mend().await.unwrap().unmended, [], "{mode}");
+        server.stop(true).await;
+    }
+}
+
 async fn mend_without_a_registry(mode: Mode) {
     let mut lab = Lab::new().await;
     let engine = lab.engine();
