@@ -92,6 +92,10 @@ impl BlobSource for Counted {
         .boxed()
     }
 
+    fn probe(&self, blob: Blob, at: u64) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
+        self.source.probe(blob, at)
+    }
+
     fn name(&self) -> String {
         self.source.name()
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use tarpon_oci::Blob;
 use tokio::time::Instant;
 
@@ -42,13 +43,35 @@ impl Body {
         blob: Blob,
         range: Range<u64>,
         stall_limit: Duration,
-        mut attempt: Option<Attempt>,
+        attempt: Option<Attempt>,
     ) -> Result<Self, PieceError> {
-        let gauge = image.tally.in_flight(range.end - range.start);
+        let (at, length) = (range.start, range.end - range.start);
+        Self::ask(image, at, length, stall_limit, attempt, image.source.read(blob, range)).await
+    }
+
+    /// Asks the image's source whether it answers ([`crate::BlobSource::probe`]).
+    pub(crate) async fn probe(
+        image: &Arc<Image>,
+        blob: Blob,
+        at: u64,
+        stall_limit: Duration,
+        attempt: Attempt,
+    ) -> Result<Self, PieceError> {
+        Self::ask(image, at, 1, stall_limit, Some(attempt), image.source.probe(blob, at)).await
+    }
+
+    async fn ask(
+        image: &Arc<Image>,
+        at: u64,
+        length: u64,
+        stall_limit: Duration,
+        mut attempt: Option<Attempt>,
+        answer: BoxFuture<'_, Result<BlobStream, SourceError>>,
+    ) -> Result<Self, PieceError> {
+        let gauge = image.tally.in_flight(length);
         image.tally.add(|counters| &counters.requests, 1);
-        let at = range.start;
         let began = Instant::now();
-        let answer = tokio::time::timeout(stall_limit, image.source.read(blob, range)).await;
+        let answer = tokio::time::timeout(stall_limit, answer).await;
         let answer = answer.map_err(|_elapsed| PieceError::Stalled(stall_limit));
         let stream = answer.and_then(|answer| Ok(answer?)).inspect_err(|error| failed(&mut attempt, error))?;
         let (image, head) = (image.clone(), Some(began.elapsed()));

@@ -1,7 +1,7 @@
 //! [`Breaker`]: what is known of a source that does not answer.
 //!
 //! A failure of one piece says something about all others of its source. While a source does not answer, in an *outage*, requests for its
-//! pieces wait at a gate (`gate.rs`), and one small request, the *probe*, finds out for all of them whether it answers again:
+//! pieces wait at a gate (`gate.rs`), and small requests, the *probes*, find out for all of them whether it answers again:
 //!
 //! ```text
 //! request ─► gate ─┬─ no outage ──────────────────────────────► ask the source
@@ -13,6 +13,12 @@
 //!
 //! So no request fails because of what was found out before it came, and a source that comes back is noticed by the next probe. Probes
 //! are sent only while requests wait.
+//!
+//! **A probe fails** by an error: no connection, a broken one, a status of the server that says so. One that is *silent* may still be
+//! answered, for as long as any request: a registry that is back can be slow. Its silence allows the next probe to begin, which may fare
+//! better, and ends no wait but that of the readers' own deadline. The exception is a source that is known to be silent: a request or a probe
+//! was silent for all of its time, within the last [`SILENCE_MEMO`], and no error came since. Silence tells nothing new of such a source,
+//! and after [`PROBE_PATIENCE`] of it the probe counts as failed. Whatever a probe brings later ends the outage.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +29,8 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
-use crate::config::{PROBE_FIRST, PROBE_LONGEST, PROBE_PATIENCE};
+use crate::Fault;
+use crate::config::{PROBE_FIRST, PROBE_LONGEST, PROBE_PATIENCE, PROBES, SILENCE_MEMO};
 use crate::error::PieceError;
 use crate::image::Image;
 use crate::journal::Event;
@@ -62,12 +69,22 @@ struct Outage {
     error: Arc<PieceError>,
     /// The latest request of those that failed.
     refuted: Order,
-    /// Probes that failed.
-    failed: u32,
+    /// Probes that began.
+    begun: u32,
     /// When the next one may begin.
     next: Instant,
-    /// The latest probe and when it began, until it fails or is silent for [`PROBE_PATIENCE`].
-    probing: Option<(Order, Instant)>,
+    /// Probes under way, the latest at the end.
+    probing: Vec<Probe>,
+    /// When an error came last.
+    heard: Option<Instant>,
+    /// When a request was found to have been silent for all of its time, unless an error came since.
+    silent: Option<Instant>,
+}
+
+#[derive(Clone, Copy)]
+struct Probe {
+    order: Order,
+    began: Instant,
 }
 
 /// What a request finds at the gate.
@@ -113,26 +130,85 @@ impl Breaker {
 impl State {
     /// A source that was asked by `request` has sent nothing since `since`. Whether an outage begins with that.
     fn failed(&mut self, request: Order, since: Instant, error: &PieceError) -> bool {
-        let error = Arc::new(error.clone());
-        if let Some(outage) = &mut self.outage {
-            (outage.refuted, outage.error) = (outage.refuted.max(request), error);
-            return false;
-        }
-        let next = Instant::now() + PROBE_FIRST;
-        self.outage = Some(Outage { since, error, refuted: request, failed: 0, next, probing: None });
-        true
+        let begins = self.outage.is_none();
+        let outage = self.outage.get_or_insert_with(|| Outage {
+            since,
+            error: Arc::new(error.clone()),
+            refuted: request,
+            begun: 0,
+            next: Instant::now() + PROBE_FIRST,
+            probing: Vec::new(),
+            heard: None,
+            silent: None,
+        });
+        outage.refuted = outage.refuted.max(request);
+        outage.note_failure(since, error);
+        begins
     }
 }
 
 impl Outage {
-    /// The probe failed, or has been silent for too long.
-    fn probe_failed(&mut self, probe: Order) {
-        self.refuted = self.refuted.max(probe);
-        if self.probing.is_some_and(|(latest, _)| latest == probe) {
-            self.probing = None;
-            self.failed += 1;
-            self.next = Instant::now() + (PROBE_FIRST * (1 << self.failed.min(10))).min(PROBE_LONGEST);
+    /// Nothing came since `since` but this.
+    fn note_failure(&mut self, since: Instant, error: &PieceError) {
+        let now = Instant::now();
+        self.error = Arc::new(error.clone());
+        match error {
+            PieceError::Stalled(_) | PieceError::Late(_) => {
+                if self.heard.is_none_or(|heard| heard < since) {
+                    self.silent = Some(now);
+                }
+            }
+            // Of several attempts, each was silent for a part of the time.
+            PieceError::Source(error) if error.fault == Fault::Timeout => {}
+            _ => (self.heard, self.silent) = (Some(now), None),
         }
+    }
+
+    /// Counts probes as failed whose silence is nothing new.
+    fn note_silence(&mut self, now: Instant) {
+        if self.silent.is_none_or(|silent| now >= silent + SILENCE_MEMO) {
+            return;
+        }
+        let silent = self.probing.iter().rev().find(|probe| probe.is_silent(now));
+        self.refuted = silent.map_or(self.refuted, |probe| self.refuted.max(probe.order));
+    }
+
+    /// What a request that is not refuted finds, if it is no probe.
+    fn wait(&self, now: Instant) -> Option<Instant> {
+        match self.probing.last().filter(|probe| !probe.is_silent(now)) {
+            Some(probe) => Some(probe.began + PROBE_PATIENCE),
+            None if now < self.next => Some(self.next),
+            // The end of any of them wakes all who wait.
+            None if self.probing.len() >= PROBES => Some(now + PROBE_LONGEST),
+            None => None,
+        }
+    }
+
+    fn begin_probe(&mut self, now: Instant) -> Order {
+        let probe = Probe { order: Order::now(), began: now };
+        self.probing.push(probe);
+        self.begun += 1;
+        self.next = now + PROBE_PATIENCE + self.pause();
+        probe.order
+    }
+
+    /// The pause before the next probe.
+    fn pause(&self) -> Duration {
+        (PROBE_FIRST * (1 << self.begun.min(10))).min(PROBE_LONGEST)
+    }
+
+    /// The probe is over. If it was the latest, the next may follow after `pause`.
+    fn remove(&mut self, probe: Order, pause: Duration) {
+        if self.probing.last().is_some_and(|latest| latest.order == probe) {
+            self.next = self.next.min(Instant::now() + pause);
+        }
+        self.probing.retain(|known| known.order != probe);
+    }
+}
+
+impl Probe {
+    fn is_silent(&self, now: Instant) -> bool {
+        now >= self.began + PROBE_PATIENCE
     }
 }
 
@@ -155,21 +231,15 @@ impl Attempt {
         let now = Instant::now();
         let mut state = breaker.state.lock();
         let Some(outage) = &mut state.outage else { return Look::Open };
-        if let Some((probe, _)) = outage.probing.filter(|(_, began)| now >= *began + PROBE_PATIENCE) {
-            outage.probe_failed(probe);
-        }
+        outage.note_silence(now);
         if outage.refuted > request && now >= outage.since + breaker.grace {
             return Look::Failed(PieceError::Resting(outage.error.clone()));
         }
-        match outage.probing {
-            Some((_, began)) => Look::Wait(began + PROBE_PATIENCE),
-            None if now < outage.next => Look::Wait(outage.next),
-            None => {
-                let order = Order::now();
-                outage.probing = Some((order, now));
-                Look::Probe(Self { image: image.clone(), order, last_progress: now, is_probe: true })
-            }
+        if let Some(until) = outage.wait(now) {
+            return Look::Wait(until);
         }
+        let order = outage.begin_probe(now);
+        Look::Probe(Self { image: image.clone(), order, last_progress: now, is_probe: true })
     }
 
     /// Bytes came.
@@ -205,7 +275,7 @@ impl Attempt {
         }
         let begins = state.failed(self.order, self.last_progress, error);
         if let Some(outage) = state.outage.as_mut().filter(|_| self.is_probe) {
-            outage.probe_failed(self.order);
+            outage.remove(self.order, outage.pause());
         }
         drop(state);
         if begins {
@@ -244,7 +314,7 @@ impl Drop for Attempt {
         if self.is_probe {
             let mut state = self.image.breaker.state.lock();
             if let Some(outage) = &mut state.outage {
-                outage.probing = outage.probing.filter(|(probe, _)| *probe != self.order);
+                outage.remove(self.order, Duration::ZERO);
             }
             drop(state);
             self.image.breaker.changed.notify_waiters();

@@ -105,11 +105,18 @@ pub(crate) const PIECE_CHUNKS: usize = 4096;
 pub(crate) const READ_ROUNDS: u32 = 8;
 /// The first probe of a source follows its failure after this time. The pause doubles with each probe that fails.
 pub(crate) const PROBE_FIRST: Duration = Duration::from_millis(100);
-/// The longest pause: a source that is back is noticed within this time, and a registry that is down gets few requests per host.
-pub(crate) const PROBE_LONGEST: Duration = Duration::from_secs(2);
-/// A probe that is silent for so long counts as failed, for all who wait; what it brings later counts as well. A token, a redirect and
-/// the first byte of a source that is far away take one second.
+/// The longest pause: a source that is back is noticed within this time, and a registry that is down gets few requests per host. With the
+/// time that a connection may take (4 s), a reader learns within 5 s that the source cannot be reached.
+pub(crate) const PROBE_LONGEST: Duration = Duration::from_secs(1);
+/// After so long a silence of a probe the next one may begin: the connection of the first may be lost. A token, a redirect and the first
+/// byte of a source that is far away take one second.
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_secs(3);
+/// Probes of one source under way. Each follows the one before after [`PROBE_PATIENCE`] and a pause, and ends after
+/// [`Config::stall_limit`]: there are at most so many anyway.
+pub(crate) const PROBES: usize = 10;
+/// For so long after a request that was silent for all of its time, a probe that is silent for [`PROBE_PATIENCE`] counts as failed. While
+/// readers come, probes end more often than that. After it a reader waits for the source as the first one did.
+pub(crate) const SILENCE_MEMO: Duration = Duration::from_secs(60);
 /// Failures that are remembered.
 pub(crate) const MEMO_ENTRIES: u64 = 16_384;
 /// A boot pack may be silent for this part of [`Config::stall_limit`].

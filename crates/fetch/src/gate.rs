@@ -74,7 +74,7 @@ impl Host {
         let start = if piece.needs_stream() { 0 } else { piece.range().start };
         self.runtime.spawn(async move {
             // The attempt tells the breaker.
-            if let Ok(mut body) = Body::open(&image, blob, start..start + 1, limit, Some(attempt)).await {
+            if let Ok(mut body) = Body::probe(&image, blob, start, limit, attempt).await {
                 let _byte = body.next(1, Lane::Demand).await;
             }
         });

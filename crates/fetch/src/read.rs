@@ -109,17 +109,28 @@ impl Host {
     async fn read_in_time(self: &Arc<Self>, id: &ObjectId, offset: u64, length: u64) -> Result<ObjectBytes, ReadError> {
         let clock = Clock::begin(self.config.read_deadline);
         let outcome = match tokio::time::timeout_at(clock.until, self.read_claimed(id, offset, length, clock)).await {
-            // A late piece is remembered by itself (`flight.rs`), and says nothing about the rest of the object.
-            Ok(outcome) if !matches!(outcome, Err(ReadError::Disputed { .. })) => return outcome,
             Ok(outcome) => outcome,
-            Err(_elapsed) => Err(self.late(id)),
+            Err(_elapsed) => {
+                let error = self.late(id);
+                self.late_reads.remember(id, &error);
+                return Err(error);
+            }
         };
-        if let Err(error) = outcome.as_ref()
-            && Instant::now() >= clock.until
+        // A piece that fails is remembered by itself (`flight.rs`), and says nothing about the rest of the object.
+        if let Err(error) = &outcome
+            && match error {
+                ReadError::Disputed { .. } => Instant::now() >= clock.until,
+                _ => clock.came.elapsed() >= self.config.outage_memo && self.has_several(id),
+            }
         {
             self.late_reads.remember(id, error);
         }
         outcome
+    }
+
+    /// Whether several images have the object. They share the time of a read, and at its end it is forgotten that the first ones failed.
+    fn has_several(&self, id: &ObjectId) -> bool {
+        matches!(self.images.claims(id), Claims::Agreed(claimants) if claimants.len() > 1)
     }
 
     /// The error of a read whose time is over.

@@ -21,6 +21,12 @@ pub trait BlobSource: Send + Sync + 'static {
     /// Asks for `range` of `blob`. `range` is never empty and lies within the blob's size.
     fn read(&self, blob: Blob, range: Range<u64>) -> BoxFuture<'_, Result<BlobStream, SourceError>>;
 
+    /// Asks for the byte of `blob` at `at`, to find out whether the source answers: in one attempt, so that an error is known at once, and
+    /// with all the time that the source takes.
+    fn probe(&self, blob: Blob, at: u64) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
+        self.read(blob, at..at + 1)
+    }
+
     /// The image, in a user's words, for messages.
     fn name(&self) -> String;
 

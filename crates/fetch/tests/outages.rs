@@ -126,6 +126,78 @@ async fn no_read_that_begins_when_the_source_is_back_fails() {
     }
 }
 
+/// Reads that begin every 100 ms for so long.
+async fn stream_of_reads(files: &Files, world: &World, span: Duration) -> Vec<(Duration, Result<(), String>)> {
+    let started = Instant::now();
+    let reads = (0..files.files.len()).map(|number| async move {
+        sleep(span * u32::try_from(number).unwrap() / u32::try_from(files.files.len()).unwrap()).await;
+        let began = started.elapsed();
+        (began, files.read(world, number).await)
+    });
+    join_all(reads).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_is_back_and_slow_fails_no_reader_that_has_time_to_wait() {
+    let files = Files::new(300);
+    let back = Duration::from_secs(15);
+    for latency in [4, 6, 10].map(Duration::from_secs) {
+        for away in [refused(Duration::ZERO), refused(Duration::from_millis(1500))] {
+            let world = files.world();
+            world.source.always(away);
+            let (answers, ()) = tokio::join!(stream_of_reads(&files, &world, Duration::from_secs(30)), async {
+                sleep(back).await;
+                world.source.always(Reply { latency, ..Then::Bytes.into() });
+            });
+            let failed: Vec<_> = answers.iter().filter(|(began, answer)| *began > back && answer.is_err()).collect();
+            assert!(failed.is_empty(), "{} with {latency:?} after {away:?}: {:?}", failed.len(), failed[0]);
+            world.quiet().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_was_silent_and_is_back_and_slow_fails_no_reader_after_its_first_answer() {
+    let files = Files::new(300);
+    let latency = Duration::from_secs(6);
+    let world = files.world();
+    world.source.always(Then::Never.into());
+    assert!(files.read(&world, 0).await.is_err());
+    world.source.always(Reply { latency, ..Then::Bytes.into() });
+    let answers = stream_of_reads(&files, &world, Duration::from_secs(30)).await;
+    // The pause before the probe, and what it takes.
+    let open = Duration::from_secs(1) + latency;
+    assert_eq!(answers.iter().filter(|(began, answer)| *began > open && answer.is_err()).count(), 0);
+    world.quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silence_of_long_ago_is_no_reason_to_fail_a_reader_early() {
+    let files = Files::new(10);
+    let world = files.world();
+    world.source.always(Then::Never.into());
+    assert!(files.read(&world, 0).await.is_err());
+    sleep(Duration::from_secs(300)).await;
+    world.source.always(Reply { latency: Duration::from_secs(6), ..Then::Bytes.into() });
+    let answers = join_all((1..10).map(|number| files.read(&world, number))).await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 0, "{answers:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn probes_that_are_silent_are_few_whatever_the_number_of_readers() {
+    let files = Files::new(600);
+    let world = files.world();
+    world.source.script([Then::Refuse(Fault::Unavailable).into()]);
+    world.source.always(Then::Never.into());
+    let began = Instant::now();
+    let answers = stream_of_reads(&files, &world, Duration::from_secs(60)).await;
+    assert!(answers.iter().all(|(_, answer)| answer.is_err()));
+    // A probe may be silent for 28 s, and each follows the one before after 3 s or more.
+    let asked = u64::try_from(world.source.requests().len()).unwrap();
+    assert!(asked <= 1 + began.elapsed().as_secs() / 3, "{asked} in {:?}", began.elapsed());
+    assert!(world.fetcher.stats().requests_in_flight <= 10, "{}", world.fetcher.stats().requests_in_flight);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_long_read_survives_an_outage_that_begins_late_in_it() {
     let files = Files::new(1);

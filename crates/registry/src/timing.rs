@@ -6,6 +6,8 @@ use std::time::Duration;
 pub(crate) const CONNECT: Duration = Duration::from_secs(4);
 /// From sending a request to the head of its answer.
 pub(crate) const FIRST_BYTE: Duration = Duration::from_secs(5);
+/// As [`FIRST_BYTE`], to a host that was slow before. It leaves time for one attempt more within [`REQUEST`].
+pub(crate) const FIRST_BYTE_LONGEST: Duration = Duration::from_secs(20);
 /// From the last byte that an upload took to the answer, and the longest time in which it may take none: registries
 /// write to object stores in large parts, and copy and hash the blob when it is whole.
 pub(crate) const COMMIT: Duration = Duration::from_secs(60);
@@ -24,6 +26,8 @@ pub(crate) const BACKOFF: Duration = Duration::from_millis(100);
 pub(crate) const RETRY_AFTER_LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// The longest pause that one answer of a host makes all others take: it may have been meant for one user or one image.
 pub(crate) const HOST_PAUSE_LONGEST: Duration = Duration::from_secs(300);
+/// How long a request waits for the address of a blob that another request asks for. It takes one round trip where all is well.
+pub(crate) const ADDRESS: Duration = Duration::from_secs(1);
 /// To read the body of an error for its message, or a short body so that its connection can be used again.
 pub(crate) const DRAIN: Duration = Duration::from_secs(1);
 /// When a registry may speak plain HTTP and has answered so: how long the HTTPS attempt may still take.

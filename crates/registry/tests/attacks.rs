@@ -9,16 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
+use common::mounted::{Mounted, layer};
 use futures::future::join_all;
-use tarpon_fetch::{Config, Fetcher, ImageHandle};
-use tarpon_oci::{Digest, Platform, Reference};
-use tarpon_registry::serve::Contents;
-use tarpon_registry::{CredentialSource, open_with};
-use tarpon_testkit::registry::{Auth, FakeRegistry, Fault};
-use tarpon_testkit::source::{Form, MemoryStore, PackedLayer, Packer, table_of};
-use tarpon_testkit::transport::ScriptedTransport;
-use tokio::runtime::Handle;
+use tarpon_oci::Platform;
+use tarpon_testkit::registry::Fault;
 use tokio::time::{Instant, sleep};
 use tracing::field::{Field, Visit};
 use tracing::span;
@@ -62,65 +56,15 @@ impl Visit for Line {
     }
 }
 
-/// A mounted image and its registry.
-struct Mounted {
-    transport: Arc<ScriptedTransport>,
-    fetcher: Fetcher,
-    files: Arc<Vec<(Digest, Bytes)>>,
-    _image: ImageHandle,
-}
-
-/// So many files, none of which comes in one request with another.
-fn layer(count: usize) -> (PackedLayer, Arc<Vec<(Digest, Bytes)>>) {
-    let mut packer = Packer::new(Form::Raw);
-    let file = |number: usize| {
-        let content: Vec<u8> =
-            (0..600_u32).flat_map(|at| (at * 7 + u32::try_from(number).unwrap()).to_le_bytes()).collect();
-        packer.gap(1);
-        (packer.object(&content, 4096), Bytes::from(content))
-    };
-    let files = (0..count).map(file).collect();
-    (packer.finish(), Arc::new(files))
-}
-
-impl Mounted {
-    async fn new(layer: &PackedLayer, files: &Arc<Vec<(Digest, Bytes)>>) -> Self {
-        let mut contents = Contents::new();
-        contents.add_blob(layer.bytes.clone());
-        let registry = Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None));
-        let transport = Arc::new(ScriptedTransport::new(registry));
-        let reference: Reference = "registry.test/app:1".parse().unwrap();
-        let repository = open_with(&reference, transport.clone(), CredentialSource::default(), true).unwrap();
-        let config = Config { coalesce_gap: 0, ..Config::default() };
-        let fetcher = Fetcher::new(Arc::new(MemoryStore::default()), Handle::current(), config);
-        let image = fetcher.add_image(table_of(&[layer]), repository.blobs(), "registry.test/app:1");
-        Self { transport, fetcher, files: files.clone(), _image: image }
-    }
-
-    /// As a process that reads through the kernel: an error is followed by a second request for the same bytes. How long it took, and
-    /// whether there was an answer.
-    async fn read(&self, number: usize) -> (Duration, bool) {
-        let began = Instant::now();
-        for _request in 0..2 {
-            let (object, content) = &self.files[number];
-            if let Ok(bytes) = self.fetcher.read(object, 0, 4096).await {
-                assert_eq!(bytes.into_bytes(), content, "wrong bytes of file {number}");
-                return (began.elapsed(), true);
-            }
-        }
-        (began.elapsed(), false)
-    }
-
-    /// The longest wait of so many readers at once, and of some more who come in the minute after.
-    async fn longest_wait(&self, readers: usize) -> Duration {
-        let at_once = join_all((0..readers).map(|number| self.read(number))).await;
-        let later = (0..FEW).map(|number| async move {
-            sleep(Duration::from_millis(1500) * u32::try_from(number).unwrap()).await;
-            self.read(number).await
-        });
-        let later = join_all(later).await;
-        at_once.iter().chain(&later).map(|(waited, _)| *waited).max().unwrap()
-    }
+/// The longest wait of so many readers at once, and of some more who come in the minute after.
+async fn longest_wait(mounted: &Mounted, readers: usize) -> Duration {
+    let at_once = join_all((0..readers).map(|number| mounted.read(number))).await;
+    let later = (0..FEW).map(|number| async move {
+        sleep(Duration::from_millis(1500) * u32::try_from(number).unwrap()).await;
+        mounted.read(number).await
+    });
+    let later = join_all(later).await;
+    at_once.iter().chain(&later).map(|(waited, _)| *waited).max().unwrap()
 }
 
 /// Everything that an answer to a request of a blob can be instead of the blob.
@@ -133,6 +77,7 @@ fn blob_faults() -> Vec<Fault> {
     let mut faults: Vec<Fault> = statuses.map(Fault::Status).into();
     faults.extend([
         Fault::Connect,
+        Fault::Unreachable(seconds(4)),
         Fault::NotTls,
         Fault::Certificate,
         Fault::Broken,
@@ -173,10 +118,10 @@ fn blob_faults() -> Vec<Fault> {
 async fn attack(mounted: &Mounted, fault: &Fault, readers: usize) -> u64 {
     let log = Log::default();
     let guard = tracing::subscriber::set_default(log.clone());
-    mounted.transport.attack("/blobs/", Some(fault.clone()));
-    let longest = mounted.longest_wait(readers).await;
+    mounted.attack("/blobs/", Some(fault));
+    let longest = longest_wait(mounted, readers).await;
     assert!(longest <= PROMISE, "{longest:?} under {fault:?}");
-    mounted.transport.attack("/blobs/", None);
+    mounted.attack("/blobs/", None);
     // A registry may have asked for a pause of minutes.
     sleep(Duration::from_secs(310)).await;
     for (number, (_, healed)) in join_all((0..readers).map(|number| mounted.read(number))).await.iter().enumerate() {

@@ -173,6 +173,10 @@ impl BlobSource for Source {
         Box::pin(async move { Ok(pieces.boxed()) })
     }
 
+    fn probe(&self, blob: Blob, at: u64) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
+        self.rest.probe(blob, at)
+    }
+
     fn name(&self) -> String {
         self.rest.name()
     }

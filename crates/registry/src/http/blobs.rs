@@ -73,9 +73,20 @@ impl Blobs {
         retried(Budget::new(), &self.shown(ask), || self.attempt(ask)).await
     }
 
-    /// One attempt: with the redirects, the renewed token and the renewed presigned address that belong to it.
+    /// As [`Blobs::open`] for one byte, in one attempt that may be silent for as long as any request.
+    pub(super) async fn probe(&self, blob: Blob, at: u64) -> Result<Answer, SourceError> {
+        let ask = Ask { blob, range: Some((at, at + 1)) };
+        let attempt = self.send(ask, self.call(ask).probing());
+        Budget::new().within(&self.shown(ask), attempt).await.map_err(|failure| failure.error)
+    }
+
     async fn attempt(&self, ask: Ask) -> Result<Answer, Failure> {
-        let (blob, path, call) = (ask.blob, self.path(ask), self.call(ask));
+        self.send(ask, self.call(ask)).await
+    }
+
+    /// One attempt: with the redirects, the renewed token and the renewed presigned address that belong to it.
+    async fn send(&self, ask: Ask, call: Call) -> Result<Answer, Failure> {
+        let (blob, path) = (ask.blob, self.path(ask));
         let mut renewed = false;
         loop {
             let location = match self.locations.locate(&blob.digest).await {

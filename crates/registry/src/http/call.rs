@@ -27,6 +27,8 @@ pub(super) struct Call {
     pub(super) payload: Payload,
     /// How long nothing may move, neither the body nor the answer.
     pub(super) patience: Duration,
+    /// It finds out whether its host answers at all.
+    pub(super) is_probe: bool,
 }
 
 /// What a request carries.
@@ -43,7 +45,8 @@ impl Call {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let shown = format!("{method} {path}");
-        Self { method, shown, headers, payload: Payload::Bytes(Bytes::new()), patience: timing::FIRST_BYTE }
+        let (payload, patience) = (Payload::Bytes(Bytes::new()), timing::FIRST_BYTE);
+        Self { method, shown, headers, payload, patience, is_probe: false }
     }
 
     pub(super) fn get(path: &str) -> Self {
@@ -58,6 +61,11 @@ impl Call {
 
     pub(super) fn accepting(self, types: &[&str]) -> Self {
         self.with(ACCEPT, &types.join(", "))
+    }
+
+    /// To find out whether its host answers at all, however long that takes.
+    pub(super) fn probing(self) -> Self {
+        Self { patience: timing::REQUEST, is_probe: true, ..self }
     }
 
     /// With a body, whose arrival the registry may think about for longer.

@@ -5,6 +5,9 @@
 //! and is halved when the host refuses (additive increase, multiplicative decrease, as TCP does it); and before the time that it names
 //! in `Retry-After`, it is asked for nothing.
 //!
+//! A host that was slow to answer is given more time: twice as much as its last answer took, or as the last request waited in vain. So a
+//! host that needs 6 s is not asked again and again after 5 s each.
+//!
 //! A request counts until the head of its answer is here. Its body may stand still for as long as whoever reads it likes
 //! (a pass through a layer, read-ahead that gives way), and must not keep others from asking, perhaps those that it waits for. For the same reason
 //! a request whose body somebody makes meanwhile has no place among those that are counted: what the body is made of may come from the same host.
@@ -53,6 +56,8 @@ struct State {
     closed_until: Option<Instant>,
     /// When it last refused.
     refused: Option<Instant>,
+    /// How long it may be silent.
+    patience: Duration,
 }
 
 /// A place among the requests under way, until the head of the answer is here.
@@ -60,6 +65,11 @@ pub(super) struct Place {
     pace: Arc<Pace>,
     epoch: u64,
     counted: bool,
+    /// Whether the time to the answer is that of the host.
+    measures: bool,
+    began: Instant,
+    /// How long the host may be silent.
+    patience: Duration,
 }
 
 impl Hosts {
@@ -72,8 +82,7 @@ impl Hosts {
     /// Waits until the host of `url` may be sent `call`. Its deadline is the caller's; what cannot begin within any request's time
     /// fails at once.
     pub(super) async fn enter(&self, url: &Url, call: &Call) -> Result<Place, Failure> {
-        let counted = !matches!(call.payload, Payload::Feed(_));
-        self.of(&host(url)).enter(counted, &call.shown, &host(url)).await
+        self.of(&host(url)).enter(call, &host(url)).await
     }
 
     fn of(&self, host: &str) -> Arc<Pace> {
@@ -101,25 +110,32 @@ fn make_room(hosts: &mut HashMap<String, Arc<Pace>>) {
 
 impl Default for Pace {
     fn default() -> Self {
-        let state = State { most: FIRST, under_way: 0, good: 0, epoch: 0, closed_until: None, refused: None };
+        let patience = timing::FIRST_BYTE;
+        let state = State { most: FIRST, under_way: 0, good: 0, epoch: 0, closed_until: None, refused: None, patience };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 }
 
 impl Pace {
-    async fn enter(self: Arc<Self>, counted: bool, shown: &str, host: &str) -> Result<Place, Failure> {
+    async fn enter(self: Arc<Self>, call: &Call, host: &str) -> Result<Place, Failure> {
+        let measures = !matches!(call.payload, Payload::Feed(_));
+        // A probe may be silent for long, and the next one must not wait for its place.
+        let counted = measures && !call.is_probe;
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             // From here on no notice is missed.
             changed.as_mut().enable();
             match self.try_enter(counted) {
-                Ok(epoch) => return Ok(Place { pace: self.clone(), epoch, counted }),
+                Ok((epoch, patience)) => {
+                    let (pace, began) = (self.clone(), Instant::now());
+                    return Ok(Place { pace, epoch, counted, measures, began, patience });
+                }
                 Err(None) => changed.await,
                 Err(Some(until)) => {
                     let left = until.saturating_duration_since(Instant::now());
                     if left >= timing::REQUEST {
-                        let message = format!("{shown}: {host} asked for a pause");
+                        let message = format!("{}: {host} asked for a pause", call.shown);
                         return Err(Failure::new(Fault::Unavailable, Retry::After(left), message));
                     }
                     sleep_until(until).await;
@@ -128,8 +144,8 @@ impl Pace {
         }
     }
 
-    /// The epoch in which it is sent; or until when the host is closed, if it is.
-    fn try_enter(&self, counted: bool) -> Result<u64, Option<Instant>> {
+    /// The epoch in which it is sent and how long the host may be silent; or until when the host is closed, if it is.
+    fn try_enter(&self, counted: bool) -> Result<(u64, Duration), Option<Instant>> {
         let mut state = self.state.lock();
         if let Some(until) = state.closed_until {
             if Instant::now() < until {
@@ -143,7 +159,7 @@ impl Pace {
             }
             state.under_way += 1;
         }
-        Ok(state.epoch)
+        Ok((state.epoch, state.patience))
     }
 
     /// Whether anything would be lost if it was forgotten: it refused not long ago. Pauses are no longer than that.
@@ -177,9 +193,24 @@ impl State {
 }
 
 impl Place {
+    /// How long the host may be silent after `call`.
+    pub(super) fn patience(&self, call: &Call) -> Duration {
+        call.patience.max(self.patience)
+    }
+
+    /// The host was silent for longer than that.
+    pub(super) fn was_silent(self) {
+        let mut state = self.pace.state.lock();
+        state.patience = state.patience.max((self.patience * 2).min(timing::FIRST_BYTE_LONGEST));
+    }
+
     /// The head of the answer is here.
     pub(super) fn answered(self, response: &Response) {
         let mut state = self.pace.state.lock();
+        // A body that takes its time says nothing about the host.
+        if self.measures {
+            state.patience = (self.began.elapsed() * 2).clamp(timing::FIRST_BYTE, timing::FIRST_BYTE_LONGEST);
+        }
         match response.status.as_u16() {
             429 | 503 => state.refused(self.epoch, retry_after(&response.headers)),
             _ => state.succeeded(),
@@ -292,6 +323,34 @@ mod tests {
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(places.pop());
         assert!(waiting.now_or_never().is_some_and(|place| place.is_ok()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_that_is_slow_gets_more_time_until_it_answers_fast() {
+        let host = Host::new();
+        let patience = || host.enter().unwrap().patience(&Call::get("x"));
+        let slow = Duration::from_secs(6);
+        assert_eq!(patience(), timing::FIRST_BYTE);
+        // Of a crowd that waited in vain, one counts.
+        for expected in [2, 4, 4] {
+            host.all().into_iter().for_each(Place::was_silent);
+            assert_eq!(patience(), timing::FIRST_BYTE * expected);
+        }
+        let place = host.enter().unwrap();
+        tokio::time::advance(slow).await;
+        place.answered(&answer(206, None));
+        assert_eq!(patience(), slow * 2);
+        host.enter().unwrap().answered(&answer(206, None));
+        assert_eq!(patience(), timing::FIRST_BYTE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_probe_takes_the_place_of_no_request() {
+        let host = Host::new();
+        Host::finish(host.all(), 503);
+        let probing = Call::get("x").probing();
+        let probes: Vec<_> = (0..10).map(|_| host.0.enter(&host.1, &probing).now_or_never().unwrap()).collect();
+        assert_eq!((probes.len(), host.all().len()), (10, 8));
     }
 
     #[tokio::test(start_paused = true)]

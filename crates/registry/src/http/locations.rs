@@ -1,7 +1,7 @@
 //! Where the blobs really are: the presigned addresses that a registry redirected to.
 //!
 //! An address is kept until it is refused. While one is being asked for, others that want the same blob wait
-//! for it instead of asking too.
+//! for it instead of asking too, for a short time: a registry that does not answer must not be asked by one after the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tarpon_oci::{Digest, limits};
 use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout;
 use url::Url;
+
+use crate::timing;
 
 /// Addresses kept at most: twice the layers an image may have. Beyond, all are forgotten and asked for again.
 const KEPT: usize = 2 * limits::LAYERS;
@@ -33,31 +36,39 @@ pub(super) enum Location {
     Ask(Asking),
 }
 
-/// The right to ask the registry for an address. Others wait until it is dropped.
-pub(super) struct Asking(Option<OwnedMutexGuard<Option<Url>>>);
+/// The right to ask the registry for an address.
+pub(super) struct Asking {
+    slot: Slot,
+    /// Others wait until it is dropped.
+    guard: Option<OwnedMutexGuard<Option<Url>>>,
+}
 
 impl Locations {
-    /// Where to ask for `blob`; waits while another task finds out.
+    /// Where to ask for `blob`. Waits for a short time while another task finds out.
     pub(super) async fn locate(&self, blob: &Digest) -> Location {
         let slot = self.slot(blob);
         if self.direct.load(Ordering::Relaxed) {
             let known = slot.try_lock().ok().and_then(|known| known.clone());
-            return known.map_or(Location::Ask(Asking(None)), Location::Known);
+            return known.map_or_else(|| Asking::beside_others(slot), Location::Known);
         }
-        let guard = slot.lock_owned().await;
+        let Ok(guard) = timeout(timing::ADDRESS, slot.clone().lock_owned()).await else {
+            return Asking::beside_others(slot);
+        };
         match &*guard {
             Some(url) => Location::Known(url.clone()),
             // Found out meanwhile: those who waited need not go one after the other.
-            None if self.direct.load(Ordering::Relaxed) => Location::Ask(Asking(None)),
-            None => Location::Ask(Asking(Some(guard))),
+            None if self.direct.load(Ordering::Relaxed) => Asking::beside_others(slot),
+            None => Location::Ask(Asking { slot, guard: Some(guard) }),
         }
     }
 
     /// `refused` is of no more use.
     pub(super) async fn forget(&self, blob: &Digest, refused: &Url) {
         let slot = self.slot(blob);
-        let mut known = slot.lock().await;
-        if known.as_ref() == Some(refused) {
+        // What is held for longer is held by a task that asks for another one.
+        if let Ok(mut known) = timeout(timing::ADDRESS, slot.lock()).await
+            && known.as_ref() == Some(refused)
+        {
             *known = None;
         }
     }
@@ -78,10 +89,17 @@ impl Locations {
 }
 
 impl Asking {
+    /// For a task that nobody waits for.
+    fn beside_others(slot: Slot) -> Location {
+        Location::Ask(Self { slot, guard: None })
+    }
+
     /// The registry sent us to `url`.
     pub(super) fn found(self, url: &Url) {
-        if let Some(mut slot) = self.0 {
-            *slot = Some(url.clone());
+        match self.guard {
+            Some(mut known) => *known = Some(url.clone()),
+            // Whoever holds it now finds an address, too.
+            None => drop(self.slot.try_lock().map(|mut known| *known = Some(url.clone()))),
         }
     }
 }

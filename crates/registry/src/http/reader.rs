@@ -35,6 +35,14 @@ impl BlobSource for RemoteBlobs {
         .boxed()
     }
 
+    fn probe(&self, blob: Blob, at: u64) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
+        async move {
+            let answer = self.blobs.probe(blob, at).await?;
+            Ok(RangeReader::new(self.blobs.clone(), blob, at..at + 1, answer).into_stream())
+        }
+        .boxed()
+    }
+
     fn name(&self) -> String {
         self.name.clone()
     }

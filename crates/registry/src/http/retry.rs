@@ -91,7 +91,12 @@ impl Budget {
         self.deadline = Instant::now() + self.time;
     }
 
-    async fn within<T>(&self, shown: &str, attempt: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    /// One attempt, within the time that is left.
+    pub(crate) async fn within<T>(
+        &self,
+        shown: &str,
+        attempt: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
         timeout_at(self.deadline, attempt).await.unwrap_or_else(|_| {
             let message = format!("{shown}: no answer within {} s", self.time.as_secs());
             Err(Failure::new(Fault::Timeout, Retry::Never, message))

@@ -152,7 +152,15 @@ impl Wire {
         let body = call.payload.open(&activity).await;
         let request = Request { method: call.method.clone(), url, headers, body, peer };
         tracing::trace!(?request, "sending");
-        let response = self.watched(request, &activity, call.patience).await?;
+        let response = match self.watched(request, &activity, place.patience(call)).await {
+            Ok(response) => response,
+            Err(error) => {
+                if error.kind == TransportFault::Slow {
+                    place.was_silent();
+                }
+                return Err(error);
+            }
+        };
         self.counters.request();
         place.answered(&response);
         let counters = self.counters.clone();

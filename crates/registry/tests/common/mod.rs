@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+pub(crate) mod mounted;
+
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;

@@ -19,6 +19,8 @@ pub enum Fault {
     Pass,
     /// Nobody listens.
     Connect,
+    /// Packets vanish: no connection after so long.
+    Unreachable(Duration),
     /// The other side speaks no TLS.
     NotTls,
     /// The certificate is not trusted.
@@ -93,6 +95,10 @@ pub async fn answer(
 ) -> Result<Response<Body>, NoAnswer> {
     match &fault {
         Fault::Connect => return Err(NoAnswer::Connect),
+        Fault::Unreachable(pause) => {
+            sleep(*pause).await;
+            return Err(NoAnswer::Connect);
+        }
         Fault::NotTls => return Err(NoAnswer::NotTls),
         Fault::Certificate => return Err(NoAnswer::Certificate),
         Fault::Broken => return Err(NoAnswer::Broken),
