@@ -32,6 +32,9 @@ pub const SCRUB_RATE: NonZeroU64 = NonZeroU64::new(16 << 20).unwrap();
 /// more than it protects.
 pub const SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// The same after a run that found nothing to hash: the store is new, and will not stay empty.
+const EMPTY_INTERVAL: Duration = Duration::from_secs(3600);
+
 /// What an object costs beside its bytes, in bytes of the rate: a hard disk moves its head as long as it reads that much.
 const OBJECT_COST: u64 = 64 << 10;
 
@@ -106,10 +109,11 @@ impl Store {
     /// How long it is until the next run is due. A clock that was set back makes it due.
     pub fn scrub_due(&self) -> Duration {
         let State { last, under_way } = State::read(&self.shared);
-        let ended = last.filter(|_| under_way.is_none()).and_then(|run| run.ended);
-        let Some(ended) = ended.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds)) else { return Duration::ZERO };
-        let since = self.shared.clock.wall().duration_since(ended).unwrap_or(SCRUB_INTERVAL);
-        SCRUB_INTERVAL.saturating_sub(since)
+        let last = last.filter(|_| under_way.is_none());
+        let Some((run, ended)) = last.and_then(|run| Some((run, run.ended?))) else { return Duration::ZERO };
+        let interval = if run.objects == 0 { EMPTY_INTERVAL } else { SCRUB_INTERVAL };
+        let ended = UNIX_EPOCH + Duration::from_secs(ended);
+        interval.saturating_sub(self.shared.clock.wall().duration_since(ended).unwrap_or(interval))
     }
 
     /// Hashes all objects, at most `rate` bytes in a second; continues the run that was stopped, if one was. `None`: it was stopped.

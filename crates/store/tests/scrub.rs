@@ -164,6 +164,18 @@ fn the_next_run_is_due_an_interval_later_and_at_once_when_the_clock_was_set_back
 }
 
 #[test]
+fn a_store_that_was_empty_is_scrubbed_again_soon() {
+    let lab = Lab::new();
+    let store = lab.store();
+    assert_eq!(lab.scrub(&store).objects, 0);
+    let soon = store.scrub_due();
+    assert!(!soon.is_zero() && soon < SCRUB_INTERVAL / 24, "{soon:?}");
+    put_all(&store, &[1]);
+    lab.scrub(&store);
+    assert!(store.scrub_due() > SCRUB_INTERVAL / 2);
+}
+
+#[test]
 fn a_scrub_keeps_to_its_rate_whatever_the_sizes_of_objects_are_and_never_makes_up_for_a_wait() {
     const RATE: u64 = 1 << 20;
     let lab = Lab::new();
