@@ -32,29 +32,76 @@ pub fn below_overlays(mountpoints: &[PathBuf]) -> HashSet<PathBuf> {
 }
 
 /// Of these mount points, those whose file systems are mounted elsewhere, too, and where: bind mounts, and roots of containers. The kernel
-/// does not call a mount busy for them, and their users would lose the server with it. A copy at the same place in another mount
-/// namespace does not count: whoever makes a namespace gets one.
+/// does not call a mount busy for them, and their users would lose the server with it.
 pub fn bound_elsewhere(mountpoints: &[PathBuf]) -> io::Result<HashMap<PathBuf, PathBuf>> {
     if mountpoints.is_empty() {
         return Ok(HashMap::new());
     }
-    let own = table::mounts()?;
-    let places: HashSet<_> = mountpoints.iter().collect();
-    let ours: Vec<_> = own.iter().filter(|entry| places.contains(&entry.mountpoint) && entry.is_ours()).collect();
-    let mut found = HashMap::new();
-    for table in std::iter::once(own.clone()).chain(tables()) {
-        for mount in &ours {
-            let other = table.iter().find(|entry| is_other_mount_of(entry, mount));
-            if let Some(other) = other.filter(|_| !found.contains_key(&mount.mountpoint)) {
-                found.insert(mount.mountpoint.clone(), other.mountpoint.clone());
-            }
-        }
-    }
-    Ok(found)
+    let all: Vec<_> = std::iter::once(table::mounts()?).chain(tables()).collect();
+    Ok(bound_in(&all, mountpoints))
 }
 
+/// The same by the tables of all namespaces, the own one first.
+fn bound_in(tables: &[Vec<TableEntry>], mountpoints: &[PathBuf]) -> HashMap<PathBuf, PathBuf> {
+    let own = tables.first().map(Vec::as_slice).unwrap_or_default();
+    let places: HashSet<_> = mountpoints.iter().collect();
+    let mut found = HashMap::new();
+    for mount in own.iter().filter(|entry| places.contains(&entry.mountpoint) && entry.is_ours()) {
+        let reach = Reach::of(mount, own, tables);
+        let mut others = tables.iter().flat_map(|table| {
+            let is_bound = |entry: &&TableEntry| is_other_mount_of(entry, mount) && !reach.has(entry, table);
+            table.iter().filter(is_bound)
+        });
+        if let Some(other) = others.next() {
+            found.insert(mount.mountpoint.clone(), other.mountpoint.clone());
+        }
+    }
+    found
+}
+
+/// A copy at the same place in another namespace does not count: each new namespace begins with one.
 fn is_other_mount_of(entry: &TableEntry, mount: &TableEntry) -> bool {
     entry.device == mount.device && (&entry.mountpoint, &entry.root) != (&mount.mountpoint, &mount.root)
+}
+
+/// What the kernel unmounts along with a mount: its copies where the mount that it is attached to is propagated to. A container that
+/// looks at the host's mounts has such ones.
+struct Reach {
+    /// Where it is attached, in the file system of the mount below.
+    place: Option<((u32, u32), PathBuf)>,
+    /// Peer groups of the mount below, and those that receive from them.
+    groups: HashSet<u64>,
+}
+
+impl Reach {
+    fn of(mount: &TableEntry, own: &[TableEntry], tables: &[Vec<TableEntry>]) -> Self {
+        let below = attached(mount, own);
+        let mut groups: HashSet<_> = below.iter().filter_map(|(parent, _)| parent.shared).collect();
+        loop {
+            let receives = |entry: &&TableEntry| entry.master.is_some_and(|master| groups.contains(&master));
+            let more: Vec<_> = tables.iter().flatten().filter(receives).filter_map(|entry| entry.shared).collect();
+            let before = groups.len();
+            groups.extend(more);
+            if groups.len() == before {
+                break;
+            }
+        }
+        Self { place: below.map(|(parent, place)| (parent.device, place)), groups }
+    }
+
+    fn has(&self, entry: &TableEntry, table: &[TableEntry]) -> bool {
+        let Some((parent, place)) = attached(entry, table) else { return false };
+        let is_reached = |group: Option<u64>| group.is_some_and(|group| self.groups.contains(&group));
+        let is_there = self.place.as_ref().is_some_and(|there| *there == (parent.device, place));
+        is_there && (is_reached(parent.shared) || is_reached(parent.master))
+    }
+}
+
+/// The mount to which this one is attached, and where in the file system of that. `None`: it cannot be seen from here.
+fn attached<'t>(entry: &TableEntry, table: &'t [TableEntry]) -> Option<(&'t TableEntry, PathBuf)> {
+    let parent = table.iter().find(|other| other.id == entry.parent && other.id != entry.id)?;
+    let below = entry.mountpoint.strip_prefix(&parent.mountpoint).ok()?;
+    Some((parent, parent.root.join(below)))
 }
 
 /// Whether a layer, as an overlay was told its path, is in what is mounted there. Whoever has many layers tells relative paths.
@@ -69,15 +116,43 @@ fn is_of(layer: &Path, mountpoint: &Path) -> bool {
 mod tests {
     use super::*;
 
+    const HOST: &str = "1 0 8:1 / / rw shared:1 - ext4 disk rw\n47 1 0:40 / /mnt ro shared:5 - overlay tarpon:/s ro\n";
+
+    fn bound(own: &str, others: &[&str]) -> Option<PathBuf> {
+        let tables: Vec<_> = std::iter::once(&own).chain(others).map(|text| table::parse(text.as_bytes())).collect();
+        bound_in(&tables, &["/mnt".into()]).remove(Path::new("/mnt"))
+    }
+
     #[test]
     fn a_bind_mount_is_another_mount_of_the_same_file_system() {
-        let table = table::parse(
-            b"47 27 0:40 / /mnt ro - overlay tarpon:/s ro\n48 27 0:40 / /bound ro - overlay tarpon:/s ro\n\
-            49 27 0:40 /sub /mnt ro - overlay tarpon:/s ro\n50 27 0:41 / /other ro - overlay tarpon:/s ro\n\
-            51 27 0:40 / /mnt ro shared:4 - overlay tarpon:/s ro\n",
-        );
-        let is_other: Vec<_> = table.iter().map(|entry| is_other_mount_of(entry, &table[0])).collect();
-        assert_eq!(is_other, [false, true, true, false, false], "the last one is a copy in another namespace");
+        for (line, at) in [
+            ("48 1 0:40 / /bound ro - overlay tarpon:/s ro\n", Some("/bound")),
+            ("48 1 0:40 /sub /bound ro - overlay tarpon:/s ro\n", Some("/bound")),
+            ("48 1 0:41 / /bound ro - overlay tarpon:/s ro\n", None),
+        ] {
+            assert_eq!(bound(&format!("{HOST}{line}"), &[]).as_deref(), at.map(Path::new), "{line}");
+            assert_eq!(bound(HOST, &[line]).as_deref(), at.map(Path::new), "in another namespace: {line}");
+        }
+    }
+
+    #[test]
+    fn the_root_of_a_container_is_a_use() {
+        assert_eq!(bound(HOST, &["90 80 0:40 / / ro - overlay tarpon:/s ro\n"]).as_deref(), Some(Path::new("/")));
+    }
+
+    #[test]
+    fn what_goes_along_with_the_mount_is_no_use() {
+        // A namespace that was just made; a container that sees the host's mounts; one within that.
+        let copy = "91 90 8:1 / / rw - ext4 disk rw\n92 91 0:40 / /mnt ro - overlay tarpon:/s ro\n";
+        let slave = "91 90 8:1 / /host rw shared:7 master:1 - ext4 disk rw\n92 91 0:40 / /host/mnt ro master:5 - overlay tarpon:/s ro\n";
+        let below = "93 90 8:1 / /two rw master:7 - ext4 disk rw\n94 93 0:40 / /two/mnt ro - overlay tarpon:/s ro\n";
+        assert_eq!(bound(HOST, &[copy, slave, below]), None);
+        // One that got them once, and hears of no change; and another place in one that does.
+        let private = slave.replace(" shared:7 master:1", "");
+        assert_eq!(bound(HOST, &[&private]).as_deref(), Some(Path::new("/host/mnt")));
+        assert_eq!(bound(HOST, &[below]).as_deref(), Some(Path::new("/two/mnt")), "nobody passes it on");
+        let elsewhere = slave.replace("/host/mnt", "/host/other");
+        assert_eq!(bound(HOST, &[&elsewhere]).as_deref(), Some(Path::new("/host/other")));
     }
 
     #[test]

@@ -42,6 +42,10 @@ pub struct TableEntry {
     pub(crate) device: (u32, u32),
     /// Which directory of the file system is mounted.
     pub(crate) root: PathBuf,
+    /// The group of mounts that hear of what is mounted on this one and unmounted from it, and tell it of theirs.
+    pub(crate) shared: Option<u64>,
+    /// The group that it hears of and tells nothing.
+    pub(crate) master: Option<u64>,
     /// Where it is.
     pub mountpoint: PathBuf,
     /// Type of the file system: `overlay`, `fuse.tarpon`.
@@ -166,11 +170,16 @@ fn parse_line(line: &[u8]) -> Option<TableEntry> {
     let device = (device.0.parse().ok()?, device.1.parse().ok()?);
     let mut path = || Some(PathBuf::from(OsString::from_vec(unescape(fields.next()?))));
     let (root, mountpoint) = (path()?, path()?);
-    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+    let (mut shared, mut master) = (None, None);
+    for field in fields.by_ref().skip(1).take_while(|field| *field != b"-") {
+        let field = str::from_utf8(field).ok()?;
+        shared = field.strip_prefix("shared:").and_then(|group| group.parse().ok()).or(shared);
+        master = field.strip_prefix("master:").and_then(|group| group.parse().ok()).or(master);
+    }
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = OsString::from_vec(unescape(fields.next()?));
     let options = fields.next().unwrap_or_default().to_vec();
-    Some(TableEntry { id, parent, device, root, mountpoint, kind, source, options })
+    Some(TableEntry { id, parent, device, root, shared, master, mountpoint, kind, source, options })
 }
 
 /// The kernel writes space, tab, newline and backslash, and the comma of an option, as three octal digits.
