@@ -240,3 +240,33 @@ async fn a_token_service_on_the_registry_itself_gets_the_password_and_any_other_
     let open = Auth::Bearer { anonymous: true, expires_in: Some(60) };
     World::with_strict_source(open, None, source(None)).tag().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn only_an_answer_that_needs_good_credentials_ends_the_pauses_after_refusals() {
+    // A status that is tried again comes four times.
+    for (status, times, ends) in [
+        (400, 1, false),
+        (403, 1, false),
+        (405, 1, false),
+        (418, 1, false),
+        (429, 4, false),
+        (500, 4, false),
+        (503, 4, false),
+        (404, 1, true),
+    ] {
+        let world = World::basic(Some(PASSWORD));
+        world.tag().await.unwrap();
+        let refused = || async {
+            world.transport.script([Fault::Status(401), Fault::Status(401)]);
+            assert_eq!(world.read(0..10).await.unwrap_err().fault, Class::Denied);
+        };
+        refused().await;
+        world.transport.script((0..times).map(|_| Fault::Status(status)));
+        assert!(world.read(0..10).await.is_err());
+        refused().await;
+        let began = tokio::time::Instant::now();
+        world.read(0..10).await.unwrap();
+        let pause = Duration::from_secs(if ends { 1 } else { 2 });
+        assert_eq!(began.elapsed().as_secs(), pause.as_secs(), "after {status}");
+    }
+}

@@ -175,7 +175,9 @@ impl Session {
             let authorization = self.auth.authorize(&self.wire).await?;
             let response = self.wire.send(url.clone(), call, authorization.header.clone()).await?;
             if response.status != StatusCode::UNAUTHORIZED {
-                self.auth.accepted(&authorization).await;
+                if shows_good_credentials(response.status) {
+                    self.auth.accepted(&authorization).await;
+                }
                 return Ok(response);
             }
             if challenged {
@@ -198,6 +200,13 @@ impl Session {
         body::drain(response).await;
         self.auth.challenged(used, challenge, &self.wire).await
     }
+}
+
+/// Whether only those who may get this answer. Any other can come from a server in front of the registry, which looks at no credentials.
+fn shows_good_credentials(status: StatusCode) -> bool {
+    status.is_success()
+        || status.is_redirection()
+        || matches!(status, StatusCode::NOT_FOUND | StatusCode::RANGE_NOT_SATISFIABLE)
 }
 
 /// Shown in `Debug` of whatever holds a session.
