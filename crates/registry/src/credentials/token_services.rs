@@ -3,7 +3,8 @@
 //! A registry names the token service that it wants a client to ask. Whoever can change its answers (a cache in front of it that passes on
 //! the challenges of others, for example) could so have the password sent anywhere. So credentials go to
 //!
-//! - the registry's own host, on any port: GHCR, Google, Amazon, Azure, Quay, Harbor, Gitea and most others have their token service there;
+//! - the registry's own host, on any port: GHCR, Google, Amazon, Azure, Quay, Red Hat, Harbor, Gitea and most others have their token service
+//!   there;
 //! - the hosts of [`KNOWN`];
 //! - the hosts that a file of the user or the machine names for the registry.
 //!
@@ -18,13 +19,17 @@ use tokio::io::AsyncReadExt as _;
 use super::UNREADABLE;
 
 /// Registries whose token service is another host of the same operator.
-const KNOWN: [(&str, &str); 6] = [
+const KNOWN: [(&str, &str); 9] = [
     (DOCKER_HUB, "auth.docker.io"),
     ("registry-1.docker.io", "auth.docker.io"),
     ("registry.hub.docker.com", "auth.docker.io"),
     ("registry.gitlab.com", "gitlab.com"),
     ("registry.digitalocean.com", "api.digitalocean.com"),
     ("docker.elastic.co", "docker-auth.elastic.co"),
+    // Scaleway's regions. Clients name https://api.scaleway.com/registry-internal/v1/regions/REGION/tokens in their errors.
+    ("rg.fr-par.scw.cloud", "api.scaleway.com"),
+    ("rg.nl-ams.scw.cloud", "api.scaleway.com"),
+    ("rg.pl-waw.scw.cloud", "api.scaleway.com"),
 ];
 
 /// Alibaba's registries are `registry.REGION` or `registry-vpc.REGION`, and `dockerauth.REGION` is their token service.
@@ -143,6 +148,8 @@ mod tests {
             ("registry.test:5000", "registry.test"),
             ("docker.io", "auth.docker.io"),
             ("registry.gitlab.com", "gitlab.com"),
+            ("registry.redhat.io", "registry.redhat.io"),
+            ("rg.fr-par.scw.cloud", "api.scaleway.com"),
             ("registry.cn-hangzhou.aliyuncs.com", "dockerauth.cn-hangzhou.aliyuncs.com"),
         ] {
             assert!(services.may_have(registry, host).await, "{registry} {host}");
@@ -151,6 +158,7 @@ mod tests {
             ("ghcr.io", "auth.docker.io"),
             ("docker.io", "auth.docker.io.evil.test"),
             ("registry.gitlab.com", "evil.gitlab.com"),
+            ("rg.evil.scw.cloud", "api.scaleway.com"),
             ("registry.cn-hangzhou.aliyuncs.com", "dockerauth.evil.test"),
             ("registry.cn-hangzhou.aliyuncs.com", "dockerauth.cn-beijing.aliyuncs.com"),
             ("registry.x.evil.aliyuncs.com", "dockerauth.x.evil.aliyuncs.com"),
