@@ -1,12 +1,14 @@
-//! Where requests wait while their source does not answer, and the probe that is sent for them. What is known of the source is in
+//! Where requests wait while their sources do not answer, and the probes that are sent for them. What is known of a source is in
 //! `breaker.rs`.
 
 use std::sync::Arc;
 
+use futures::future::select_all;
 use tokio::time::Instant;
 
 use crate::body::Body;
 use crate::breaker::{Attempt, Look};
+use crate::config::PROBE_PATIENCE;
 use crate::error::PieceError;
 use crate::flight::{Flight, Request};
 use crate::host::Host;
@@ -15,45 +17,54 @@ use crate::lanes::Lane;
 use crate::plan::Piece;
 
 impl Host {
-    /// Returns when the image's source may be asked for these flights of the request. A request that has other sources left does not wait, and
-    /// what nobody waits for waits for a probe at most, if one is due.
+    /// Waits until one of the images' sources may be asked for these flights of the request, and returns it: the first that is in no outage.
+    /// While all are, each of them is probed. What nobody waits for waits for probes at most, if one is due.
     pub(crate) async fn gate(
         self: &Arc<Self>,
         request: &Request,
-        image: &Arc<Image>,
+        sources: &[Arc<Image>],
         flights: &[Arc<Flight>],
-        others_left: bool,
-    ) -> Result<(), PieceError> {
-        let Some(first) = flights.first() else { return Ok(()) };
+    ) -> Result<Arc<Image>, PieceError> {
+        let Some(first) = flights.first() else { return Err(PieceError::Cancelled) };
         let mut sent = false;
         loop {
-            if others_left && image.breaker.is_resting() {
+            if let Some(open) = sources.iter().find(|image| !image.breaker.is_resting()) {
+                request.is_stuck(false);
+                return Ok(open.clone());
+            }
+            let mut changed: Vec<_> = sources.iter().map(|image| Box::pin(image.breaker.changed())).collect();
+            // From here on no notice is missed.
+            for changed in &mut changed {
+                changed.as_mut().enable();
+            }
+            let (mut until, mut failure) = (None::<Instant>, PieceError::Cancelled);
+            for image in sources {
+                let wait = match Attempt::look(image, request.order) {
+                    Look::Open => {
+                        request.is_stuck(false);
+                        return Ok(image.clone());
+                    }
+                    Look::Failed(error) => {
+                        failure = error;
+                        continue;
+                    }
+                    Look::Probe(attempt) => {
+                        self.probe(image, &first.piece, attempt);
+                        sent = true;
+                        Instant::now() + PROBE_PATIENCE
+                    }
+                    Look::Wait(at) => at,
+                };
+                until = Some(until.map_or(wait, |until| until.min(wait)));
+            }
+            let Some(until) = until else { return Err(failure) };
+            if !request.priority.is_awaited() && !std::mem::take(&mut sent) {
                 return Err(PieceError::Cancelled);
             }
-            let changed = image.breaker.changed();
-            tokio::pin!(changed);
-            // From here on no notice is missed.
-            changed.as_mut().enable();
-            match Attempt::look(image, request.order) {
-                Look::Open => {
-                    request.is_stuck(false);
-                    return Ok(());
-                }
-                Look::Failed(error) => return Err(error),
-                Look::Probe(attempt) => {
-                    self.probe(image, &first.piece, attempt);
-                    sent = true;
-                }
-                Look::Wait(_) if !request.priority.is_awaited() && !std::mem::take(&mut sent) => {
-                    return Err(PieceError::Cancelled);
-                }
-                Look::Wait(until) => {
-                    if !request.is_stuck(true) {
-                        flights.iter().for_each(|flight| flight.wake_readers());
-                    }
-                    let _elapsed = tokio::time::timeout_at(until, changed).await;
-                }
+            if !request.is_stuck(true) {
+                flights.iter().for_each(|flight| flight.wake_readers());
             }
+            let _elapsed = tokio::time::timeout_at(until, select_all(changed)).await;
         }
     }
 

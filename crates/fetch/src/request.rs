@@ -77,23 +77,27 @@ impl Host {
         if first.piece.needs_stream() {
             return self.fly_by_stream(&boarded, first).await;
         }
-        let sources = self.sources(first);
+        let mut sources = self.sources(first);
         let mut suspects: HashSet<PieceKey> = HashSet::new();
         let (mut pending, mut neighbours) = (boarded.flights.clone(), &boarded.neighbours[..]);
-        let mut attempt = 0;
-        // Wrong bytes are worth a second fetch even if there is only one source.
-        while !pending.is_empty() && attempt < sources.len().max(2) {
-            let source = &sources[attempt % sources.len()];
-            attempt += 1;
+        let mut visits = 0;
+        while !pending.is_empty() && !sources.is_empty() {
             // They come with the first answer, or not at all.
             let along = std::mem::take(&mut neighbours);
-            let left = self.visit(&boarded.request, &pending, along, source, &suspects, attempt < sources.len()).await;
-            if attempt >= sources.len()
-                && left.error.as_ref().is_some_and(|error| self.waits_on(&boarded.request, source, error))
-            {
-                attempt = 0;
+            let (visited, left) = self.visit(&boarded.request, &pending, along, &sources, &suspects).await;
+            visits += 1;
+            match &visited {
+                Some(source) if !self.stays(&boarded.request, source, left.error.as_ref()) => {
+                    sources.retain(|known| known.id != source.id);
+                }
+                Some(_) => {}
+                None => sources.clear(),
             }
-            pending = self.second_chances(left, &mut suspects, attempt < sources.len());
+            pending = self.second_chances(left, &mut suspects, !sources.is_empty());
+            // Wrong bytes are worth a second fetch even if there is only one source.
+            if sources.is_empty() && visits < 2 {
+                sources.extend(visited);
+            }
         }
         for flight in pending {
             let error = PieceError::corrupt(&flight.piece.key, "wrong bytes from every source");
@@ -108,31 +112,40 @@ impl Host {
         sources
     }
 
-    /// Asks one source, once it may be asked and there is room. Who waits for a source holds no room that others could use.
+    /// Whether the source is asked again for what it did not bring.
+    fn stays(&self, request: &Request, source: &Image, error: Option<&PieceError>) -> bool {
+        error.is_some_and(|error| self.waits_on(request, source, error))
+    }
+
+    /// Asks the first of the sources that may be asked, once there is room. Who waits for a source holds no room that others could use.
     async fn visit(
         self: &Arc<Self>,
         request: &Request,
         flights: &[Arc<Flight>],
         neighbours: &[Arc<Flight>],
-        source: &Arc<Image>,
+        sources: &[Arc<Image>],
         suspects: &HashSet<PieceKey>,
-        others_left: bool,
-    ) -> Leftover {
-        let unread = |error| Leftover { unread: flights.to_vec(), error: Some(error), corrupt: Vec::new() };
-        let Some(first) = flights.first() else { return Leftover::default() };
+    ) -> (Option<Arc<Image>>, Leftover) {
+        let unread = |error| (None, Leftover { unread: flights.to_vec(), error: Some(error), corrupt: Vec::new() });
+        let (Some(first), Some(owner)) = (flights.first(), sources.first()) else { return (None, Leftover::default()) };
         let room = flights.iter().chain(neighbours).map(|flight| flight.piece.memory()).sum();
         let is_of_a_pack = first.piece.is_of_a_pack();
-        let _admission = loop {
-            if !is_of_a_pack && let Err(error) = self.gate(request, source, flights, others_left).await {
-                return unread(error);
-            }
+        let (source, _admission) = loop {
+            let source = match is_of_a_pack {
+                true => owner.clone(),
+                false => match self.gate(request, sources, flights).await {
+                    Ok(source) => source,
+                    Err(error) => return unread(error),
+                },
+            };
             let admitted = self.lanes.admit(&first.piece.image.budget, request.lane, &request.priority, room);
             let Some(admission) = admitted.await else { return unread(PieceError::Cancelled) };
             if is_of_a_pack || !source.breaker.is_resting() {
-                break admission;
+                break (source, admission);
             }
         };
-        self.pass(request, flights, neighbours, source, suspects).await
+        let left = self.pass(request, flights, neighbours, &source, suspects).await;
+        (Some(source), left)
     }
 
     /// Decides what of the leftover is asked for again: wrong bytes once, unread bytes while there is another source.

@@ -360,6 +360,27 @@ async fn nobody_waits_for_a_source_while_another_image_has_the_object() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whichever_of_two_sources_is_back_first_is_asked() {
+    let files = Files::new(2);
+    for first_is_back in [true, false] {
+        let world = files.world();
+        let other = std::sync::Arc::new(tarpon_testkit::source::MemorySource::new([files.layer.bytes.clone()]));
+        let table = tarpon_testkit::source::table_of(&[&files.layer]);
+        let _other = world.fetcher.add_image(table, other.clone(), "other:latest");
+        world.source.always(refused(Duration::ZERO));
+        other.always(refused(Duration::ZERO));
+        let began = Instant::now();
+        let (read, ()) = tokio::join!(files.read(&world, 0), async {
+            sleep(Duration::from_secs(5)).await;
+            if first_is_back { world.source.calm() } else { other.calm() }
+        });
+        assert_eq!(read, Ok(()), "the first: {first_is_back}");
+        assert!(began.elapsed() <= Duration::from_secs(7), "{:?}, the first: {first_is_back}", began.elapsed());
+        world.quiet().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_outage_is_one_line_of_the_journal_however_many_probes_fail() {
     let files = Files::new(3);
     let world = files.world();

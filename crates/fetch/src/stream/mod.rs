@@ -121,30 +121,32 @@ impl Host {
     pub(crate) async fn fly_by_stream(self: &Arc<Self>, boarded: &Boarded, flight: &Arc<Flight>) {
         // Starting over is dear: the request goes on for later readers even if this one gives up.
         boarded.request.detach();
-        let sources = self.sources(flight);
+        let mut sources = self.sources(flight);
         let mut failure = PieceError::Cancelled;
-        let mut attempt = 0;
-        while attempt < sources.len().max(2) {
-            let source = &sources[attempt % sources.len()];
-            attempt += 1;
-            let open = self.gate(&boarded.request, source, std::slice::from_ref(flight), attempt < sources.len()).await;
-            failure = match open {
-                Ok(()) => match self.join_pass(flight, source).await {
-                    Ok(()) => return,
-                    Err(error) => error,
-                },
+        let mut visits = 0;
+        while !sources.is_empty() {
+            let source = match self.gate(&boarded.request, &sources, std::slice::from_ref(flight)).await {
+                Ok(source) => source,
+                Err(error) => {
+                    failure = error;
+                    break;
+                }
+            };
+            failure = match self.join_pass(flight, &source).await {
+                Ok(()) => return,
                 Err(error) => error,
             };
+            visits += 1;
             if matches!(failure, PieceError::NoRoom(_)) {
                 break;
             }
-            if attempt >= sources.len() {
-                let wrong_bytes = matches!(failure, PieceError::Corrupt { .. });
-                if self.waits_on(&boarded.request, source, &failure) {
-                    attempt = 0;
-                } else if !wrong_bytes {
-                    break;
-                }
+            if self.waits_on(&boarded.request, &source, &failure) {
+                continue;
+            }
+            sources.retain(|known| known.id != source.id);
+            // Wrong bytes are worth a second pass even if there is only one source.
+            if sources.is_empty() && visits < 2 && matches!(failure, PieceError::Corrupt { .. }) {
+                sources.push(source);
             }
         }
         self.give_up(flight, failure);
