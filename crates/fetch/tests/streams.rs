@@ -5,6 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{World, noise};
+use futures::FutureExt as _;
 use tarpon_fetch::{Config, Fault};
 use tarpon_oci::Digest;
 use tarpon_testkit::source::{Form, MemoryStore, PackedLayer, Packer, Refusal, Reply, Then};
@@ -143,4 +144,34 @@ async fn a_sparse_object_of_a_stream_is_put_together_from_its_parts() {
     let world = World::new(&[&packer.finish()]);
     assert_eq!(world.read(&object, 0, 3 << 20).await.unwrap(), content);
     world.until_complete(&object).await;
+}
+
+/// Not with a paused clock: it stands still while a thread is held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_that_is_late_for_the_publishing_of_an_object_is_not_late_twice() {
+    // A chunk that is too large to be hashed for each read, and a second one: the first alone would prove itself.
+    let large = tarpon_oci::limits::CHUNK_BYTES + 1;
+    let content = vec![7; usize::try_from(large).unwrap() + 1000];
+    let mut packer = Packer::new(Form::GzipStream);
+    let object = packer.object(&content, usize::try_from(large).unwrap());
+    let config = Config { read_deadline: Duration::from_secs(5), ..Config::default() };
+    let world = World::with(&[&packer.finish()], MemoryStore::default(), config);
+    world.store.hold_publishing(true);
+    world.read(&object, 0, 10).await.unwrap();
+    world.read(&object, large, 10).await.unwrap();
+    let began = std::time::Instant::now();
+    let late = loop {
+        // The object is read before a thread begins to publish it.
+        match world.read(&object, 0, 10).await {
+            Ok(_) => assert!(began.elapsed() < Duration::from_secs(20), "never published"),
+            late => break late,
+        }
+        tokio::task::yield_now().await;
+    };
+    let second = world.read(&object, 0, 10).now_or_never();
+    world.store.hold_publishing(false);
+    assert!(late.as_ref().is_err_and(|error| error.contains("not here after")), "{late:?}");
+    assert_eq!(second, Some(late));
+    world.until_complete(&object).await;
+    assert_eq!(world.read(&object, 0, 10).await.unwrap(), content[..10]);
 }

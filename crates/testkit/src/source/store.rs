@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use bytes::Bytes;
 use tarpon_fetch::{ObjectStore, ObjectWriter, PartialObject, StoreError};
@@ -32,12 +32,21 @@ struct Inner {
     /// By object and chunk list.
     partials: Mutex<HashMap<(Digest, Digest), Arc<Partial>>>,
     refusal: Mutex<Option<Refusal>>,
+    /// Whether nothing is published just now.
+    held: Mutex<bool>,
+    released: Condvar,
 }
 
 impl MemoryStore {
     /// From now on every write ends so.
     pub fn refuse(&self, refusal: Option<Refusal>) {
         *lock(&self.inner.refusal) = refusal;
+    }
+
+    /// While `hold`, partial objects are not published; what publishes one waits.
+    pub fn hold_publishing(&self, hold: bool) {
+        *lock(&self.inner.held) = hold;
+        self.inner.released.notify_all();
     }
 
     /// The complete object.
@@ -143,6 +152,7 @@ impl PartialObject for Partial {
     }
 
     fn publish(&self) -> Result<(), StoreError> {
+        drop(self.inner.released.wait_while(lock(&self.inner.held), |held| *held));
         self.inner.accept()?;
         let bytes = Bytes::from(lock(&self.bytes).clone());
         if Digest::of(&bytes) != self.object {
