@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use tarpon_engine::Isolation;
 
 use crate::commands::container::{exec, keep, kill, logs, ps, rm, stop, wait};
 use crate::commands::{
@@ -43,9 +44,21 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "DIR", env = "TARPON_STORE", hide_env_values = true)]
     #[arg(value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub(crate) store: Option<PathBuf>,
+    /// Which images of the store share content: all (shared), or those of one repository, to which the registry must grant access each
+    /// time (tenant); kept with the store [default: as the store is, shared for a new one]
+    #[arg(long, global = true, value_name = "KIND", env = "TARPON_ISOLATION", hide_env_values = true)]
+    #[arg(value_parser = isolation)]
+    pub(crate) isolation: Option<Isolation>,
     /// Say nothing but errors and what was asked for
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
+}
+
+fn isolation(text: &str) -> std::result::Result<Isolation, String> {
+    [Isolation::Shared, Isolation::Tenant]
+        .into_iter()
+        .find(|kind| kind.name() == text)
+        .ok_or_else(|| "expected shared or tenant".to_owned())
 }
 
 /// The command line without its hidden subcommands, for completions.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
-use tarpon_engine::{ContainerName, ContainerState, Engine, Flights, MountChange, Observer, Prepared};
+use tarpon_engine::{ContainerName, ContainerState, Engine, Flights, ImageRequest, MountChange, Observer, Prepared};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
@@ -114,8 +114,17 @@ impl State {
         tokio::time::timeout(patience, flight).await.map_err(late)?
     }
 
-    async fn prepare_alone(self, wish: ImageWish, what_for: For) -> Result<Prepared, Failure> {
+    /// What the engine is asked for, if the caller's credentials may be used with this store.
+    pub(crate) async fn admit(&self, wish: &ImageWish) -> Result<ImageRequest, Failure> {
         let request = wish.request()?;
+        if wish.has_credentials() {
+            self.call(Engine::admit_credentials).await?;
+        }
+        Ok(request)
+    }
+
+    async fn prepare_alone(self, wish: ImageWish, what_for: For) -> Result<Prepared, Failure> {
+        let request = self.admit(&wish).await?;
         let _turn = self.gates.prepare().await;
         self.feed.tell(What::Preparing { image: wish.image.clone() });
         let progress = Told::new(self.feed.clone(), wish.image.clone());

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tarpon_store::{Store, StoreConfig};
+use tarpon_store::{Isolation, IsolationError, Store, StoreConfig};
 
 use crate::prepare::Preparations;
 use crate::protocol::ScrubStatus;
@@ -31,6 +31,21 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// Settles how the store is isolated, for all who use it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] if it is isolated otherwise, or has content that is shared.
+    pub fn settle_isolation(&self, isolation: Isolation) -> Result<()> {
+        self.store.settle_isolation(isolation).map_err(|error| {
+            let kind = match error {
+                IsolationError::Store(_) => ErrorKind::Store,
+                IsolationError::Conflict { .. } | IsolationError::InUse => ErrorKind::Conflict,
+            };
+            Error::new(kind, format!("open the store {}", self.store.folder().display()), error)
+                .hint("name another store with --store DIR, or leave --isolation and $TARPON_ISOLATION away")
+        })
+    }
+
     /// Opens the store. Cheap: nothing is scanned, nobody is asked.
     pub fn open(options: EngineOptions) -> Result<Self> {
         let EngineOptions { store, server_command } = options;
@@ -45,6 +60,11 @@ impl Engine {
     /// The store itself: listing, checking and emptying it are its own affairs.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// The same with another part of the store.
+    pub(crate) fn with_store(&self, store: Store) -> Self {
+        Self { store, ..self.clone() }
     }
 
     /// The command line that runs [`crate::serve`] on this store.

@@ -102,7 +102,8 @@ impl Prepared {
     /// Its config, out of the store.
     pub(crate) fn config(&self, engine: &Engine) -> Result<ImageConfig> {
         let failed = |cause: String| Error::new(ErrorKind::Store, "read the image's config", cause);
-        let bytes = engine.store().image_config(self.manifest()).map_err(|error| failed(error.to_string()))?;
+        let part = engine.for_image(&self.text, &self.access)?;
+        let bytes = part.store().image_config(self.manifest()).map_err(|error| failed(error.to_string()))?;
         let bytes = bytes.ok_or_else(|| failed("it is not in the store, or damaged".to_owned()))?;
         ImageConfig::parse(bytes).map_err(|error| failed(error.to_string()))
     }

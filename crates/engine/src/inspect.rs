@@ -78,17 +78,17 @@ impl Engine {
         let refused = |error| Error::new(ErrorKind::Refused, "read the manifest", error);
         let manifest = Manifest::parse(manifest).map_err(refused)?;
         let image = ResolvedImage { manifest, index_digest: None, name: request.source.to_string() };
-        self.describe(&image, &config).map(Some)
+        self.describe(request, &image, &config).map(Some)
     }
 
     async fn inspect_remote(&self, request: &ImageRequest) -> Result<Inspection> {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
         let config = access::config(&repository, &image).await?;
-        self.describe(&image, &config.bytes)
+        self.describe(request, &image, &config.bytes)
     }
 
-    fn describe(&self, image: &ResolvedImage, config: &Bytes) -> Result<Inspection> {
+    fn describe(&self, request: &ImageRequest, image: &ResolvedImage, config: &Bytes) -> Result<Inspection> {
         let layers = image.manifest.layers.iter().map(|layer| {
             let claim = Claim::of(&layer.media_type, &layer.annotations, layer.size);
             let claim = claim.map_err(|error| {
@@ -101,7 +101,9 @@ impl Engine {
             Ok(LayerInspection { digest: layer.digest, size: layer.size, format, lazy })
         });
         let manifest_digest = *image.manifest.digest();
-        let known = self.store().image(&manifest_digest);
+        // An isolated store has nothing of what is in no registry.
+        let part = self.for_image(&request.text, &request.access).ok();
+        let known = part.map_or(Ok(None), |part| part.store().image(&manifest_digest));
         let known = known.map_err(|error| Error::new(ErrorKind::Store, "look in the store", error))?;
         Ok(Inspection {
             image: image.name.clone(),

@@ -59,6 +59,7 @@ mod serve;
 mod server;
 pub mod server_log;
 pub mod service;
+mod tenant;
 mod tree;
 mod upload;
 mod why;
@@ -106,5 +107,6 @@ pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe}
 pub use tarpon_oci as oci;
 pub use tarpon_registry::serve as registry;
 pub use tarpon_store as store;
+pub use tarpon_store::Isolation;
 pub use tree::{Item, TreeView};
 pub use why::{Advice, Bytes, Explanation, SlowRead, Topic};

@@ -43,14 +43,15 @@ impl Engine {
         count: usize,
         progress: &dyn Progress,
     ) -> Result<Prepared> {
-        let documents = Documents::of(self.store(), prepared.manifest(), count)?;
-        let looked = self.believed(documents.manifest.digest());
+        let part = self.for_image(&prepared.text, &prepared.access)?;
+        let documents = Documents::of(part.store(), prepared.manifest(), count)?;
+        let looked = part.believed(documents.manifest.digest());
         let known = looked.map_err(|error| Error::new(ErrorKind::Store, "look in the store", error))?.sound();
         let record = match known {
             Some(record) if follows(&record, &prepared.record) => record,
             _ => {
-                let known = prepare::known_layers(self, request, &prepared.record, progress).await?;
-                let (store, name) = (self.store().clone(), format!("{} (lowest {count} layers)", request.source));
+                let known = prepare::known_layers(&part, request, &prepared.record, progress).await?;
+                let (store, name) = (part.store().clone(), format!("{} (lowest {count} layers)", request.source));
                 let platform = request.platform.to_string();
                 let made = tokio::task::spawn_blocking(move || documents.assemble(&store, name, platform, known));
                 made.await.map_err(|error| Error::new(ErrorKind::Other, "merge the layers", error))??

@@ -30,7 +30,8 @@ impl Engine {
     /// The tree of a prepared image. Nothing is fetched.
     pub fn open_tree(&self, prepared: &Prepared) -> Result<TreeView> {
         let failed = |cause: String| Error::new(ErrorKind::Store, "open the image's tree", cause);
-        let loaded = self.store().load_image(prepared.manifest()).map_err(|error| failed(error.to_string()))?;
+        let part = self.for_image(&prepared.text, &prepared.access)?;
+        let loaded = part.store().load_image(prepared.manifest()).map_err(|error| failed(error.to_string()))?;
         let loaded = loaded.ok_or_else(|| failed("its record in the store is damaged".into()))?;
         let image = Image::open(loaded.tree).map_err(|error| failed(error.to_string()))?;
         Ok(TreeView { image })

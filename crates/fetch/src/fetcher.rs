@@ -43,6 +43,12 @@ impl Fetcher {
         Self { host: Arc::new(Host::new(store, runtime, config)) }
     }
 
+    /// A fetcher of images that share nothing with those of this one: neither objects nor requests. Its requests take the same room, and are
+    /// counted with those of this one.
+    pub fn beside(&self, store: Arc<dyn ObjectStore>) -> Self {
+        Self { host: Arc::new(self.host.beside(store)) }
+    }
+
     /// Registers an image: its objects can be read until the handle is dropped. `name` is the image in a user's words.
     pub fn add_image(
         &self,

@@ -65,6 +65,12 @@ impl Host {
         }
     }
 
+    /// With this host's counters and its room for requests, and nothing else of it.
+    pub(crate) fn beside(&self, store: Arc<dyn ObjectStore>) -> Self {
+        let new = Self::new(store, self.runtime.clone(), self.config.clone());
+        Self { lanes: self.lanes.clone(), counters: self.counters.clone(), ..new }
+    }
+
     /// The object as this image's table splits it.
     pub(crate) fn object_in(&self, image: &Arc<Image>, id: &ObjectId) -> Option<Arc<Object>> {
         let key = (*id, image.id);

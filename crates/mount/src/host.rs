@@ -1,8 +1,9 @@
 //! [`Host`]: all mounts that one server process serves.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -25,11 +26,11 @@ use crate::{mountpoint, warden};
 
 /// Mounts images for one store, and keeps an eye on the mounts. One per process.
 ///
-/// All native mounts share one FUSE connection for the objects that are not local; each mount in mode `fuse` has its own.
+/// All native mounts of the same objects share one FUSE connection for those that are not local; each mount in mode `fuse` has its own.
 pub struct Host {
     maker: Maker,
     roll: Arc<Roll>,
-    protected: RwLock<Protected>,
+    protected: Arc<RwLock<Protected>>,
 }
 
 /// What exists: the mounts, and the connections that the kernel still uses.
@@ -40,10 +41,12 @@ pub(crate) struct Roll {
     /// Uppers of mounts that are gone, with the connection until whose end somebody may be using them.
     left: Mutex<Vec<(Arc<Connection>, Upper)>>,
     uppers: Arc<Uppers>,
-    /// What native mounts share, for as long as there is one of them.
-    shared: Mutex<Weak<LazyObjects>>,
+    /// What native mounts share, for as long as there is one of them: by the number of their objects.
+    shared: Mutex<HashMap<u64, Weak<LazyObjects>>>,
     /// The same, for the next one when the last one is gone: making a connection costs more than making a mount.
-    kept: Mutex<Option<Arc<LazyObjects>>>,
+    kept: Mutex<HashMap<u64, Arc<LazyObjects>>>,
+    /// How many objects there are beside the first.
+    beside: AtomicU64,
 }
 
 impl Host {
@@ -57,7 +60,8 @@ impl Host {
         let roll = Arc::<Roll>::default();
         roll.uppers.sweep(&scratch);
         warden::start(&roll)?;
-        let protected = RwLock::new(Protected { reachable: vec![scratch.clone()], closed: Vec::new() });
+        let protected = Protected { reachable: vec![scratch.clone()], closed: Vec::new() };
+        let protected = Arc::new(RwLock::new(protected));
         let maker = Maker::new(objects, runtime, scratch, Reach::of_this_kernel(), roll.clone());
         Ok(Self { maker, roll, protected })
     }
@@ -66,6 +70,13 @@ impl Host {
     pub fn of_store(mut self, store: &Path) -> Self {
         self.maker.name_store(store);
         self
+    }
+
+    /// A host of other objects, and of the same mounts: what is asked of one about mounts holds for both.
+    pub fn beside(&self, objects: Arc<dyn Objects>) -> Self {
+        let number = self.roll.beside.fetch_add(1, Ordering::Relaxed) + 1;
+        let maker = self.maker.beside(objects, number);
+        Self { maker, roll: self.roll.clone(), protected: self.protected.clone() }
     }
 
     /// Nothing is mounted from now on where it would hide or change this.
@@ -122,8 +133,8 @@ impl Host {
                 tracing::warn!(path = %live.mountpoint().display(), %error, "the kernel keeps what it remembers of a mount");
             }
         }
-        let shared = self.roll.shared.lock().upgrade();
-        if let Some(Err(error)) = shared.map(|shared| shared.forget_unused()) {
+        let shared: Vec<_> = self.roll.shared.lock().values().filter_map(Weak::upgrade).collect();
+        for error in shared.iter().filter_map(|shared| shared.forget_unused().err()) {
             tracing::warn!(%error, "the kernel keeps what it remembers of the objects that native mounts share");
         }
     }
@@ -224,16 +235,17 @@ impl Roll {
     /// What the next native mount shares with others: what they share already, as long as it `serves`, else what is made anew.
     pub(crate) fn share<E>(
         &self,
+        number: u64,
         serves: impl FnOnce(&LazyObjects) -> bool,
         make: impl FnOnce() -> Result<Arc<LazyObjects>, E>,
     ) -> Result<Arc<LazyObjects>, E> {
         let mut shared = self.shared.lock();
-        let lazy = match shared.upgrade().filter(|lazy| serves(lazy)) {
+        let lazy = match shared.get(&number).and_then(Weak::upgrade).filter(|lazy| serves(lazy)) {
             Some(lazy) => lazy,
             None => make()?,
         };
-        *shared = Arc::downgrade(&lazy);
-        let before = self.kept.lock().replace(lazy.clone());
+        shared.insert(number, Arc::downgrade(&lazy));
+        let before = self.kept.lock().insert(number, lazy.clone());
         drop(shared);
         drop(before);
         Ok(lazy)
@@ -242,15 +254,15 @@ impl Roll {
     /// As [`Roll::let_go`], and no mount that is made from now on shares it: somebody uses it who is waited for.
     pub(crate) fn retire(&self) {
         let mut shared = self.shared.lock();
-        *shared = Weak::new();
-        let kept = self.kept.lock().take();
+        shared.clear();
+        let kept = std::mem::take(&mut *self.kept.lock());
         drop(shared);
         drop(kept);
     }
 
     /// It ends with the mounts that there are, and with who uses them.
     pub(crate) fn let_go(&self) {
-        let kept = self.kept.lock().take();
+        let kept = std::mem::take(&mut *self.kept.lock());
         // Not under the lock: this may unmount.
         drop(kept);
     }

@@ -28,6 +28,8 @@ use crate::upper::Upper;
 /// Makes mounts for one [`crate::Host`].
 pub(crate) struct Maker {
     objects: Arc<dyn Objects>,
+    /// By this it is known which mounts have the same objects.
+    number: u64,
     runtime: Handle,
     scratch: PathBuf,
     reach: Reach,
@@ -58,7 +60,20 @@ impl Maker {
         reach: Reach,
         roll: Arc<Roll>,
     ) -> Self {
-        Self { objects, runtime, scratch, reach, roll, source: SOURCE.into() }
+        Self { objects, number: 0, runtime, scratch, reach, roll, source: SOURCE.into() }
+    }
+
+    /// The same for other objects, which have this number.
+    pub(crate) fn beside(&self, objects: Arc<dyn Objects>, number: u64) -> Self {
+        Self {
+            objects,
+            number,
+            runtime: self.runtime.clone(),
+            scratch: self.scratch.clone(),
+            reach: self.reach,
+            roll: self.roll.clone(),
+            source: self.source.clone(),
+        }
     }
 
     /// Names the store in the table of mounts.
@@ -212,7 +227,7 @@ impl Maker {
 
     /// The shared connection; a new one if there is none or it has broken off.
     fn lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {
-        self.roll.share(|lazy| !*lazy.connection.ended().borrow(), || self.new_lazy_objects())
+        self.roll.share(self.number, |lazy| !*lazy.connection.ended().borrow(), || self.new_lazy_objects())
     }
 
     fn new_lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {

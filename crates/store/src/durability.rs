@@ -19,7 +19,7 @@ use crate::StoreError;
 use crate::clock::Clock;
 use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
-use crate::layout::{FILE_MODE, Layout, read_record};
+use crate::layout::{FILE_MODE, Layout, TENANTS, read_record};
 use crate::sealed;
 use crate::storage::{Access, Storage};
 
@@ -69,7 +69,8 @@ impl Durability {
         let storage = &*self.storage;
         let Some(text) = read_record(storage, &self.root.join("state"))? else {
             // A store that was just begun has nothing to doubt. If its state was lost, `objects` is not empty.
-            if files::list(storage, &self.root.join("objects"))?.is_empty() {
+            let is_empty = |folder| Ok::<_, StoreError>(files::list(storage, &self.root.join(folder))?.is_empty());
+            if is_empty("objects")? && is_empty(TENANTS)? {
                 self.try_write_state();
                 return Ok(());
             }

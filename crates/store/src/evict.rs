@@ -20,7 +20,7 @@ use crate::budget::{on_disk, signed};
 use crate::files::{self, io_error};
 use crate::health::PROBE_INTERVAL;
 use crate::images::last_used;
-use crate::record::Part;
+use crate::record::{ImageRecord, Part};
 use crate::storage::Access;
 use crate::store::{Shared, Store};
 use crate::walk::{Found, fan_out};
@@ -103,6 +103,8 @@ const PROTECTED: Rank = Rank::MAX;
 
 struct Candidate {
     manifest: Digest,
+    /// Number of the part of the store that it is in.
+    part: usize,
     rank: Rank,
     /// Bytes of the record itself.
     bytes: u64,
@@ -129,65 +131,39 @@ impl Store {
     /// no image refers to it. The eviction lock must be held.
     pub(crate) fn evict_locked(&self, goal: u64, all_unreferenced: bool) -> Result<Evicted, StoreError> {
         let mut evicted = Evicted::default();
-        self.remove_leftovers(&mut evicted)?;
-        let Some(mut candidates) = self.candidates()? else { return Ok(evicted) };
-        evicted.bytes += self.remove_damaged(&self.damaged_and_mounted(&mut candidates)?)?;
-        self.remove_unused_layer_indexes(&mut evicted)?;
+        let parts = self.whole().parts()?;
+        self.remove_leftovers(&parts, &mut evicted)?;
+        let Some(mut candidates) = candidates(&parts)? else { return Ok(evicted) };
+        for (number, part) in parts.iter().enumerate() {
+            let own = candidates.iter_mut().filter(|candidate| candidate.part == number);
+            evicted.bytes += part.remove_damaged(&part.damaged_and_mounted(own)?)?;
+            part.remove_unused_layer_indexes(&mut evicted)?;
+        }
         let pinned_since = self.shared.oldest_pin()?;
         let first_goal = if all_unreferenced { u64::MAX } else { goal };
         let mut walk = Walk::new(&mut candidates, &mut evicted, pinned_since, first_goal);
-        walk.run(&self.shared)?;
+        walk.run(&parts)?;
         let by_rank = walk.by_rank;
         if evicted.bytes < goal
             && let Some(up_to) = last_rank_needed(&by_rank, goal - evicted.bytes)
         {
             for candidate in candidates.iter().filter(|candidate| candidate.rank <= up_to) {
-                evicted.bytes += self.drop_image(&candidate.manifest)?;
-                evicted.images.push(candidate.manifest);
+                if let Some(part) = parts.get(candidate.part) {
+                    evicted.bytes += part.drop_image(&candidate.manifest)?;
+                    evicted.images.push(candidate.manifest);
+                }
             }
             let mut walk = Walk::new(&mut candidates, &mut evicted, pinned_since, u64::MAX);
             walk.up_to = Some(up_to);
-            walk.run(&self.shared)?;
+            walk.run(&parts)?;
         }
         tracing::info!(bytes = evicted.bytes, objects = evicted.objects, images = evicted.images.len(), "evicted");
         Ok(evicted)
     }
 
-    /// All images in the order in which they may go. `None` if a mounted image does not tell what it consists of:
-    /// then nothing may go.
-    fn candidates(&self) -> Result<Option<Vec<Candidate>>, StoreError> {
-        let mounts = self.mounts()?;
-        let mounted: HashSet<Digest> = mounts.iter().map(|mount| mount.record.image).collect();
-        let mut images: Vec<_> =
-            self.images()?.into_iter().map(|record| (last_used(&self.shared, &record.manifest), record)).collect();
-        images.sort_by_key(|(used, record)| (*used, record.manifest));
-        let mut candidates = Vec::with_capacity(images.len());
-        for (rank, (_, record)) in images.into_iter().enumerate() {
-            let manifest = record.manifest;
-            let folder = self.shared.layout.image(&manifest);
-            let part = record.part(Part::Objects).copied();
-            let sound = part.map(|part| self.shared.open_part(&folder, &part)).transpose()?.flatten().is_some();
-            if sound {
-                let list = ObjectList::new(folder.join(Part::Objects.file_name()));
-                let rank = if mounted.contains(&manifest) { PROTECTED } else { rank };
-                let bytes = self.shared.folder_size(&folder)?;
-                candidates.push(Candidate { manifest, rank, bytes, list });
-            } else if !mounted.contains(&manifest) {
-                self.drop_image(&manifest)?;
-            }
-        }
-        let known: HashSet<Digest> = candidates.iter().map(|candidate| candidate.manifest).collect();
-        let unknown = mounts.iter().find(|mount| mount.live && !known.contains(&mount.record.image));
-        if let Some(mount) = unknown {
-            tracing::warn!(image = %mount.record.image, "a mounted image has no sound record: nothing is evicted");
-            return Ok(None);
-        }
-        Ok(Some(candidates))
-    }
-
     /// Takes the objects that images refer to out of `objects`. `false` if a mounted image does not tell.
     pub(crate) fn strike_out_used(&self, objects: &mut BTreeSet<Digest>) -> Result<bool, StoreError> {
-        let Some(mut candidates) = self.candidates()? else { return Ok(false) };
+        let Some(mut candidates) = candidates(std::slice::from_ref(self))? else { return Ok(false) };
         for candidate in &mut candidates {
             candidate.list.take(&self.shared, u8::MAX, |object| {
                 objects.remove(&object);
@@ -197,13 +173,16 @@ impl Store {
     }
 
     /// The damaged objects that belong to mounted images: the mend still needs their files.
-    fn damaged_and_mounted(&self, candidates: &mut [Candidate]) -> Result<HashSet<Digest>, StoreError> {
+    fn damaged_and_mounted<'c>(
+        &self,
+        candidates: impl Iterator<Item = &'c mut Candidate>,
+    ) -> Result<HashSet<Digest>, StoreError> {
         let damaged: HashSet<Digest> = self.damaged_objects()?.iter().map(|damaged| damaged.object).collect();
         let mut mounted = HashSet::new();
         if damaged.is_empty() {
             return Ok(mounted);
         }
-        for candidate in candidates.iter_mut().filter(|candidate| candidate.rank == PROTECTED) {
+        for candidate in candidates.filter(|candidate| candidate.rank == PROTECTED) {
             candidate.list.take(&self.shared, u8::MAX, |object| {
                 if damaged.contains(&object) {
                     mounted.insert(object);
@@ -214,13 +193,57 @@ impl Store {
     }
 
     /// Removes stores of other versions, and the beginnings of layers.
-    fn remove_leftovers(&self, evicted: &mut Evicted) -> Result<(), StoreError> {
+    fn remove_leftovers(&self, parts: &[Self], evicted: &mut Evicted) -> Result<(), StoreError> {
         let path = self.shared.layout.name("set-aside");
         let bytes = self.shared.tree_size(&path)?;
         files::remove_all(self.shared.storage(), &path)?;
         evicted.bytes += bytes;
-        self.remove_layer_parts(evicted)
+        parts.iter().try_for_each(|part| part.remove_layer_parts(evicted))
     }
+}
+
+/// All images of these parts in the order in which they may go. `None` if a mounted image does not tell what it consists of: then nothing
+/// may go.
+fn candidates(parts: &[Store]) -> Result<Option<Vec<Candidate>>, StoreError> {
+    let mounts = parts.first().map(Store::mounts).transpose()?.unwrap_or_default();
+    let mounted: HashSet<_> = mounts.iter().map(|mount| (mount.record.tenant, mount.record.image)).collect();
+    let mut images = Vec::new();
+    for (number, part) in parts.iter().enumerate() {
+        let used = |record: &ImageRecord| last_used(&part.shared, &record.manifest);
+        images.extend(part.own_images()?.into_iter().map(|record| (used(&record), record, number)));
+    }
+    images.sort_by_key(|(used, record, number)| (*used, record.manifest, *number));
+    let mut candidates = Vec::with_capacity(images.len());
+    let mut known = HashSet::new();
+    for (rank, (_, record, number)) in images.into_iter().enumerate() {
+        let Some(part) = parts.get(number) else { continue };
+        let (shared, manifest) = (&part.shared, record.manifest);
+        let name = (shared.layout.tenant().copied(), manifest);
+        let folder = shared.layout.image(&manifest);
+        let objects = record.part(Part::Objects).copied();
+        let sound = objects.map(|part| shared.open_part(&folder, &part)).transpose()?.flatten().is_some();
+        if sound {
+            let list = ObjectList::new(folder.join(Part::Objects.file_name()));
+            let rank = if mounted.contains(&name) { PROTECTED } else { rank };
+            let bytes = shared.folder_size(&folder)?;
+            candidates.push(Candidate { manifest, part: number, rank, bytes, list });
+            known.insert(name);
+        } else if !mounted.contains(&name) {
+            part.drop_image(&manifest)?;
+        }
+    }
+    // Asked of one tenant alone, mounts of others say nothing.
+    let alone = parts.first().and_then(|part| part.shared.layout.tenant().copied());
+    let is_meant = |tenant: Option<Digest>| alone.is_none() || tenant == alone;
+    let unknown = mounts.iter().find(|mount| {
+        let (tenant, image) = (mount.record.tenant, mount.record.image);
+        mount.live && is_meant(tenant) && !known.contains(&(tenant, image))
+    });
+    if let Some(mount) = unknown {
+        tracing::warn!(image = %mount.record.image, "a mounted image has no sound record: nothing is evicted");
+        return Ok(None);
+    }
+    Ok(Some(candidates))
 }
 
 /// The least rank up to which images must go to free `goal` bytes; the highest evictable one if that is not enough.
@@ -250,10 +273,14 @@ impl<'a> Walk<'a> {
         Self { candidates, up_to: None, pinned_since, goal, evicted, by_rank, kept: 0 }
     }
 
-    fn run(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    fn run(&mut self, parts: &[Store]) -> Result<(), StoreError> {
         self.candidates.iter_mut().for_each(|candidate| candidate.list.rewind());
+        parts.iter().enumerate().try_for_each(|(number, part)| self.run_part(number, &part.shared))
+    }
+
+    fn run_part(&mut self, number: usize, shared: &Shared) -> Result<(), StoreError> {
         for (first, folder) in fan_out() {
-            let ranks = self.ranks(shared, first)?;
+            let ranks = self.ranks(number, shared, first)?;
             let complete = shared.objects_in("objects", &folder)?;
             let names: HashSet<Digest> = complete.iter().map(|found| found.object).collect();
             for found in complete {
@@ -300,10 +327,10 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The rank of every object whose id begins with `first`.
-    fn ranks(&mut self, shared: &Shared, first: u8) -> Result<HashMap<Digest, Rank>, StoreError> {
+    /// The rank of every object of this part whose id begins with `first`.
+    fn ranks(&mut self, number: usize, shared: &Shared, first: u8) -> Result<HashMap<Digest, Rank>, StoreError> {
         let mut ranks = HashMap::new();
-        for candidate in &mut *self.candidates {
+        for candidate in self.candidates.iter_mut().filter(|candidate| candidate.part == number) {
             // On the second walk the images that go have no record any more.
             if self.up_to.is_some_and(|up_to| candidate.rank <= up_to) {
                 continue;

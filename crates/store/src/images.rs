@@ -133,8 +133,18 @@ impl Store {
         Ok(())
     }
 
-    /// All images, the least recently used first.
+    /// All images, the least recently used first. One that two tenants have is there twice.
     pub fn images(&self) -> Result<Vec<ImageRecord>, StoreError> {
+        let mut records = Vec::new();
+        for part in self.parts()? {
+            records.extend(part.own_images()?);
+        }
+        records.sort_by_key(|record| (record.last_used, record.manifest));
+        Ok(records)
+    }
+
+    /// Those of this part alone.
+    pub(crate) fn own_images(&self) -> Result<Vec<ImageRecord>, StoreError> {
         let mut records = Vec::new();
         for name in files::list(self.shared.storage(), &self.shared.layout.name("images"))? {
             let manifest = name.to_str().and_then(|name| Digest::from_hex(name).ok());
@@ -142,7 +152,6 @@ impl Store {
                 records.extend(self.record(&manifest)?);
             }
         }
-        records.sort_by_key(|record| (record.last_used, record.manifest));
         Ok(records)
     }
 

@@ -71,7 +71,7 @@ impl Store {
     /// Removes the indexes of layers that no image has. Those of an import in progress are younger than its pin.
     pub(crate) fn remove_unused_layer_indexes(&self, evicted: &mut Evicted) -> Result<(), StoreError> {
         let used: HashSet<Digest> =
-            self.images()?.into_iter().flat_map(|image| image.layers).map(|layer| layer.digest).collect();
+            self.own_images()?.into_iter().flat_map(|image| image.layers).map(|layer| layer.digest).collect();
         let pinned_since = self.shared.oldest_pin()?;
         let folder = self.shared.layout.name("layers");
         for name in files::list(self.shared.storage(), &folder)? {

@@ -39,7 +39,13 @@ const PODMAN: &str = "podman";
 const PODMAN_LAYERS: &str = "podman-layers";
 
 const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
-const OTHER_NAMES: [&str; 15] = [
+/// What of these a tenant has of its own, in an isolated store.
+const CONTENT: [&str; 5] = ["objects", "partial", "images", "layers", "refs"];
+/// Where the tenants' content is. That it is there is what makes a store isolated: a fact that no damaged file can take back.
+pub(crate) const TENANTS: &str = "tenants";
+
+const OTHER_NAMES: [&str; 16] = [
+    TENANTS,
     "version",
     "state",
     "clean",
@@ -67,6 +73,9 @@ pub(crate) const COMMITS: &str = "commits";
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     root: PathBuf,
+    /// Where [`CONTENT`] is: in `root`, or in the folder of a tenant.
+    content: PathBuf,
+    tenant: Option<Digest>,
 }
 
 impl Layout {
@@ -74,7 +83,7 @@ impl Layout {
     pub(crate) fn open(storage: &dyn Storage, root: &Path) -> Result<Self, OpenError> {
         files::create_dir_all(storage, root, DIR_MODE)?;
         let root = root.canonicalize().map_err(io_error("resolving", root))?;
-        let layout = Self { root };
+        let layout = Self { content: root.clone(), root, tenant: None };
         if layout.read_version(storage)?.as_deref() != Some(VERSION) {
             layout.begin(storage)?;
         }
@@ -127,15 +136,33 @@ impl Layout {
         files::create_dir(storage, &self.name("set-aside"), DIR_MODE)?;
         files::create_dir(storage, &target, DIR_MODE)?;
         // The version file goes last: until then the next process finds the old version and goes on from here.
+        // The folder of tenants stays: the new store is isolated if the old one was.
+        for tenant in files::list(storage, &self.name(TENANTS))? {
+            let mut name = std::ffi::OsString::from("tenant-");
+            name.push(&tenant);
+            set_aside_one(storage, &self.name(TENANTS).join(&tenant), &target.join(name))?;
+        }
         for name in FOLDERS.iter().chain(["state", "clean", "usage", "publishing", CORRUPT, "version"].iter()) {
-            match storage.rename(&self.name(name), &target.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(io_error("setting aside", &self.name(name))(error).into());
-                }
-                _ => {}
-            }
+            set_aside_one(storage, &self.name(name), &target.join(name))?;
         }
         Ok(())
+    }
+
+    /// The same store with the content of a tenant.
+    pub(crate) fn of_tenant(&self, tenant: &Digest) -> Self {
+        let content = self.root.join(TENANTS).join(tenant.hex());
+        Self { root: self.root.clone(), content, tenant: Some(*tenant) }
+    }
+
+    /// Whose content this is; `None`: everybody's.
+    pub(crate) fn tenant(&self) -> Option<&Digest> {
+        self.tenant.as_ref()
+    }
+
+    /// Makes the folders of a tenant that are not there yet.
+    pub(crate) fn begin_tenant(&self, storage: &dyn Storage) -> Result<(), StoreError> {
+        files::create_dir(storage, &self.content, DIR_MODE)?;
+        CONTENT.iter().try_for_each(|folder| files::create_dir(storage, &self.content.join(folder), DIR_MODE))
     }
 
     pub(crate) fn podman(&self) -> PathBuf {
@@ -151,7 +178,8 @@ impl Layout {
     }
 
     pub(crate) fn name(&self, name: &str) -> PathBuf {
-        self.root.join(name)
+        let is_content = name == CORRUPT || CONTENT.contains(&name);
+        if is_content { self.content.join(name) } else { self.root.join(name) }
     }
 
     /// `objects/ab/cdef…`, the form that the tree's redirects have.
@@ -169,7 +197,7 @@ impl Layout {
 
     /// The folder of `partial/layers/HEX`.
     pub(crate) fn layer_parts(&self) -> PathBuf {
-        self.root.join("partial").join("layers")
+        self.content.join("partial").join("layers")
     }
 
     pub(crate) fn layer_part(&self, layer: &Digest) -> PathBuf {
@@ -177,17 +205,24 @@ impl Layout {
     }
 
     pub(crate) fn image(&self, manifest: &Digest) -> PathBuf {
-        self.root.join("images").join(manifest.hex())
+        self.content.join("images").join(manifest.hex())
     }
 
     fn fan_out(&self, folder: &str, object: &Digest) -> PathBuf {
         let hex = object.hex();
-        let mut path = PathBuf::with_capacity(self.root.as_os_str().len() + folder.len() + 67);
-        path.push(&self.root);
+        let mut path = PathBuf::with_capacity(self.content.as_os_str().len() + folder.len() + 67);
+        path.push(&self.content);
         path.push(folder);
         path.push(&hex[..2]);
         path.push(&hex[2..]);
         path
+    }
+}
+
+fn set_aside_one(storage: &dyn Storage, from: &Path, to: &Path) -> Result<(), OpenError> {
+    match storage.rename(from, to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("setting aside", from)(error).into()),
+        _ => Ok(()),
     }
 }
 

@@ -10,6 +10,7 @@
 //! mounts/  pins/      what must not be evicted: live mounts, imports in progress
 //! containers/NAME/    containers, each with its record, its log and what it wrote; nothing here is the store's to touch
 //! commits/HEX/        committed images, until they are pushed; not the store's to touch either
+//! tenants/HEX/        in an isolated store: objects, partial, images, layers, refs and corrupt of one tenant
 //! run/                lock, socket and scratch folders of the server
 //! version  state  clean  usage  scrub  one fact each; see the modules of these names
 //! ```
@@ -55,6 +56,7 @@ mod sealed;
 mod settings;
 pub mod storage;
 mod store;
+mod tenants;
 mod usage;
 mod verify;
 mod walk;
@@ -83,5 +85,6 @@ pub use scrub::{SCRUB_INTERVAL, SCRUB_RATE, ScrubRecord, ScrubRun, Scrubber};
 pub use sealed::SealError;
 pub use store::{Store, StoreConfig};
 pub use tarpon_fetch::StoreError;
+pub use tenants::{Isolation, IsolationError};
 pub use usage::Usage;
 pub use verify::{Checked, Progress, UnreadableObject};

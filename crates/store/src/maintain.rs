@@ -37,11 +37,16 @@ impl Store {
     /// Removes what processes that died left behind. For the start of a server, which holds the lock and has mounted nothing yet.
     pub fn sweep(&self) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
-        for folder in ["", "partial", "images", "layers", "refs", "mounts"] {
+        for folder in ["", "mounts"] {
             swept.temporary += self.sweep_temporary(&self.shared.layout.name(folder))?;
         }
+        for part in self.parts()? {
+            for folder in ["partial", "images", "layers", "refs"] {
+                swept.temporary += self.sweep_temporary(&part.shared.layout.name(folder))?;
+            }
+            part.sweep_layer_parts()?;
+        }
         self.shared.oldest_pin()?;
-        self.sweep_layer_parts()?;
         self.sweep_damaged_mounts()?;
         self.shared.hashed.sweep()?;
         swept.left_mounts = self.mounts()?;
@@ -107,7 +112,7 @@ impl Store {
         Ok(evicted)
     }
 
-    /// Removes an image, its references, and the objects that no other image refers to.
+    /// Removes an image, its references, and the objects that no other image refers to; asked of the whole store, from all tenants.
     pub fn remove_image(&self, manifest: &Digest) -> Result<Evicted, RemoveError> {
         let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
         let bytes = self.drop_unmounted(manifest)?;
@@ -117,6 +122,16 @@ impl Store {
         Ok(evicted)
     }
 
+    /// Whether a record of the image is here; asked of the whole store, whether a tenant has one.
+    pub fn has_image(&self, manifest: &Digest) -> Result<bool, StoreError> {
+        for part in self.parts()? {
+            if part.image(manifest)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Removes an image and its references, to put another record of it in its place. Its objects stay until they are evicted.
     pub fn remove_record(&self, manifest: &Digest) -> Result<(), RemoveError> {
         let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
@@ -124,21 +139,34 @@ impl Store {
     }
 
     fn drop_unmounted(&self, manifest: &Digest) -> Result<u64, RemoveError> {
-        if let Some(mount) = self.mounts()?.into_iter().find(|mount| mount.record.image == *manifest) {
-            return Err(RemoveError::Mounted(mount.record.mountpoint));
+        let (mounts, parts) = (self.mounts()?, self.parts()?);
+        let is_in = |part: &Self, mount: &Mount| mount.record.tenant.as_ref() == part.shared.layout.tenant();
+        let is_here = |mount: &&Mount| mount.record.image == *manifest && parts.iter().any(|part| is_in(part, mount));
+        if let Some(mount) = mounts.iter().find(is_here) {
+            return Err(RemoveError::Mounted(mount.record.mountpoint.clone()));
         }
-        Ok(self.drop_image(manifest)?)
+        let mut bytes = 0;
+        for part in &parts {
+            bytes += part.drop_image(manifest)?;
+        }
+        Ok(bytes)
     }
 
     /// Removes everything that is neither mounted nor being imported.
     pub fn clear(&self) -> Result<Evicted, StoreError> {
         let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
-        let mounted: Vec<Digest> = self.mounts()?.iter().map(|mount| mount.record.image).collect();
+        let mounts = self.mounts()?;
         let mut images = Vec::new();
         let mut bytes = 0;
-        for record in self.images()?.iter().filter(|record| !mounted.contains(&record.manifest)) {
-            bytes += self.drop_image(&record.manifest)?;
-            images.push(record.manifest);
+        for part in self.whole().parts()? {
+            let tenant = part.shared.layout.tenant();
+            let is_mounted = |manifest| {
+                mounts.iter().any(|mount| mount.record.image == manifest && mount.record.tenant.as_ref() == tenant)
+            };
+            for record in part.own_images()?.iter().filter(|record| !is_mounted(record.manifest)) {
+                bytes += part.drop_image(&record.manifest)?;
+                images.push(record.manifest);
+            }
         }
         let mut evicted = self.evict_locked(0, true)?;
         evicted.bytes += bytes;

@@ -24,6 +24,9 @@ pub struct MountRecord {
     pub mountpoint: PathBuf,
     /// Digest of the image's manifest.
     pub image: Digest,
+    /// Whose content it shows: the sha256 of the tenant's name; `None` in a store that is shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Digest>,
     /// The reference that was mounted.
     pub reference: String,
     /// What was asked of the server, in its own words: enough for a successor to mount it again. Holds no secrets.
@@ -44,7 +47,7 @@ pub struct Mount {
 }
 
 impl Store {
-    /// Records a mount that this process serves. Returns once no eviction runs that does not know of it.
+    /// Records a mount that this process serves, of content that this handle is for. Returns once no eviction runs that does not know of it.
     pub fn record_mount(
         &self,
         mountpoint: &Path,
@@ -55,6 +58,7 @@ impl Store {
         let record = MountRecord {
             mountpoint: mountpoint.to_owned(),
             image: *image,
+            tenant: self.shared.layout.tenant().copied(),
             reference: reference.to_owned(),
             request: request.to_owned(),
             created: self.shared.seconds(),
@@ -74,7 +78,7 @@ impl Store {
         files::unlink(self.shared.storage(), &path)
     }
 
-    /// All recorded mounts, by mountpoint. Damaged records are left out (`sweep` removes them).
+    /// All recorded mounts, of all tenants, by mountpoint. Damaged records are left out (`sweep` removes them).
     pub fn mounts(&self) -> Result<Vec<Mount>, StoreError> {
         let folder = self.shared.layout.name("mounts");
         let boot = self.shared.durability.boot();

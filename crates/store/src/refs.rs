@@ -51,19 +51,27 @@ impl Store {
 
     /// All references, by source and platform.
     pub fn references(&self) -> Result<Vec<RefRecord>, StoreError> {
+        let mut records = Vec::new();
+        for part in self.parts()? {
+            records.extend(part.own_references()?);
+        }
+        records.sort_by(|a, b| (&a.source, &a.platform).cmp(&(&b.source, &b.platform)));
+        Ok(records)
+    }
+
+    fn own_references(&self) -> Result<Vec<RefRecord>, StoreError> {
         let folder = self.shared.layout.name("refs");
         let mut records = Vec::new();
         for name in files::list(self.shared.storage(), &folder)? {
             let text = read_record(self.shared.storage(), &folder.join(&name))?;
             records.extend(text.and_then(|text| sealed::unseal::<RefRecord>(&text).ok()));
         }
-        records.sort_by(|a, b| (&a.source, &a.platform).cmp(&(&b.source, &b.platform)));
         Ok(records)
     }
 
     /// Forgets every reference to an image.
     pub(crate) fn forget_references(&self, manifest: &Digest) -> Result<(), StoreError> {
-        for record in self.references()?.iter().filter(|record| record.manifest == *manifest) {
+        for record in self.own_references()?.iter().filter(|record| record.manifest == *manifest) {
             files::unlink(self.shared.storage(), &self.reference_path(&record.source, &record.platform))?;
         }
         Ok(())

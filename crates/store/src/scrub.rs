@@ -120,9 +120,11 @@ impl Store {
     pub fn scrub(&self, rate: NonZeroU64, by: &dyn Scrubber) -> Result<Option<ScrubRun>, StoreError> {
         let shared = &*self.shared;
         let State { last, under_way } = State::read(shared);
+        let parts = self.whole().parts()?;
         let begun = || UnderWay { run: ScrubRun { began: self.seconds(), ..ScrubRun::default() }, at: None };
         let mut walk = Walk {
             shared,
+            parts: &parts,
             pace: Pace { shared, rate, by, debt: Cell::default() },
             log: LogLimit::new(),
             last,
@@ -161,6 +163,8 @@ impl State {
 /// A run through all objects.
 struct Walk<'a> {
     shared: &'a Shared,
+    /// All parts of the store, whose objects are looked at together.
+    parts: &'a [Store],
     pace: Pace<'a>,
     log: LogLimit,
     last: Option<ScrubRun>,
@@ -192,11 +196,16 @@ impl Walk<'_> {
     }
 
     fn folder(&mut self, folder: &str) -> Result<bool, StoreError> {
-        for found in self.shared.objects_in("objects", folder)? {
-            if self.under_way.at.is_some_and(|at| found.object <= at) {
-                continue;
-            }
-            let looked = self.object(&found);
+        let mut objects = Vec::new();
+        for part in self.parts {
+            objects.extend(part.shared.objects_in("objects", folder)?.into_iter().map(|found| (&part.shared, found)));
+        }
+        // Two tenants may have the same object. Where a run was stopped between the two, the second is left to the next run.
+        let at = self.under_way.at;
+        objects.retain(|(_, found)| at.is_none_or(|at| found.object > at));
+        objects.sort_by_key(|(_, found)| found.object);
+        for (shared, found) in objects {
+            let looked = self.object(shared, &found);
             let run = &mut self.under_way.run;
             run.objects += 1;
             run.bytes += found.metadata.size;
@@ -231,7 +240,7 @@ impl Walk<'_> {
     }
 
     /// Hashes one object, and moves it out if it is damaged. `None`: the scrub is to stop.
-    fn object(&mut self, found: &Found) -> Result<Option<Condition>, StoreError> {
+    fn object(&mut self, shared: &Shared, found: &Found) -> Result<Option<Condition>, StoreError> {
         let Found { object, path, metadata } = found;
         if !self.pace.keep(OBJECT_COST, Duration::ZERO) {
             return Ok(None);
@@ -253,8 +262,8 @@ impl Walk<'_> {
             outcome => outcome,
         };
         let Some(hashed) = hashed.transpose() else { return Ok(None) };
-        let condition = self.shared.judge(object, &before, hashed)?;
-        self.shared.settled(object, path, &before, condition).map(Some)
+        let condition = shared.judge(object, &before, hashed)?;
+        shared.settled(object, path, &before, condition).map(Some)
     }
 
     fn open(&self, path: &Path, access: Access) -> io::Result<(File, Metadata)> {

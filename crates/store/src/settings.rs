@@ -18,6 +18,8 @@ pub(crate) const FILE: &str = "settings";
 pub(crate) struct Settings {
     /// Bytes that the store may hold.
     pub(crate) budget: Option<u64>,
+    /// Somebody decided that all images share what they have in common.
+    pub(crate) shared: bool,
 }
 
 impl Settings {
@@ -35,14 +37,23 @@ impl Store {
         let storage = self.shared.storage();
         let before = Settings::read(storage, &self.shared.layout);
         if before.budget != Some(bytes) {
-            let path = self.shared.layout.name(FILE);
-            let text = sealed::seal(&Settings { budget: Some(bytes) });
-            let text = text.map_err(|error| io_error("writing", &path)(error.into()))?;
-            files::replace(storage, self.shared.layout.root(), FILE, &text)
-                .map_err(|error| self.shared.refuse(error))?;
+            self.change_settings(|settings| settings.budget = Some(bytes))?;
             self.shared.budget.refresh();
         }
         Ok(before.budget)
+    }
+
+    /// Changes what is settled; all else stays as it is.
+    pub(crate) fn change_settings(&self, change: impl FnOnce(&mut Settings)) -> Result<(), StoreError> {
+        let (storage, path) = (self.shared.storage(), self.shared.layout.name(FILE));
+        let before = Settings::read(storage, &self.shared.layout);
+        let mut after = before.clone();
+        change(&mut after);
+        if after == before {
+            return Ok(());
+        }
+        let text = sealed::seal(&after).map_err(|error| io_error("writing", &path)(error.into()))?;
+        files::replace(storage, self.shared.layout.root(), FILE, &text).map_err(|error| self.shared.refuse(error))
     }
 }
 

@@ -17,6 +17,7 @@ use crate::partial::{self, Partial};
 use crate::storage::Storage;
 use crate::{OpenError, StoreError};
 use parking_lot::Mutex;
+use tarpon_oci::Digest;
 
 /// How a store is used.
 #[derive(Debug, Clone)]
@@ -49,13 +50,17 @@ pub(crate) struct Shared {
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) layout: Layout,
-    pub(crate) durability: Durability,
-    pub(crate) hashed: HashedFiles,
+    pub(crate) durability: Arc<Durability>,
+    pub(crate) hashed: Arc<HashedFiles>,
     pub(crate) budget: Arc<Budget>,
-    pub(crate) health: HealthCheck,
+    pub(crate) health: Arc<HealthCheck>,
     /// All users of one partial object and chunk list share it.
     pub(crate) partials: Mutex<HashMap<partial::Key, Weak<Partial>>>,
-    pub(crate) eviction: Mutex<LastEviction>,
+    pub(crate) eviction: Arc<Mutex<LastEviction>>,
+    /// The store that this is a tenant of.
+    pub(crate) whole: Option<Arc<Shared>>,
+    /// Of a whole store: the tenants that somebody holds.
+    pub(crate) tenants: Mutex<HashMap<Digest, Weak<Shared>>>,
 }
 
 /// When this process last made room, and to what avail.
@@ -72,10 +77,10 @@ impl Store {
     pub fn open(folder: &Path, config: StoreConfig) -> Result<Self, OpenError> {
         let StoreConfig { budget, free_floor, storage, clock } = config;
         let layout = Layout::open(&*storage, folder)?;
-        let durability = Durability::open(Arc::clone(&storage), Arc::clone(&clock), &layout)?;
+        let durability = Arc::new(Durability::open(Arc::clone(&storage), Arc::clone(&clock), &layout)?);
         let budget = Arc::new(Budget::new(Arc::clone(&storage), &layout, budget, free_floor));
-        let health = HealthCheck::new(Arc::clone(&clock));
-        let hashed = HashedFiles::new(Arc::clone(&storage), &layout, durability.boot());
+        let health = Arc::new(HealthCheck::new(Arc::clone(&clock)));
+        let hashed = Arc::new(HashedFiles::new(Arc::clone(&storage), &layout, durability.boot()));
         let shared = Shared {
             storage,
             clock,
@@ -85,7 +90,9 @@ impl Store {
             budget,
             health,
             partials: Mutex::default(),
-            eviction: Mutex::default(),
+            eviction: Arc::default(),
+            whole: None,
+            tenants: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::StoreError;
 use crate::budget::on_disk;
 use crate::files;
-use crate::layout::COMMITS;
+use crate::layout::{COMMITS, CORRUPT};
 use crate::store::{Shared, Store};
 use crate::walk::fan_out;
 
@@ -51,26 +51,10 @@ impl Store {
     pub fn usage(&self) -> Result<Usage, StoreError> {
         let shared = &*self.shared;
         let mut usage = Usage { budget: shared.budget.limit(), free_floor: shared.budget.floor(), ..Usage::default() };
-        for (_, folder) in fan_out() {
-            for found in shared.objects_in("objects", &folder)? {
-                usage.objects += 1;
-                usage.object_bytes += on_disk(found.metadata.size);
-            }
-            for found in shared.objects_in("partial", &folder)? {
-                usage.partials += 1;
-                usage.partial_bytes += found.metadata.allocated;
-            }
+        for part in self.whole().parts()? {
+            part.shared.count(&mut usage)?;
         }
-        usage.partial_bytes += shared.layer_parts_size()?;
-        let images = shared.layout.name("images");
-        for name in files::list(shared.storage(), &images)? {
-            usage.images += 1;
-            usage.image_bytes += shared.folder_size(&images.join(name))?;
-        }
-        usage.image_bytes += shared.folder_size(&shared.layout.name("layers"))?;
-        for name in ["set-aside", "corrupt"] {
-            usage.leftover_bytes += shared.tree_size(&shared.layout.name(name))?;
-        }
+        usage.leftover_bytes += shared.tree_size(&shared.layout.name("set-aside"))?;
         usage.committed_bytes = shared.tree_size(&shared.layout.name(COMMITS))?;
         let scratch = shared.layout.name("run").join("mounts");
         for name in files::list(shared.storage(), &scratch).unwrap_or_default() {
@@ -95,6 +79,29 @@ impl Store {
 }
 
 impl Shared {
+    /// Adds what this part of the store holds.
+    fn count(&self, usage: &mut Usage) -> Result<(), StoreError> {
+        for (_, folder) in fan_out() {
+            for found in self.objects_in("objects", &folder)? {
+                usage.objects += 1;
+                usage.object_bytes += on_disk(found.metadata.size);
+            }
+            for found in self.objects_in("partial", &folder)? {
+                usage.partials += 1;
+                usage.partial_bytes += found.metadata.allocated;
+            }
+        }
+        usage.partial_bytes += self.layer_parts_size()?;
+        let images = self.layout.name("images");
+        for name in files::list(self.storage(), &images)? {
+            usage.images += 1;
+            usage.image_bytes += self.folder_size(&images.join(name))?;
+        }
+        usage.image_bytes += self.folder_size(&self.layout.name("layers"))?;
+        usage.leftover_bytes += self.tree_size(&self.layout.name(CORRUPT))?;
+        Ok(())
+    }
+
     /// Bytes of all files below `path`.
     pub(crate) fn tree_size(&self, path: &Path) -> Result<u64, StoreError> {
         let mut sum: u64 = 0;

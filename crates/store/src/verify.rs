@@ -66,8 +66,11 @@ impl Store {
     /// Hashes every object and every image record. `progress` is called after each object.
     pub fn verify(&self, mut progress: impl FnMut(Progress)) -> Result<Checked, StoreError> {
         let begun = self.shared.clock.wall();
-        let mut checked = self.check_objects(None, &mut progress)?;
-        self.check_images(&mut checked)?;
+        let mut checked = Checked::default();
+        for part in self.whole().parts()? {
+            part.check_objects(None, &mut checked, &mut progress)?;
+            part.check_images(&mut checked)?;
+        }
         self.recount()?;
         if self.shared.durability.suspect_since().is_some() {
             self.shared.durability.settled(begun)?;
@@ -87,7 +90,10 @@ impl Store {
     pub fn settle(&self, mut progress: impl FnMut(Progress)) -> Result<Checked, StoreError> {
         let Some(since) = self.shared.durability.suspect_since() else { return Ok(Checked::default()) };
         let begun = self.shared.clock.wall();
-        let checked = self.check_objects(Some(since), &mut progress)?;
+        let mut checked = Checked::default();
+        for part in self.whole().parts()? {
+            part.check_objects(Some(since), &mut checked, &mut progress)?;
+        }
         self.shared.durability.settled(begun)?;
         Ok(checked)
     }
@@ -95,9 +101,9 @@ impl Store {
     fn check_objects(
         &self,
         since: Option<SystemTime>,
+        checked: &mut Checked,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<Checked, StoreError> {
-        let mut checked = Checked::default();
+    ) -> Result<(), StoreError> {
         for (_, folder) in fan_out() {
             for found in self.shared.objects_in("objects", &folder)? {
                 let is_known = |since| found.metadata.modified < since || self.shared.is_hashed(&found);
@@ -110,7 +116,7 @@ impl Store {
             }
         }
         self.shared.hashed.flush();
-        Ok(checked)
+        Ok(())
     }
 
     fn check_images(&self, checked: &mut Checked) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@ mod host;
 
 use clap::Args;
 use serde::Serialize;
-use tarpon_engine::{Capability, PodmanVersion};
+use tarpon_engine::{Capability, Isolation, PodmanVersion};
 
 use super::session::{Session, runtime};
 use crate::cli::Global;
@@ -41,6 +41,7 @@ pub(crate) struct Doctor {
 #[derive(Debug, Serialize)]
 struct Report {
     store: String,
+    isolation: &'static str,
     modes: Modes,
     checks: Vec<Check>,
 }
@@ -71,9 +72,11 @@ impl Doctor {
         let scratch = store.run_folder();
         std::fs::create_dir_all(&scratch)
             .doing(|| format!("cannot write to the store {}", store.folder().display()))?;
+        let isolation = session.engine().isolation().doing(|| "cannot describe the store")?;
         let runtime = runtime()?;
         let capabilities = tarpon_engine::probe(&scratch, runtime.handle().clone());
-        let mut report = report(escape(store.folder().as_os_str().as_encoded_bytes()), &capabilities, is_root());
+        let folder = escape(store.folder().as_os_str().as_encoded_bytes());
+        let mut report = report(folder, isolation, &capabilities, is_root());
         report.checks.extend(PodmanVersion::installed().map(podman_layers));
         let registry = Some(self.registry.as_str()).filter(|host| *host != "none");
         report.checks.extend(runtime.block_on(host::checks(session.engine(), &host::podman_conf(), registry)));
@@ -93,7 +96,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn report(store: String, capabilities: &[Capability], root: bool) -> Report {
+fn report(store: String, isolation: Isolation, capabilities: &[Capability], root: bool) -> Report {
     let works = |name: &str| capabilities.iter().any(|found| found.name == name && found.found.is_ok());
     let fuse = works("/dev/fuse");
     let modes = Modes {
@@ -109,7 +112,7 @@ fn report(store: String, capabilities: &[Capability], root: bool) -> Report {
         },
         mend: capability.found.as_ref().err().and_then(|why| mend(capability.name, why, root)),
     });
-    Report { store, modes, checks: checks.collect() }
+    Report { store, isolation: isolation.name(), modes, checks: checks.collect() }
 }
 
 /// Whether this Podman can use a store of layers.
@@ -141,10 +144,11 @@ fn mend(name: &str, why: &str, root: bool) -> Option<String> {
 fn text(report: &Report) -> String {
     let word = |works| if works { "works" } else { "does not work here" };
     let mut text = format!(
-        "mode native  {}\nmode fuse    {}\nstore        {}\n\n",
+        "mode native  {}\nmode fuse    {}\nstore        {}\nisolation    {}\n\n",
         word(report.modes.native),
         word(report.modes.fuse),
-        report.store
+        report.store,
+        report.isolation
     );
     let mut table = Table::new(&["", "", "", ""]);
     for check in &report.checks {
@@ -176,7 +180,7 @@ mod tests {
     #[test]
     fn a_mode_works_only_if_all_it_needs_works() {
         let modes = |missing, root| {
-            let Modes { native, fuse } = report("/s".into(), &capabilities(missing), root).modes;
+            let Modes { native, fuse } = report("/s".into(), Isolation::Shared, &capabilities(missing), root).modes;
             (native, fuse)
         };
         assert_eq!(modes(&[], true), (true, true));
@@ -189,13 +193,18 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_with_what_mends_it() {
-        let report = report("/var/lib/tarpon".into(), &capabilities(&["EROFS from a file", "/dev/fuse"]), true);
+        let report = report(
+            "/var/lib/tarpon".into(),
+            Isolation::Shared,
+            &capabilities(&["EROFS from a file", "/dev/fuse"]),
+            true,
+        );
         insta::assert_snapshot!(text(&report));
     }
 
     #[test]
     fn the_json_of_the_report_has_a_stable_shape() {
-        let report = report("/var/lib/tarpon".into(), &capabilities(&["EROFS from a file"]), true);
+        let report = report("/var/lib/tarpon".into(), Isolation::Tenant, &capabilities(&["EROFS from a file"]), true);
         insta::assert_snapshot!(serde_json::to_string_pretty(&report).expect("serialisable"));
     }
 }

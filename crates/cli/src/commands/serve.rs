@@ -31,7 +31,7 @@ impl Serve {
             return tarpon_engine::guard(std::io::stdin(), folder)
                 .map_err(|error| Failure::new(Exit::Failure, format_args!("cannot unmount: {error}")));
         }
-        let session = Session::open(global)?;
+        let session = Session::open_as_it_is(global)?;
         logging::bound(server_log::path(session.engine().store()));
         if self.offer {
             let offered = tarpon_engine::offer(session.engine(), std::io::stdin(), std::io::stdout());

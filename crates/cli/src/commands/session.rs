@@ -23,7 +23,15 @@ impl Session {
         // Without /proc it is not known; a server that runs can be asked all the same.
         let server_command = server_command(&store).unwrap_or_default();
         let engine = Engine::open(EngineOptions { store, server_command }).map_err(Failure::from)?;
+        if let Some(isolation) = global.isolation {
+            engine.settle_isolation(isolation).map_err(Failure::from)?;
+        }
         Ok(Self { engine })
+    }
+
+    /// As [`Session::open`], for a process that tarpon itself starts: how the store is isolated was settled before.
+    pub(crate) fn open_as_it_is(global: &Global) -> Result<Self> {
+        Self::open(&Global { isolation: None, ..global.clone() })
     }
 
     pub(crate) fn engine(&self) -> &Engine {

@@ -84,6 +84,7 @@ enum Plain {
 impl Snapshotter {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
+        session.engine().may_serve_containerd().doing(|| "cannot serve containerd")?;
         let root = self.root.unwrap_or_else(|| session.engine().store().folder().join("snapshotter"));
         let plain = match self.plain {
             Plain::Stream => PlainImages::Stream,

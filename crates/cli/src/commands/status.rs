@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Deserialize;
-use tarpon_engine::{BackfillState, BackfillStatus, LayersPart, MountStatus, Stats, Writable, resolve_mountpoint};
+use tarpon_engine::{
+    BackfillState, BackfillStatus, Isolation, LayersPart, MountStatus, Stats, Writable, resolve_mountpoint,
+};
 
 use super::scrub;
 use super::session::Session;
@@ -52,7 +54,11 @@ impl Status {
             None => {
                 let scrub = session.engine().scrub_status().doing(|| "cannot ask for the scrub")?;
                 let scrub = scrub.map(|scrub| format!("scrub: {}\n", scrub::shown(&scrub)));
-                output::text(&(overview(&mounts) + &scrub.unwrap_or_default()))
+                let isolation = match session.engine().isolation().doing(|| "cannot describe the store")? {
+                    Isolation::Shared => "",
+                    Isolation::Tenant => "isolation of the store: tenant\n",
+                };
+                output::text(&(overview(&mounts) + &scrub.unwrap_or_default() + isolation))
             }
             Some(dir) => {
                 let mount = find(mounts, dir)?;

@@ -95,7 +95,8 @@ fn each<T>(all: impl Iterator<Item = T>, unmount: impl Fn(T) -> Result) -> Resul
 /// The options with the store that the table of mounts names for what is mounted there; as they are if it names none of this user's.
 fn of_its_store(mountpoint: &Path, global: &Global) -> Global {
     let store = store_of_mount(mountpoint).or_else(|| global.store.clone());
-    Global { store, ..global.clone() }
+    // What was said of a store was not said of that one.
+    Global { store, isolation: None, ..global.clone() }
 }
 
 fn is_known(session: &Session, mountpoint: &Path) -> tarpon_engine::Result<bool> {

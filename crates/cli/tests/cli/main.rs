@@ -10,6 +10,7 @@ mod errors;
 mod help;
 mod host;
 mod interrupt;
+mod isolation;
 mod local;
 mod lock;
 mod mounts;

@@ -59,6 +59,7 @@ impl World {
         // What the user who runs the tests has set up must not be seen in them.
         for variable in [
             "TARPON_INDEX",
+            "TARPON_ISOLATION",
             "TARPON_RUNTIME",
             "TARPON_LOCK",
             "XDG_CONFIG_HOME",

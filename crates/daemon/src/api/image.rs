@@ -90,6 +90,11 @@ impl ImageWish {
         })
     }
 
+    /// Whether the caller brings credentials of his own.
+    pub(crate) fn has_credentials(&self) -> bool {
+        self.options.creds.is_some() || self.options.authfile.is_some()
+    }
+
     /// What the engine is asked for.
     pub(crate) fn request(&self) -> Result<ImageRequest, Failure> {
         let ImageOptions { platform, pull, index: _, profile: _, creds, authfile, cert_dir, tls_verify } =

@@ -150,7 +150,7 @@ pub(super) async fn prefetch(With(state): With<State>, Said(wish): Said<Prefetch
 }
 
 async fn pull(state: &State, wish: &ImageWish) -> Result<Outcome, Failure> {
-    let request = wish.request()?;
+    let request = state.admit(wish).await?;
     let _turn = state.gates.pull().await;
     state.feed.tell(What::Preparing { image: wish.image.clone() });
     let Pulled { record, fetched } =

@@ -76,7 +76,7 @@ impl RecordWish {
 pub(super) async fn record(With(state): With<State>, Said(wish): Said<RecordWish>) -> Result<Answer<Job>, Failure> {
     let (until, patience) = (wish.until()?, patience(wish.timeout_seconds)?);
     let image = ImageWish::new(wish.image, wish.image_options);
-    let request = image.request()?;
+    let request = state.admit(&image).await?;
     let place = state.gates.record()?;
     let entry = state.jobs.begin(Kind::Recording, image.image.clone())?;
     let request = RecordRequest {

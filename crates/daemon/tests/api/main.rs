@@ -3,6 +3,7 @@
 
 mod description;
 mod failures;
+mod isolation;
 mod lab;
 mod listening;
 mod mounting;

@@ -20,7 +20,9 @@ impl Base {
     /// The image that `manifest` names: out of the store, or else from where it came.
     pub(super) async fn known(engine: &Engine, image: &str, manifest: &Digest, way: &Access) -> Result<Self> {
         let source = image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
-        if let Some(base) = stored(engine, &source, manifest)? {
+        if !engine.is_isolated()?
+            && let Some(base) = stored(engine, &source, manifest)?
+        {
             return Ok(base);
         }
         let repository = access::open(image, way).await?;
@@ -33,7 +35,7 @@ impl Base {
     pub(super) async fn asked(engine: &Engine, request: &ImageRequest) -> Result<Self> {
         super::check_not_only_here(engine.store(), &request.source)?;
         let is_registry = matches!(request.source, Source::Registry(_));
-        if is_registry && matches!(request.pull, Pull::Missing | Pull::Never) {
+        if is_registry && !engine.is_isolated()? && matches!(request.pull, Pull::Missing | Pull::Never) {
             let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
             let (name, platform) = (request.source.to_string(), request.platform.to_string());
             let known = engine.store().reference(&name, &platform).map_err(failed)?;

@@ -125,7 +125,7 @@ impl Engine {
         let digest = digest.map_err(failed(&format!("the manifest as {tag}")))?;
         let noted = commits.note_pushed(&held, &request.destination.to_string());
         noted.map_err(|error| Error::new(ErrorKind::Store, "note that it was pushed", error))?;
-        self.forget_meaning(work.destination.name(), &digest)?;
+        self.forget_meaning(work.destination.name(), &request.access, &digest)?;
         let is_sent = |layer: &&PushedLayer| matches!(layer.outcome, PushedOutcome::Streamed | PushedOutcome::Uploaded);
         Ok(Pushed {
             image: held.committed.image.clone(),
@@ -140,11 +140,13 @@ impl Engine {
 
 impl Engine {
     /// What the store knows the name to mean is not what it means from now on.
-    fn forget_meaning(&self, name: &str, digest: &Digest) -> Result<()> {
+    fn forget_meaning(&self, name: &str, access: &Access, digest: &Digest) -> Result<()> {
         let failed = |error| Error::new(ErrorKind::Store, "note what the name means now", error);
-        let known = self.store().references().map_err(failed)?;
+        // In an isolated store nothing is known of what is in no registry.
+        let Ok(part) = self.for_image(name, access) else { return Ok(()) };
+        let known = part.store().references().map_err(failed)?;
         for reference in known.iter().filter(|reference| reference.source == name) {
-            self.store().set_reference(name, &reference.platform, digest).map_err(failed)?;
+            part.store().set_reference(name, &reference.platform, digest).map_err(failed)?;
         }
         Ok(())
     }

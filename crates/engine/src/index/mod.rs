@@ -134,8 +134,9 @@ impl Engine {
         each_once(&starts)?;
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
+        let part = self.for_image(&request.text, &request.access)?;
         let (layers, found) = futures::join!(
-            prepare::index_layers(self, &repository, &image, progress),
+            prepare::index_layers(&part, &repository, &image, progress),
             packs::published(&repository, &image)
         );
         let (layers, found) = (layers?, found?);
@@ -146,7 +147,7 @@ impl Engine {
         found.notes.iter().for_each(|note| progress.note(note));
         let is_other = |kept: &Published| starts.iter().all(|start| start.profile != kept.start.profile);
         let kept = found.packs.into_iter().filter(is_other).collect();
-        let (store, name) = (self.store().clone(), request.text.clone());
+        let (store, name) = (part.store().clone(), request.text.clone());
         let packing = tokio::task::spawn_blocking(move || pack(store, &repository, layers, &name, &starts, kept));
         let packed = packing.await.map_err(|error| Error::new(ErrorKind::Other, "write the index", error))??;
         packed.notes.iter().for_each(|note| progress.note(note));
@@ -208,8 +209,9 @@ impl Engine {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
         // The objects of files that the index cuts otherwise must stay until they were compared.
-        let pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the layers", error))?;
-        let layers = prepare::index_layers(self, &repository, &image, progress).await?;
+        let part = self.for_image(&request.text, &request.access)?;
+        let pin = part.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the layers", error))?;
+        let layers = prepare::index_layers(&part, &repository, &image, progress).await?;
         let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
         let found =
             find::pinned(index, &repository, &image, &wanted, None, (find::PINNED, &Allowance::default())).await;
@@ -228,7 +230,7 @@ impl Engine {
             differences: Vec::new(),
             unchecked: Vec::new(),
         };
-        let store = self.store().clone();
+        let store = part.store().clone();
         let comparing = tokio::task::spawn_blocking(move || {
             let _pin = pin;
             check.compare(&store, &found.layers, &layers).map(|()| check)

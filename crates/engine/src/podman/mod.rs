@@ -83,8 +83,9 @@ impl Engine {
     /// Whether this user may show images to Podman, before anything is fetched for it.
     ///
     /// # Errors
-    /// [`ErrorKind::CannotMount`] if not.
+    /// [`ErrorKind::CannotMount`] if not, [`ErrorKind::Refused`] if the store is isolated.
     pub fn may_show_to_podman(&self) -> Result<()> {
+        self.refuse_isolated("show images to Podman")?;
         if rustix::process::geteuid().is_root() {
             return Ok(());
         }
@@ -99,6 +100,7 @@ impl Engine {
         wish: &PodmanWish,
         progress: &dyn Progress,
     ) -> Result<MountStatus> {
+        self.refuse_isolated("show the image to Podman")?;
         let name = full_name(&request.source, wish.name.as_deref())?;
         let config = self.store().image_config(prepared.manifest());
         let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
@@ -123,6 +125,9 @@ impl Engine {
     /// Tells Podman of the store, in the `storage.conf` at `file`, or no more with `undo`; with `layers`, of that of layers as well. Makes
     /// the folders that it then looks into: Podman fails where there is none.
     pub fn podman_setup(&self, file: &Path, layers: bool, undo: bool) -> Result<Setup> {
+        if !undo {
+            self.refuse_isolated("tell Podman of the store")?;
+        }
         let (images, of_layers) = (self.store().podman_folder(), self.store().podman_layers_folder());
         let failed = |error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error);
         // What is mounted is not to be written to, and has all of it.
@@ -147,6 +152,7 @@ impl Engine {
     /// Serves layers to Podman, from images that it pulls from now on, and again after the server was started anew. `access` is how
     /// registries are asked, for Podman does not say how it does. Starts a server if none runs.
     pub fn podman_layers_start(&self, access: Access, diff_ids: DiffIds) -> Result<MountStatus> {
+        self.refuse_isolated("serve layers to Podman")?;
         let request = MountRequest {
             image: LAYERS.to_owned(),
             // It is of no image: nothing is kept from eviction by its record.

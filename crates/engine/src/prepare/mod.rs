@@ -39,7 +39,7 @@ use tarpon_store::{ImageRecord, ImageState};
 use crate::image::{ImageRequest, Prepared, Pull};
 use crate::index::{PackWanted, is_by_index};
 use crate::progress::Progress;
-use crate::{Engine, Error, ErrorKind, Result, access, commit};
+use crate::{Engine, Error, ErrorKind, Result, access, commit, tenant};
 
 /// An image that is here as a whole.
 #[derive(Debug, Clone)]
@@ -74,8 +74,9 @@ impl Engine {
         progress: &dyn Progress,
     ) -> Result<Prepared> {
         let mut prepared = self.find(request, server, progress).await?;
-        self.check_objects(&prepared.record, progress).await?;
-        if let Some(warning) = platform::check_record(self.store(), request, &prepared.record)? {
+        let part = self.for_image(&request.text, &request.access)?;
+        part.check_objects(&prepared.record, progress).await?;
+        if let Some(warning) = platform::check_record(part.store(), request, &prepared.record)? {
             progress.note(&warning);
             prepared.fallbacks.push(warning);
         }
@@ -89,6 +90,10 @@ impl Engine {
         progress: &dyn Progress,
     ) -> Result<Prepared> {
         commit::check_not_only_here(self.store(), &request.source)?;
+        if self.is_isolated()? {
+            may_ask(request)?;
+            return self.prepare_remote(request, server, progress).await.map_err(unproven);
+        }
         match request.pull {
             Pull::Missing if is_there(&request.source) => self.prepare_remote(request, server, progress).await,
             Pull::Missing => match self.local(request)? {
@@ -130,6 +135,9 @@ impl Engine {
     /// # Errors
     /// [`ErrorKind::NotFound`] if the source must not be asked, and there is none; [`ErrorKind::Store`] if it is damaged then.
     pub(crate) fn without_source(&self, request: &ImageRequest) -> Result<Option<ImageRecord>> {
+        if self.is_isolated()? {
+            return may_ask(request).map(|()| None);
+        }
         match request.pull {
             Pull::Missing if is_there(&request.source) => Ok(None),
             Pull::Missing => Ok(self.local(request)?.sound()),
@@ -141,10 +149,14 @@ impl Engine {
     /// Brings the whole image into the store and its record with it, whatever was there before. Everything is verified then,
     /// also what an index from elsewhere said: if that was wrong, the record that came of it is removed.
     pub async fn pull(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Pulled> {
+        if self.is_isolated()? {
+            tenant::check(&request.text)?;
+        }
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
-        let (record, _) = self.index(request, &repository, image, Extent::Whole, progress).await?;
-        self.note_name(request, &record)?;
+        let part = self.for_image(&request.text, &request.access)?;
+        let (record, _) = part.index(request, &repository, image, Extent::Whole, progress).await?;
+        part.note_name(request, &record)?;
         Ok(Pulled { record, fetched: repository.stats() })
     }
 
@@ -164,24 +176,26 @@ impl Engine {
         async move {
             let repository = access::open(&request.text, &request.access).await?;
             let resolved = access::resolve(&repository, &request.platform).await?;
+            // From here on it is known that the caller has access.
+            let part = self.for_image(&request.text, &request.access)?;
             let manifest = *resolved.manifest.digest();
-            let (record, fallbacks) = match self.already_here(request, &manifest)? {
+            let (record, fallbacks) = match part.already_here(request, &manifest)? {
                 ImageState::Sound(record) => (record, Vec::new()),
                 _ => {
                     // Under another name, or asked for anew, it may be on its way to the store.
-                    let _alone = self.alone(&manifest, progress).await?;
-                    match self.already_here(request, &manifest)? {
+                    let _alone = part.alone(&manifest, progress).await?;
+                    match part.already_here(request, &manifest)? {
                         ImageState::Sound(record) => (record, Vec::new()),
                         state => {
                             local::note_damage(&state, progress);
                             let pack = request.profile.as_deref().map(|profile| PackWanted { profile, server });
                             let extent = Extent::Index(&request.index, pack);
-                            self.index(request, &repository, resolved, extent, progress).await?
+                            part.index(request, &repository, resolved, extent, progress).await?
                         }
                     }
                 }
             };
-            self.note_name(request, &record)?;
+            part.note_name(request, &record)?;
             Ok(prepared(request, record, fallbacks))
         }
         .boxed()
@@ -260,6 +274,27 @@ fn is_there(source: &Source) -> bool {
         Source::Registry(_) => false,
         Source::OciLayout { directory, .. } => directory.exists(),
         Source::OciArchive { file, .. } | Source::DockerArchive { file, .. } => file.exists(),
+    }
+}
+
+/// An error if the request forbids what an isolated store asks of it: that the registry grants access.
+fn may_ask(request: &ImageRequest) -> Result<()> {
+    tenant::check(&request.text)?;
+    if request.pull != Pull::Never {
+        return Ok(());
+    }
+    let cause =
+        "the store is of isolation \"tenant\", which asks the registry each time, and the pull policy is \"never\"";
+    Err(Error::new(ErrorKind::Refused, "open the image", cause).hint("leave the pull policy away"))
+}
+
+/// Whether the caller has access could not be found out.
+fn unproven(error: Error) -> Error {
+    match error.kind {
+        ErrorKind::Unavailable => {
+            error.hint("the store is of isolation \"tenant\": an image is used only after its registry granted access")
+        }
+        _ => error,
     }
 }
 

@@ -98,6 +98,8 @@ impl Engine {
     /// longer waited for.
     pub(super) async fn alone(&self, what: &Digest, progress: &dyn Progress) -> Result<Option<Alone>> {
         let failed = |error: io::Error| Error::new(ErrorKind::Store, "see whether somebody else prepares it", error);
+        // What one tenant prepares keeps no other waiting.
+        let what = self.store().tenant_id().map_or(*what, |tenant| Digest::of(format!("{tenant}\n{what}").as_bytes()));
         let path = self.store().run_folder().join(format!("{PREFIX}{}", what.hex()));
         let began = Instant::now();
         let mut is_told = false;

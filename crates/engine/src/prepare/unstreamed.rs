@@ -19,6 +19,7 @@ impl Engine {
         request: &ImageRequest,
         progress: &dyn Progress,
     ) -> Result<Prepared> {
+        self.refuse_isolated("show its layers one by one")?;
         let repository = access::open(&request.text, &request.access).await?;
         let resolved = access::resolve(&repository, &request.platform).await?;
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);

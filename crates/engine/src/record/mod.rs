@@ -184,7 +184,9 @@ impl Session {
 
     /// Adds what helps people to read it. Without that a trace is as good.
     fn describe(&self, trace: &mut Trace) {
-        if let Ok(Some(image)) = self.engine.store().load_image(self.prepared.manifest()) {
+        if let Ok(part) = self.engine.for_image(&self.prepared.text, &self.prepared.access)
+            && let Ok(Some(image)) = part.store().load_image(self.prepared.manifest())
+        {
             hints::add(trace, image);
         }
     }

@@ -64,7 +64,7 @@ impl Observer {
 
     /// What it has counted since it started. `None`: there is none.
     pub fn stats(&self) -> Option<Stats> {
-        self.0.borrow().upgrade().map(|mounts| mounts.images.fetcher().stats())
+        self.0.borrow().upgrade().map(|mounts| mounts.domains.whole().images.fetcher().stats())
     }
 
     /// What is mounted and unmounted from now on, once there is a server. `None`: it has ended.

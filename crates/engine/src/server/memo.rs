@@ -50,7 +50,7 @@ pub(crate) fn is_served(mount: &Mount) -> bool {
 /// What can be said of a mount whose server is gone. A record that cannot be read leaves gaps in the description, which
 /// is no reason not to give it.
 pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
-    let image = store.image(&record.image).ok().flatten();
+    let image = store.of_mount(record).image(&record.image).ok().flatten();
     let memo = Memo::read(record);
     let mode = memo.as_ref().map(|memo| match memo.mode {
         Some(mode) => mode.to_string(),

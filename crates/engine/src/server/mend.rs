@@ -29,6 +29,7 @@ use tarpon_tree::erofs::{Image as Tree, ImageError};
 use tokio::sync::Semaphore;
 use tokio::task::{Id, JoinSet};
 
+use super::domain::Domain;
 use super::images::Image;
 use super::mounts::Mounts;
 use crate::protocol::{Mended, UnmendedMount};
@@ -110,6 +111,9 @@ struct Used {
     damaged: DamagedObject,
     size: u64,
     images: Vec<Arc<Image>>,
+    domain: Arc<Domain>,
+    /// All images of the domain.
+    all: Arc<Vec<Arc<Image>>>,
 }
 
 impl Mounts {
@@ -117,25 +121,30 @@ impl Mounts {
     pub(super) fn mend(&self) -> Result<Mended> {
         let mut round = self.damage.round.lock();
         let failed = |error: StoreError| Error::new(ErrorKind::Store, "mend what is damaged", error);
-        let images = self.images_in_use();
-        let used = used(&images, self.store().damaged_objects().map_err(failed)?);
-        let mut problems = self.outdated(&images);
+        let (mut used, mut problems) = (Vec::new(), BTreeMap::new());
+        for domain in self.domains.all() {
+            let images = self.images_in_use(&domain);
+            let damaged = domain.store.damaged_objects().map_err(failed)?;
+            problems.extend(self.outdated(&domain, &images));
+            used.extend(used_of(&domain, images, damaged));
+        }
         let fresh = round.fresh(used.iter().map(|used| used.damaged.clone()));
         let mut mended = 0;
         if !used.is_empty() {
             self.forget_damage(&used, &fresh);
-            self.begin_mending(&mut round, &used, &images);
+            self.begin_mending(&mut round, &used);
             mended = self.await_mending(&mut round, &used, &mut problems);
         }
         *self.damage.unmended.lock() = problems;
         Ok(Mended { files: mended, unmended: self.unmended() })
     }
 
-    /// The images that are loaded, and those that were and are still mounted.
-    fn images_in_use(&self) -> Vec<Arc<Image>> {
-        let mut images = self.images.all();
+    /// The images of a domain that are loaded, and those that were and are still mounted.
+    fn images_in_use(&self, domain: &Arc<Domain>) -> Vec<Arc<Image>> {
+        let mut images = domain.images.all();
         let mounted = self.places.mounted();
-        for image in mounted.iter().map(|served| &served.image) {
+        let of_domain = mounted.iter().filter(|served| Arc::ptr_eq(&served.domain, domain));
+        for image in of_domain.map(|served| &served.image) {
             if !images.iter().any(|known| Arc::ptr_eq(known, image)) {
                 images.push(image.clone());
             }
@@ -144,8 +153,8 @@ impl Mounts {
     }
 
     /// Why mounts of images whose records were made anew may show damage.
-    fn outdated(&self, images: &[Arc<Image>]) -> BTreeMap<PathBuf, String> {
-        let outdated: Vec<_> = images.iter().filter(|image| !self.images.is_current(image)).cloned().collect();
+    fn outdated(&self, domain: &Domain, images: &[Arc<Image>]) -> BTreeMap<PathBuf, String> {
+        let outdated: Vec<_> = images.iter().filter(|image| !domain.images.is_current(image)).cloned().collect();
         let problem = "files of its record were damaged while it was mounted: unmount it and mount it again";
         self.mounts_of(&outdated).into_iter().map(|mountpoint| (mountpoint, problem.to_owned())).collect()
     }
@@ -170,7 +179,9 @@ impl Mounts {
 
     /// Has the kernel forget the names that lead to these files and, of those that are `fresh`, the pages.
     fn forget_damage(&self, used: &[Used], fresh: &HashSet<Digest>) {
-        fresh.iter().for_each(|object| self.images.fetcher().close_local(object));
+        for used in used.iter().filter(|used| fresh.contains(&used.damaged.object)) {
+            used.domain.images.fetcher().close_local(&used.damaged.object);
+        }
         let images: Vec<_> = used.iter().flat_map(|used| used.images.iter().cloned()).collect();
         let concerned = self.mounts_of(&images);
         let others: HashSet<_> = self.places.mounted().iter().map(|served| served.request.mountpoint.clone()).collect();
@@ -182,9 +193,10 @@ impl Mounts {
     }
 
     /// Begins to mend those files that are not being mended.
-    fn begin_mending(&self, round: &mut Round, used: &[Used], images: &[Arc<Image>]) {
+    fn begin_mending(&self, round: &mut Round, used: &[Used]) {
         let running: HashSet<_> = round.running.values().cloned().collect();
-        for Used { damaged, size, images: holders } in used.iter().filter(|used| !running.contains(&used.damaged)) {
+        for used in used.iter().filter(|used| !running.contains(&used.damaged)) {
+            let Used { damaged, size, images: holders, domain, all } = used;
             let mounted = self.places.mounted();
             let native = mounted.iter().filter(|served| {
                 served.mounted.mode() == Mode::Native && holders.iter().any(|image| Arc::ptr_eq(image, &served.image))
@@ -192,10 +204,10 @@ impl Mounts {
             let job = Job {
                 damaged: damaged.clone(),
                 size: *size,
-                images: images.to_vec(),
+                images: all.clone(),
                 native: native.map(|served| (served.request.mountpoint.clone(), served.image.clone())).collect(),
-                fetcher: self.images.fetcher().clone(),
-                store: self.store().clone(),
+                fetcher: domain.images.fetcher().clone(),
+                store: domain.store.clone(),
             };
             let places = round.places.clone();
             let started = round.jobs.spawn_on(
@@ -269,12 +281,13 @@ impl Mounts {
 }
 
 /// Of the damaged files, those of images that were mounted here. Of all others no mount of this server has ever read.
-fn used(images: &[Arc<Image>], damaged: Vec<DamagedObject>) -> Vec<Used> {
+fn used_of(domain: &Arc<Domain>, images: Vec<Arc<Image>>, damaged: Vec<DamagedObject>) -> Vec<Used> {
+    let all = Arc::new(images);
     let used = damaged.into_iter().filter_map(|damaged| {
         let has_it = |image: &&Arc<Image>| image.handle().object_size(&damaged.object).is_some();
-        let images: Vec<_> = images.iter().filter(has_it).cloned().collect();
+        let images: Vec<_> = all.iter().filter(has_it).cloned().collect();
         let size = images.first()?.handle().object_size(&damaged.object)?;
-        Some(Used { damaged, size, images })
+        Some(Used { damaged, size, images, domain: domain.clone(), all: all.clone() })
     });
     used.collect()
 }
@@ -283,8 +296,8 @@ fn used(images: &[Arc<Image>], damaged: Vec<DamagedObject>) -> Vec<Used> {
 struct Job {
     damaged: DamagedObject,
     size: u64,
-    /// All images of the server.
-    images: Vec<Arc<Image>>,
+    /// All images of its domain.
+    images: Arc<Vec<Arc<Image>>>,
     /// The mounts in mode `native` that may have the file open.
     native: Vec<(PathBuf, Arc<Image>)>,
     fetcher: Fetcher,

@@ -7,6 +7,7 @@
 mod backfill;
 mod changes;
 mod client;
+mod domain;
 mod early;
 mod hints;
 mod idle;

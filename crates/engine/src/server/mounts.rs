@@ -13,10 +13,10 @@ use tarpon_oci::{Blob, Digest};
 use tarpon_store::Store;
 use tokio::runtime::Handle;
 
-use super::backfill::Backfills;
 use super::changes::Changes;
+use super::domain::{Domain, Domains};
 use super::hints;
-use super::images::{Image, Images};
+use super::images::Image;
 use super::layers::{self, LayerShelf};
 use super::memo::{Memo, shown};
 use super::mend::Damage;
@@ -27,7 +27,7 @@ use super::scrub::Scrub;
 use super::shelf::Shelf;
 use crate::commit::Origin;
 use crate::protocol::{Access, MountRequest, MountStatus};
-use crate::{Engine, Error, ErrorKind, Result, run};
+use crate::{Engine, Error, ErrorKind, Result, run, tenant};
 
 /// Why something is not mounted that a server remembered when it was stopped.
 pub(super) const STOPPED: &str = "its server was stopped: the next one mounts it again";
@@ -35,9 +35,7 @@ pub(super) const STOPPED: &str = "its server was stopped: the next one mounts it
 /// All mounts of the server.
 pub(crate) struct Mounts {
     store: Store,
-    host: Host,
-    pub(super) images: Arc<Images>,
-    backfills: Arc<Backfills>,
+    pub(super) domains: Domains,
     pub(super) endpoint: Endpoint,
     /// What Podman is shown.
     pub(super) shelf: Shelf,
@@ -57,6 +55,7 @@ pub(crate) struct Mounts {
 /// What is mounted at a place.
 pub(super) struct Served {
     pub(super) request: MountRequest,
+    pub(super) domain: Arc<Domain>,
     pub(super) image: Arc<Image>,
     pub(super) mounted: Mounted,
     before: Baseline,
@@ -78,28 +77,13 @@ impl Mounts {
         let host = Host::new(Arc::new(fetcher.clone()), runtime.clone(), scratch).map_err(cannot_mount)?;
         let host = host.of_store(store.folder());
         host.protect(protected(&store));
-        let images = Arc::new(Images::new(store.clone(), fetcher.clone()));
-        let backfills = Arc::new(Backfills::new(store.clone(), fetcher, runtime.clone(), images.clone()));
+        let domain = Domain::new(store.clone(), fetcher, host, runtime.clone());
         let (places, lost, endpoint) = (Arc::default(), Mutex::default(), Endpoint::default());
         let (changes, remembers, damage) = (Changes::default(), AtomicBool::new(false), Damage::default());
         let (shelf, scrub) = (Shelf::new(engine), Scrub::new(&store));
-        let layers = LayerShelf::new(engine, runtime.clone(), images.clone(), backfills.clone());
-        Ok(Self {
-            store,
-            host,
-            images,
-            backfills,
-            endpoint,
-            shelf,
-            layers,
-            runtime,
-            places,
-            changes,
-            remembers,
-            lost,
-            damage,
-            scrub,
-        })
+        let layers = LayerShelf::new(engine, runtime.clone(), domain.images.clone(), domain.backfills.clone());
+        let domains = Domains::new(domain, runtime.clone());
+        Ok(Self { store, domains, endpoint, shelf, layers, runtime, places, changes, remembers, lost, damage, scrub })
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -107,8 +91,8 @@ impl Mounts {
     }
 
     #[cfg(test)]
-    pub(super) fn backfills(&self) -> &Backfills {
-        &self.backfills
+    pub(super) fn backfills(&self) -> &super::backfill::Backfills {
+        &self.domains.whole().backfills
     }
 
     pub(super) fn runtime(&self) -> &Handle {
@@ -116,7 +100,7 @@ impl Mounts {
     }
 
     pub(super) fn host(&self) -> &Host {
-        &self.host
+        &self.domains.whole().host
     }
 
     /// A client has come. `None`: this server is ending.
@@ -127,7 +111,8 @@ impl Mounts {
     /// Begins to bring a boot pack. The server does not end before its image had time to be mounted.
     pub(super) fn bring(&self, image: String, access: Access, pack: Blob) -> Result<()> {
         let Some(client) = self.places.enter() else { return Ok(()) };
-        if let Some(bringing) = self.images.bring(image, access, pack, client)? {
+        let domain = self.domains.of(&image, &access)?;
+        if let Some(bringing) = domain.images.bring(image, access, pack, client)? {
             self.runtime.spawn(bringing);
         }
         Ok(())
@@ -135,29 +120,33 @@ impl Mounts {
 
     /// Mounts. The record is written before the kernel is asked, so that no kill leaves an unrecorded mount.
     pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
+        if request.podman.is_some() || request.layers.is_some() {
+            tenant::refuse_isolated(&self.store, "show it to Podman")?;
+        }
         if request.podman.is_some() {
             return self.show_to_podman(request);
         }
         if request.layers.is_some() {
             return self.show_layers(request);
         }
-        let image = self.images.load(&request)?;
+        let domain = self.domains.of(&request.image, &request.access)?;
+        let image = domain.images.load(&request)?;
         let trace = request.trace.take();
-        let recording = request.record.then(|| Recording::new(self.images.fetcher().clone()));
+        let recording = request.record.then(|| Recording::new(domain.images.fetcher().clone()));
         let own_inodes = super::sharing::own_inodes(request.mode, image.contested_inode())?;
         if request.mode != ModeChoice::Only(Mode::Fuse) {
             image.check_objects()?;
         }
         let place = self.reserve(&request.mountpoint)?;
         let mut memo = Memo::new(&request);
-        memo.write(&self.store).map_err(|error| Error::new(ErrorKind::Store, "record the mount", error))?;
+        memo.write(&domain.store).map_err(|error| Error::new(ErrorKind::Store, "record the mount", error))?;
         if let Some(reason) = own_inodes {
             // Not in the record: a successor has no such inodes.
             request.mode = ModeChoice::Only(Mode::Fuse);
             request.fallbacks.push(reason);
         }
         let before = Baseline::of(&image);
-        let mounted = match self.host.mount(&spec(&self.store, &request, &image, recording.as_ref())) {
+        let mounted = match domain.host.mount(&spec(&domain.store, &request, &image, recording.as_ref())) {
             Ok(mounted) => mounted,
             Err(error) => {
                 self.forget(&request.mountpoint);
@@ -168,10 +157,10 @@ impl Mounts {
         if mounted.mode() == Mode::Native {
             image.handle().kernel_reads();
         }
-        if let Err(error) = memo.write(&self.store) {
+        if let Err(error) = memo.write(&domain.store) {
             tracing::debug!(%error, "the record does not say in which mode it is mounted");
         }
-        if let Err(error) = self.store.touch_image(&request.manifest) {
+        if let Err(error) = domain.store.touch_image(&request.manifest) {
             tracing::debug!(%error, "the image's last use is not noted");
         }
         self.remember_base(&request);
@@ -179,10 +168,10 @@ impl Mounts {
             request.fallbacks.push(why);
         }
         self.lost.lock().remove(&request.mountpoint);
-        let served = Arc::new(Served { request, image, mounted, before, recording });
+        let served = Arc::new(Served { request, domain, image, mounted, before, recording });
         place.settle(served.clone());
         self.changes.tell(&served.request.mountpoint, &served.request.image, served.request.manifest, true);
-        self.backfills.begin(&served.request, &served.image);
+        served.domain.backfills.begin(&served.request, &served.image);
         let status = self.describe(&served);
         self.runtime.spawn(watch(self.clone(), served));
         Ok(status)
@@ -246,19 +235,20 @@ impl Mounts {
     }
 
     fn show_to_podman(&self, request: MountRequest) -> Result<MountStatus> {
-        let shown = self.shelf.add(&self.host, &self.images, &request)?;
+        let whole = self.domains.whole();
+        let shown = self.shelf.add(&whole.host, &whole.images, &request)?;
         if let Err(error) = self.store.touch_image(&request.manifest) {
             tracing::debug!(%error, "the image's last use is not noted");
         }
         self.lost.lock().remove(&request.mountpoint);
         self.changes.tell(&request.mountpoint, &request.image, request.manifest, true);
-        self.backfills.begin(&request, &shown);
+        whole.backfills.begin(&request, &shown);
         self.status_at(&request.mountpoint)
     }
 
     fn show_layers(&self, request: MountRequest) -> Result<MountStatus> {
         let mountpoint = request.mountpoint.clone();
-        self.layers.mount(&self.host, request)?;
+        self.layers.mount(self.host(), request)?;
         self.lost.lock().remove(&mountpoint);
         self.status_at(&mountpoint)
     }
@@ -286,7 +276,7 @@ impl Mounts {
     /// What is done from time to time.
     pub(super) fn tidy(&self) {
         self.shelf.tidy();
-        self.layers.tidy().iter().for_each(|manifest| self.no_longer_used(manifest));
+        self.layers.tidy().iter().for_each(|manifest| self.no_longer_used(self.domains.whole(), manifest));
     }
 
     /// Takes an image away from Podman, or one of its names.
@@ -294,22 +284,24 @@ impl Mounts {
         if self.layers.holds(mountpoint) {
             return self.stop_layers(mountpoint, force);
         }
-        let known = self.shelf.status(&self.backfills).into_iter().find(|mount| mount.mountpoint == mountpoint);
+        let known =
+            self.shelf.status(&self.domains.whole().backfills).into_iter().find(|mount| mount.mountpoint == mountpoint);
         match self.shelf.remove(mountpoint, name, force)? {
             None => self.give_up(mountpoint),
             Some(removed) => {
                 if let Some(known) = known.filter(|_| !removed.is_empty()) {
                     self.changes.tell(mountpoint, &known.image, known.manifest, false);
                 }
-                removed.iter().for_each(|manifest| self.no_longer_used(manifest));
+                removed.iter().for_each(|manifest| self.no_longer_used(self.domains.whole(), manifest));
                 Ok(Unmounted::Clean)
             }
         }
     }
 
-    pub(super) fn is_used(&self, manifest: &Digest) -> bool {
+    pub(super) fn is_used(&self, domain: &Arc<Domain>, manifest: &Digest) -> bool {
         let is_shown = self.shelf.shows(manifest) || self.layers.shows(manifest);
-        is_shown || self.places.mounted().iter().any(|served| served.request.manifest == *manifest)
+        let is_it = |served: &Arc<Served>| served.request.manifest == *manifest && Arc::ptr_eq(&served.domain, domain);
+        is_shown || self.places.mounted().iter().any(is_it)
     }
 
     /// Unmounts what a dead server left and could not be mounted again.
@@ -326,7 +318,7 @@ impl Mounts {
 
     /// Takes off the list what is gone without us. What is unmounted just now may be mounted again at once.
     fn look_around(&self) -> Result<()> {
-        self.host.look_around().map_err(cannot_mount)?;
+        self.host().look_around().map_err(cannot_mount)?;
         for served in self.places.mounted().iter().filter(|served| !served.mounted.is_attached()) {
             self.remove(served);
         }
@@ -359,7 +351,7 @@ impl Mounts {
 
     /// What Podman is shown, and what was lost.
     pub(super) fn status_of_others(&self) -> Vec<MountStatus> {
-        let mut others = self.shelf.status(&self.backfills);
+        let mut others = self.shelf.status(&self.domains.whole().backfills);
         others.extend(self.layers.status());
         others.extend(self.lost.lock().values().cloned());
         others
@@ -372,8 +364,8 @@ impl Mounts {
         loop {
             self.places.idle().await;
             tokio::select! {
-                () = self.host.drained() => {
-                    if self.places.close_if_idle(|| !self.host.is_drained()) {
+                () = self.host().drained() => {
+                    if self.places.close_if_idle(|| !self.host().is_drained()) {
                         return;
                     }
                 }
@@ -388,7 +380,7 @@ impl Mounts {
         self.places.close();
         let _late = tokio::time::timeout(patience, self.places.settled()).await;
         self.remembers.store(remembers, Ordering::Release);
-        self.host.shut_down(patience).await;
+        self.host().shut_down(patience).await;
         for served in self.places.mounted().iter().filter(|served| !served.mounted.is_attached()) {
             self.remove(served);
         }
@@ -423,13 +415,14 @@ impl Mounts {
     /// The record goes before the place is free: whoever mounts there next writes another.
     fn finish(&self, leaving: Leaving<'_, Served>) {
         let MountRequest { mountpoint, image, manifest, .. } = leaving.mount().request.clone();
+        let domain = leaving.mount().domain.clone();
         if !self.remembers.load(Ordering::Acquire) || !self.remember(leaving.mount()) {
             self.forget(&mountpoint);
         }
         self.damage.forget(&mountpoint);
         leaving.free();
         self.changes.tell(&mountpoint, &image, manifest, false);
-        self.no_longer_used(&manifest);
+        self.no_longer_used(&domain, &manifest);
     }
 
     /// Keeps a mount on record. `false`: nobody would have a use for it, or it cannot be written down.
@@ -439,16 +432,18 @@ impl Mounts {
             return false;
         }
         let memo = Memo { mode: Some(served.mounted.mode()), problem: Some(STOPPED.to_owned()), ..Memo::new(request) };
-        memo.write(&self.store).inspect_err(|error| tracing::warn!(%error, "a mount is not remembered")).is_ok()
+        memo.write(&served.domain.store)
+            .inspect_err(|error| tracing::warn!(%error, "a mount is not remembered"))
+            .is_ok()
     }
 
     /// Ends what is done for an image in the background if nothing shows it any more.
-    fn no_longer_used(&self, manifest: &Digest) {
-        if !self.is_used(manifest) {
-            self.images.stop_following(manifest);
-            self.images.forget_check(manifest);
+    fn no_longer_used(&self, domain: &Arc<Domain>, manifest: &Digest) {
+        if !self.is_used(domain, manifest) {
+            domain.images.stop_following(manifest);
+            domain.images.forget_check(manifest);
         }
-        self.backfills.end(manifest, || self.is_used(manifest));
+        domain.backfills.end(manifest, || self.is_used(domain, manifest));
     }
 
     /// Whether a mount that is there asked for the metrics as well.
@@ -457,7 +452,7 @@ impl Mounts {
     }
 
     pub(super) fn describe(&self, served: &Served) -> MountStatus {
-        let (backfill, metrics) = (self.backfills.status(&served.request.manifest), self.endpoint.address());
+        let (backfill, metrics) = (served.domain.backfills.status(&served.request.manifest), self.endpoint.address());
         let container = run::container_at(&self.store, &served.request.mountpoint);
         MountStatus { backfill, metrics, container, ..served.status() }
     }
@@ -487,7 +482,7 @@ impl Baseline {
 
 impl Served {
     fn status(&self) -> MountStatus {
-        let Self { request, image, mounted, before, recording: _ } = self;
+        let Self { request, image, mounted, before, domain: _, recording: _ } = self;
         let mode = mounted.fallback_reason().map(|reason| format!("mode fuse, not native: {reason}"));
         let ranges = image.ignores_ranges().then(|| {
             "the registry does not answer requests for a part: each read fetches all that lies before it".to_owned()
@@ -524,7 +519,8 @@ fn spec(store: &Store, request: &MountRequest, image: &Image, recording: Option<
 /// What a mount must neither hide nor change: the store, and the sockets of services of ours.
 pub(crate) fn protected(store: &Store) -> Protected {
     const SOCKETS: [&str; 2] = ["/run/tarpon/tarpon.sock", "/run/tarpon/snapshotter.sock"];
-    const CLOSED: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "commits"];
+    const CLOSED: [&str; 9] =
+        ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "commits", "tenants"];
     let mut reachable = vec![store.run_folder().join("mounts"), store.containers_folder(), store.objects_folder()];
     reachable.extend(SOCKETS.map(PathBuf::from));
     Protected { reachable, closed: CLOSED.map(|name| store.folder().join(name)).into() }

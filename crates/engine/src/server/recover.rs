@@ -103,7 +103,7 @@ fn remove_place(mounts: &Mounts, record: &MountRecord) {
 fn remember(mounts: &Mounts, record: &MountRecord, problem: String) {
     if let Some(memo) = Memo::read(record) {
         let memo = Memo { problem: Some(problem.clone()), ..memo };
-        if let Err(error) = memo.write(mounts.store()) {
+        if let Err(error) = memo.write(&mounts.store().of_mount(record)) {
             tracing::warn!(%error, "a mount that could not be made again is not remembered");
         }
     }

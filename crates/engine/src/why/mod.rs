@@ -95,7 +95,7 @@ impl Engine {
         let manifest = &account.mount.manifest;
         let wanted = account.journal.slowest.iter().map(|stall| stall.object).collect();
         // Without names and sizes the explanation is as true.
-        let loaded = self.store().load_image(manifest).ok().flatten();
+        let loaded = self.store_of_mount(&account.mount.mountpoint).load_image(manifest).ok().flatten();
         let layers = loaded.as_ref().map(|loaded| loaded.record.layers.clone()).unwrap_or_default();
         let hints = loaded.map(|loaded| Hints::of(loaded, &wanted));
         let slowest = account.journal.slowest.iter().map(|stall| SlowRead {

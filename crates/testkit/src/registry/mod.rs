@@ -85,6 +85,8 @@ struct State {
     writes: writes::Writes,
     signatures: HashMap<String, Instant>,
     password: Option<String>,
+    /// Who may read which repository, as `Authorization` says it.
+    private: HashMap<String, String>,
     redirect_to: Option<(u16, String)>,
 }
 
@@ -128,6 +130,22 @@ impl FakeRegistry {
     /// Changes the password of [`USER`].
     pub fn change_password(&self, password: &str) {
         self.state().password = Some(password.to_owned());
+    }
+
+    /// Shows this repository to nobody but this user from now on, whatever the registry asks of others.
+    pub fn make_private(&self, repository: &str, user: &str, password: &str) {
+        let given = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));
+        self.state().private.insert(repository.to_owned(), given);
+    }
+
+    /// What a request must give, if it is for a private repository.
+    fn asked_of(&self, request: &Request<Bytes>) -> Option<String> {
+        let path = request.uri().path().strip_prefix("/v2/")?;
+        let state = self.state();
+        let mut private = state.private.iter();
+        private
+            .find(|(name, _)| path.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('/')))
+            .map(|(_, given)| given.clone())
     }
 
     /// Redirects requests for blobs to `location`, whatever it is.
@@ -184,7 +202,9 @@ impl FakeRegistry {
 
     fn unauthorized(&self, request: &Request<Bytes>) -> Option<Response<Body>> {
         let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let asked = self.asked_of(request);
         let (good, challenge) = match &self.auth {
+            _ if asked.is_some() => (given == asked.as_deref(), "Basic realm=\"test\"".to_owned()),
             Auth::Anonymous => (true, String::new()),
             Auth::Basic => (given == Some(&self.basic()), "Basic realm=\"test\"".to_owned()),
             Auth::Bearer { .. } => {

@@ -47,6 +47,12 @@ impl Cache {
         let folder = store_dir::resolve(global.store.clone())?;
         let store = Store::open(&folder, StoreConfig::default())
             .map_err(|error| failure(format_args!("cannot open the store {}", folder.display()), error))?;
+        if let Some(isolation) = global.isolation {
+            let hint = "name another store with --store DIR, or leave --isolation and $TARPON_ISOLATION away";
+            store.settle_isolation(isolation).map_err(|error| {
+                failure(format_args!("cannot open the store {}", folder.display()), error).hint(hint)
+            })?;
+        }
         match self.command {
             Command::Ls(command) => command.run(&store),
             Command::Usage(command) => command.run(&store),

@@ -113,7 +113,7 @@ fn find(store: &Store, name: &str) -> Result<Vec<Digest>> {
     let doing = || format!("cannot remove {name}");
     let failed = |error| super::failure(doing(), error);
     let found: Vec<Digest> = match name.parse::<Digest>() {
-        Ok(digest) => store.image(&digest).map_err(failed)?.map(|record| record.manifest).into_iter().collect(),
+        Ok(digest) => store.has_image(&digest).map_err(failed)?.then_some(digest).into_iter().collect(),
         Err(_) => {
             let name =
                 image_name(name).map_err(|error| Failure::new(Exit::Usage, format_args!("{}: {error}", doing())))?;

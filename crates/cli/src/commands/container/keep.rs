@@ -19,7 +19,7 @@ pub(crate) struct Keep {
 impl Keep {
     pub(crate) fn run(&self, global: &Global) -> Result {
         let doing = || format!("cannot keep {}", self.name);
-        let session = Session::open(global)?;
+        let session = Session::open_as_it_is(global)?;
         let lock = std::io::stdin().as_fd().try_clone_to_owned().doing(doing)?;
         runtime()?.block_on(async {
             let mut signals = Signals::listen().doing(doing)?;

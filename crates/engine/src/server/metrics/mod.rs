@@ -147,11 +147,11 @@ fn told(mounts: &Mounts) -> String {
     // The same image from two sources, or of a record that was made anew, is one to whoever looks at a graph.
     let mut images: BTreeMap<Label, Vec<tarpon_fetch::Stats>> = BTreeMap::new();
     let mut prepared = BTreeMap::new();
-    for image in mounts.images.all() {
+    for image in mounts.domains.all().iter().flat_map(|domain| domain.images.all()) {
         let label = Label::of(image.handle().name(), &image.record.manifest);
         prepared.insert(label.clone(), image.record.prepared_bytes);
         images.entry(label).or_default().push(image.counters());
     }
-    let host = vec![mounts.images.fetcher().stats()];
+    let host = vec![mounts.domains.whole().images.fetcher().stats()];
     Exposition { host, images, prepared, modes, scrub: mounts.scrub.status() }.text()
 }

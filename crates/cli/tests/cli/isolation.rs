@@ -1,0 +1,65 @@
+//! A store whose images are for those alone to whom a registry grants them.
+
+use tarpon_testkit::registry::{Auth, PASSWORD, USER};
+
+use crate::mounts::Bed;
+use crate::world::World;
+
+#[test]
+fn a_store_is_of_one_kind_and_whoever_asks_for_the_other_is_told() {
+    let world = World::new();
+    world.stdout(&["--isolation", "tenant", "status"]);
+    assert_eq!(world.stdout(&["status"]), "nothing is mounted\nisolation of the store: tenant\n");
+    for arguments in [&["--isolation", "shared", "status"][..], &["--isolation", "shared", "cache", "ls"]] {
+        let output = world.output(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("\"tenant\"") && said.contains("\"shared\""), "{said}");
+        assert!(said.contains("hint: name another store"), "{said}");
+    }
+    let from_environment = world.command(&["status"]).env("TARPON_ISOLATION", "shared").output().expect("it runs");
+    assert!(!from_environment.status.success());
+    for refused in [&["snapshotter", "--root", "TMP/root"][..], &["ls", "oci:TMP/layout"]] {
+        let output = world.output(refused);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(6) && said.contains("isolation \"tenant\""), "{said}");
+    }
+    assert_eq!(world.output(&["--isolation", "none", "status"]).status.code(), Some(2));
+}
+
+#[test]
+fn an_image_of_an_isolated_store_is_mounted_listed_checked_and_removed_as_any_other() {
+    let Some(bed) = Bed::serving(Auth::Basic) else { return };
+    let place = bed.directory("mnt").canonicalize().expect("there");
+    std::fs::write(bed.path("creds"), format!("{USER}:{PASSWORD}")).expect("written");
+    let mount = ["mount", "--creds-file", "TMP/creds", "HOST/app:v1", "TMP/mnt"];
+    bed.stdout(&[&["--isolation", "tenant", "--quiet"], &mount[..]].concat());
+    let hello = || std::fs::read(place.join("etc/hello")).expect("readable");
+    let first = hello();
+    assert!(bed.stdout(&["status"]).ends_with("isolation of the store: tenant\n"));
+    bed.directory("other");
+    for denied in [
+        &["mount", "HOST/app:v1", "TMP/other"][..],
+        &["mount", "--creds", "alice:guessed", "HOST/app:v1", "TMP/other"],
+        &["ls", "HOST/app:v1"],
+        &["pull", "HOST/app:v1"],
+        &["inspect", "HOST/app:v1"],
+    ] {
+        assert_eq!(bed.output(denied).status.code(), Some(4), "{denied:?}");
+    }
+    assert_eq!(bed.output(&["podman", "add", "--creds-file", "TMP/creds", "HOST/app:v1"]).status.code(), Some(6));
+
+    let images = bed.json(&["cache", "ls", "--json"]);
+    assert_eq!(images.as_array().expect("a list").len(), 1);
+    let digest = images[0]["digest"].as_str().expect("a digest").to_owned();
+    assert_eq!(bed.json(&["cache", "usage", "--json"])["images"], 1);
+    bed.stdout(&["cache", "verify"]);
+    assert_eq!(bed.json(&["cache", "clear", "--json"])["images"], serde_json::json!([]), "it is mounted");
+    assert_eq!(bed.output(&["cache", "rm", &digest]).status.code(), Some(1));
+    bed.stdout(&["why", "TMP/mnt"]);
+    assert_eq!(hello(), first);
+    // Of another isolation than the store of what is unmounted.
+    let unmounted = bed.command(&["umount", "TMP/mnt"]).env("TARPON_ISOLATION", "shared").output().expect("it runs");
+    assert!(unmounted.status.success(), "{}", String::from_utf8_lossy(&unmounted.stderr));
+    assert_eq!(bed.json(&["cache", "rm", "--json", &digest])["images"], serde_json::json!([digest]));
+    assert_eq!(bed.json(&["cache", "usage", "--json"])["objects"], 0);
+}
