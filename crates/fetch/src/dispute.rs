@@ -235,7 +235,7 @@ impl Host {
         id: &ObjectId,
         claimants: &[Claimant],
     ) -> Option<Result<bool, PieceError>> {
-        let local = self.complete(id)?;
+        let local = self.complete_checked(id).await?;
         let object = self.object_in(&claimants.first()?.0, id)?;
         let compared = self.runtime.spawn_blocking(move || fits(&object, &local)).await;
         Some(compared.map_err(|_going_down| PieceError::Cancelled))

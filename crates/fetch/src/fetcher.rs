@@ -28,7 +28,7 @@ use crate::log_limit::ImageLog;
 use crate::neighbours::Allowance;
 use crate::pack::{BootIndex, Pack};
 use crate::stats::{Stats, Tally};
-use crate::{BlobSource, ObjectStore};
+use crate::{BlobSource, ObjectStore, Opened};
 
 /// Reads objects for all images of a host: from the store while they are there, through the images' sources
 /// otherwise. Cheap to clone; all clones are the same fetcher.
@@ -83,11 +83,11 @@ impl Fetcher {
         ImageHandle { host: self.host.clone(), image, replay: Mutex::default() }
     }
 
-    /// The bytes `offset..offset + length` of the object, if nobody need be asked for them: exactly as many, fewer
-    /// only at the end of the object. `None` means [`Fetcher::read`]. Blocks on the local disk alone, so that a thread
-    /// that serves the kernel may call it.
+    /// The bytes `offset..offset + length` of the object, if they are here and nothing must be hashed first: exactly as many, fewer
+    /// only at the end of the object. `None` means [`Fetcher::read`]. Blocks on the local disk alone, for as long as reading these
+    /// bytes takes, so that a thread that serves the kernel may call it.
     pub fn read_local(&self, object: &ObjectId, offset: u64, length: u64) -> Option<Result<ObjectBytes, ReadError>> {
-        self.host.read_local(object, offset, length)
+        self.host.read_local(object, offset, length).sound()
     }
 
     /// The bytes `offset..offset + length` of the object, from wherever they are: exactly as many, fewer only at the end
@@ -100,7 +100,7 @@ impl Fetcher {
     /// Size of the object in bytes, if some image has it or the store has it whole.
     pub fn object_size(&self, object: &ObjectId) -> Option<u64> {
         let known = self.host.images.first_holding(object).map(|(_, entry)| entry.size);
-        known.or_else(|| self.host.complete(object).map(|local| local.size))
+        known.or_else(|| self.host.checked_size(object))
     }
 
     /// The kernel is about to hold an inode of the object that all images share, until [`Fetcher::release_inode`]: its size, if
@@ -114,7 +114,15 @@ impl Fetcher {
         self.host.release_inode(object);
     }
 
-    /// The object as a plain local file, if it is complete. Counts as read: the kernel reads on without asking.
+    /// If the object is a complete local file that must be hashed before it is used: ends when it was, or at the deadline of a read.
+    /// [`Fetcher::open_local`] opens it then.
+    pub fn check_local(&self, object: &ObjectId) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let Opened::Unchecked(size) = self.host.opened(object) else { return None };
+        let (hashed, deadline) = (self.host.check(object, size), self.host.config.read_deadline);
+        Some(async move { drop(tokio::time::timeout(deadline, hashed).await) })
+    }
+
+    /// The object as a plain local file, if it is complete and verified. Counts as read: the kernel reads on without asking.
     pub fn open_local(&self, object: &ObjectId) -> Option<LocalObject> {
         let opened = self.host.complete(object);
         if opened.is_some() {

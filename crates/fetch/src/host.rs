@@ -7,6 +7,7 @@ use tarpon_layer::ObjectId;
 use tokio::runtime::Handle;
 
 use crate::ObjectStore;
+use crate::check::Checks;
 use crate::config::Config;
 use crate::contents::Contents;
 use crate::dispute::Disputes;
@@ -31,6 +32,7 @@ pub(crate) struct Host {
     pub(crate) flights: Arc<Flights>,
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) open: OpenObjects,
+    pub(crate) checks: Checks,
     pub(crate) bypass: Bypass,
     pub(crate) contents: Contents,
     pub(crate) counters: Arc<Counters>,
@@ -52,6 +54,7 @@ impl Host {
             flights: Arc::new(Flights::new(&config)),
             lanes: Arc::new(Lanes::new(&config)),
             open: OpenObjects::new(config.open_files),
+            checks: Checks::default(),
             bypass: Bypass::new(config.bypass_bytes),
             contents: Contents::default(),
             counters: Arc::default(),

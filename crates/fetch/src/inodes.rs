@@ -153,7 +153,7 @@ impl Host {
                 None
             }
             Claims::Distrusted((_, entry)) => Some((self.complete(id).map_or(entry.size, |local| local.size), None)),
-            Claims::Refuted | Claims::Unknown => self.complete(id).map(|local| (local.size, None)),
+            Claims::Refuted | Claims::Unknown => self.checked_size(id).map(|size| (size, None)),
         }
     }
 

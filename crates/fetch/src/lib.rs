@@ -6,6 +6,7 @@
 
 mod body;
 mod breaker;
+mod check;
 mod clock;
 mod config;
 mod content;
@@ -57,7 +58,7 @@ pub use journal::{
 };
 pub use local::LocalObject;
 pub use log_limit::{LeftOut, LogLimit};
-pub use object_store::{ObjectStore, ObjectWriter, PartialObject, StoreError};
+pub use object_store::{ObjectStore, ObjectWriter, Opened, PartialObject, StoreError};
 pub use pack::{
     BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES, InvalidBootIndex,
     PROFILE_BYTES, REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS,

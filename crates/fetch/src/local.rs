@@ -11,7 +11,7 @@ use tarpon_layer::ObjectId;
 use crate::content::ObjectBytes;
 use crate::error::ReadError;
 use crate::lru::Lru;
-use crate::{ObjectStore, StoreError};
+use crate::{ObjectStore, Opened, StoreError};
 
 /// A complete object of the store, open.
 #[derive(Debug, Clone)]
@@ -27,17 +27,20 @@ pub(crate) struct OpenObjects {
     files: Mutex<Lru<ObjectId, (LocalObject, Stamp)>>,
 }
 
-/// What changes with every change of a file: the time of that, and the size.
+/// What changes with every change of a file: the times of that, and the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     changed: (i64, i64),
+    modified: (i64, i64),
     size: u64,
 }
 
 impl Stamp {
     fn of(file: &File) -> io::Result<Self> {
         let metadata = file.metadata()?;
-        Ok(Self { changed: (metadata.ctime(), metadata.ctime_nsec()), size: metadata.len() })
+        let (changed, modified) =
+            ((metadata.ctime(), metadata.ctime_nsec()), (metadata.mtime(), metadata.mtime_nsec()));
+        Ok(Self { changed, modified, size: metadata.len() })
     }
 }
 
@@ -46,22 +49,40 @@ impl OpenObjects {
         Self { files: Mutex::new(Lru::new(limit)) }
     }
 
-    /// The complete object, if the store has it.
-    pub(crate) fn open(&self, store: &dyn ObjectStore, object: &ObjectId) -> Result<Option<LocalObject>, StoreError> {
+    /// The complete object, if the store has it. Hashes nothing.
+    pub(crate) fn open(&self, store: &dyn ObjectStore, object: &ObjectId) -> Result<Opened<LocalObject>, StoreError> {
         let known = self.files.lock().get(object).cloned();
         if let Some((open, stamp)) = known
             && Stamp::of(&open.file).is_ok_and(|now| now == stamp)
         {
-            return Ok(Some(open));
+            return Ok(Opened::Sound(open));
         }
-        let Some(file) = store.open(object)? else {
-            self.forget(object);
-            return Ok(None);
-        };
+        match store.open_checked(object)? {
+            Opened::Sound(file) => Ok(Opened::Sound(self.keep(object, file)?)),
+            Opened::Unchecked(size) => Ok(Opened::Unchecked(size)),
+            Opened::Absent => {
+                self.forget(object);
+                Ok(Opened::Absent)
+            }
+        }
+    }
+
+    /// Has the store hash the object, and holds it open if it is sound. Blocks for as long as reading all of it takes.
+    pub(crate) fn check(&self, store: &dyn ObjectStore, object: &ObjectId) -> Result<(), StoreError> {
+        match store.open(object)? {
+            Some(file) => self.keep(object, file).map(drop),
+            None => {
+                self.forget(object);
+                Ok(())
+            }
+        }
+    }
+
+    fn keep(&self, object: &ObjectId, file: File) -> Result<LocalObject, StoreError> {
         let stamp = Stamp::of(&file).map_err(|error| StoreError::Io { doing: format!("opening {object}"), error })?;
         let open = LocalObject { file: Arc::new(file), size: stamp.size };
         self.files.lock().insert(*object, (open.clone(), stamp), 1);
-        Ok(Some(open))
+        Ok(open)
     }
 
     pub(crate) fn forget(&self, object: &ObjectId) {

@@ -8,8 +8,12 @@ use tarpon_oci::{Digest, Verified};
 
 /// The local store, as fetching and importing see it. Calls block on the local disk only, never on the network.
 pub trait ObjectStore: Send + Sync + 'static {
-    /// The complete, verified object, opened for reading; `None` if it is not (wholly) here.
+    /// The complete, verified object, opened for reading; `None` if it is not (wholly) here. Hashes it if that must be done first: then
+    /// it takes as long as reading the whole, so never call it on a thread that others wait for.
     fn open(&self, object: &Digest) -> Result<Option<File>, StoreError>;
+
+    /// As [`ObjectStore::open`], but hashes nothing.
+    fn open_checked(&self, object: &Digest) -> Result<Opened<File>, StoreError>;
 
     /// Whether the complete object is here, as far as a look at its name tells: cheaper than [`ObjectStore::open`].
     fn contains(&self, object: &Digest) -> bool;
@@ -25,6 +29,36 @@ pub trait ObjectStore: Send + Sync + 'static {
 
     /// A new object that will be written from its first byte to its last.
     fn writer(&self, size_hint: u64) -> Result<Box<dyn ObjectWriter>, StoreError>;
+}
+
+/// What the store has of an object.
+#[derive(Debug)]
+pub enum Opened<F> {
+    /// Nothing, or not all of it.
+    Absent,
+    /// All of it, so many bytes, which must be hashed before they are used: [`ObjectStore::open`] does it.
+    Unchecked(u64),
+    /// All of it, verified.
+    Sound(F),
+}
+
+impl<F> Opened<F> {
+    /// With `change` of what was opened.
+    pub fn map<T>(self, change: impl FnOnce(F) -> T) -> Opened<T> {
+        match self {
+            Self::Sound(file) => Opened::Sound(change(file)),
+            Self::Unchecked(size) => Opened::Unchecked(size),
+            Self::Absent => Opened::Absent,
+        }
+    }
+
+    /// What was opened.
+    pub fn sound(self) -> Option<F> {
+        match self {
+            Self::Sound(file) => Some(file),
+            Self::Absent | Self::Unchecked(_) => None,
+        }
+    }
 }
 
 /// An object that is filled in any order. It does not know what it holds: its user decides by chunk digests.

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! read_local   complete object in the store? verified chunks here?      local.rs, object.rs
+//! check        a complete object that must be hashed first              check.rs
 //! read         images that have the object, one after the other         image.rs
 //!   resolve    they contradict each other? hash the whole first         dispute.rs
 //!   search     what an earlier process left: hash it, believe it        object.rs
@@ -22,6 +23,7 @@ use tarpon_layer::ObjectId;
 use tarpon_oci::Verified;
 use tokio::time::Instant;
 
+use crate::Opened;
 use crate::clock::Clock;
 use crate::config::{READ_BYTES, READ_ROUNDS};
 use crate::content::ObjectBytes;
@@ -39,15 +41,15 @@ use crate::plan::{Piece, PieceChunk};
 use crate::readahead::Window;
 
 impl Host {
-    /// The bytes, if nobody need be asked for them. Blocks on the local disk alone.
+    /// The bytes, if they are here and nothing must be hashed first. Blocks on the local disk alone, and for as long as reading them takes.
     pub(crate) fn read_local(
         self: &Arc<Self>,
         id: &ObjectId,
         offset: u64,
         length: u64,
-    ) -> Option<Result<ObjectBytes, ReadError>> {
+    ) -> Opened<Result<ObjectBytes, ReadError>> {
         if length > READ_BYTES {
-            return Some(Err(ReadError::TooLong { length, limit: READ_BYTES }));
+            return Opened::Sound(Err(ReadError::TooLong { length, limit: READ_BYTES }));
         }
         let known = self.images.first_holding(id);
         if let Some(object) = known.as_ref().and_then(|(image, _)| self.live_object(image, id))
@@ -59,30 +61,29 @@ impl Host {
                 self.images.was_read(id, range.clone());
                 self.look_ahead(&object, range);
                 object.image.tally.served(bytes.len());
-                return Some(Ok(bytes));
+                return Opened::Sound(Ok(bytes));
             }
         }
-        let answer = self.load_complete(id, offset, length)?;
-        if let (Ok(bytes), Some((image, _))) = (&answer, known) {
+        let answer = self.opened(id).map(|local| self.load(&local, id, offset, length));
+        if let (Opened::Sound(Ok(bytes)), Some((image, _))) = (&answer, known) {
             self.images.was_read(id, offset..offset.saturating_add(bytes.len() as u64));
             image.tally.served(bytes.len());
         }
-        Some(answer)
+        answer
     }
 
     /// Reads a complete object. One that cannot be read is closed, so that the store is asked for it again.
-    fn load_complete(&self, id: &ObjectId, offset: u64, length: u64) -> Option<Result<ObjectBytes, ReadError>> {
-        let answer = self.complete(id)?.read(id, offset, length);
+    fn load(&self, local: &LocalObject, id: &ObjectId, offset: u64, length: u64) -> Result<ObjectBytes, ReadError> {
+        let answer = local.read(id, offset, length);
         if answer.is_err() {
             self.open.forget(&self.contents.kept_as(id));
         }
-        Some(answer)
+        answer
     }
 
-    /// The object as a local file, if the store has it whole. A store that cannot say has not.
+    /// The object as a local file, if the store has it whole and verified. A store that cannot say has not.
     pub(crate) fn complete(&self, id: &ObjectId) -> Option<LocalObject> {
-        let opened = self.open.open(&*self.store, &self.contents.kept_as(id));
-        opened.inspect_err(|error| self.store_refused(error)).ok().flatten()
+        self.opened(id).sound()
     }
 
     /// The bytes, from wherever they are, within the deadline.
@@ -92,12 +93,14 @@ impl Host {
         offset: u64,
         length: u64,
     ) -> Result<ObjectBytes, ReadError> {
-        if let Some(answer) = self.read_local(id, offset, length) {
-            return answer;
-        }
+        let unchecked = match self.read_local(id, offset, length) {
+            Opened::Sound(answer) => return answer,
+            Opened::Unchecked(size) => Some(size),
+            Opened::Absent => None,
+        };
         let outcome = match self.late_reads.remembered(id) {
             Some(error) => Err(error),
-            None => self.read_in_time(id, offset, length).await,
+            None => self.read_in_time(id, offset, length, unchecked).await,
         };
         if outcome.is_err() {
             self.counters.failed_reads.add(1);
@@ -105,10 +108,25 @@ impl Host {
         outcome
     }
 
-    /// The bytes, or an error at the deadline, whatever it waits for.
-    async fn read_in_time(self: &Arc<Self>, id: &ObjectId, offset: u64, length: u64) -> Result<ObjectBytes, ReadError> {
+    /// The bytes, or an error at the deadline, whatever it waits for. A local file of `unchecked` bytes must be hashed first.
+    async fn read_in_time(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        offset: u64,
+        length: u64,
+        unchecked: Option<u64>,
+    ) -> Result<ObjectBytes, ReadError> {
         let clock = Clock::begin(self.config.read_deadline);
-        let outcome = match tokio::time::timeout_at(clock.until, self.read_claimed(id, offset, length, clock)).await {
+        let read = async {
+            if let Some(size) = unchecked {
+                self.check(id, size).await;
+                if let Opened::Sound(answer) = self.read_local(id, offset, length) {
+                    return answer;
+                }
+            }
+            self.read_claimed(id, offset, length, clock).await
+        };
+        let outcome = match tokio::time::timeout_at(clock.until, read).await {
             Ok(outcome) => outcome,
             Err(_elapsed) => {
                 let error = self.late(id);
@@ -229,7 +247,9 @@ impl Host {
     ) -> Result<ObjectBytes, PieceError> {
         let mut arrived = Arrived::new();
         for _round in 0..READ_ROUNDS {
-            if let Some(Ok(bytes)) = self.load_complete(&object.id, range.start, range.end - range.start) {
+            if let Some(local) = self.complete_checked(&object.id).await
+                && let Ok(bytes) = self.load(&local, &object.id, range.start, range.end - range.start)
+            {
                 return Ok(bytes);
             }
             if let Some(bytes) = self.read_round(object, &range, clock, &mut arrived, waiting).await? {
@@ -356,9 +376,10 @@ impl Host {
         !self.has_chunk(&object.image, chunk)
     }
 
-    /// Whether the store has the chunk.
+    /// Whether the store has the chunk, or the whole object, which whoever reads it has hashed first where that is due.
     pub(crate) fn has_chunk(&self, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
-        if matches!(self.store.open(&self.contents.kept_as(&chunk.object)), Ok(Some(_))) {
+        let opened = self.store.open_checked(&self.contents.kept_as(&chunk.object));
+        if matches!(opened, Ok(Opened::Sound(_) | Opened::Unchecked(_))) {
             return true;
         }
         let known = self.live_object(image, &chunk.object);
@@ -419,7 +440,7 @@ impl Host {
     /// Fetches what is missing of a range, behind all demand and as far as there is room.
     pub(crate) fn prefetch(self: &Arc<Self>, id: &ObjectId, range: Range<u64>) {
         let Some((image, _)) = self.images.first_holding(id) else { return };
-        if image.claim(id).is_none() || self.complete(id).is_some() || self.bypass.is_active() {
+        if image.claim(id).is_none() || !matches!(self.opened(id), Opened::Absent) || self.bypass.is_active() {
             return;
         }
         let Some(object) = self.object_in(&image, id) else { return };

@@ -32,6 +32,10 @@ impl Objects for Fetcher {
         Box::pin(async move { answer(Fetcher::read(&fetcher, &object, offset, length as u64).await) })
     }
 
+    fn check_local(&self, object: &Digest) -> Option<BoxFuture<'static, ()>> {
+        Fetcher::check_local(self, object).map(|hashed| Box::pin(hashed) as BoxFuture<'static, ()>)
+    }
+
     fn open_local(&self, object: &Digest) -> Option<Arc<File>> {
         Fetcher::open_local(self, object).map(|local| local.file)
     }

@@ -34,6 +34,11 @@ pub trait Objects: Send + Sync + 'static {
     /// The range, wherever it is. Ends within the read deadline.
     fn read(&self, object: Digest, offset: u64, length: usize) -> BoxFuture<'static, Result<Bytes, Errno>>;
 
+    /// What to wait for before [`Objects::open_local`], if the object is a local file that must be hashed first. Ends within the read deadline.
+    fn check_local(&self, _object: &Digest) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
+
     /// The complete, verified object as a local file, if it is one.
     fn open_local(&self, object: &Digest) -> Option<Arc<File>>;
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use tarpon_fetch::LogLimit;
 
 use crate::{Content, Errno, Objects};
@@ -56,6 +57,11 @@ impl Reads {
         }
     }
 
+    /// What to wait for before [`Reads::local_file`], if there is a local file that must be verified first.
+    pub fn before_local_file(&self, content: Content) -> Option<BoxFuture<'static, ()>> {
+        content.object.and_then(|object| self.objects.check_local(&object))
+    }
+
     /// The file's bytes as one complete local file, if they are all here and verified.
     pub fn local_file(&self, content: Content) -> Option<Arc<File>> {
         content.object.and_then(|object| self.objects.open_local(&object))
@@ -86,7 +92,6 @@ fn whole(bytes: Bytes, length: usize) -> Result<Bytes, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use futures::future::BoxFuture;
     use tarpon_oci::Digest;
 
     use super::*;

@@ -6,11 +6,10 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{
-    Advice, AtFlags, CWD, FlockOperation, Mode, OFlags, SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
-};
+use rustix::fs::{Advice, AtFlags, CWD, FlockOperation, Mode, OFlags, SeekFrom, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
@@ -99,12 +98,20 @@ impl Storage for Disk {
     }
 
     fn set_modified(&self, path: &Path, time: Option<SystemTime>) -> io::Result<()> {
-        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-        let times = Timestamps {
-            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-            last_modification: time.map_or(now, timespec),
-        };
+        let times = modified(time.unwrap_or_else(SystemTime::now));
         Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    fn touch(&self, file: &File) -> io::Result<()> {
+        Ok(rustix::fs::futimens(file, &modified(SystemTime::now()))?)
+    }
+
+    fn has_exact_times(&self, file: &File) -> bool {
+        static KERNEL: LazyLock<bool> = LazyLock::new(|| {
+            let name = rustix::system::uname();
+            kernel_version(&name.release().to_string_lossy()) >= EXACT_TIMES
+        });
+        *KERNEL && rustix::fs::fstatfs(file).is_ok_and(|found| WITH_EXACT_TIMES.contains(&i128::from(found.f_type)))
     }
 
     fn next_data(&self, file: &File, offset: u64) -> io::Result<Option<u64>> {
@@ -152,6 +159,21 @@ impl Storage for Disk {
         };
         Ok(text.trim().to_owned())
     }
+}
+
+/// The first kernel whose file systems keep exact times of changes ...
+const EXACT_TIMES: (u32, u32) = (6, 13);
+/// ... and which of them do, by the numbers in the kernel's `magic.h`: ext4, XFS, Btrfs, tmpfs.
+const WITH_EXACT_TIMES: [i128; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
+
+/// `6.13.0-rc1` is (6, 13).
+fn kernel_version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+fn modified(time: SystemTime) -> Timestamps {
+    Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: timespec(time) }
 }
 
 /// Names the run of the kernel, in procfs.

@@ -1,8 +1,12 @@
 //! [`HashedFiles`]: which files were hashed since the machine was started, so that each is hashed once per boot.
 //!
-//! A file is known by a fingerprint of its digest, inode number, size and time of change. A file that was written, cut, extended or
+//! A file is known by a fingerprint of its digest, inode number, size and times of change. A file that was written, cut, extended or
 //! replaced has another fingerprint and is hashed again before it is used; so is every file after a boot, because what the disk
 //! returns then was never read by this kernel. What this cannot notice is a disk that changes bytes within one boot: `verify` can.
+//!
+//! Where changes within a tick of the kernel's clock have the same time (before Linux 6.13), a file that changed a moment before it was
+//! hashed is not noted, as Git does with its index: a later change could have the same times. What the store itself writes is noted at
+//! once: its time of change of the content is set to the nanosecond, where every write would leave that of a tick.
 //!
 //! The fingerprints are kept in `run/hashed-BOOT`, 8 bytes each, appended under a lock. The file is a cache: one that is lost or
 //! damaged costs hashing, and nothing is believed because of it that was not hashed.
@@ -13,7 +17,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use tarpon_oci::Digest;
@@ -34,6 +38,9 @@ const MOST: usize = 2 << 20;
 const GATHERED: usize = 1024;
 /// Longest wait for another process that appends. Appending takes microseconds.
 const APPEND_WAIT: Duration = Duration::from_secs(1);
+
+/// Twice the longest tick of a kernel's clock, of 10 ms.
+const TICKS: Duration = Duration::from_millis(20);
 
 type Fingerprint = u64;
 
@@ -214,9 +221,18 @@ fn file_name(boot: &str) -> String {
 
 fn fingerprint(digest: &Digest, metadata: &Metadata) -> Fingerprint {
     let (seconds, nanoseconds) = metadata.changed;
-    [metadata.inode, metadata.size, seconds.cast_unsigned(), nanoseconds.cast_unsigned()]
+    let modified = metadata.modified.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let modified = [modified.as_secs(), modified.subsec_nanos().into()];
+    [metadata.inode, metadata.size, seconds.cast_unsigned(), nanoseconds.cast_unsigned(), modified[0], modified[1]]
         .into_iter()
         .fold(start(digest), |state, value| mix(state ^ value))
+}
+
+/// Whether a file that changed last at this time, and is hashed from `now` on, will have another one when it changes again.
+pub(crate) fn is_settled((seconds, nanoseconds): (i64, i64), now: SystemTime) -> bool {
+    let (Ok(seconds), Ok(nanoseconds)) = (u64::try_from(seconds), u32::try_from(nanoseconds)) else { return false };
+    let changed = UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds));
+    changed.and_then(|changed| now.duration_since(changed).ok()).is_some_and(|since| since >= TICKS)
 }
 
 /// Images have no size and no inode of their own; no file has such a fingerprint but by chance.

@@ -54,7 +54,7 @@ impl Store {
     }
 
     /// The record of an image, without its files; `None` if there is none that can be believed. A tree that an older version
-    /// of tarpon wrote is written anew, which takes the eviction lock.
+    /// of tarpon wrote is replaced, which takes the eviction lock, for which it waits within a limit.
     pub fn image(&self, manifest: &Digest) -> Result<Option<ImageRecord>, StoreError> {
         match self.record(manifest)? {
             Some(record) if record.has_old_tree() => self.renew_tree(manifest),
@@ -296,7 +296,10 @@ impl ImageStaging {
             let mut writer = io::BufWriter::with_capacity(BLOCK, sink);
             fill(&mut writer)?;
             let sink = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
-            Ok(PartRecord { part, digest: sink.hasher.finish(), size: sink.size })
+            let record = PartRecord { part, digest: sink.hasher.finish(), size: sink.size };
+            shared.storage.touch(&file)?;
+            shared.note_hashed(&record.digest, &file);
+            Ok(record)
         });
         let written = written.map_err(|error| shared.refuse(io_error("writing", &path)(error)))?;
         self.record.parts.push(written);
@@ -304,16 +307,19 @@ impl ImageStaging {
     }
 
     /// Makes the record visible, whole. If the image is here already, the record that is here stays and learns the
-    /// new references.
+    /// new references. What came over the wire to make the record is added to what came for those before it.
     pub fn install(mut self) -> Result<ImageRecord, StoreError> {
         self.record.created = self.store.shared.seconds();
         self.record.last_used = self.record.created;
+        let fetched = self.record.prepared_bytes;
+        let before = self.store.record(&self.record.manifest)?;
+        self.record.prepared_bytes = before.map_or(0, |before| before.prepared_bytes).saturating_add(fetched);
         let text = self.sealed()?;
         let shared = std::sync::Arc::clone(&self.store.shared);
         files::replace(shared.storage(), &self.folder, RECORD, &text).map_err(|error| shared.refuse(error))?;
         let target = shared.layout.image(&self.record.manifest);
         let bytes = shared.folder_size(&self.folder)?;
-        if self.join_existing(&target)? {
+        if self.join_existing(&target, fetched)? {
             return Ok(self.record.clone());
         }
         let installed = shared.storage.rename(&self.folder, &target);
@@ -331,8 +337,9 @@ impl ImageStaging {
         Ok(text)
     }
 
-    /// Whether a sound record of this image is here. One that is not sound is removed.
-    fn join_existing(&mut self, target: &Path) -> Result<bool, StoreError> {
+    /// Whether a sound record of this image is here: then it is brought up to date, `fetched` bytes having come for it. One that is not
+    /// sound is removed.
+    fn join_existing(&mut self, target: &Path, fetched: u64) -> Result<bool, StoreError> {
         let store = self.store.clone();
         match store.shared.storage.metadata(target) {
             Ok(_) => {}
@@ -360,6 +367,7 @@ impl ImageStaging {
         let surplus = record.references.len().saturating_sub(REFERENCES);
         record.references.drain(..surplus);
         record.layers = std::mem::take(&mut self.record.layers);
+        record.prepared_bytes = record.prepared_bytes.saturating_add(fetched);
         record.last_used = self.record.last_used;
         self.record = record;
         let text = self.sealed()?;

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tarpon_fetch::{LogLimit, ObjectStore, ObjectWriter, PartialObject};
+use tarpon_fetch::{LogLimit, ObjectStore, ObjectWriter, Opened, PartialObject};
 use tarpon_oci::{Digest, Hasher, Verified};
 
 use crate::budget::{on_disk, signed};
 use crate::files::{self, io_error};
+use crate::hashed;
 use crate::layout::{CORRUPT, DIR_MODE, open_existing, unique_name};
 use crate::storage::Metadata;
 use crate::store::{Shared, Store};
@@ -24,12 +25,38 @@ pub(crate) const SMALL_OBJECT: u64 = 64 << 10;
 /// Times that linking in is tried again when others create and remove the same names meanwhile.
 const LINK_TRIES: usize = 8;
 
+/// Times that an object is hashed again because it changed meanwhile, which is an import that relies on it, or no object any more.
+const HASH_TRIES: usize = 3;
+
 impl ObjectStore for Store {
     fn open(&self, object: &Digest) -> Result<Option<File>, StoreError> {
         let shared = &*self.shared;
         let path = shared.layout.object(object);
-        let Some(file) = open_existing(shared.storage(), &path)? else { return Ok(None) };
-        Ok(if shared.is_sound(object, &path, &file)? { Some(file) } else { None })
+        for _ in 0..HASH_TRIES {
+            let Some(file) = open_existing(shared.storage(), &path)? else { return Ok(None) };
+            let metadata = || shared.storage.file_metadata(&file).map_err(io_error("examining", &path));
+            let before = metadata()?;
+            if shared.hashed.has(object, &before) {
+                return Ok(Some(file));
+            }
+            if !shared.is_sound(object, &path, &file)? {
+                return Ok(None);
+            }
+            // Whoever holds it open looks for changes from now on.
+            if metadata()? == before {
+                return Ok(Some(file));
+            }
+        }
+        Err(io_error("hashing", &path)(io::ErrorKind::ResourceBusy.into()))
+    }
+
+    fn open_checked(&self, object: &Digest) -> Result<Opened<File>, StoreError> {
+        let shared = &*self.shared;
+        let path = shared.layout.object(object);
+        let Some(file) = open_existing(shared.storage(), &path)? else { return Ok(Opened::Absent) };
+        let metadata = shared.storage.file_metadata(&file).map_err(io_error("examining", &path))?;
+        let is_known = shared.hashed.has(object, &metadata);
+        Ok(if is_known { Opened::Sound(file) } else { Opened::Unchecked(metadata.size) })
     }
 
     fn contains(&self, object: &Digest) -> bool {
@@ -146,25 +173,35 @@ impl Shared {
 
     /// Hashes a file, and notes it if it is what its name says. `before`: what was known of it before it was read.
     pub(crate) fn hash_object(&self, object: &Digest, before: &Metadata, file: &File) -> Result<Condition, StoreError> {
+        let notable = self.is_notable(before, file);
         let hash = || {
             let mut hasher = Hasher::new();
             files::hash_file(self.storage(), file, &mut hasher).map(|_| hasher)
         };
-        self.judge(object, before, read_again(hash))
+        self.judge(object, notable, read_again(hash))
     }
 
-    /// What the bytes of a file, or the error instead of them, say of the object.
+    /// What is known of a file that is hashed from now on, if it will be known by that: a later change is to show in it.
+    pub(crate) fn is_notable<'m>(&self, before: &'m Metadata, file: &File) -> Option<&'m Metadata> {
+        let is_settled = hashed::is_settled(before.changed, self.clock.wall());
+        (is_settled || self.storage.has_exact_times(file)).then_some(before)
+    }
+
+    /// What the bytes of a file, or the error instead of them, say of the object. `before`: as [`Shared::is_notable`] gave it before they
+    /// were read.
     pub(crate) fn judge(
         &self,
         object: &Digest,
-        before: &Metadata,
+        before: Option<&Metadata>,
         read: io::Result<Hasher>,
     ) -> Result<Condition, StoreError> {
         match read.map(|hasher| Verified::check_stream(object, hasher)) {
             Ok(Err(_)) => Ok(Condition::Damaged),
             Ok(Ok(_)) => {
                 // As it was before: what changes meanwhile must be hashed again.
-                self.hashed.add(object, before);
+                if let Some(before) = before {
+                    self.hashed.add(object, before);
+                }
                 Ok(Condition::Sound)
             }
             Err(error) if is_of_medium(&error) => Ok(Condition::Unreadable(error)),
@@ -172,7 +209,7 @@ impl Shared {
         }
     }
 
-    /// The file was just written with the object's bytes, which were hashed, or only its metadata was changed since it was hashed.
+    /// The file was just written with the object's bytes, which were hashed, and was [touched](crate::storage::Storage::touch), or only its metadata was changed since it was hashed.
     pub(crate) fn note_hashed(&self, object: &Digest, file: &File) {
         if let Ok(metadata) = self.storage.file_metadata(file) {
             self.hashed.add(object, &metadata);

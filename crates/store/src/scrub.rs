@@ -245,11 +245,14 @@ impl Walk<'_> {
         if !self.pace.keep(OBJECT_COST, Duration::ZERO) {
             return Ok(None);
         }
-        let (before, hashed) = match self.open(path, Access::ReadAside) {
+        let (before, is_notable, hashed) = match self.open(path, Access::ReadAside) {
             // Evicted since the folder was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(Condition::Sound)),
-            Err(error) => (*metadata, Err(error)),
-            Ok((file, before)) => (before, read_again(|| self.hash(&file, before.size))),
+            Err(error) => (*metadata, false, Err(error)),
+            Ok((file, before)) => {
+                let is_notable = shared.is_notable(&before, &file).is_some();
+                (before, is_notable, read_again(|| self.hash(&file, before.size)))
+            }
         };
         let hashed = match hashed {
             // The file system takes no reads past the page cache, or not as many bytes.
@@ -262,7 +265,7 @@ impl Walk<'_> {
             outcome => outcome,
         };
         let Some(hashed) = hashed.transpose() else { return Ok(None) };
-        let condition = shared.judge(object, &before, hashed)?;
+        let condition = shared.judge(object, is_notable.then_some(&before), hashed)?;
         shared.settled(object, path, &before, condition).map(Some)
     }
 

@@ -115,8 +115,15 @@ pub trait Storage: Send + Sync + fmt::Debug + 'static {
     /// Sets the permissions of an open file.
     fn set_mode(&self, file: &File, mode: u32) -> io::Result<()>;
 
-    /// Sets the time of the last change; `None` is now.
+    /// Sets the time of the last change; `None` is now, to the nanosecond: a time that no write leaves where they have that of a tick.
     fn set_modified(&self, path: &Path, time: Option<SystemTime>) -> io::Result<()>;
+
+    /// As [`Storage::set_modified`], of an open file, to now.
+    fn touch(&self, file: &File) -> io::Result<()>;
+
+    /// Whether each change of the file that follows a look at its metadata gets a time of its own. Else changes within a tick of the
+    /// kernel's clock have the same time.
+    fn has_exact_times(&self, file: &File) -> bool;
 
     /// The first data at or after `offset`; `None` if there is only a hole up to the end.
     fn next_data(&self, file: &File, offset: u64) -> io::Result<Option<u64>>;

@@ -137,6 +137,7 @@ impl NewFile {
     }
 
     pub(crate) fn link(&self, to: &std::path::Path) -> io::Result<()> {
+        self.shared.storage.touch(&self.file)?;
         match &self.name {
             None => self.shared.storage.link_file(&self.file, to),
             Some((path, _)) => self.shared.storage.link(path, to),

@@ -213,6 +213,30 @@ fn an_image_record_comes_back_whole_and_is_found_by_reference() {
 }
 
 #[test]
+fn what_came_to_prepare_an_image_is_added_up_over_all_times() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let prepare = |bytes| {
+        let manifest = Digest::of(b"manifest");
+        let mut record = tarpon_store::ImageRecord::new(manifest, "one", "linux/amd64", vec![]);
+        record.prepared_bytes = bytes;
+        let mut staging = store.stage_image(record).unwrap();
+        staging.put(tarpon_store::Part::Manifest, b"manifest").unwrap();
+        for part in [tarpon_store::Part::Config, tarpon_store::Part::Tree, tarpon_store::Part::Chunks] {
+            staging.put(part, b"").unwrap();
+        }
+        staging.put_objects(vec![]).unwrap();
+        let installed = staging.install().unwrap();
+        assert_eq!(installed.prepared_bytes, store.image(&manifest).unwrap().unwrap().prepared_bytes);
+        installed.prepared_bytes
+    };
+    assert_eq!([prepare(1000), prepare(0), prepare(20)], [1000, 1000, 1020]);
+    let tree = folder.path().join("images").join(Digest::of(b"manifest").hex()).join("tree.erofs");
+    fs::write(tree, "damaged").unwrap();
+    assert_eq!(prepare(300), 1320, "the record that was damaged says what came before");
+}
+
+#[test]
 fn installing_an_image_again_adds_the_new_reference_only() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());

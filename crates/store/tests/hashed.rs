@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{content, get, install, put, put_by_pieces};
 use tarpon_oci::Digest;
 use tarpon_store::{ImageState, Store, StoreConfig};
-use tarpon_testkit::storage::FaultyDisk;
+use tarpon_testkit::storage::{FaultyDisk, Ticks};
 
 fn path_of(folder: &Path, object: &Digest) -> PathBuf {
     let hex = object.hex();
@@ -37,10 +37,19 @@ struct Boot {
 
 impl Boot {
     fn new(folder: &Path, id: &str) -> Self {
-        let disk = Arc::new(FaultyDisk::healthy().booted_as(id));
+        Self::on(FaultyDisk::healthy(), folder, id, StoreConfig::default())
+    }
+
+    /// Of a kernel that gives changes the time of its last tick.
+    fn with_ticks(folder: &Path, id: &str, ticks: &Arc<Ticks>) -> Self {
+        let config = StoreConfig { clock: ticks.clone(), ..StoreConfig::default() };
+        Self::on(FaultyDisk::healthy().with_ticks(ticks.clone()), folder, id, config)
+    }
+
+    fn on(disk: FaultyDisk, folder: &Path, id: &str, config: StoreConfig) -> Self {
+        let disk = Arc::new(disk.booted_as(id));
         let storage: Arc<FaultyDisk> = Arc::clone(&disk);
-        let store =
-            Store::open(folder, StoreConfig { storage, free_floor: Some(0), ..StoreConfig::default() }).unwrap();
+        let store = Store::open(folder, StoreConfig { storage, free_floor: Some(0), ..config }).unwrap();
         Self { disk, store }
     }
 
@@ -100,6 +109,51 @@ fn an_object_that_changed_since_it_was_stored_is_never_opened_in_the_same_boot()
 }
 
 #[test]
+fn a_change_within_the_tick_in_which_a_file_was_hashed_is_noticed() {
+    let (folder, ticks) = (common::folder().unwrap(), Arc::new(Ticks::default()));
+    let boot = Boot::with_ticks(folder.path(), "first", &ticks);
+    let object = put(&boot.store, &content(1, 10_000)).unwrap();
+    let path = path_of(folder.path(), &object);
+    drop(boot);
+    let boot = Boot::with_ticks(folder.path(), "second", &ticks);
+    ticks.tick();
+    // Somebody changes something of the file in this tick, and then, after it was hashed, its content.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    assert!(boot.hashes(|_| assert!(boot.opens(&object))));
+    damage(&path, |bytes| bytes[0] ^= 1);
+    assert!(get(&boot.store, &object).is_none());
+    put(&boot.store, &content(1, 10_000)).unwrap();
+    drop(boot);
+    let boot = Boot::with_ticks(folder.path(), "third", &ticks);
+    assert!(boot.hashes(|_| assert!(boot.opens(&object))));
+    assert!(boot.hashes(|_| assert!(boot.opens(&object))), "it is not known yet");
+    ticks.tick();
+    assert!(boot.hashes(|_| assert!(boot.opens(&object))));
+    assert!(!boot.hashes(|_| assert!(boot.opens(&object))), "it is known from now on");
+}
+
+#[test]
+fn a_write_within_the_tick_in_which_an_object_was_stored_is_noticed() {
+    let (folder, ticks) = (common::folder().unwrap(), Arc::new(Ticks::default()));
+    let boot = Boot::with_ticks(folder.path(), "boot", &ticks);
+    let objects = [
+        put(&boot.store, &content(1, 10_000)).unwrap(),
+        put(&boot.store, &content(2, 200_000)).unwrap(),
+        put_by_pieces(&boot.store, &content(3, 10_000), 4_000).unwrap(),
+        put_by_pieces(&boot.store, &content(4, 200_000), 30_000).unwrap(),
+    ];
+    assert!(!boot.hashes(|_| objects.iter().for_each(|object| assert!(boot.opens(object)))));
+    for object in &objects {
+        let path = path_of(folder.path(), object);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[5_000] ^= 1;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, bytes).unwrap();
+        assert!(get(&boot.store, object).is_none());
+    }
+}
+
+#[test]
 fn a_damaged_object_that_is_stored_again_is_replaced() {
     let folder = common::folder().unwrap();
     let boot = Boot::new(folder.path(), "boot");
@@ -141,6 +195,23 @@ fn an_object_is_hashed_once_in_each_boot_whatever_process_uses_it() {
     let lists = fs::read_dir(folder.path().join("run")).unwrap();
     let lists = lists.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("hashed-"));
     assert!(lists.count() <= 1, "that of the earlier boot is removed");
+}
+
+#[test]
+fn an_object_of_an_earlier_boot_is_named_without_being_read() {
+    use tarpon_fetch::{ObjectStore as _, Opened};
+    let folder = common::folder().unwrap();
+    let boot = Boot::new(folder.path(), "first");
+    let object = put(&boot.store, &content(1, 10_000)).unwrap();
+    assert!(matches!(boot.store.open_checked(&object).unwrap(), Opened::Sound(_)));
+    drop(boot);
+    let second = Boot::new(folder.path(), "second");
+    let reads =
+        second.reads(|store| assert!(matches!(store.open_checked(&object).unwrap(), Opened::Unchecked(10_000))));
+    assert_eq!(reads, 0);
+    assert!(second.opens(&object));
+    assert!(matches!(second.store.open_checked(&object).unwrap(), Opened::Sound(_)));
+    assert!(matches!(second.store.open_checked(&Digest::of(b"other")).unwrap(), Opened::Absent));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! or be refused are counted; a fault strikes the *n*-th of them. So a test runs a workload once to learn how many
 //! there are, and then once for each of them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
@@ -12,11 +12,11 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::Mutex;
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tarpon_store::Disk;
 use tarpon_store::storage::{Access, Metadata, Space, Storage};
+use tarpon_store::{Clock, Disk};
 
 /// What happens to the operation that a fault strikes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +54,55 @@ pub struct FaultyDisk {
     hook: Option<Hook>,
     state: Mutex<State>,
     boot: String,
+    ticks: Option<Arc<Ticks>>,
+}
+
+/// A kernel's clock that stands still, as it does between two ticks, and the times that changes of files get by it. Also a clock.
+#[derive(Debug)]
+pub struct Ticks(Mutex<Ticking>);
+
+#[derive(Debug)]
+struct Ticking {
+    now: Duration,
+    /// By inode: the real time of its last change, and the one that it got.
+    changes: HashMap<u64, ((i64, i64), Duration)>,
+}
+
+impl Default for Ticks {
+    fn default() -> Self {
+        Self(Mutex::new(Ticking { now: Duration::from_secs(1_700_000_000), changes: HashMap::new() }))
+    }
+}
+
+impl Ticks {
+    /// The next tick comes, and some more.
+    pub fn tick(&self) {
+        self.ticking().now += Duration::from_secs(1);
+    }
+
+    fn ticking(&self) -> std::sync::MutexGuard<'_, Ticking> {
+        self.0.lock().expect("no test panics while it holds the ticks")
+    }
+
+    fn coarse(&self, metadata: Metadata) -> Metadata {
+        let mut ticking = self.ticking();
+        let now = ticking.now;
+        let change = ticking.changes.entry(metadata.inode).or_insert((metadata.changed, now));
+        if change.0 != metadata.changed {
+            *change = (metadata.changed, now);
+        }
+        Metadata { changed: (change.1.as_secs().cast_signed(), change.1.subsec_nanos().into()), ..metadata }
+    }
+}
+
+impl Clock for Ticks {
+    fn wall(&self) -> SystemTime {
+        UNIX_EPOCH + self.ticking().now
+    }
+
+    fn steady(&self) -> Duration {
+        self.ticking().now
+    }
 }
 
 #[derive(Debug, Default)]
@@ -86,7 +135,7 @@ impl FaultyDisk {
 
     /// A disk without a fault, to count operations.
     pub fn healthy() -> Self {
-        Self { fault: None, hook: None, state: Mutex::default(), boot: "first boot".to_owned() }
+        Self { fault: None, hook: None, state: Mutex::default(), boot: "first boot".to_owned(), ticks: None }
     }
 
     /// A disk that calls `hook` before each `open`, `read` and `rename`, with its name and its path (of a rename: the old one). Its error
@@ -103,6 +152,13 @@ impl FaultyDisk {
     #[must_use]
     pub fn booted_as(mut self, boot: &str) -> Self {
         self.boot = boot.to_owned();
+        self
+    }
+
+    /// The same disk under a kernel that gives changes the time of its last tick.
+    #[must_use]
+    pub fn with_ticks(mut self, ticks: Arc<Ticks>) -> Self {
+        self.ticks = Some(ticks);
         self
     }
 
@@ -165,6 +221,13 @@ impl FaultyDisk {
                 Err(io::Error::other("the process stops here"))
             }
             _ => Ok(Verdict::Do),
+        }
+    }
+
+    fn timed(&self, metadata: Metadata) -> Metadata {
+        match &self.ticks {
+            Some(ticks) => ticks.coarse(metadata),
+            None => metadata,
         }
     }
 
@@ -239,12 +302,12 @@ impl Storage for FaultyDisk {
 
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         self.alive()?;
-        Disk.metadata(path)
+        Disk.metadata(path).map(|metadata| self.timed(metadata))
     }
 
     fn file_metadata(&self, file: &File) -> io::Result<Metadata> {
         self.alive()?;
-        Disk.file_metadata(file)
+        Disk.file_metadata(file).map(|metadata| self.timed(metadata))
     }
 
     fn read_at(&self, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -286,6 +349,15 @@ impl Storage for FaultyDisk {
     fn set_modified(&self, path: &Path, time: Option<SystemTime>) -> io::Result<()> {
         self.change("set time", Some(path))?;
         Disk.set_modified(path, time)
+    }
+
+    fn touch(&self, file: &File) -> io::Result<()> {
+        self.change("set time", None)?;
+        Disk.touch(file)
+    }
+
+    fn has_exact_times(&self, file: &File) -> bool {
+        self.ticks.is_none() && Disk.has_exact_times(file)
     }
 
     fn next_data(&self, file: &File, offset: u64) -> io::Result<Option<u64>> {

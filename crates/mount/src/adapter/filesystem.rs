@@ -37,12 +37,8 @@ impl Filesystem for Adapter {
                 asked.lookup(parent, name.as_bytes(), reply);
             }
             Ok(Some(wait)) => {
-                let (name, request) = (name.as_bytes().to_vec(), self.in_flight.begin());
-                self.runtime.spawn(async move {
-                    wait.await;
-                    asked.lookup(parent, &name, reply);
-                    drop(request);
-                });
+                let name = name.as_bytes().to_vec();
+                self.later(wait, move || asked.lookup(parent, &name, reply));
             }
             Err(errno) => reply.error(convert::errno(errno)),
         }
@@ -73,10 +69,21 @@ impl Filesystem for Adapter {
             reply,
             |files| files.content(node(inode)),
             |reply, content| {
-                let local = || self.reads.local_file(content);
-                match opens.open(node(inode), content.size, local, |file| reply.open_backing(file)) {
+                let (node, opens, reads) = (node(inode), opens.clone(), self.reads.clone());
+                let wants_local = opens.wants_local(node, content.size);
+                let wait = wants_local.then(|| reads.before_local_file(content)).flatten();
+                let open = move || match opens.open(
+                    node,
+                    content.size,
+                    || reads.local_file(content),
+                    |file| reply.open_backing(file),
+                ) {
                     Some(backing) => reply.opened_passthrough(FileHandle(0), FopenFlags::FOPEN_NOFLUSH, &backing),
                     None => reply.opened(FileHandle(0), cached_open()),
+                };
+                match wait {
+                    None => open(),
+                    Some(wait) => self.later(wait, open),
                 }
             },
         );
@@ -290,6 +297,16 @@ impl Filesystem for Adapter {
 }
 
 impl Adapter {
+    /// Answers from the async runtime, after `wait`.
+    fn later(&self, wait: impl Future<Output = ()> + Send + 'static, answer: impl FnOnce() + Send + 'static) {
+        let request = self.in_flight.begin();
+        self.runtime.spawn(async move {
+            wait.await;
+            answer();
+            drop(request);
+        });
+    }
+
     /// Replies from the async runtime, when the bytes are here. A runtime that shuts down drops the reply, which
     /// answers EIO.
     fn read_later(&self, content: Content, offset: u64, size: u32, reply: ReplyData) {

@@ -63,7 +63,7 @@ pub(crate) struct Adapter {
     asked: Asked,
     reads: Reads,
     runtime: Handle,
-    opens: Option<Opens>,
+    opens: Option<Arc<Opens>>,
     in_flight: InFlight,
     passes_through: Arc<AtomicBool>,
     reads_ahead: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Adapter {
 
 impl Adapter {
     pub(crate) fn new(files: Arc<dyn Operations>, reads: Reads, runtime: Handle, policy: OpenPolicy) -> Self {
-        let opens = (policy == OpenPolicy::PassThrough).then(Opens::new);
+        let opens = (policy == OpenPolicy::PassThrough).then(Arc::default);
         Self {
             asked: Asked { files, counters: Arc::default() },
             reads,

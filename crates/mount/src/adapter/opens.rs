@@ -19,6 +19,7 @@ use tarpon_fs::NodeId;
 const PASS_THROUGH_BYTES: u64 = 128 << 10;
 
 /// The open files of one mount.
+#[derive(Default)]
 pub(super) struct Opens {
     inodes: Mutex<HashMap<NodeId, Open>>,
     refused: AtomicBool,
@@ -30,8 +31,9 @@ struct Open {
 }
 
 impl Opens {
-    pub(super) fn new() -> Self {
-        Self { inodes: Mutex::default(), refused: AtomicBool::new(false) }
+    /// Whether an open of `node`, a file of `size` bytes, would ask for the local file.
+    pub(super) fn wants_local(&self, node: NodeId, size: u64) -> bool {
+        size >= PASS_THROUGH_BYTES && !self.refused.load(Ordering::Relaxed) && !self.inodes.lock().contains_key(&node)
     }
 
     /// One more open of `node`, a file of `size` bytes. `local` gives the complete local file; `register` makes a backing
@@ -92,7 +94,7 @@ mod tests {
 
     #[test]
     fn an_inode_that_is_open_through_the_cache_stays_there_until_the_last_release() {
-        let opens = Opens::new();
+        let opens = Opens::default();
         let mut asked = 0;
         for local in [None, Some(())] {
             let file = || {
@@ -118,13 +120,13 @@ mod tests {
 
     #[test]
     fn small_files_are_never_passed_through() {
-        let opens = Opens::new();
+        let opens = Opens::default();
         opens.open(NodeId(5), BIG - 1, || panic!("must not be asked for"), |_| unreachable!());
     }
 
     #[test]
     fn after_one_refusal_the_kernel_is_not_asked_again() {
-        let opens = Opens::new();
+        let opens = Opens::default();
         let file = || Some(Arc::new(tempfile::tempfile().unwrap()));
         let refuse = |_: &File| Err(io::Error::from_raw_os_error(1));
         assert!(opens.open(NodeId(5), BIG, file, refuse).is_none());

@@ -7,4 +7,4 @@ mod store;
 
 pub use blobs::{MemorySource, Reply, Requested, Then};
 pub use packed::{Form, PackedLayer, Packer, table_of};
-pub use store::{MemoryStore, Refusal};
+pub use store::{HeldHashing, MemoryStore, Refusal};

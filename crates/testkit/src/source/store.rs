@@ -1,12 +1,13 @@
 //! [`MemoryStore`]: a store in memory that can be full, fail, forget and rot.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::ThreadId;
 
 use bytes::Bytes;
-use tarpon_fetch::{ObjectStore, ObjectWriter, PartialObject, StoreError};
+use tarpon_fetch::{ObjectStore, ObjectWriter, Opened, PartialObject, StoreError};
 use tarpon_oci::{Digest, Hasher, Verified};
 
 use super::blobs::lock;
@@ -35,6 +36,22 @@ struct Inner {
     /// Whether nothing is published just now.
     held: Mutex<bool>,
     released: Condvar,
+    /// Objects that were not hashed since the last [`MemoryStore::reboot`].
+    unchecked: Mutex<HashSet<Digest>>,
+    /// Threads that hashed an object, in order.
+    hashed_by: Mutex<Vec<ThreadId>>,
+    hashing_is_held: Mutex<bool>,
+    hashing_released: Condvar,
+}
+
+/// Hashing does not end before this is dropped.
+pub struct HeldHashing(Arc<Inner>);
+
+impl Drop for HeldHashing {
+    fn drop(&mut self) {
+        *lock(&self.0.hashing_is_held) = false;
+        self.0.hashing_released.notify_all();
+    }
 }
 
 impl MemoryStore {
@@ -65,11 +82,48 @@ impl MemoryStore {
         lock(&self.inner.partials).retain(|(of, _), _| of != object);
     }
 
+    /// All objects must be hashed before they are used, as after a boot.
+    pub fn reboot(&self) {
+        *lock(&self.inner.unchecked) = lock(&self.inner.objects).keys().copied().collect();
+    }
+
+    /// Hashing does not end as long as this is held.
+    pub fn hold_hashing(&self) -> HeldHashing {
+        *lock(&self.inner.hashing_is_held) = true;
+        HeldHashing(self.inner.clone())
+    }
+
+    /// The threads that hashed an object, one for each time, whether they have finished or not.
+    pub fn hashed_by(&self) -> Vec<ThreadId> {
+        lock(&self.inner.hashed_by).clone()
+    }
+
+    /// Inverts every byte of a complete object.
+    pub fn damage(&self, object: &Digest) {
+        if let Some(bytes) = lock(&self.inner.objects).get_mut(object) {
+            *bytes = bytes.iter().map(|byte| !*byte).collect();
+        }
+    }
+
     /// Inverts every byte that partial objects hold, as a disk that rots.
     pub fn rot(&self) {
         for partial in lock(&self.inner.partials).values() {
             lock(&partial.bytes).iter_mut().for_each(|byte| *byte = !*byte);
         }
+    }
+}
+
+impl MemoryStore {
+    fn hash(&self, object: &Digest) {
+        lock(&self.inner.hashed_by).push(std::thread::current().id());
+        let held = lock(&self.inner.hashing_is_held);
+        let released = self.inner.hashing_released.wait_while(held, |is_held| *is_held);
+        drop(released.expect("no test panics while it holds the lock"));
+        let mut objects = lock(&self.inner.objects);
+        if objects.get(object).is_some_and(|bytes| Digest::of(bytes) != *object) {
+            objects.remove(object);
+        }
+        lock(&self.inner.unchecked).remove(object);
     }
 }
 
@@ -85,11 +139,21 @@ impl Inner {
 
 impl ObjectStore for MemoryStore {
     fn open(&self, object: &Digest) -> Result<Option<File>, StoreError> {
+        if lock(&self.inner.unchecked).contains(object) {
+            self.hash(object);
+        }
         let Some(bytes) = self.object(object) else { return Ok(None) };
         let failed = |error| StoreError::Io { doing: "opening".into(), error };
         let mut file = tempfile::tempfile().map_err(failed)?;
         file.write_all(&bytes).map_err(failed)?;
         Ok(Some(file))
+    }
+
+    fn open_checked(&self, object: &Digest) -> Result<Opened<File>, StoreError> {
+        match self.object(object) {
+            Some(bytes) if lock(&self.inner.unchecked).contains(object) => Ok(Opened::Unchecked(bytes.len() as u64)),
+            _ => Ok(self.open(object)?.map_or(Opened::Absent, Opened::Sound)),
+        }
     }
 
     fn contains(&self, object: &Digest) -> bool {
