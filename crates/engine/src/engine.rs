@@ -1,10 +1,11 @@
 //! [`Engine`]: one store, and the door to everything that is done with images in it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tarpon_store::{Isolation, IsolationError, Store, StoreConfig};
+use tarpon_store::{Isolation, IsolationError, OpenError, RenewTree, Store, StoreConfig};
+use tarpon_tree::erofs;
 
 use crate::prepare::Preparations;
 use crate::protocol::ScrubStatus;
@@ -19,6 +20,13 @@ pub struct EngineOptions {
     pub store: PathBuf,
     /// The command line that runs [`crate::serve`] on this store. Empty: this program starts no servers.
     pub server_command: Vec<OsString>,
+}
+
+/// Opens the store in `folder`, as everything does that is not a test of the store: trees of older versions are written anew when they are
+/// used.
+pub fn open_store(folder: &Path) -> std::result::Result<Store, OpenError> {
+    let renew_tree: RenewTree = |tree| erofs::renew(tree).ok().flatten();
+    Store::open(folder, StoreConfig { renew_tree: Some(renew_tree), ..StoreConfig::default() })
 }
 
 /// An open store and what can be done with images in it.
@@ -53,7 +61,7 @@ impl Engine {
             Error::new(ErrorKind::Store, format!("open the store {}", store.display()), error)
                 .hint("name another one with --store DIR or $TARPON_STORE")
         };
-        let store = Store::open(&store, StoreConfig::default()).map_err(failed)?;
+        let store = open_store(&store).map_err(failed)?;
         Ok(Self { store, server_command, flights: Arc::default(), rootfs_folders: Arc::default() })
     }
 

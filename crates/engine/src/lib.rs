@@ -76,7 +76,7 @@ pub use container::{
 pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
 };
-pub use engine::{Engine, EngineOptions};
+pub use engine::{Engine, EngineOptions, open_store};
 pub use error::{Error, ErrorKind, Result};
 pub use flights::Flights;
 pub use image::{DEFAULT_PROFILE, ImageRequest, IndexChoice, Prepared, Pull};

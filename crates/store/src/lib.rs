@@ -83,7 +83,7 @@ pub use record::{ImageRecord, LayerRecord, Part, PartRecord, RecordError, parse_
 pub use refs::RefRecord;
 pub use scrub::{SCRUB_INTERVAL, SCRUB_RATE, ScrubRecord, ScrubRun, Scrubber};
 pub use sealed::SealError;
-pub use store::{Store, StoreConfig};
+pub use store::{RenewTree, Store, StoreConfig};
 pub use tarpon_fetch::StoreError;
 pub use tenants::{Isolation, IsolationError};
 pub use usage::Usage;

@@ -100,7 +100,8 @@ pub struct ImageRecord {
     pub layers: Vec<LayerRecord>,
     /// The files of the record.
     pub parts: Vec<PartRecord>,
-    /// Bytes that came over the wire to make the record, tokens and retries included; those of layers that were streamed are most of it.
+    /// Bytes that came over the wire to make the record, each time that it was made, tokens and retries included; those of layers that were
+    /// streamed are most of it.
     #[serde(default)]
     pub prepared_bytes: u64,
     /// When the record was made, in seconds since 1970.

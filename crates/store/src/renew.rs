@@ -1,11 +1,13 @@
-//! Trees that an older version of tarpon wrote are written anew, where they lie: the registry is not asked, and what
-//! exists only in this store is not lost.
+//! Trees that an older version of tarpon wrote are replaced where they lie: the registry is not asked, and what
+//! exists only in this store is not lost. What is in trees the store does not know: [`RenewTree`](crate::RenewTree) writes the new one.
 //!
 //! The record is replaced first, then the tree. Whoever comes between the two finds an old tree that is, written anew, the one
 //! of the record, and completes the work.
 
+use std::io;
+use std::time::Duration;
+
 use tarpon_oci::Digest;
-use tarpon_tree::erofs;
 
 use crate::StoreError;
 use crate::budget::signed;
@@ -17,11 +19,17 @@ use crate::record::{ImageRecord, Part};
 use crate::sealed;
 use crate::store::{Shared, Store};
 
+/// Longest wait for another process that evicts or removes: a mount waits for this, and its client for no longer than a minute.
+const WAIT: Duration = Duration::from_secs(20);
+
 impl Store {
-    /// Writes the tree of an image anew; `None` if the image is not here or its tree is damaged.
+    /// Has the tree of an image written anew; `None` if the image is not here or its tree is damaged.
     pub(crate) fn renew_tree(&self, manifest: &Digest) -> Result<Option<ImageRecord>, StoreError> {
         let shared = &*self.shared;
-        let _lock = files::lock(shared.storage(), &shared.eviction_lock())?;
+        let lock = shared.eviction_lock();
+        let Some(_lock) = files::lock_within(shared.storage(), &lock, WAIT)? else {
+            return Err(io_error("waiting to write the tree anew for", &lock)(io::ErrorKind::TimedOut.into()));
+        };
         // Another process may have done it meanwhile.
         let Some(mut record) = self.record(manifest)? else { return Ok(None) };
         if !record.has_old_tree() {
@@ -30,9 +38,8 @@ impl Store {
         let folder = shared.layout.image(manifest);
         let old = record.part(Part::Tree).map(|part| shared.open_part(&folder, part)).transpose()?.flatten();
         let old = old.map(MappedFile::new).transpose().map_err(io_error("mapping", &folder))?;
-        let renewed = old.map(|old| erofs::renew(old.as_ref()));
-        let Some(Ok(Some(tree))) = renewed else {
-            tracing::warn!(image = %manifest, "the tree of an older version is damaged");
+        let Some(tree) = old.and_then(|old| shared.renewed(&old)) else {
+            tracing::warn!(image = %manifest, "the tree of an older version is damaged or cannot be written anew");
             return Ok(None);
         };
         let before = shared.folder_size(&folder)?;
@@ -47,13 +54,19 @@ impl Store {
     }
 }
 
+impl Shared {
+    fn renewed(&self, old: &MappedFile) -> Option<Vec<u8>> {
+        self.renew_tree.and_then(|renew| renew(old.as_ref()))
+    }
+}
+
 /// Replaces the tree by the one of the record, if it is that one but for the version that wrote it.
 pub(crate) fn complete(shared: &Shared, record: &ImageRecord) -> Result<bool, StoreError> {
     let folder = shared.layout.image(&record.manifest);
     let path = folder.join(Part::Tree.file_name());
     let old = open_existing(shared.storage(), &path)?.map(MappedFile::new).transpose();
     let old = old.map_err(io_error("mapping", &path))?;
-    let renewed = old.and_then(|old| erofs::renew(old.as_ref()).ok().flatten());
+    let renewed = old.and_then(|old| shared.renewed(&old));
     let Some(tree) = renewed.filter(|tree| record.part(Part::Tree).is_some_and(|part| part.digest == Digest::of(tree)))
     else {
         return Ok(false);

@@ -19,6 +19,10 @@ use crate::{OpenError, StoreError};
 use parking_lot::Mutex;
 use tarpon_oci::Digest;
 
+/// Writes the tree of an older version of tarpon as this version writes it; `None` if it is none, or damaged. The store knows nothing of
+/// what is in trees.
+pub type RenewTree = fn(&[u8]) -> Option<Vec<u8>>;
+
 /// How a store is used.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
@@ -31,11 +35,14 @@ pub struct StoreConfig {
     pub storage: Arc<dyn Storage>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
+    /// What writes trees of older versions anew. Without it, images that have one are treated as damaged.
+    pub renew_tree: Option<RenewTree>,
 }
 
 impl Default for StoreConfig {
     fn default() -> Self {
-        Self { budget: None, free_floor: None, storage: Arc::new(Disk), clock: Arc::new(SystemClock::default()) }
+        let (storage, clock) = (Arc::new(Disk), Arc::new(SystemClock::default()));
+        Self { budget: None, free_floor: None, storage, clock, renew_tree: None }
     }
 }
 
@@ -54,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) hashed: Arc<HashedFiles>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) health: Arc<HealthCheck>,
+    pub(crate) renew_tree: Option<RenewTree>,
     /// All users of one partial object and chunk list share it.
     pub(crate) partials: Mutex<HashMap<partial::Key, Weak<Partial>>>,
     pub(crate) eviction: Arc<Mutex<LastEviction>>,
@@ -75,7 +83,7 @@ impl Store {
     ///
     /// A store of an unknown version is set aside, not interpreted (see `layout`).
     pub fn open(folder: &Path, config: StoreConfig) -> Result<Self, OpenError> {
-        let StoreConfig { budget, free_floor, storage, clock } = config;
+        let StoreConfig { budget, free_floor, storage, clock, renew_tree } = config;
         let layout = Layout::open(&*storage, folder)?;
         let durability = Arc::new(Durability::open(Arc::clone(&storage), Arc::clone(&clock), &layout)?);
         let budget = Arc::new(Budget::new(Arc::clone(&storage), &layout, budget, free_floor));
@@ -89,6 +97,7 @@ impl Store {
             hashed,
             budget,
             health,
+            renew_tree,
             partials: Mutex::default(),
             eviction: Arc::default(),
             whole: None,

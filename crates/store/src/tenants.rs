@@ -138,6 +138,7 @@ impl Store {
             hashed: Arc::clone(&whole.hashed),
             budget: Arc::clone(&whole.budget),
             health: Arc::clone(&whole.health),
+            renew_tree: whole.renew_tree,
             partials: Mutex::default(),
             eviction: Arc::clone(&whole.eviction),
             whole: Some(Arc::clone(&whole)),

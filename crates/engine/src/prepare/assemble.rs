@@ -46,9 +46,7 @@ pub(crate) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
         prefetch: layer.prefetch,
     });
     let mut record = ImageRecord::new(*manifest.digest(), &name, &platform, records.collect());
-    let before =
-        store.image(&record.manifest).map_err(|error| Error::new(ErrorKind::Store, "look in the store", error))?;
-    record.prepared_bytes = before.map_or(0, |before| before.prepared_bytes).saturating_add(fetched);
+    record.prepared_bytes = fetched;
     compare(store, &mut record, &erofs, &chunks)?;
     let install = || -> std::result::Result<ImageRecord, StoreError> {
         let mut staging = store.stage_image(record)?;

@@ -15,7 +15,7 @@ use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::{Blob, Digest};
 use tarpon_registry::Repository;
-use tarpon_store::{ImageRecord, ImageState, LayerRecord, Part, PartRecord, Store};
+use tarpon_store::{ImageRecord, ImageState, Part, PartRecord, Store};
 
 use super::early::EarlyPack;
 use super::hints;
@@ -75,10 +75,10 @@ impl Image {
         !self.was_mounted.swap(true, Ordering::Relaxed)
     }
 
-    /// The layers as they are known now: since it was loaded, the image may have been pulled, which proves more of it.
-    pub(super) fn layers(&self) -> Vec<LayerRecord> {
+    /// The record as it is now: since it was loaded, the image may have been pulled, which proves more of its layers.
+    pub(super) fn record_now(&self) -> ImageRecord {
         let now = self.store.image(&self.record.manifest).ok().flatten();
-        now.unwrap_or_else(|| self.record.clone()).layers
+        now.unwrap_or_else(|| self.record.clone())
     }
 
     /// Whether a boot pack brings parts of it.
@@ -124,6 +124,9 @@ impl Image {
 /// What mends an image whose record is damaged.
 const PREPARE_AGAIN: &str = "mount it again with `tarpon mount`: its record is made again then, from the registry";
 
+/// Longest wait for another mount that loads the same image. Less than a client waits for its answer.
+const LOAD_WAIT: Duration = Duration::from_secs(30);
+
 /// Boot packs that are brought early at the same time.
 const EARLY_PACKS: usize = 4;
 
@@ -138,7 +141,7 @@ struct Early {
 
 /// An image from one source: a second mount may name another registry or other credentials for the same manifest, and
 /// must not depend on those of the first. The fetcher tries all sources of a manifest in turn.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     manifest: Digest,
     reference: String,
@@ -151,6 +154,8 @@ pub(super) struct Images {
     store: Store,
     fetcher: Fetcher,
     loaded: Mutex<HashMap<Key, Arc<Image>>>,
+    /// Those that are being loaded, which takes as long as the disk takes: no other lock is held meanwhile.
+    turns: Mutex<HashMap<Key, Weak<Mutex<()>>>>,
     /// Boot packs that are on their way before their images are here.
     early: Mutex<Vec<Early>>,
     /// Those whose record was made anew, as long as somebody uses them.
@@ -161,8 +166,8 @@ pub(super) struct Images {
 
 impl Images {
     pub(super) fn new(store: Store, fetcher: Fetcher) -> Self {
-        let (loaded, early, replaced, hidden) = Default::default();
-        Self { store, fetcher, loaded, early, replaced, hidden }
+        let (loaded, turns, early, replaced, hidden) = Default::default();
+        Self { store, fetcher, loaded, turns, early, replaced, hidden }
     }
 
     pub(super) fn fetcher(&self) -> &Fetcher {
@@ -174,23 +179,38 @@ impl Images {
         self.loaded.lock().values().cloned().collect()
     }
 
-    /// Loads the image, or takes it as it was loaded for an earlier mount.
+    /// Loads the image, or takes it as it was loaded for an earlier mount. One at a time loads it; others are loaded meanwhile.
     pub(super) fn load(&self, request: &MountRequest) -> Result<Arc<Image>> {
         let key = Key { manifest: request.manifest, reference: request.image.clone(), access: request.access.clone() };
-        let mut loaded = self.loaded.lock();
-        if let Some(image) = loaded.get(&key)
-            && self.is_current(image)
-        {
+        let turn = self.turn(&key);
+        let Some(_mine) = turn.try_lock_for(LOAD_WAIT) else {
+            let cause = format!("it is being loaded for another mount, which took more than {} s", LOAD_WAIT.as_secs());
+            return Err(Error::new(ErrorKind::Store, "load the image's record", cause));
+        };
+        let known = self.loaded.lock().get(&key).cloned();
+        if let Some(image) = known.filter(|image| self.is_current(image)) {
             self.stop_early(request);
-            return Ok(image.clone());
+            return Ok(image);
         }
         let image = Arc::new(self.load_new(request)?);
-        if let Some(old) = loaded.insert(key, image.clone()) {
+        if let Some(old) = self.loaded.lock().insert(key, image.clone()) {
             let mut replaced = self.replaced.lock();
             replaced.retain(|image| image.strong_count() > 0);
             replaced.push(Arc::downgrade(&old));
         }
         Ok(image)
+    }
+
+    /// What whoever loads this image holds meanwhile.
+    fn turn(&self, key: &Key) -> Arc<Mutex<()>> {
+        let mut turns = self.turns.lock();
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = turns.get(key).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::new(Mutex::new(()));
+        turns.insert(key.clone(), Arc::downgrade(&turn));
+        turn
     }
 
     /// Makes sure that what no merged tree of the image shows can be fetched as well: `table` says where it is.
@@ -354,5 +374,80 @@ fn replay(handle: &ImageHandle, boot: &[u8]) -> bool {
             tracing::warn!(image = handle.name(), %error, "its boot pack is not used");
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use rustix::fs::{FlockOperation, flock};
+    use tarpon_registry::serve::Contents;
+    use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
+    use tarpon_testkit::registry::{Auth, FakeRegistry};
+    use tarpon_testkit::server::TestServer;
+
+    use super::*;
+    use crate::{Engine, EngineOptions, ImageRequest, Prepared, Silent};
+
+    /// How long something may take that waits for nobody, on a machine that is busy elsewhere.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Makes the record one of the first version, whose tree is written anew when it is used.
+    fn make_old(store: &Store, prepared: &Prepared) {
+        let path = store.folder().join("images").join(prepared.manifest().hex()).join("record.json");
+        let envelope: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let mut record = envelope["value"].clone();
+        record["version"] = 1.into();
+        let text = record.to_string();
+        std::fs::write(path, format!(r#"{{"digest":"{}","value":{text}}}"#, Digest::of(text.as_bytes()))).unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_image_that_is_loaded_slowly_keeps_no_other_from_being_loaded() {
+        let mut contents = Contents::new();
+        for tag in ["old", "new"] {
+            let layer = estargz(&[Item::file("name", tag)], EstargzOptions::default());
+            let image = ImageBuilder::new().layer(layer).build();
+            for (_, blob) in image.blobs() {
+                contents.add_blob(blob);
+            }
+            contents.add_manifest(Some(("app", tag)), tarpon_oci::media_type::OCI_MANIFEST, image.manifest.clone());
+        }
+        let server = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let options = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
+        let engine = Engine::open(options).unwrap();
+        let prepare = async |tag| {
+            let text = format!("{}/app:{tag}", server.host());
+            let request = ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap());
+            engine.prepare(&request, &Silent).await.unwrap()
+        };
+        let (old, new) = (prepare("old").await, prepare("new").await);
+        let store = engine.store().clone();
+        make_old(&store, &old);
+        let fetcher = Fetcher::new(Arc::new(store.clone()), tokio::runtime::Handle::current(), Default::default());
+        let images = Arc::new(Images::new(store.clone(), fetcher));
+        // Somebody evicts, and does not come to an end.
+        let lock = std::fs::File::create(store.run_folder().join("eviction.lock")).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        let load = |prepared: &Prepared| {
+            let (images, request) = (images.clone(), prepared.mount_on("/nowhere".into()));
+            let (told, loaded) = mpsc::channel();
+            thread::spawn(move || told.send(images.load(&request).map(|image| image.record.manifest)));
+            loaded
+        };
+        let slow = load(&old);
+        let is_loading = || images.turns.lock().values().filter_map(Weak::upgrade).any(|turn| turn.is_locked());
+        while !is_loading() {
+            thread::yield_now();
+        }
+        let first = load(&new).recv_timeout(PATIENCE).expect("it waits for nobody");
+        assert_eq!(first.unwrap(), *new.manifest());
+        assert_eq!(images.all().len(), 1);
+        assert!(slow.try_recv().is_err(), "it waits for the lock");
+        flock(&lock, FlockOperation::Unlock).unwrap();
+        slow.recv_timeout(PATIENCE).expect("it goes on").unwrap_err();
     }
 }

@@ -124,8 +124,9 @@ pub(super) fn described(request: &MountRequest) -> MountStatus {
 
 /// What can be said of what this server shows of an image, as far as it is the same however it is shown.
 pub(super) fn shown(request: &MountRequest, image: &Image, alive: bool) -> MountStatus {
-    let (transfers, counters) = (image.transfers(), image.counters());
-    let verification = image.layers().into_iter().map(|layer| LayerVerification {
+    let (record, transfers, counters) = (image.record_now(), image.transfers(), image.counters());
+    let image_bytes = record.compressed_size();
+    let verification = record.layers.into_iter().map(|layer| LayerVerification {
         digest: layer.digest,
         format: layer.format,
         state: layer.verification,
@@ -134,8 +135,8 @@ pub(super) fn shown(request: &MountRequest, image: &Image, alive: bool) -> Mount
         verification: verification.collect(),
         alive,
         server: std::process::id(),
-        image_bytes: image.record.compressed_size(),
-        prepared_bytes: image.record.prepared_bytes,
+        image_bytes,
+        prepared_bytes: record.prepared_bytes,
         fetched_bytes: transfers.bytes,
         requests: transfers.requests,
         failed_reads: counters.failed_reads,

@@ -6,7 +6,8 @@ mod usage;
 mod verify;
 
 use clap::{Args, Subcommand};
-use tarpon_engine::store::{Store, StoreConfig, StoreError};
+use tarpon_engine::open_store;
+use tarpon_engine::store::StoreError;
 
 use crate::cli::Global;
 use crate::exit::Exit;
@@ -45,7 +46,7 @@ enum Command {
 impl Cache {
     pub(crate) fn run(self, global: &Global) -> Result {
         let folder = store_dir::resolve(global.store.clone())?;
-        let store = Store::open(&folder, StoreConfig::default())
+        let store = open_store(&folder)
             .map_err(|error| failure(format_args!("cannot open the store {}", folder.display()), error))?;
         if let Some(isolation) = global.isolation {
             let hint = "name another store with --store DIR, or leave --isolation and $TARPON_ISOLATION away";

@@ -149,7 +149,7 @@ fn told(mounts: &Mounts) -> String {
     let mut prepared = BTreeMap::new();
     for image in mounts.domains.all().iter().flat_map(|domain| domain.images.all()) {
         let label = Label::of(image.handle().name(), &image.record.manifest);
-        prepared.insert(label.clone(), image.record.prepared_bytes);
+        prepared.insert(label.clone(), image.record_now().prepared_bytes);
         images.entry(label).or_default().push(image.counters());
     }
     let host = vec![mounts.domains.whole().images.fetcher().stats()];
