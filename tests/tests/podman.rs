@@ -204,6 +204,13 @@ fn an_image_that_a_container_uses_is_not_taken_away_and_names_move() {
     bed.container(&["--detach", "--name", "sleeper"], &image, &["sleep", "1000"]);
     let refusal = failed(&bed.tarpon.output("podman", &["rm", &image]).unwrap());
     assert!(refusal.contains("a container uses it"), "{refusal}");
+    bed.add("debian-base:gzip");
+    let conf = bed.conf();
+    let undo = ["setup", "--undo", "--file", conf.to_str().unwrap()];
+    let refusal = failed(&bed.tarpon.output("podman", &undo).unwrap());
+    assert!(refusal.contains("a container uses it"), "{refusal}");
+    assert_eq!(bed.listed().len(), 2, "no image is taken away if one cannot be");
+    assert!(std::fs::read_to_string(&conf).unwrap().contains("additionalimagestores"));
     bed.podman(&["rm", "--force", "-t", "0", "sleeper"]);
     for name in ["debian-base:gzip", "redis:gzip"] {
         let image = bed.image(name);
@@ -218,6 +225,6 @@ fn an_image_that_a_container_uses_is_not_taken_away_and_names_move() {
     bed.tarpon.run("podman", &["rm", "--all"]).unwrap();
     assert_eq!(bed.images().len(), 0);
     wait_until("nothing is mounted", || !bed.is_mounted());
-    bed.tarpon.run("podman", &["setup", "--undo", "--file", bed.conf().to_str().unwrap()]).unwrap();
+    bed.tarpon.run("podman", &undo).unwrap();
     assert!(!std::fs::read_to_string(bed.conf()).unwrap().contains("additionalimagestores"));
 }

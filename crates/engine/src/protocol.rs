@@ -64,6 +64,8 @@ pub enum Request {
         /// Also while containers use it.
         force: bool,
     },
+    /// Say whether Podman uses any of what it is shown.
+    PodmanUnused,
     /// Write down what was touched at a mount that is recorded.
     Trace {
         /// Absolute and without symbolic links.
@@ -96,9 +98,12 @@ impl Request {
             Self::Status | Self::StatusOf { .. } | Self::Scrub | Self::Why { .. } | Self::Hold | Self::Bring { .. } => {
                 SOON
             }
-            Self::Mount { .. } | Self::Unmount { .. } | Self::PodmanRemove { .. } | Self::Trace { .. } | Self::Mend => {
-                ANSWER
-            }
+            Self::Mount { .. }
+            | Self::Unmount { .. }
+            | Self::PodmanRemove { .. }
+            | Self::PodmanUnused
+            | Self::Trace { .. }
+            | Self::Mend => ANSWER,
         }
     }
 
@@ -133,6 +138,8 @@ pub enum Response {
         /// In the order of their paths.
         mounts: Vec<MountStatus>,
     },
+    /// It is not used.
+    Unused,
     /// What one waited for.
     Why(Box<MountAccount>),
     /// How the scrub stands.

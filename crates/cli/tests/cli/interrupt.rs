@@ -4,11 +4,50 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tarpon_testkit::kernel::can_mount;
 
 use crate::world::World;
+
+/// How long a command may take to get somewhere, on a machine that is busy elsewhere.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What `look` finds while the command runs; a command that does not get there is killed.
+fn until<T>(child: &mut Child, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        assert!(child.try_wait().expect("it can be asked").is_none(), "it ended by itself: {what}");
+        if let Some(found) = look() {
+            return found;
+        }
+        if began.elapsed() >= PATIENCE {
+            child.kill().expect("it runs");
+            panic!("{what}: not within {} s", PATIENCE.as_secs());
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// What the command leaves when it ends. One that does not end is killed.
+fn end_of(child: Child) -> Output {
+    let process = Pid::from_child(&child);
+    let (ended, is_ended) = mpsc::channel::<()>();
+    let watchdog = thread::spawn(move || {
+        if is_ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            kill_process(process, Signal::KILL).expect("it runs");
+        }
+    });
+    let output = child.wait_with_output().expect("it can be waited for");
+    drop(ended);
+    watchdog.join().expect("it ends");
+    output
+}
 
 /// A world, and a registry that takes requests and never answers.
 struct Silent {
@@ -18,7 +57,9 @@ struct Silent {
 
 impl Silent {
     fn new() -> Self {
-        Self { world: World::new(), registry: TcpListener::bind("127.0.0.1:0").expect("a port") }
+        let registry = TcpListener::bind("127.0.0.1:0").expect("a port");
+        registry.set_nonblocking(true).expect("a socket");
+        Self { world: World::new(), registry }
     }
 
     /// The command, `HOST` being that registry.
@@ -30,8 +71,9 @@ impl Silent {
 
     /// Starts the command, and returns when it waits for the registry. The connection lasts as long as what is returned.
     fn waiting(&self, mut command: Command) -> (Child, TcpStream) {
-        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs");
-        let (mut asked, _) = self.registry.accept().expect("it asks");
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs");
+        let (mut asked, _) = until(&mut child, "it asks", || self.registry.accept().ok());
+        asked.set_nonblocking(false).and_then(|()| asked.set_read_timeout(Some(PATIENCE))).expect("a socket");
         asked.read_exact(&mut [0]).expect("it asks");
         (child, asked)
     }
@@ -39,7 +81,7 @@ impl Silent {
 
 fn interrupt(child: Child) -> Output {
     kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
-    child.wait_with_output().expect("it ends")
+    end_of(child)
 }
 
 fn assert_interrupted(what: &[&str], output: &Output) {
@@ -95,17 +137,13 @@ fn serving(world: &World, arguments: &[&str], hello: &[u8]) -> Child {
     let mut child =
         command.stdout(Stdio::null()).stderr(Stdio::piped()).env("RUST_LOG", "off").spawn().expect("it runs");
     let socket = world.path("s.sock");
-    loop {
-        assert!(child.try_wait().expect("it can be asked").is_none(), "{arguments:?} ended by itself");
-        if let Ok(mut stream) = UnixStream::connect(&socket) {
-            stream.write_all(hello).expect("it takes it");
-            let mut first = [0];
-            if hello.is_empty() || stream.read_exact(&mut first).is_ok() {
-                return child;
-            }
-        }
-        std::thread::yield_now();
-    }
+    until(&mut child, "it answers", || {
+        let mut stream = UnixStream::connect(&socket).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.write_all(hello).ok()?;
+        if hello.is_empty() { Some(()) } else { stream.read_exact(&mut [0]).ok() }
+    });
+    child
 }
 
 #[test]
@@ -123,6 +161,6 @@ fn servers_end_in_order_and_exit_with_130() {
         assert_interrupted(run, &interrupt(child));
         let child = serving(&world, run, hello);
         kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
-        assert_eq!(child.wait_with_output().expect("it ends").status.code(), Some(0), "{run:?}");
+        assert_eq!(end_of(child).status.code(), Some(0), "{run:?}");
     }
 }

@@ -194,6 +194,23 @@ impl Engine {
         Ok(self.mounts()?.into_iter().filter(|mount| mount.layers.is_some()).collect())
     }
 
+    /// Takes all images away from Podman and serves it no layers any more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if Podman uses any of them: then all stay.
+    pub fn podman_remove_all(&self) -> Result<()> {
+        let (images, layers) = (self.podman_images()?, self.podman_layers()?);
+        if images.is_empty() && layers.is_empty() {
+            return Ok(());
+        }
+        self.client().podman_unused()?;
+        images.iter().try_for_each(|image| self.podman_remove(image, None, false))?;
+        match self.podman_layers_stop(false) {
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
+            stopped => stopped,
+        }
+    }
+
     /// Takes an image away from Podman; only this name of it, if it has others.
     ///
     /// # Errors

@@ -203,6 +203,14 @@ impl Client {
         }
     }
 
+    /// An error if Podman uses any image or layer that it is shown.
+    pub(crate) fn podman_unused(&self) -> Result<()> {
+        match self.ask_or_start(&Request::PodmanUnused)? {
+            Response::Unused => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
     /// Takes an image away from Podman.
     pub(crate) fn podman_remove(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<()> {
         let request = Request::PodmanRemove { mountpoint: mountpoint.to_owned(), name: name.map(str::to_owned), force };

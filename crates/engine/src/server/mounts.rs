@@ -298,6 +298,12 @@ impl Mounts {
         }
     }
 
+    /// As [`Shelf::refuse_if_any_is_used`] and [`LayerShelf::refuse_if_used`].
+    pub(super) fn refuse_if_podman_uses_any(&self) -> Result<()> {
+        self.shelf.refuse_if_any_is_used()?;
+        self.layers.refuse_if_used()
+    }
+
     pub(super) fn is_used(&self, domain: &Arc<Domain>, manifest: &Digest) -> bool {
         let is_shown = self.shelf.shows(manifest) || self.layers.shows(manifest);
         let is_it = |served: &Arc<Served>| served.request.manifest == *manifest && Arc::ptr_eq(&served.domain, domain);

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -158,8 +159,9 @@ impl Shelf {
             return Ok(Some(Vec::new()));
         }
         let id = entry.listed.id();
-        if !force {
-            self.refuse_if_used(&state, &id)?;
+        if !force && let Some(entry) = state.images.get(&id) {
+            let others = state.images.iter().filter(|(other, _)| **other != id).map(|(_, other)| &other.listed);
+            self.refuse_if_used(&entry.listed, others)?;
         }
         let Some(entry) = state.images.remove(&id) else { return Ok(None) };
         let manifest = entry.request.manifest;
@@ -178,11 +180,18 @@ impl Shelf {
         }
     }
 
-    fn refuse_if_used(&self, state: &State, id: &Digest) -> Result<()> {
+    /// For whoever takes all images away.
+    ///
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if a container uses any of them.
+    pub(super) fn refuse_if_any_is_used(&self) -> Result<()> {
+        self.state.lock().images.values().try_for_each(|entry| self.refuse_if_used(&entry.listed, iter::empty()))
+    }
+
+    /// Layers that are those of `others` too stay in any case.
+    fn refuse_if_used<'a>(&self, listed: &Listed, others: impl Iterator<Item = &'a Listed> + Clone) -> Result<()> {
         let store = self.folder.to_string_lossy();
-        let Some(entry) = state.images.get(id) else { return Ok(()) };
-        let others = state.images.iter().filter(|(other, _)| *other != id).map(|(_, other)| &other.listed);
-        match podman::mounted_link(&podman::own_links(&store, &entry.listed, others)) {
+        match podman::mounted_link(&podman::own_links(&store, listed, others)) {
             None => Ok(()),
             Some(link) => {
                 let cause = format!("a container uses it: its root is an overlay with the layer {link}");

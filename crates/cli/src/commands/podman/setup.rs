@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tarpon_engine::{Access, DiffIds, ErrorKind, PodmanVersion, auth_files};
+use tarpon_engine::{Access, DiffIds, PodmanVersion, auth_files};
 
 use super::super::session::Session;
 use super::STORAGE_CONF;
@@ -61,7 +61,7 @@ impl Setup {
         }
         if self.undo && (file == Path::new(STORAGE_CONF) || !session.engine().podman_reads(Path::new(STORAGE_CONF))) {
             // Of no use to a Podman that does not look here any more.
-            stop_serving(&session)?;
+            session.engine().podman_remove_all().doing(|| "cannot undo the setup")?;
         }
         let done = session.engine().podman_setup(&file, layers, self.undo).map_err(Failure::from)?;
         if !self.undo {
@@ -101,17 +101,5 @@ impl Setup {
             );
         }
         Ok(())
-    }
-}
-
-/// Takes all images away from Podman and serves it no layers any more.
-fn stop_serving(session: &Session) -> Result {
-    let doing = || "cannot undo the setup";
-    for image in session.engine().podman_images().doing(doing)? {
-        session.engine().podman_remove(&image, None, false).doing(doing)?;
-    }
-    match session.engine().podman_layers_stop(false) {
-        Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
-        stopped => stopped.doing(doing),
     }
 }

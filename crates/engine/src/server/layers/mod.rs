@@ -206,16 +206,12 @@ impl LayerShelf {
     /// [`ErrorKind::CannotMount`] if Podman has images with layers that are here, unless `force`.
     pub(super) fn stop(&self, mountpoint: &Path, force: bool) -> Result<()> {
         let _changing = self.changing.lock();
-        let used =
-            self.state.read().images.iter().find(|entry| entry.uses() > 0).map(|entry| entry.request.image.clone());
         if mountpoint != self.folder {
             let cause = "Podman has it: it goes when Podman lets go of it";
             return Err(Error::new(ErrorKind::CannotMount, "remove the image", cause).hint("podman rmi"));
         }
-        if let Some(image) = used.filter(|_| !force) {
-            let cause = format!("Podman has images that cannot run without it: {image}");
-            return Err(Error::new(ErrorKind::CannotMount, "unmount Podman's layers", cause)
-                .hint("remove them first (podman rmi), or use --force"));
+        if !force {
+            self.refuse_if_used()?;
         }
         let mut state = self.state.write();
         let State { shown, images, .. } = std::mem::take(&mut *state);
@@ -225,6 +221,16 @@ impl LayerShelf {
         self.forget(&self.folder);
         drop(shown);
         Ok(())
+    }
+
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if Podman has images with layers that are here.
+    pub(super) fn refuse_if_used(&self) -> Result<()> {
+        let state = self.state.read();
+        let Some(used) = state.images.iter().find(|entry| entry.uses() > 0) else { return Ok(()) };
+        let cause = format!("Podman has images that cannot run without it: {}", used.request.image);
+        Err(Error::new(ErrorKind::CannotMount, "unmount Podman's layers", cause)
+            .hint("remove them first (podman rmi), or use --force"))
     }
 
     /// Shows the layers of an image whose record is here.
