@@ -75,6 +75,23 @@ pub struct ImageRequest {
     pub access: Access,
 }
 
+impl ImageRequest {
+    /// The image that `source`, written as `text`, names, as it is in the registry or the store: no index, no boot pack, no credentials;
+    /// change what should be otherwise.
+    pub fn new(text: impl Into<String>, source: Source, platform: Platform) -> Self {
+        Self {
+            text: text.into(),
+            source,
+            platform,
+            platform_named: false,
+            pull: Pull::default(),
+            index: IndexChoice::None,
+            profile: None,
+            access: Access::default(),
+        }
+    }
+}
+
 /// An image whose record is complete in the store: it can be listed and mounted without asking anybody.
 #[derive(Debug, Clone)]
 pub struct Prepared {

@@ -13,7 +13,6 @@ use tarpon_engine::oci::{Compression, Digest, Source};
 use tarpon_engine::trace::{Header, Touch, Trace};
 use tarpon_engine::{
     Access, Engine, EngineOptions, ErrorKind, Fit, ImageIndexArtifact, ImageRequest, IndexChoice, Prepared, Progress,
-    Pull,
 };
 use tarpon_fetch::{BootIndex, Config, Fetcher, ImageHandle};
 use tarpon_layer::chunks::ChunkTable;
@@ -143,14 +142,9 @@ impl Lab {
     fn request(&self, profile: Option<&str>) -> ImageRequest {
         let text = format!("oci:{}:v1", self.layout().display());
         ImageRequest {
-            source: text.parse().unwrap(),
-            text,
-            platform: "linux/amd64".parse().unwrap(),
-            platform_named: false,
             index: IndexChoice::Registry,
             profile: profile.map(str::to_owned),
-            pull: Pull::Missing,
-            access: Access::default(),
+            ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap())
         }
     }
 

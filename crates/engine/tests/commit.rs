@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tarpon_engine::oci::{Compression, Document, Platform, Source, media_type};
 use tarpon_engine::{
     Access, CommitReport, CommitRequest, CommitSource, Commits, Committed, Engine, EngineOptions, Error, ErrorKind,
-    ImageRequest, IndexChoice, LayerFormat, Pull, PushRequest, Pushed, PushedOutcome, Silent,
+    ImageRequest, LayerFormat, Pull, PushRequest, Pushed, PushedOutcome, Silent,
 };
 use tarpon_registry::AccessOptions;
 use tarpon_registry::serve::Contents;
@@ -62,16 +62,7 @@ impl Lab {
 
     fn base(&self) -> ImageRequest {
         let source = self.at("base:v1");
-        ImageRequest {
-            text: source.to_string(),
-            source,
-            platform: "linux/amd64".parse().unwrap(),
-            platform_named: false,
-            index: IndexChoice::None,
-            profile: None,
-            pull: Pull::Missing,
-            access: Access::default(),
-        }
+        ImageRequest::new(source.to_string(), source, "linux/amd64".parse().unwrap())
     }
 
     fn request(&self, name: &Source) -> CommitRequest {

@@ -8,7 +8,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 use tarpon_engine::oci::{Compression, Digest, media_type};
-use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, IndexChoice, Pull, Silent};
+use tarpon_engine::{Engine, EngineOptions, ImageRequest, Silent};
 use tarpon_testkit::layers::{Dialect, EstargzOptions, Item, Layer, estargz, tar};
 use tarpon_tree::erofs;
 
@@ -191,16 +191,7 @@ async fn verdict(case: fn(&mut Documents)) -> String {
         fs::write(path, bytes).unwrap();
     }
     let text = format!("oci:{}", folder.path().join("layout").display());
-    let request = ImageRequest {
-        source: text.parse().unwrap(),
-        text,
-        platform: "linux/amd64".parse().unwrap(),
-        platform_named: false,
-        pull: Pull::Missing,
-        index: IndexChoice::None,
-        profile: None,
-        access: Access::default(),
-    };
+    let request = ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap());
     let mut verdict = String::new();
     for way in ["prepared", "pulled"] {
         let options = EngineOptions { store: folder.path().join(way), server_command: Vec::new() };

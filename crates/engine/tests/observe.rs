@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tarpon_engine::oci::{Compression, media_type};
 use tarpon_engine::{
-    Access, Engine, EngineOptions, Equipment, Event, ForGood, ImageRequest, IndexChoice, Mode, ModeChoice,
-    MountRequest, Prepared, Pull, Server, Silent, Topic,
+    Access, Engine, EngineOptions, Equipment, Event, ForGood, ImageRequest, Mode, ModeChoice, MountRequest, Prepared,
+    Server, Silent, Topic,
 };
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::kernel::can_mount;
@@ -60,14 +60,8 @@ impl Lab {
 
     async fn prepared(&self) -> Prepared {
         let request = ImageRequest {
-            source: self.name().parse().unwrap(),
-            text: self.name(),
-            platform: "linux/amd64".parse().unwrap(),
-            platform_named: false,
-            pull: Pull::Missing,
-            index: IndexChoice::None,
-            profile: None,
             access: Access { tls_verify: Some(false), ..Access::default() },
+            ..ImageRequest::new(self.name(), self.name().parse().unwrap(), "linux/amd64".parse().unwrap())
         };
         self.engine.prepare(&request, &Silent).await.unwrap()
     }

@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use serde_json::json;
 use tarpon_engine::oci::{Compression, Digest, media_type};
-use tarpon_engine::{
-    Access, Engine, EngineOptions, Error, ErrorKind, ImageRequest, IndexChoice, Prepared, Progress, Pull,
-};
+use tarpon_engine::{Engine, EngineOptions, Error, ErrorKind, ImageRequest, IndexChoice, Prepared, Progress};
 use tarpon_fetch::{Config, Fetcher};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_registry::AccessOptions;
@@ -56,16 +54,7 @@ impl Lab {
 
     fn request(&self, index: IndexChoice) -> ImageRequest {
         let text = format!("{}/app:v1", self.server.host());
-        ImageRequest {
-            source: text.parse().unwrap(),
-            text,
-            platform: "linux/amd64".parse().unwrap(),
-            platform_named: false,
-            index,
-            profile: None,
-            pull: Pull::Missing,
-            access: Access::default(),
-        }
+        ImageRequest { index, ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap()) }
     }
 
     async fn prepare(&self, index: IndexChoice) -> Prepared {

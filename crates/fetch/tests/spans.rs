@@ -4,7 +4,6 @@
 
 mod common;
 
-use std::convert::Infallible;
 use std::io::Write;
 
 use bytes::Bytes;
@@ -13,34 +12,12 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
 use tarpon_fetch::Config;
-use tarpon_layer::plain::{Access, ObjectSink, Options, import};
+use tarpon_layer::plain::{Access, Options, import};
 use tarpon_layer::spans::SpanReader;
-use tarpon_oci::{Blob, Digest, Verified};
+use tarpon_oci::{Blob, Digest};
 use tarpon_testkit::layers::{Dialect, Item, tar};
+use tarpon_testkit::sinks::Forgetful;
 use tarpon_testkit::source::{Form, MemoryStore, PackedLayer};
-
-/// The index is what is wanted.
-struct Nothing;
-
-impl ObjectSink for Nothing {
-    type Error = Infallible;
-
-    fn begin(&mut self, _size: u64) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn write(&mut self, _bytes: &[u8]) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn hole(&mut self, _length: u64) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn finish(&mut self, _proof: Verified<()>) -> Result<(), Infallible> {
-        Ok(())
-    }
-}
 
 /// Half noise: blocks with codes of their own, which end anywhere in a byte.
 fn content(seed: u64, length: usize) -> Vec<u8> {
@@ -56,7 +33,7 @@ fn layer(files: &[Vec<u8>], span: u64) -> PackedLayer {
     let bytes = Bytes::from(encoder.finish().unwrap());
     let mut reader = SpanReader::with_spans_of(span, &bytes[..]).unwrap();
     let (compression, access) = (reader.compression(), Access::Spans(reader.starts()));
-    let mut index = import(&mut reader, Options { access, hides_toc_files: false }, &mut Nothing).unwrap();
+    let mut index = import(&mut reader, Options { access, hides_toc_files: false }, &mut Forgetful).unwrap();
     index.place_in_spans(&reader.finish(), compression);
     let blob = Blob { digest: Digest::of(&bytes), size: bytes.len() as u64 };
     PackedLayer { index, blob, bytes, form: Form::GzipStream }

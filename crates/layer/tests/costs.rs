@@ -2,15 +2,13 @@
 
 mod common;
 
-use std::convert::Infallible;
-
 use common::index_by_toc_within;
-use tarpon_layer::plain::{Access, ObjectSink, Options, import_within};
+use tarpon_layer::plain::{Access, Options, import_within};
 use tarpon_layer::spans::SpanReader;
 use tarpon_layer::{Allowance, LayerIndex, MEMORY_BASE, ZEROS_BASE};
-use tarpon_oci::Verified;
 use tarpon_testkit::layers::Layer;
 use tarpon_testkit::layers::bombs::{bombs, many_empty_files};
+use tarpon_testkit::sinks::Forgetful;
 
 /// What is said of an image that would take too much memory, and of one that would take too long.
 const EXCESSES: [&str; 2] = ["it would take more than 128 MiB of memory", "it has more than 512 MiB of zeros"];
@@ -29,29 +27,6 @@ fn allowance(part: u32) -> Allowance {
     allowance
 }
 
-/// Forgets all files.
-struct Nowhere;
-
-impl ObjectSink for Nowhere {
-    type Error = Infallible;
-
-    fn begin(&mut self, _: u64) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn write(&mut self, _: &[u8]) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn hole(&mut self, _: u64) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn finish(&mut self, _: Verified<()>) -> Result<(), Infallible> {
-        Ok(())
-    }
-}
-
 /// The layer's index, by its table of contents or by its tar.
 fn index(layer: &Layer, allowance: &Allowance) -> Result<LayerIndex, String> {
     allowance.receive(layer.blob.len() as u64);
@@ -60,7 +35,8 @@ fn index(layer: &Layer, allowance: &Allowance) -> Result<LayerIndex, String> {
     }
     let mut reader = SpanReader::within(&layer.blob[..], allowance).map_err(|error| error.to_string())?;
     let options = Options { access: Access::Spans(reader.starts()), hides_toc_files: false };
-    let mut index = import_within(&mut reader, options, allowance, &mut Nowhere).map_err(|error| error.to_string())?;
+    let mut index =
+        import_within(&mut reader, options, allowance, &mut Forgetful).map_err(|error| error.to_string())?;
     let compression = reader.compression();
     index.place_in_spans(&reader.finish(), compression);
     Ok(index)

@@ -8,6 +8,7 @@ pub mod kernel;
 pub mod layers;
 pub mod registry;
 pub mod server;
+pub mod sinks;
 pub mod source;
 pub mod stacks;
 pub mod storage;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tarpon_engine::{Change, CommitReport, CommitRequest, CommitSource, ImageRequest, IndexChoice, LayerFormat, Pull};
+use tarpon_engine::{Change, CommitReport, CommitRequest, CommitSource, ImageRequest, LayerFormat};
 use tarpon_oci::Platform;
 
 use super::image::{ImageName, RegistryOptions, destination_name, image_name};
@@ -159,14 +159,13 @@ impl Commit {
 
     fn base_request(&self, image: &ImageName) -> ImageRequest {
         ImageRequest {
-            text: image.text.clone(),
-            source: image.source.clone(),
-            platform: self.platform.clone().unwrap_or_else(Platform::host),
             platform_named: self.platform.is_some(),
-            pull: Pull::Missing,
-            index: IndexChoice::None,
-            profile: None,
             access: self.registry.access(),
+            ..ImageRequest::new(
+                image.text.clone(),
+                image.source.clone(),
+                self.platform.clone().unwrap_or_else(Platform::host),
+            )
         }
     }
 

@@ -27,9 +27,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tarpon_engine::{
-    Access, Engine, EngineOptions, ImageRequest, IndexChoice, ModeChoice, Pull, RootfsRequest, Server,
-};
+use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, ModeChoice, RootfsRequest, Server};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -100,14 +98,8 @@ fn open(store: PathBuf) -> Result<Engine> {
 /// An image of a registry on this machine, which speaks no TLS.
 fn request(text: &str) -> Result<ImageRequest> {
     Ok(ImageRequest {
-        source: text.parse()?,
-        text: text.to_owned(),
-        platform: tarpon_engine::oci::Platform::host(),
-        platform_named: false,
-        pull: Pull::Missing,
-        index: IndexChoice::None,
-        profile: None,
         access: Access { tls_verify: Some(false), ..Access::default() },
+        ..ImageRequest::new(text, text.parse()?, tarpon_engine::oci::Platform::host())
     })
 }
 

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::progress::Silent;
-use crate::{EngineOptions, IndexChoice, LockFile, Pull};
+use crate::{EngineOptions, IndexChoice, LockFile};
 
 const FILE: u64 = 400_000;
 
@@ -42,16 +42,7 @@ impl Lab {
 
     fn request(&self) -> ImageRequest {
         let text = format!("oci:{}:v1", self.folder.path().join("layout").display());
-        ImageRequest {
-            source: text.parse().unwrap(),
-            text,
-            platform: "linux/amd64".parse().unwrap(),
-            platform_named: false,
-            index: IndexChoice::None,
-            profile: None,
-            pull: Pull::Missing,
-            access: Access::default(),
-        }
+        ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap())
     }
 
     /// The index that is made with a trace of a start that touched the middle of the large file.

@@ -55,16 +55,12 @@ pub async fn offer(engine: &Engine, input: impl Read, mut output: impl Write) ->
 async fn prepare(engine: &Engine, ask: Ask) -> Result<Offer> {
     let source: Source = ask.image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the name", error))?;
     let request = ImageRequest {
-        text: ask.image,
-        source,
-        platform: Platform::host(),
-        platform_named: false,
         // What the name means now: Podman has just asked.
         pull: Pull::Always,
+        access: ask.access,
         // Only what the manifest pins says what is in a layer that Podman keeps.
         index: IndexChoice::None,
-        profile: None,
-        access: ask.access,
+        ..ImageRequest::new(ask.image, source, Platform::host())
     };
     let prepared = engine.prepare_without_streaming(&request, &Silent).await?;
     engine.keep_forms(&request, &prepared.record, true, &Silent).await?;

@@ -20,6 +20,7 @@ use tarpon_oci::{Blob, Digest, limits};
 use tarpon_store::{IndexKey, LayerRecord, Store};
 
 use super::layers::Layer;
+use crate::index::Indexed;
 
 /// Changes with everything that changes the bytes of a kept index. Others are made anew.
 const VERSION: u32 = 6;
@@ -122,18 +123,7 @@ pub(super) fn said_layer(store: &Store, image: &Digest, blob: Blob, known: &Laye
     } else {
         Compression::Gzip
     };
-    let (format, verification) = (known.format.clone(), known.verification.clone());
-    Some(Layer {
-        blob,
-        compression,
-        format,
-        verification,
-        diff_id: None,
-        index,
-        prefetch: None,
-        received: 0,
-        fallback: None,
-    })
+    Some(Layer::by_index(Indexed { blob, compression, index }, Some(&known.format), &known.verification))
 }
 
 fn read<T: DeserializeOwned>(store: &Store, key: &IndexKey) -> Option<T> {

@@ -19,7 +19,7 @@ use super::pace::{STREAMS, Unhindered};
 use super::stream::{StreamError, StreamJob, stream};
 use super::{kept, toc};
 use crate::image::IndexChoice;
-use crate::index::{self, Found, Indexed, PackWanted, Usable};
+use crate::index::{self, Found, Indexed, PackWanted};
 use crate::progress::{LayerPlan, LayerWay, Progress};
 use crate::{Error, ErrorKind, Result, access};
 
@@ -53,15 +53,14 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    fn by_index(usable: &Usable) -> Self {
-        let Indexed { blob, compression, index } = usable.indexed.clone();
-        let format = usable.format.unwrap_or_else(|| crate::inspect::format_name(compression)).to_owned();
-        let verification = usable.verification.to_owned();
+    /// The layer as an index from elsewhere has it, of which no byte was seen.
+    pub(super) fn by_index(indexed: Indexed, format: Option<&str>, verification: &str) -> Self {
+        let Indexed { blob, compression, index } = indexed;
         Self {
             blob,
             compression,
-            format,
-            verification,
+            format: format.unwrap_or_else(|| crate::inspect::format_name(compression)).to_owned(),
+            verification: verification.to_owned(),
             diff_id: None,
             index,
             prefetch: None,
@@ -187,7 +186,7 @@ pub(super) async fn index_all(
             // Not kept for other images: it is believed for this one.
             (ByToc::MustStream { .. }, Some(usable)) => {
                 progress.layer_done(layer.number);
-                let said = Layer::by_index(usable);
+                let said = Layer::by_index(usable.indexed.clone(), usable.format, usable.verification);
                 kept::save_said(store, image.manifest.digest(), usable.index, &said);
                 found.insert(layer.blob.digest, said);
             }

@@ -8,8 +8,8 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use tarpon_engine::oci::{Digest, Document, Platform, media_type};
 use tarpon_engine::{
-    Access, Conversion, ConvertRequest, Engine, EngineOptions, Error, ImageRequest, IndexChoice, Item as Found,
-    LayerFormat, Pull, Silent, TreeView, convert,
+    Conversion, ConvertRequest, Engine, EngineOptions, Error, ImageRequest, Item as Found, LayerFormat, Pull, Silent,
+    TreeView, convert,
 };
 use tarpon_registry::serve::Contents;
 use tarpon_registry::{AccessOptions, Repository};
@@ -73,14 +73,8 @@ impl Lab {
         let store = EngineOptions { store: store.path().join("store"), server_command: Vec::new() };
         let engine = Engine::open(store).unwrap();
         let request = ImageRequest {
-            text: image.to_owned(),
-            source: image.parse().unwrap(),
-            platform: "linux/amd64".parse().unwrap(),
-            platform_named: false,
-            index: IndexChoice::None,
-            profile: None,
             pull: Pull::Always,
-            access: Access::default(),
+            ..ImageRequest::new(image, image.parse().unwrap(), "linux/amd64".parse().unwrap())
         };
         let prepared = engine.prepare(&request, &Silent).await.unwrap();
         let mut all = Vec::new();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tarpon_engine::oci::{Compression, media_type};
-use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, IndexChoice, Pull};
+use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest};
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::layers::{Dialect, EstargzOptions, ImageBuilder, Item, Layer, estargz, tar};
 use tarpon_testkit::registry::{Auth, FakeRegistry};
@@ -49,14 +49,8 @@ impl Lab {
     pub(crate) fn request(&self, image: &str) -> ImageRequest {
         let text = format!("{}/{image}", self.registry.host());
         ImageRequest {
-            source: text.parse().unwrap(),
-            text,
-            platform: "linux/amd64".parse().unwrap(),
-            platform_named: false,
-            pull: Pull::Missing,
-            index: IndexChoice::None,
-            profile: None,
             access: Access { tls_verify: Some(false), ..Access::default() },
+            ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap())
         }
     }
 

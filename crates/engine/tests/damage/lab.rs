@@ -8,8 +8,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tarpon_engine::oci::{Digest, media_type};
 use tarpon_engine::{
-    Access, Engine, EngineOptions, ImageRequest, IndexChoice, Mode, ModeChoice, MountRequest, MountStatus, Prepared,
-    Progress, Pull, Server,
+    Access, Engine, EngineOptions, ImageRequest, Mode, ModeChoice, MountRequest, MountStatus, Prepared, Progress, Pull,
+    Server,
 };
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
@@ -104,14 +104,9 @@ impl Lab {
     pub(crate) async fn prepare(&self, engine: &Engine, pull: Pull) -> tarpon_engine::Result<Prepared> {
         let text = format!("{}/app:v1", self.host);
         let request = ImageRequest {
-            source: text.parse().unwrap(),
-            text,
-            platform: "linux/amd64".parse().unwrap(),
-            platform_named: false,
             pull,
-            index: IndexChoice::None,
-            profile: None,
             access: Access { tls_verify: Some(false), ..Access::default() },
+            ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap())
         };
         engine.prepare(&request, &self.lines).await
     }

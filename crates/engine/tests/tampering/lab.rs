@@ -10,7 +10,7 @@ use bytes::Bytes;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use tarpon_engine::oci::{Compression, Digest, media_type};
-use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, IndexChoice, Prepared, Progress, Pull, Silent};
+use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, IndexChoice, Prepared, Progress, Silent};
 use tarpon_fetch::{Config, Fetcher, ReadError};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_registry::AccessOptions;
@@ -256,16 +256,7 @@ fn engine(folder: &Path, store: &str) -> Engine {
 
 fn request(folder: &Path, index: IndexChoice) -> ImageRequest {
     let text = format!("oci:{}:v1", folder.join("layout").display());
-    ImageRequest {
-        source: text.parse().unwrap(),
-        text,
-        platform: "linux/amd64".parse().unwrap(),
-        platform_named: false,
-        index,
-        profile: None,
-        pull: Pull::Missing,
-        access: Access::default(),
-    }
+    ImageRequest { index, ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap()) }
 }
 
 fn blob_path(layout: &Path, digest: &str) -> std::path::PathBuf {

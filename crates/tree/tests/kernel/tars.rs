@@ -3,44 +3,21 @@
 //! DIR holds tars, plain ones, that are named `*.tar`: of packages (`dpkg-deb --fsys-tarfile X.deb > DIR/X.tar`), or of layers. Each is
 //! looked at as an image of one layer, and as many together as one image may have.
 
-use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use tarpon_layer::LayerIndex;
-use tarpon_layer::plain::{Access, ObjectSink, Options, import};
-use tarpon_oci::{Verified, limits};
+use tarpon_layer::plain::{Access, Options, import};
+use tarpon_oci::limits;
+use tarpon_testkit::sinks::Forgetful;
 
 use crate::names::look_up_every_name;
-
-/// Takes contents and forgets them: trees hold names alone.
-struct Forgotten;
-
-impl ObjectSink for Forgotten {
-    type Error = Infallible;
-
-    fn begin(&mut self, _: u64) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn write(&mut self, _: &[u8]) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn hole(&mut self, _: u64) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn finish(&mut self, _: Verified<()>) -> Result<(), Infallible> {
-        Ok(())
-    }
-}
 
 fn read(path: &Path) -> LayerIndex {
     let tar = BufReader::new(File::open(path).expect("readable"));
     let options = Options { access: Access::Random, hides_toc_files: false };
-    import(tar, options, &mut Forgotten).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    import(tar, options, &mut Forgetful).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 #[test]

@@ -14,9 +14,7 @@ use std::time::Instant;
 
 use clap::Args;
 use tarpon_engine::registry::Server as Registry;
-use tarpon_engine::{
-    Access, Engine, EngineOptions, ImageRequest, IndexChoice, ModeChoice, MountRequest, Prepared, Pull, Server, Silent,
-};
+use tarpon_engine::{Engine, EngineOptions, ImageRequest, ModeChoice, MountRequest, Prepared, Pull, Server, Silent};
 use tarpon_oci::Platform;
 
 use super::image::image_name;
@@ -127,16 +125,7 @@ impl Demo {
 fn request(reference: &str) -> Result<ImageRequest> {
     let name = image_name(reference)
         .map_err(|error| Failure::new(Exit::Failure, format_args!("cannot name the image: {error}")))?;
-    Ok(ImageRequest {
-        text: name.text,
-        source: name.source,
-        platform: Platform::host(),
-        platform_named: false,
-        pull: Pull::Always,
-        index: IndexChoice::None,
-        profile: None,
-        access: Access::default(),
-    })
+    Ok(ImageRequest { pull: Pull::Always, ..ImageRequest::new(&name.text, name.source, Platform::host()) })
 }
 
 fn cost(registry: &Registry) -> Cost {

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tarpon_engine::{Access, Engine, ErrorKind, ImageRequest, IndexChoice, PodmanVersion, Pull, auth_files};
+use tarpon_engine::{Access, Engine, ErrorKind, ImageRequest, PodmanVersion, Pull, auth_files};
 use tarpon_oci::Platform;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -101,14 +101,9 @@ async fn answers(engine: &Engine, host: &str) -> Check {
         Err(error) => Err(error.to_string()),
         Ok(name) => {
             let request = ImageRequest {
-                text: name.text,
-                source: name.source,
-                platform: Platform::host(),
-                platform_named: false,
                 pull: Pull::Always,
-                index: IndexChoice::None,
-                profile: None,
                 access: Access { authfiles: auth_files(), ..Access::default() },
+                ..ImageRequest::new(&name.text, name.source, Platform::host())
             };
             match timeout(PATIENCE, engine.inspect(&request)).await {
                 Ok(Ok(_)) => Ok(format!("{host} answers")),

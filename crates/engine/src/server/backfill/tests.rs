@@ -18,8 +18,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::index::{Indexed, altered};
-use crate::protocol::Access;
-use crate::{Engine, EngineOptions, ImageRequest, IndexChoice, Prepared, Pull, Silent};
+use crate::{Engine, EngineOptions, ImageRequest, IndexChoice, Prepared, Silent};
 
 /// Not to be guessed, and the same each time.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
@@ -93,14 +92,8 @@ impl Lab {
     fn request(&self) -> ImageRequest {
         let text = format!("{}/app:v1", self.server.host());
         ImageRequest {
-            source: text.parse().unwrap(),
-            text,
-            platform: "linux/amd64".parse().unwrap(),
-            platform_named: false,
             index: IndexChoice::Registry,
-            profile: None,
-            pull: Pull::Missing,
-            access: Access::default(),
+            ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap())
         }
     }
 

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::super::mounts::Mounts;
 use super::*;
-use crate::{EngineOptions, ImageRequest, IndexChoice, Pull, Silent};
+use crate::{EngineOptions, ImageRequest, Pull, Silent};
 
 fn lazy(name: &str) -> Layer {
     estargz(&[Item::file(name, name.as_bytes().repeat(1000))], EstargzOptions::default())
@@ -50,14 +50,8 @@ impl Lab {
     async fn prepare(&self, tag: &str) -> Result<crate::Prepared> {
         let text = self.name(tag);
         let request = ImageRequest {
-            source: text.parse().unwrap(),
-            text,
-            platform: "linux/amd64".parse().unwrap(),
-            platform_named: false,
-            index: IndexChoice::None,
-            profile: None,
             pull: Pull::Always,
-            access: Access::default(),
+            ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap())
         };
         let prepared = self.engine.prepare_without_streaming(&request, &Silent).await?;
         self.engine.keep_forms(&request, &prepared.record, true, &Silent).await?;
