@@ -152,7 +152,7 @@ async fn heal_by_scrub(mode: Mode) {
         assert_eq!((status.running, usize::try_from(last.damaged).unwrap(), last.skipped), (false, FILES, 0));
         let shown = server.status().remove(0);
         assert_eq!((shown.scrub, shown.damage), (Some(status), None), "{damage:?}");
-        let json = serde_json::to_value(&shown.scrub).unwrap();
+        let json = serde_json::to_value(shown.scrub).unwrap();
         assert_eq!((&json["running"], &json["last"]["damaged"]), (&false.into(), &FILES.into()));
         let told = tokio::task::spawn_blocking(move || (metrics(&server), server)).await.unwrap();
         assert!(told.0.contains(&format!("\ntarpon_scrub_last_damaged_objects {FILES}\n")), "{}", told.0);
