@@ -26,6 +26,43 @@ const PULLING: Duration = Duration::from_secs(300);
 /// A namespace with the cgroups that crun wants, until the standard input ends.
 const HOLD: &str = "umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup; echo ready; exec cat";
 
+/// For containerd 1.x.
+const CONFIG_1: &str = r#"
+[plugins."io.containerd.grpc.v1.cri"]
+  disable_apparmor = true
+  disable_cgroup = true
+  stream_server_port = "0"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    conf_dir = "HERE/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "tarpon"
+    disable_snapshot_annotations = false
+"#;
+
+/// For containerd 2.x.
+const CONFIG_2: &str = r#"
+  [proxy_plugins.tarpon.exports]
+    root = "ROOT"
+    enable_remote_snapshot_annotations = "true"
+[plugins."io.containerd.grpc.v1.cri"]
+  stream_server_port = "0"
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_apparmor = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    conf_dir = "HERE/cni"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "tarpon"
+[plugins."io.containerd.transfer.v1.local"]
+  [[plugins."io.containerd.transfer.v1.local".unpack_config]]
+    platform = "PLATFORM"
+    snapshotter = "tarpon"
+    differ = "walking"
+  [[plugins."io.containerd.transfer.v1.local".unpack_config]]
+    platform = "PLATFORM"
+    snapshotter = "overlayfs"
+    differ = "walking"
+"#;
+
 /// Containerd, tarpon's snapshotter, and the store behind it. Dropped, all of it ends.
 pub struct Containerd {
     /// The snapshotter's store.
@@ -81,42 +118,32 @@ impl Containerd {
         BufReader::new(holder.stdout.take().context("no output")?).read_line(&mut line)?;
         let tarpon = Tarpon::new()?;
         let mut all = Self { tarpon, folder, holder, snapshotter: None, containerd: None };
-        std::fs::write(all.path("config.toml"), all.config())?;
+        std::fs::write(all.path("config.toml"), all.config(major()?))?;
         all.start_snapshotter(options)?;
         all.start_containerd()?;
         Ok(all)
     }
 
-    fn config(&self) -> String {
-        let at = |name: &str| self.path(name).display().to_string();
-        format!(
-            r#"
-version = 2
-root = "{}"
-state = "{}"
+    /// The configuration that `docs/containerd.md` shows for this version, and what a test's own containerd needs beside it.
+    fn config(&self, major: u32) -> String {
+        let own = r#"
+version = VERSION
+root = "HERE/root"
+state = "HERE/state"
 disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
     "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs", "io.containerd.internal.v1.opt"]
 [grpc]
-  address = "{}"
+  address = "HERE/c.sock"
 [proxy_plugins.tarpon]
   type = "snapshot"
-  address = "{}"
-[plugins."io.containerd.grpc.v1.cri"]
-  disable_apparmor = true
-  disable_cgroup = true
-  stream_server_port = "0"
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    conf_dir = "{}"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "tarpon"
-    disable_snapshot_annotations = false
-"#,
-            at("root"),
-            at("state"),
-            at("c.sock"),
-            at("s.sock"),
-            at("cni")
-        )
+  address = "HERE/s.sock"
+"#;
+        let (version, rest) = if major < 2 { ("2", CONFIG_1) } else { ("3", CONFIG_2) };
+        let platform = tarpon_oci::Platform::host().to_string();
+        let config = [own, rest].concat().replace("VERSION", version).replace("PLATFORM", &platform);
+        config
+            .replace("ROOT", &self.tarpon.store().join("snapshotter").display().to_string())
+            .replace("HERE", &self.folder.path().display().to_string())
     }
 
     /// A file of the bed.
@@ -278,4 +305,13 @@ impl Drop for Containerd {
         drop(self.holder.stdin.take());
         let _ = self.holder.wait();
     }
+}
+
+/// The major version of the containerd that is installed.
+fn major() -> Result<u32> {
+    let text = run(Command::new("containerd").arg("--version"))?;
+    // `containerd github.com/containerd/containerd/v2 v2.4.2 COMMIT`, with or without the letter.
+    let version = text.split_whitespace().nth(2).map(|version| version.trim_start_matches('v'));
+    let major = version.and_then(|version| version.split('.').next()?.parse().ok());
+    major.with_context(|| format!("no version of containerd: {text:?}"))
 }
