@@ -217,7 +217,16 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         let config = self.path("config.toml").display().to_string();
         let mut command = self.command(&["containerd", "--config", &config]);
         self.containerd = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
-        self.wait_for(&self.path("c.sock"))
+        self.wait_for(&self.path("c.sock"))?;
+        // Its part for Kubernetes begins after the socket answers. To remove an image that is not there does nothing.
+        let began = Instant::now();
+        while let Err(error) = self.remove("127.0.0.1/none:none") {
+            if began.elapsed() > PATIENCE {
+                return Err(error.context("containerd does not serve the kubelet"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     fn wait_for(&self, socket: &Path) -> Result<()> {
