@@ -206,7 +206,7 @@ impl Store {
 /// may go.
 fn candidates(parts: &[Store]) -> Result<Option<Vec<Candidate>>, StoreError> {
     let mounts = parts.first().map(Store::mounts).transpose()?.unwrap_or_default();
-    let mounted: HashSet<_> = mounts.iter().map(|mount| (mount.record.tenant, mount.record.image)).collect();
+    let mounted: HashSet<_> = mounts.iter().map(|mount| mount.record.content()).collect();
     let mut images = Vec::new();
     for (number, part) in parts.iter().enumerate() {
         let used = |record: &ImageRecord| last_used(&part.shared, &record.manifest);
@@ -218,27 +218,26 @@ fn candidates(parts: &[Store]) -> Result<Option<Vec<Candidate>>, StoreError> {
     for (rank, (_, record, number)) in images.into_iter().enumerate() {
         let Some(part) = parts.get(number) else { continue };
         let (shared, manifest) = (&part.shared, record.manifest);
-        let name = (shared.layout.tenant().copied(), manifest);
+        let content = part.content(&manifest);
         let folder = shared.layout.image(&manifest);
         let objects = record.part(Part::Objects).copied();
         let sound = objects.map(|part| shared.open_part(&folder, &part)).transpose()?.flatten().is_some();
         if sound {
             let list = ObjectList::new(folder.join(Part::Objects.file_name()));
-            let rank = if mounted.contains(&name) { PROTECTED } else { rank };
+            let rank = if mounted.contains(&content) { PROTECTED } else { rank };
             let bytes = shared.folder_size(&folder)?;
             candidates.push(Candidate { manifest, part: number, rank, bytes, list });
-            known.insert(name);
-        } else if !mounted.contains(&name) {
+            known.insert(content);
+        } else if !mounted.contains(&content) {
             part.drop_image(&manifest)?;
         }
     }
     // Asked of one tenant alone, mounts of others say nothing.
     let alone = parts.first().and_then(|part| part.shared.layout.tenant().copied());
     let is_meant = |tenant: Option<Digest>| alone.is_none() || tenant == alone;
-    let unknown = mounts.iter().find(|mount| {
-        let (tenant, image) = (mount.record.tenant, mount.record.image);
-        mount.live && is_meant(tenant) && !known.contains(&(tenant, image))
-    });
+    let unknown = mounts
+        .iter()
+        .find(|mount| mount.live && is_meant(mount.record.tenant) && !known.contains(&mount.record.content()));
     if let Some(mount) = unknown {
         tracing::warn!(image = %mount.record.image, "a mounted image has no sound record: nothing is evicted");
         return Ok(None);

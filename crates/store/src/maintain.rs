@@ -1,5 +1,6 @@
 //! What a store needs from time to time: the sweep when a server starts, the round every half minute, the clean stop.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use tarpon_oci::Digest;
@@ -9,6 +10,7 @@ use crate::evict::{Evicted, slack};
 use crate::files;
 use crate::layout::read_record;
 use crate::mounts::{Mount, MountRecord};
+use crate::record::ImageRecord;
 use crate::sealed;
 use crate::store::Store;
 
@@ -140,8 +142,7 @@ impl Store {
 
     fn drop_unmounted(&self, manifest: &Digest) -> Result<u64, RemoveError> {
         let (mounts, parts) = (self.mounts()?, self.parts()?);
-        let is_in = |part: &Self, mount: &Mount| mount.record.tenant.as_ref() == part.shared.layout.tenant();
-        let is_here = |mount: &&Mount| mount.record.image == *manifest && parts.iter().any(|part| is_in(part, mount));
+        let is_here = |mount: &&Mount| parts.iter().any(|part| part.content(manifest) == mount.record.content());
         if let Some(mount) = mounts.iter().find(is_here) {
             return Err(RemoveError::Mounted(mount.record.mountpoint.clone()));
         }
@@ -155,15 +156,12 @@ impl Store {
     /// Removes everything that is neither mounted nor being imported.
     pub fn clear(&self) -> Result<Evicted, StoreError> {
         let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
-        let mounts = self.mounts()?;
+        let mounted: HashSet<_> = self.mounts()?.iter().map(|mount| mount.record.content()).collect();
         let mut images = Vec::new();
         let mut bytes = 0;
         for part in self.whole().parts()? {
-            let tenant = part.shared.layout.tenant();
-            let is_mounted = |manifest| {
-                mounts.iter().any(|mount| mount.record.image == manifest && mount.record.tenant.as_ref() == tenant)
-            };
-            for record in part.own_images()?.iter().filter(|record| !is_mounted(record.manifest)) {
+            let is_mounted = |record: &&ImageRecord| mounted.contains(&part.content(&record.manifest));
+            for record in part.own_images()?.iter().filter(|record| !is_mounted(record)) {
                 bytes += part.drop_image(&record.manifest)?;
                 images.push(record.manifest);
             }

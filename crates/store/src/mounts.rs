@@ -46,7 +46,22 @@ pub struct Mount {
     pub live: bool,
 }
 
+/// An image in the part of the store that has it: its tenant, and its manifest.
+pub(crate) type Content = (Option<Digest>, Digest);
+
+impl MountRecord {
+    /// What it shows.
+    pub(crate) fn content(&self) -> Content {
+        (self.tenant, self.image)
+    }
+}
+
 impl Store {
+    /// The image of this part.
+    pub(crate) fn content(&self, manifest: &Digest) -> Content {
+        (self.shared.layout.tenant().copied(), *manifest)
+    }
+
     /// Records a mount that this process serves, of content that this handle is for. Returns once no eviction runs that does not know of it.
     pub fn record_mount(
         &self,

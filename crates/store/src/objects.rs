@@ -39,7 +39,7 @@ impl ObjectStore for Store {
             if shared.hashed.has(object, &before) {
                 return Ok(Some(file));
             }
-            if !shared.is_sound(object, &path, &file)? {
+            if !shared.proves_sound(object, &path, &before, &file)? {
                 return Ok(None);
             }
             // Whoever holds it open looks for changes from now on.
@@ -161,13 +161,15 @@ impl Shared {
     /// moved out.
     pub(crate) fn is_sound(&self, object: &Digest, path: &Path, file: &File) -> Result<bool, StoreError> {
         let metadata = self.storage.file_metadata(file).map_err(io_error("examining", path))?;
-        if self.hashed.has(object, &metadata) {
-            return Ok(true);
-        }
-        let condition = self.hash_object(object, &metadata, file)?;
+        Ok(self.hashed.has(object, &metadata) || self.proves_sound(object, path, &metadata, file)?)
+    }
+
+    /// As [`Shared::is_sound`], for a file that must be hashed. `before`: what is known of it.
+    fn proves_sound(&self, object: &Digest, path: &Path, before: &Metadata, file: &File) -> Result<bool, StoreError> {
+        let condition = self.hash_object(object, before, file)?;
         let is_sound = matches!(condition, Condition::Sound);
         // One that left its name meanwhile is no finding, and no object either.
-        self.settled(object, path, &metadata, condition)?;
+        self.settled(object, path, before, condition)?;
         Ok(is_sound)
     }
 
@@ -209,7 +211,8 @@ impl Shared {
         }
     }
 
-    /// The file was just written with the object's bytes, which were hashed, and was [touched](crate::storage::Storage::touch), or only its metadata was changed since it was hashed.
+    /// The file was just written with the object's bytes, which were hashed, and was [touched](crate::storage::Storage::touch); or only
+    /// its metadata was changed since it was hashed.
     pub(crate) fn note_hashed(&self, object: &Digest, file: &File) {
         if let Ok(metadata) = self.storage.file_metadata(file) {
             self.hashed.add(object, &metadata);
