@@ -22,8 +22,7 @@ pub struct EngineOptions {
     pub server_command: Vec<OsString>,
 }
 
-/// Opens the store in `folder`, as everything does that is not a test of the store: trees of older versions are written anew when they are
-/// used.
+/// Opens the store in `folder`. Trees of older versions are rewritten when they are used.
 pub fn open_store(folder: &Path) -> std::result::Result<Store, OpenError> {
     let renew_tree: RenewTree = |tree| erofs::renew(tree).ok().flatten();
     Store::open(folder, StoreConfig { renew_tree: Some(renew_tree), ..StoreConfig::default() })

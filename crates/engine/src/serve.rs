@@ -29,7 +29,7 @@ const TAKEOVER: Duration = Duration::from_secs(1);
 /// Longest pause between two tries where no other server is in the way: each one that fails takes the lock and the socket of the store.
 const LONGEST_TAKEOVER: Duration = Duration::from_secs(60);
 
-/// Pause between two tries to tell metrics at an address that somebody else has.
+/// Pause between two tries to listen for metrics at an address that is in use.
 const METRICS_RETRY: Duration = Duration::from_secs(30);
 
 /// Runs the server of the engine's store until its last mount is gone. `scrub`: bytes per second to scrub the store with, if it is to.

@@ -25,9 +25,7 @@ impl Confinement {
     pub(crate) fn of(options: &ContainerOptions) -> Result<Self> {
         let processes = options.limits.processes(&Cgroups::of_this_host());
         if lacks_label(options, Path::new(SELINUX)) {
-            tracing::warn!(
-                "SELinux does not confine the container: tarpon sets no labels; Podman with tarpon's store does"
-            );
+            tracing::warn!("SELinux does not confine the container: tarpon sets no labels");
         }
         Ok(Self { processes, apparmor: options.apparmor.profile()? })
     }

@@ -1,4 +1,4 @@
-//! The lowest priority for a thread: it gets the processor and the disk while nobody else wants them.
+//! The lowest priority for a thread: it runs and reads the disk only while no other process wants to.
 
 use rustix::thread::gettid;
 

@@ -201,7 +201,7 @@ impl Images {
         Ok(image)
     }
 
-    /// What whoever loads this image holds meanwhile.
+    /// The lock that a thread holds while it loads this image.
     fn turn(&self, key: &Key) -> Arc<Mutex<()>> {
         let mut turns = self.turns.lock();
         turns.retain(|_, turn| turn.strong_count() > 0);
