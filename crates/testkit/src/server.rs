@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use tarpon_registry::Stats;
 use tarpon_registry::serve::{Body, Handler, Server};
+use tokio::sync::watch;
 
 use crate::registry::{FakeRegistry, Fault, Hosts, Role, answer};
 
@@ -16,19 +17,19 @@ use crate::registry::{FakeRegistry, Fault, Hosts, Role, answer};
 pub struct TestServer {
     registry: Server,
     blobs: Server,
-    script: Arc<Mutex<VecDeque<Fault>>>,
+    script: Arc<watch::Sender<VecDeque<Fault>>>,
 }
 
 struct Port {
     role: Role,
     model: Arc<FakeRegistry>,
-    script: Arc<Mutex<VecDeque<Fault>>>,
+    script: Arc<watch::Sender<VecDeque<Fault>>>,
 }
 
 impl TestServer {
     /// Starts serving `model`, which from now on names these ports in challenges and redirects.
     pub async fn start(model: Arc<FakeRegistry>) -> io::Result<Self> {
-        let script = Arc::<Mutex<VecDeque<Fault>>>::default();
+        let script = Arc::<watch::Sender<VecDeque<Fault>>>::default();
         let port = |role| Arc::new(Port { role, model: model.clone(), script: script.clone() });
         let registry = Server::start(port(Role::Registry)).await?;
         let blobs = Server::start(port(Role::Blobs)).await?;
@@ -44,7 +45,13 @@ impl TestServer {
 
     /// What happens to the next requests, of either port.
     pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
-        self.script.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
+        self.script.send_modify(|script| script.extend(faults));
+    }
+
+    /// Returns when each fault of the script has met its request.
+    pub async fn script_ended(&self) {
+        let mut script = self.script.subscribe();
+        let _sender_is_here = script.wait_for(VecDeque::is_empty).await;
     }
 
     /// Requests answered and bytes sent, by both ports.
@@ -60,7 +67,9 @@ impl Handler for Port {
             "/token" => Role::Tokens,
             _ => self.role,
         };
-        let fault = self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(Fault::Pass);
+        let mut fault = None;
+        self.script.send_modify(|script| fault = script.pop_front());
+        let fault = fault.unwrap_or(Fault::Pass);
         Box::pin(async move {
             let answer = answer(&self.model, role, request, fault).await;
             answer.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))

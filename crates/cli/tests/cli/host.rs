@@ -113,6 +113,7 @@ fn a_server_that_is_stopped_is_named_by_every_command_that_needs_it() {
         bed.stdout(&["--quiet", "mount", "--mode", mode, "HOST/app:v1", &format!("TMP/{place}")]);
     }
     bed.directory("new");
+    let mounted = bed.mounts();
     let server = bed.server_process();
     kill_process(server, Signal::STOP).expect("it is ours");
     let commands: [&[&str]; 7] = [
@@ -131,6 +132,8 @@ fn a_server_that_is_stopped_is_named_by_every_command_that_needs_it() {
         assert_eq!(code(&output), 8, "{arguments:?}: {}", stderr(&output));
         assert!(stderr(&output).contains(&expected), "{arguments:?}: {}", stderr(&output));
     }
+    bed.stdout(&["status"]);
+    assert_eq!(bed.mounts(), mounted, "a command that failed has no effect later");
     bed.stdout(&["umount", "--all"]);
 }
 

@@ -112,6 +112,10 @@ async fn serve(stream: UnixStream, mounts: Arc<Mounts>) -> Option<UnixStream> {
             return None;
         }
     };
+    if wire::is_closed(&stream) {
+        tracing::debug!("a client gave up before its request was carried out");
+        return None;
+    }
     let holds = request == Request::Hold;
     let response = super::answer(&mounts, request).await;
     let sent = tokio::task::spawn_blocking(move || wire::send(&stream, &response).map(|()| stream)).await;

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Serialize;
@@ -64,6 +65,13 @@ pub(crate) fn receive_within<T: DeserializeOwned>(
     }
 }
 
+/// Whether the other side has closed the connection: a client that has reported a failure must not get the work done later.
+pub(crate) fn is_closed(stream: &UnixStream) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut polled = [PollFd::new(stream, PollFlags::empty())];
+    rustix::event::poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().contains(PollFlags::HUP)
+}
+
 /// Whether it says that the time was over.
 pub(crate) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
@@ -116,6 +124,15 @@ mod tests {
             let _listener = listen(run).unwrap();
             connect(run).unwrap();
         }
+    }
+
+    #[test]
+    fn a_connection_is_closed_when_the_other_side_has_closed_it_even_with_a_message_in_the_queue() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        send(&theirs, &"hello").unwrap();
+        assert!(!is_closed(&ours));
+        drop(theirs);
+        assert!(is_closed(&ours));
     }
 
     #[test]

@@ -82,6 +82,8 @@ async fn whoever_is_told_to_stop_leaves_the_work_to_the_next_and_other_images_do
         () = waits[0].0.notified() => (other, one, &second),
         () = waits[1].0.notified() => (one, other, &first),
     };
+    // The other image's requests must not meet the fault.
+    lab.registry.script_ended().await;
     // Of the same process as the one that hangs.
     let joined = start(of_hanging, &waits[0]);
     second.prepare(&lab.request("other:v1"), &Silent).await.unwrap();
