@@ -35,7 +35,7 @@ pub(crate) enum Exit {
     Interrupted = 130,
 }
 
-/// The table of `tarpon --help`; README.md repeats it.
+/// The table of `tarpon --help`; docs/exit-codes.md repeats it.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    success

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 /// As many files as the image had whose reads failed after an outage of one second.
 const FILES: usize = 355;
-/// What README promises.
+/// What docs/guarantees.md promises.
 const PROMISE: Duration = Duration::from_secs(30);
 
 struct Files {

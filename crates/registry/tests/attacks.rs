@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
-/// What README promises to a reader.
+/// What docs/guarantees.md promises to a reader.
 const PROMISE: Duration = Duration::from_secs(30);
 /// The log of a server may grow by so much while it is attacked.
 const LOG_BYTES: u64 = 10 << 20;

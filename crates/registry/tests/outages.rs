@@ -11,7 +11,7 @@ use futures::future::join_all;
 use tarpon_testkit::registry::{Auth, Fault};
 use tokio::time::{Instant, sleep};
 
-/// What README promises to a reader.
+/// What docs/guarantees.md promises to a reader.
 const PROMISE: Duration = Duration::from_secs(30);
 /// The limit of the real transport for a connection.
 const CONNECT: Duration = Duration::from_secs(4);

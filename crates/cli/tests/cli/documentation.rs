@@ -1,9 +1,9 @@
-//! The commands in README.md and docs/: each `console` block is run as it stands there, or says why it cannot be.
+//! The commands in README.md and docs/: each `console` block runs as it stands there, or states why it cannot.
 //!
-//! A comment in the line before a block says how: `<!-- not run: WHY -->`, or `<!-- each line by itself -->` for lines that do not follow
-//! one upon the other. Images come from a registry on loopback, which stands for those that the commands name.
+//! A comment in the line before a block says how: `<!-- not run: WHY -->`, or `<!-- each line by itself -->` for lines that do not depend
+//! on each other. Images come from a registry on loopback, which replaces those that the commands name.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tarpon_oci::Digest;
@@ -35,27 +35,47 @@ struct Block {
     commands: Vec<String>,
 }
 
-fn pages() -> Vec<PathBuf> {
-    let docs = std::fs::read_dir(format!("{ROOT}/docs")).expect("there");
-    let mut pages: Vec<PathBuf> = docs.map(|entry| entry.expect("readable").path()).collect();
-    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
-    pages.push(format!("{ROOT}/README.md").into());
+/// Languages of fenced blocks that hold commands.
+const SHELLS: [&str; 5] = ["console", "sh", "bash", "shell", "shell-session"];
+/// `tests/tests/daemon.rs` runs the `sh` blocks of this page as one script.
+const SCRIPT: &str = "docs/api.md";
+
+/// The pages, by their path in the repository.
+fn pages() -> Vec<String> {
+    let mut pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(str::to_owned).to_vec();
+    let mut folders = vec![PathBuf::from("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(Path::new(ROOT).join(&folder)).expect("a readable directory") {
+            let path = folder.join(entry.expect("readable").file_name());
+            if Path::new(ROOT).join(&path).is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(path.display().to_string());
+            }
+        }
+    }
     pages.sort();
     pages
+}
+
+/// The lines that open a fenced block, by their numbers from 0, with the language of the block.
+fn fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let fences = text.lines().enumerate().filter_map(|(number, line)| Some((number, line.trim().strip_prefix("```")?)));
+    // The first of two fences opens a block, the second closes it.
+    fences.step_by(2)
 }
 
 fn blocks() -> Vec<Block> {
     let mut all = Vec::new();
     for page in pages() {
-        let text = std::fs::read_to_string(&page).expect("text");
-        let name = page.file_name().expect("a file").display().to_string();
+        let text = std::fs::read_to_string(Path::new(ROOT).join(&page)).expect("text");
         let lines: Vec<&str> = text.lines().collect();
-        for (number, _) in lines.iter().enumerate().filter(|(_, line)| **line == "```console") {
+        for (number, _) in fences(&text).filter(|(_, language)| *language == "console") {
             let mark =
                 number.checked_sub(1).and_then(|before| lines[before].strip_prefix("<!-- ")?.strip_suffix(" -->"));
             let inside = lines[number + 1..].iter().take_while(|line| **line != "```");
-            let commands = inside.filter(|line| !line.is_empty()).map(|line| command(line, &name, number)).collect();
-            all.push(Block { place: format!("{name}:{}", number + 1), mark: mark.map(str::to_owned), commands });
+            let commands = inside.filter(|line| !line.is_empty()).map(|line| command(line, &page, number)).collect();
+            all.push(Block { place: format!("{page}:{}", number + 1), mark: mark.map(str::to_owned), commands });
         }
     }
     all
@@ -154,7 +174,7 @@ impl Place {
 
     /// Runs the commands one after the other, as root in a mount namespace of their own.
     fn run(&self, commands: &[String]) -> Result<(), String> {
-        let program = std::path::Path::new(env!("CARGO_BIN_EXE_tarpon"));
+        let program = Path::new(env!("CARGO_BIN_EXE_tarpon"));
         let path =
             format!("{}:{}", program.parent().expect("a folder").display(), std::env::var("PATH").unwrap_or_default());
         let script: Vec<String> = commands.iter().map(|command| self.here(command)).collect();
@@ -179,6 +199,19 @@ impl Place {
 }
 
 #[test]
+fn every_block_names_its_language_and_commands_are_in_console_blocks() {
+    for page in pages() {
+        let text = std::fs::read_to_string(Path::new(ROOT).join(&page)).expect("text");
+        for (number, language) in fences(&text) {
+            let place = format!("{page}:{}", number + 1);
+            assert!(!language.is_empty(), "{place}: name the language of the block, `text` for a drawing");
+            let runs = language == "console" || (language == "sh" && page == SCRIPT);
+            assert!(runs || !SHELLS.contains(&language), "{place}: write commands as a `console` block, which runs");
+        }
+    }
+}
+
+#[test]
 fn each_block_of_commands_is_run_or_says_why_it_is_not() {
     const HOW: [&str; 1] = ["each line by itself"];
     for Block { place, mark, commands } in blocks() {
@@ -190,9 +223,7 @@ fn each_block_of_commands_is_run_or_says_why_it_is_not() {
                 let why = mark.strip_prefix("not run: ").unwrap_or_else(|| panic!("{place}: what does {mark:?} mean?"));
                 assert!(why.len() >= LEAST_REASON, "{place}: {why:?} is no reason");
                 let tests = why.split([' ', ',', ';']).filter(|word| word.starts_with("tests/"));
-                tests.for_each(|test| {
-                    assert!(std::path::Path::new(ROOT).join(test).is_file(), "{place}: there is no {test}")
-                });
+                tests.for_each(|test| assert!(Path::new(ROOT).join(test).is_file(), "{place}: there is no {test}"));
             }
         }
     }
