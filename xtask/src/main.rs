@@ -29,6 +29,8 @@ struct Args {
 enum Task {
     /// Check the rules of the code base and name each line that breaks one
     Tidy,
+    /// Check links and paths in the documents and build the book of docs/ into target/book
+    Docs,
     /// Run every check and every test, and install the system packages they need when allowed to
     Test(test::Args),
     /// Build the images of fixtures/corpus into a local registry
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
 fn run(task: Task) -> anyhow::Result<()> {
     match task {
         Task::Tidy => tidy::run(),
+        Task::Docs => tidy::book::run(),
         Task::Test(args) => test::run(&args),
         Task::Images(args) => images::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),

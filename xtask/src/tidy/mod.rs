@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::paths;
 
+pub(crate) mod book;
 mod manifest;
 mod repository;
 mod rules;

@@ -17,6 +17,7 @@ type Rule = fn(&Repository) -> Vec<Problem>;
 pub(super) const ALL: &[Rule] = &[
     architecture::documented,
     architecture::crate_headers,
+    super::book::sound,
     fuzzing::complete,
     layering::directions,
     layering::homes,
