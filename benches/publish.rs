@@ -5,7 +5,7 @@
 use std::io::Write as _;
 use std::time::Instant;
 
-use tarpon_fetch::ObjectStore as _;
+use tarpon_blob::ObjectStore as _;
 use tarpon_oci::{Digest, Hasher, Verified};
 use tarpon_store::{ImageRecord, Part, Store, StoreConfig};
 

@@ -1,6 +1,6 @@
 //! From how a user wants an image reached to an opened source, and from a source's errors to ours.
 
-use tarpon_fetch::{Fault, SourceError};
+use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::{ImageConfig, Platform, Source};
 use tarpon_registry::{AccessOptions, Credentials, Destination, Repository, ResolvedImage};
 

@@ -101,7 +101,8 @@ pub use run::{
 };
 pub use serve::{Equipment, ForGood, allow_open_files, serve};
 pub use server::{Client, Ended, MountChange, Observer, Server};
-pub use tarpon_fetch::{Early, Event, LogLimit, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor, trace};
+pub use tarpon_blob::LogLimit;
+pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor, trace};
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use futures::stream::StreamExt;
 use futures::{FutureExt, TryStreamExt};
-use tarpon_fetch::{BlobSource, BlobStream, SourceError};
+use tarpon_blob::{BlobSource, BlobStream, SourceError};
 use tarpon_oci::{Blob, Digest};
 
 /// Told what is going on while an image is prepared. Called from several threads at once; must not block.

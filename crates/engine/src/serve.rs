@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
-use tarpon_fetch::LogLimit;
+use tarpon_blob::LogLimit;
 
 use crate::server::{Ended, Observer, READY, Server, StopSignals as Signals, connect};
 use crate::{Engine, Error, ErrorKind, Result};

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use tarpon_fetch::{BlobStream, Fault, SourceError};
+use tarpon_blob::{BlobStream, Fault, SourceError};
 use tokio::sync::mpsc;
 
 /// Size of the pieces that go up.

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use tarpon_blob::ObjectStore as _;
 use tarpon_engine::open_store;
-use tarpon_fetch::ObjectStore as _;
 use tarpon_oci::{Digest, Verified};
 use tarpon_store::{ImageRecord, LayerRecord, Part, Store, StoreConfig};
 use tarpon_tree::erofs;

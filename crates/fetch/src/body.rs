@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use tarpon_blob::{BlobStream, Fault, SourceError};
 use tarpon_oci::Blob;
 use tokio::time::Instant;
 
@@ -16,7 +17,6 @@ use crate::image::Image;
 use crate::lanes::Lane;
 use crate::plan::SHARED_BYTES;
 use crate::stats::InFlight;
-use crate::{BlobStream, Fault, SourceError};
 
 /// An answer that is being read.
 pub(crate) struct Body {
@@ -49,7 +49,7 @@ impl Body {
         Self::ask(image, at, length, stall_limit, attempt, image.source.read(blob, range)).await
     }
 
-    /// Asks the image's source whether it answers ([`crate::BlobSource::probe`]).
+    /// Asks the image's source whether it answers ([`tarpon_blob::BlobSource::probe`]).
     pub(crate) async fn probe(
         image: &Arc<Image>,
         blob: Blob,

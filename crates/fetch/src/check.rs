@@ -8,10 +8,10 @@ use std::num::NonZero;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tarpon_blob::Opened;
 use tarpon_layer::ObjectId;
 use tokio::sync::{Semaphore, watch};
 
-use crate::Opened;
 use crate::host::Host;
 use crate::local::LocalObject;
 

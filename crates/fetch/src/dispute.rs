@@ -23,6 +23,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
+use tarpon_blob::LogLimit;
 use tarpon_layer::{Chunk, ObjectId, Place};
 use tarpon_oci::{Hasher, Verified};
 use tokio::sync::watch;
@@ -35,7 +36,6 @@ use crate::failures::Failures;
 use crate::host::Host;
 use crate::image::{Claimant, Claims, ListId};
 use crate::local::LocalObject;
-use crate::log_limit::LogLimit;
 use crate::object::Object;
 
 /// Longest object that is fetched whole to find out whether its list is true. Longer ones stay unreadable while images

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tarpon_blob::{Fault, SourceError};
 use tarpon_layer::ObjectId;
 
 use crate::plan::PieceKey;
-use crate::{Fault, SourceError};
 
 /// A failed read. Cheap to clone: all waiters of one request get the same one.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tarpon_blob::{BlobSource, ObjectStore, Opened};
 use tarpon_layer::ObjectId;
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_oci::Digest;
@@ -21,14 +22,13 @@ use crate::governor::Governor;
 use crate::hints::Hint;
 use crate::host::Host;
 use crate::image::Image;
+use crate::image_log::ImageLog;
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
 use crate::local::LocalObject;
-use crate::log_limit::ImageLog;
 use crate::neighbours::Allowance;
 use crate::pack::{BootIndex, Pack};
 use crate::stats::{Stats, Tally};
-use crate::{BlobSource, ObjectStore, Opened};
 
 /// Reads objects for all images of a host: from the store while they are there, through the images' sources
 /// otherwise. Cheap to clone; all clones are the same fetcher.

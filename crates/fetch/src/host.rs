@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tarpon_blob::ObjectStore;
 use tarpon_layer::ObjectId;
 use tokio::runtime::Handle;
 
-use crate::ObjectStore;
 use crate::check::Checks;
 use crate::config::Config;
 use crate::contents::Contents;

@@ -10,18 +10,18 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
+use tarpon_blob::BlobSource;
 use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
 use tarpon_layer::{Chunk, ObjectId, Place};
 use tarpon_oci::{Digest, Hasher};
 
-use crate::BlobSource;
 use crate::breaker::Breaker;
 use crate::distrust::Distrusted;
 use crate::early::Ledger;
 use crate::governor::Governor;
+use crate::image_log::ImageLog;
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
-use crate::log_limit::ImageLog;
 use crate::neighbours::Allowance;
 use crate::pack::Pack;
 use crate::stats::Tally;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tarpon_blob::StoreError;
 use tarpon_oci::Verified;
 use tokio::time::Instant;
 
-use crate::StoreError;
 use crate::host::Host;
 use crate::image::Image;
 use crate::journal::Event;

@@ -6,12 +6,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tarpon_blob::{ObjectStore, Opened, StoreError};
 use tarpon_layer::ObjectId;
 
 use crate::content::ObjectBytes;
 use crate::error::ReadError;
 use crate::lru::Lru;
-use crate::{ObjectStore, Opened, StoreError};
 
 /// A complete object of the store, open.
 #[derive(Debug, Clone)]

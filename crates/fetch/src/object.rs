@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tarpon_blob::LogLimit;
 use tarpon_layer::chunks::ObjectEntry;
 use tarpon_layer::{Chunk, Codec, ObjectId, Place};
 use tarpon_oci::{Verified, limits};
@@ -18,10 +19,9 @@ use tokio::sync::watch;
 
 use crate::content::Assembly;
 use crate::image::{Image, ListId};
-use crate::log_limit::LogLimit;
 use crate::plan::{ChunkName, PieceChunk};
 use crate::readahead::{Ahead, Sequence, Window};
-use crate::{ObjectStore, PartialObject, StoreError};
+use tarpon_blob::{ObjectStore, PartialObject, StoreError};
 
 /// An object, split into chunks as one image's table says.
 pub(crate) struct Object {

@@ -19,11 +19,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tarpon_blob::Opened;
 use tarpon_layer::ObjectId;
 use tarpon_oci::Verified;
 use tokio::time::Instant;
 
-use crate::Opened;
 use crate::clock::Clock;
 use crate::config::{READ_BYTES, READ_ROUNDS};
 use crate::content::ObjectBytes;

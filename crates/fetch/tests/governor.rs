@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Random, World, noise};
-use tarpon_fetch::{BootPiece, BootWriter, Config, Fault, Fetcher};
+use tarpon_blob::Fault;
+use tarpon_fetch::{BootPiece, BootWriter, Config, Fetcher};
 use tarpon_oci::Digest;
 use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Reply, Then, table_of};
 use tokio::runtime::Handle;

@@ -6,7 +6,8 @@ mod common;
 use std::time::Duration;
 
 use common::{World, noise};
-use tarpon_fetch::{Fault, Hint};
+use tarpon_blob::Fault;
+use tarpon_fetch::Hint;
 use tarpon_oci::Digest;
 use tarpon_testkit::source::{Form, PackedLayer, Packer, Reply, Then};
 

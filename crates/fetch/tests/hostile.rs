@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{World, noise};
-use tarpon_fetch::{Fault, Fetcher, ImageHandle, ReadError};
+use tarpon_blob::Fault;
+use tarpon_fetch::{Fetcher, ImageHandle, ReadError};
 use tarpon_oci::Digest;
 use tarpon_testkit::source::{Form, MemorySource, PackedLayer, Packer, Refusal, Reply, Then, table_of};
 use tokio::time::Instant;

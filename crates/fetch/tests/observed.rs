@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{World, noise};
+use tarpon_blob::Fault;
 use tarpon_fetch::{
-    BootIndex, BootPiece, BootWriter, Config, Early, Event, Fault, Fetcher, ImageHandle, Stats, WaitSum, WaitedFor,
+    BootIndex, BootPiece, BootWriter, Config, Early, Event, Fetcher, ImageHandle, Stats, WaitSum, WaitedFor,
 };
 use tarpon_oci::Digest;
 use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Reply, Then, table_of};

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{World, noise};
-use tarpon_fetch::{Config, Fault, Fetcher, ReadError};
+use tarpon_blob::Fault;
+use tarpon_fetch::{Config, Fetcher, ReadError};
 use tarpon_oci::Digest;
 use tarpon_testkit::source::{Form, MemorySource, MemoryStore, Packer, Refusal, Reply, Then, table_of};
 use tokio::runtime::Handle;

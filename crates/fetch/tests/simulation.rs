@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Random, noise};
-use tarpon_fetch::{Config, Fault, Fetcher, ImageHandle};
+use tarpon_blob::Fault;
+use tarpon_fetch::{Config, Fetcher, ImageHandle};
 use tarpon_oci::Digest;
 use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Reply, Then, table_of};
 use tokio::runtime::Handle;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use common::{World, noise};
 use futures::FutureExt as _;
-use tarpon_fetch::{Config, Fault};
+use tarpon_blob::Fault;
+use tarpon_fetch::Config;
 use tarpon_oci::Digest;
 use tarpon_testkit::source::{Form, MemoryStore, PackedLayer, Packer, Refusal, Reply, Then};
 

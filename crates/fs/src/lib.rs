@@ -30,4 +30,4 @@ pub use objects::Objects;
 pub use operations::{Attempt, Operations, Take, Totals};
 pub use reads::Reads;
 pub use store_fs::{Directory, Item, StoreFs};
-pub use tarpon_fetch::LogLimit;
+pub use tarpon_blob::LogLimit;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use tarpon_fetch::LogLimit;
+use tarpon_blob::LogLimit;
 
 use crate::{Content, Errno, Objects};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tarpon_fetch::{BlobSource, BlobStream, Fault, SourceError};
+use tarpon_blob::{BlobSource, BlobStream, Fault, SourceError};
 use tarpon_oci::{Blob, DEFAULT_TAG, Digest, Document, NewDescriptor, Reference, Source, Verified, is_tag};
 
 use crate::Error;

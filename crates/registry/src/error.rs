@@ -1,6 +1,6 @@
 //! Why an image could not be opened, resolved or pushed.
 
-use tarpon_fetch::{Fault, SourceError};
+use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::{InvalidManifest, NoPlatform};
 
 /// Why an image could not be opened, resolved or pushed. The text is one line; the caller puts the image in front.

@@ -1,5 +1,5 @@
 //! Where images come from and go to: registries, OCI layouts and archives, all read by range through
-//! [`tarpon_fetch::BlobSource`], the first two also written ([`Destination`]).
+//! [`tarpon_blob::BlobSource`], the first two also written ([`Destination`]).
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), tarpon_registry::Error> {

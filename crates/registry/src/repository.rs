@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tarpon_fetch::BlobSource;
+use tarpon_blob::BlobSource;
 use tarpon_oci::{
     Descriptor, Digest, Document, ImageConfig, InvalidManifest, Manifest, Platform, Reference, Source, Verified, limits,
 };

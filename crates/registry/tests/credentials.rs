@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use common::{World, assert_no_secret, given};
-use tarpon_fetch::Fault as Class;
+use tarpon_blob::Fault as Class;
 use tarpon_registry::{CredentialSource, Credentials, Secret};
 use tarpon_testkit::registry::{Auth, Fault, IDENTITY, PASSWORD, USER};
 use tarpon_testkit::transport::Seen;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::{blob, blob_bytes, contents};
 use futures::{TryStreamExt as _, future::join_all};
-use tarpon_fetch::SourceError;
+use tarpon_blob::SourceError;
 use tarpon_oci::Reference;
 use tarpon_registry::{CredentialSource, Repository, open_with};
 use tarpon_testkit::crowd::CrowdedTransport;

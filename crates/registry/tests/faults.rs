@@ -10,7 +10,7 @@ mod common;
 use std::time::Duration;
 
 use common::{PASSWORD_GIVEN, World, blob_bytes};
-use tarpon_fetch::Fault as Class;
+use tarpon_blob::Fault as Class;
 use tarpon_testkit::registry::Fault::{self, *};
 
 /// What the registry wants.

@@ -10,7 +10,7 @@ use std::path::Path;
 use bytes::Bytes;
 use common::{World, blob, blob_bytes};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use tarpon_fetch::{Fault as Class, SourceError};
+use tarpon_blob::{Fault as Class, SourceError};
 use tarpon_oci::media_type::{OCI_CONFIG, OCI_MANIFEST};
 use tarpon_oci::{Blob, Compression, Digest, Platform, Source};
 use tarpon_registry::{AccessOptions, Destination, Error, open, open_destination};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use common::{blob, blob_bytes};
 use futures::TryStreamExt as _;
 use serde_json::{Value, json};
-use tarpon_fetch::Fault as Class;
+use tarpon_blob::Fault as Class;
 use tarpon_oci::{Compression, Digest, Platform, Source, media_type};
 use tarpon_registry::serve::{Contents, Server};
 use tarpon_registry::{AccessOptions, Error, Repository, ResolvedImage};

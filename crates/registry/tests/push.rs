@@ -10,7 +10,7 @@ use bytes::Bytes;
 use common::{assert_no_secret, blob, blob_bytes, contents, given};
 use futures::{StreamExt as _, stream};
 use http::Method;
-use tarpon_fetch::{BlobStream, Fault as Class, SourceError};
+use tarpon_blob::{BlobStream, Fault as Class, SourceError};
 use tarpon_oci::{Blob, Digest, Reference};
 use tarpon_registry::{CredentialSource, Destination, Error, open_destination_with};
 use tarpon_testkit::registry::Fault::{self, *};

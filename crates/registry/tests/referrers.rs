@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{World, contents};
-use tarpon_fetch::Fault as Class;
+use tarpon_blob::Fault as Class;
 use tarpon_oci::media_type::{OCI_INDEX, OCI_MANIFEST};
 use tarpon_oci::{Artifact, Blob, Descriptor, Digest, EMPTY_CONFIG, NewArtifact, NewDescriptor, Source};
 use tarpon_registry::{

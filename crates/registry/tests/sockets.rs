@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{blob, blob_bytes, contents, given};
 use futures::TryStreamExt as _;
-use tarpon_fetch::{Fault as Class, SourceError};
+use tarpon_blob::{Fault as Class, SourceError};
 use tarpon_oci::{Platform, Source};
 use tarpon_registry::{AccessOptions, Credentials, Repository, open};
 use tarpon_testkit::registry::{Auth, FakeRegistry, Fault, PASSWORD};

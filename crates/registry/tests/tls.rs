@@ -12,7 +12,7 @@ use common::contents;
 use futures::StreamExt as _;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tarpon_fetch::Fault as Class;
+use tarpon_blob::Fault as Class;
 use tarpon_oci::{Platform, Source};
 use tarpon_registry::serve::Contents;
 use tarpon_registry::{AccessOptions, Error, open};

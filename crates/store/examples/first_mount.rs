@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tarpon_fetch::ObjectStore as _;
+use tarpon_blob::ObjectStore as _;
 use tarpon_oci::{Digest, Verified};
 use tarpon_store::{ImageRecord, Part, Store, StoreConfig};
 use tarpon_testkit::storage::FaultyDisk;

@@ -84,7 +84,7 @@ pub use refs::RefRecord;
 pub use scrub::{SCRUB_INTERVAL, SCRUB_RATE, ScrubRecord, ScrubRun, Scrubber};
 pub use sealed::SealError;
 pub use store::{RenewTree, Store, StoreConfig};
-pub use tarpon_fetch::StoreError;
+pub use tarpon_blob::StoreError;
 pub use tenants::{Isolation, IsolationError};
 pub use usage::Usage;
 pub use verify::{Checked, Progress, UnreadableObject};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tarpon_fetch::{LogLimit, ObjectStore, ObjectWriter, Opened, PartialObject};
+use tarpon_blob::{LogLimit, ObjectStore, ObjectWriter, Opened, PartialObject};
 use tarpon_oci::{Digest, Hasher, Verified};
 
 use crate::budget::{on_disk, signed};

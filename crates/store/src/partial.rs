@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use tarpon_fetch::PartialObject;
+use tarpon_blob::PartialObject;
 use tarpon_oci::{Digest, Hasher, Verified};
 
 use crate::StoreError;

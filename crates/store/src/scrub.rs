@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use tarpon_fetch::LogLimit;
+use tarpon_blob::LogLimit;
 use tarpon_oci::{Digest, Hasher};
 
 use crate::StoreError;

@@ -79,7 +79,7 @@ impl Store {
     }
 
     /// Whether no unclean stop of the machine left objects that were not checked since. Nobody has to ask:
-    /// [`ObjectStore::open`](tarpon_fetch::ObjectStore::open) checks what it opens, [`Store::check_image`] the objects of the image,
+    /// [`ObjectStore::open`](tarpon_blob::ObjectStore::open) checks what it opens, [`Store::check_image`] the objects of the image,
     /// and [`Store::maintain`] the rest.
     pub fn is_settled(&self) -> bool {
         self.shared.durability.suspect_since().is_none()

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tarpon_fetch::ObjectWriter;
+use tarpon_blob::ObjectWriter;
 use tarpon_oci::{Digest, Verified};
 
 use crate::StoreError;

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use common::{LIST, content, get, install, open, put, put_by_pieces, verified};
-use tarpon_fetch::{ObjectStore as _, StoreError};
+use tarpon_blob::{ObjectStore as _, StoreError};
 use tarpon_oci::Digest;
 use tarpon_store::{LockError, OpenError, Store, StoreConfig};
 

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use common::{LIST, content, get, install, put};
 use proptest::prelude::*;
-use tarpon_fetch::{ObjectStore as _, StoreError};
+use tarpon_blob::{ObjectStore as _, StoreError};
 use tarpon_oci::Digest;
 use tarpon_store::{Store, StoreConfig};
 

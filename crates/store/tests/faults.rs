@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use common::{content, get, install, put, put_by_pieces};
-use tarpon_fetch::StoreError;
+use tarpon_blob::StoreError;
 use tarpon_oci::Digest;
 use tarpon_store::{Clock, Health, PROBE_INTERVAL, Part, Store, StoreConfig};
 use tarpon_testkit::storage::{EDQUOT, EIO, ENOSPC, EROFS, Fault, FaultyDisk};
@@ -44,7 +44,7 @@ fn work(store: &Store) -> Result<(), StoreError> {
 
 fn assert_no_wrong_byte(store: &Store, case: &str) {
     use std::io::Read as _;
-    use tarpon_fetch::ObjectStore as _;
+    use tarpon_blob::ObjectStore as _;
     for bytes in objects() {
         let Ok(Some(mut file)) = store.open(&Digest::of(&bytes)) else { continue };
         let mut found = Vec::new();

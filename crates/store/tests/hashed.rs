@@ -67,7 +67,7 @@ impl Boot {
     }
 
     fn opens(&self, object: &Digest) -> bool {
-        tarpon_fetch::ObjectStore::open(&self.store, object).unwrap().is_some()
+        tarpon_blob::ObjectStore::open(&self.store, object).unwrap().is_some()
     }
 }
 
@@ -199,7 +199,7 @@ fn an_object_is_hashed_once_in_each_boot_whatever_process_uses_it() {
 
 #[test]
 fn an_object_of_an_earlier_boot_is_named_without_being_read() {
-    use tarpon_fetch::{ObjectStore as _, Opened};
+    use tarpon_blob::{ObjectStore as _, Opened};
     let folder = common::folder().unwrap();
     let boot = Boot::new(folder.path(), "first");
     let object = put(&boot.store, &content(1, 10_000)).unwrap();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use common::{content, get, install, open, put, put_by_pieces};
-use tarpon_fetch::{ObjectStore as _, StoreError};
+use tarpon_blob::{ObjectStore as _, StoreError};
 use tarpon_oci::Digest;
 use tarpon_store::{Store, StoreConfig};
 

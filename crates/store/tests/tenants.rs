@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use common::{LIST, content, get, install, open, put, verified};
-use tarpon_fetch::ObjectStore as _;
+use tarpon_blob::ObjectStore as _;
 use tarpon_oci::Digest;
 use tarpon_store::{
     IndexKey, Isolation, IsolationError, RemoveError, SCRUB_RATE, ScrubRun, Scrubber, Store, StoreConfig,

@@ -10,7 +10,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
-use tarpon_fetch::BlobSource;
+use tarpon_blob::BlobSource;
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Blob, Digest, Document, Manifest, Platform, Source, Verified};
 use tarpon_registry::{AccessOptions, Destination, Repository, ResolvedImage};

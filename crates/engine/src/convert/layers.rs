@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use tarpon_fetch::BlobSource;
+use tarpon_blob::BlobSource;
 use tarpon_layer::toc::{Claim, Format};
 use tarpon_layer::write::ExternalToc;
 use tarpon_layer::{Allowance, LayerPath};

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use tarpon_fetch::{BlobSource, Fault, SourceError};
+use tarpon_blob::{BlobSource, Fault, SourceError};
 use tarpon_layer::LayerPath;
 use tarpon_layer::decode::LayerReader;
 use tarpon_layer::write::{

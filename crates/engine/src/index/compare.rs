@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use tarpon_fetch::{ObjectStore, StoreError};
+use tarpon_blob::{ObjectStore, StoreError};
 use tarpon_layer::{Chunk, Entry, FileContent, LayerIndex, Node, ObjectId, Place};
 use tarpon_oci::{Digest, Hasher};
 

@@ -4,7 +4,8 @@
 //! own for; and a pack is as good as a trace for making the pack of a rebuilt image.
 
 use bytes::Bytes;
-use tarpon_fetch::{BootIndex, Fault};
+use tarpon_blob::Fault;
+use tarpon_fetch::BootIndex;
 use tarpon_oci::Verified;
 use tarpon_registry::{Repository, ResolvedImage};
 

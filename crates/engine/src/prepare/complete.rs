@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tarpon_fetch::BlobSource;
+use tarpon_blob::BlobSource;
 use tarpon_layer::Allowance;
 use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
 use tarpon_layer::toc::Claim;

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use bytes::{Buf, Bytes};
-use tarpon_fetch::SourceError;
+use tarpon_blob::SourceError;
 use tarpon_layer::decode::SNIFF_BYTES;
 use tarpon_oci::Hasher;
 
@@ -142,7 +142,7 @@ impl Read for DecodedReader {
 
 #[cfg(test)]
 mod tests {
-    use tarpon_fetch::Fault;
+    use tarpon_blob::Fault;
     use tarpon_oci::Digest;
 
     use super::*;

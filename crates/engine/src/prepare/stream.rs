@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use tarpon_fetch::{BlobSource, ObjectStore, ObjectWriter, SourceError, StoreError};
+use tarpon_blob::{BlobSource, ObjectStore, ObjectWriter, SourceError, StoreError};
 use tarpon_layer::decode::Compression;
 use tarpon_layer::plain::{self, ObjectSink, Options};
 use tarpon_layer::spans::SpanReader;
@@ -314,7 +314,7 @@ mod tests {
     /// The layer breaks off after so many bytes. Its source, which is whole again.
     async fn broken_off(store: &Store, layer: &Layer, after: usize) -> Arc<MemorySource> {
         let source = Arc::new(MemorySource::new([layer.blob.clone().into()]));
-        source.script([Then::Break(after, tarpon_fetch::Fault::Unavailable).into()]);
+        source.script([Then::Break(after, tarpon_blob::Fault::Unavailable).into()]);
         let broken = run_from(store, &source, layer).await;
         assert!(matches!(broken, Err(StreamError::Source(_))));
         source

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use tarpon_fetch::{BlobSource, SourceError};
+use tarpon_blob::{BlobSource, SourceError};
 use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::{Format, TocClaim, TocError, TocPlace};
 use tarpon_layer::{Allowance, LayerIndex};

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tarpon_blob::BlobSource;
 use tarpon_fetch::trace::Trace;
-use tarpon_fetch::{BlobSource, BootIndex, Fetcher, ImageHandle, Stats};
+use tarpon_fetch::{BootIndex, Fetcher, ImageHandle, Stats};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::{Blob, Digest};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use tarpon_fetch::LogLimit;
+use tarpon_blob::LogLimit;
 use tokio::sync::Semaphore;
 
 use super::mounts::Mounts;

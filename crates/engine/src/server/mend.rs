@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode as Permissions, OFlags, ResolveFlags};
-use tarpon_fetch::{Fetcher, LogLimit};
+use tarpon_blob::LogLimit;
+use tarpon_fetch::Fetcher;
 use tarpon_mount::Mode;
 use tarpon_oci::Digest;
 use tarpon_store::{DamagedObject, MendedFile, Store, StoreError};

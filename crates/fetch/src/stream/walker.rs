@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tarpon_blob::{ObjectStore, ObjectWriter, PartialObject, StoreError};
 use tarpon_layer::decode::LayerReader;
 use tarpon_layer::{Codec, Place};
 use tarpon_oci::{Blob, Hasher, Verified, limits};
@@ -17,7 +18,6 @@ use crate::host::Host;
 use crate::image::Image;
 use crate::object::Object;
 use crate::plan::{PieceChunk, PieceKey};
-use crate::{ObjectStore, ObjectWriter, PartialObject, StoreError};
 
 /// What a pass holds in memory at most: parts on their way, a window, one chunk.
 pub(crate) const MEMORY_BYTES: u64 = limits::CHUNK_BYTES + (8 << 20);

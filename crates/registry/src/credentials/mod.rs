@@ -10,7 +10,7 @@ mod token_services;
 
 use std::path::PathBuf;
 
-use tarpon_fetch::LogLimit;
+use tarpon_blob::LogLimit;
 use tarpon_oci::DOCKER_HUB;
 
 pub(crate) use authfile::AuthFile;

@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, LOCATION};
-use tarpon_fetch::Fault;
+use tarpon_blob::Fault;
 use tarpon_oci::{Digest, limits};
 use url::Url;
 

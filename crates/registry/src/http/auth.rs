@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use http::HeaderValue;
-use tarpon_fetch::Fault;
+use tarpon_blob::Fault;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use url::Url;

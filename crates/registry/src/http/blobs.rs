@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_RANGE, RANGE};
-use tarpon_fetch::{Fault, LogLimit, SourceError};
+use tarpon_blob::{Fault, LogLimit, SourceError};
 use tarpon_oci::{Blob, Verified};
 use url::Url;
 

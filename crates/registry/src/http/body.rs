@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use http::header::CONTENT_LENGTH;
-use tarpon_fetch::Fault;
+use tarpon_blob::Fault;
 use tokio::time::timeout;
 
 use super::retry::{Failure, Retry};

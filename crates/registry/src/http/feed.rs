@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
-use tarpon_fetch::{BlobSource, BlobStream, Fault, SourceError};
+use tarpon_blob::{BlobSource, BlobStream, Fault, SourceError};
 use tarpon_oci::{Blob, Hasher, limits};
 use tokio::sync::Mutex;
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tarpon_fetch::Fault;
+use tarpon_blob::Fault;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use url::Url;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::Method;
 use http::header::CONTENT_TYPE;
-use tarpon_fetch::{Fault, SourceError};
+use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::media_type::OCI_INDEX;
 use tarpon_oci::{Digest, ImageIndex, InvalidManifest, NewDescriptor};
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, stream};
-use tarpon_fetch::{BlobSource, BlobStream, Fault, SourceError};
+use tarpon_blob::{BlobSource, BlobStream, Fault, SourceError};
 use tarpon_oci::{Blob, limits};
 use tokio::time::{Instant, sleep, timeout};
 

@@ -2,7 +2,7 @@
 //! index that clients keep under a tag where a registry has no such list.
 
 use http::header::{CONTENT_TYPE, LINK};
-use tarpon_fetch::{Fault, SourceError};
+use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::media_type::OCI_INDEX;
 use tarpon_oci::{Descriptor, Digest, ImageIndex, InvalidManifest, MediaType, Verified, limits};
 use url::Url;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 use http::header::{DATE, RETRY_AFTER};
-use tarpon_fetch::{Fault, SourceError};
+use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::limits;
 use tokio::time::{Instant, sleep, timeout_at};
 

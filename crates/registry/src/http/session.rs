@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use tarpon_fetch::{Fault, SourceError};
+use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::{Digest, Verified, limits, media_type};
 use url::Url;
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, StatusCode};
 use serde::Deserialize;
-use tarpon_fetch::Fault;
+use tarpon_blob::Fault;
 use tarpon_oci::limits;
 use url::Url;
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use http::Method;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, LOCATION, RANGE};
-use tarpon_fetch::{Fault, SourceError};
+use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::{Blob, Digest};
 use url::Url;
 

@@ -7,7 +7,7 @@ use futures::future::{Either, select};
 use futures::{FutureExt as _, StreamExt as _};
 use http::header::AUTHORIZATION;
 use http::{HeaderValue, Method};
-use tarpon_fetch::Fault;
+use tarpon_blob::Fault;
 use tokio::time::timeout;
 use url::Url;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
-use tarpon_fetch::{BlobSource, BlobStream, Fault, SourceError};
+use tarpon_blob::{BlobSource, BlobStream, Fault, SourceError};
 use tarpon_oci::{Blob, Digest, Verified, limits};
 
 use crate::stats::Counters;

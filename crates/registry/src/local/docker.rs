@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
-use tarpon_fetch::{Fault, SourceError};
+use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::{Compression, Digest, Hasher, ImageConfig, Reference, Verified, limits, media_type};
 
 use super::archive::Archive;

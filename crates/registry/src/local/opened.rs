@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use tarpon_fetch::{BlobSource, BlobStream, SourceError};
+use tarpon_blob::{BlobSource, BlobStream, SourceError};
 use tarpon_oci::{Blob, Source, Verified};
 use tokio::sync::OnceCell;
 

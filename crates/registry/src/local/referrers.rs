@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tarpon_fetch::SourceError;
+use tarpon_blob::SourceError;
 use tarpon_oci::{Descriptor, Digest, Document, ImageIndex, MediaType, Verified, limits};
 
 use super::blobs::blocking;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use tarpon_fetch::{BlobStream, Fault, SourceError};
+use tarpon_blob::{BlobStream, Fault, SourceError};
 use tarpon_oci::{Blob, Descriptor, Digest, Hasher, ImageIndex, NewDescriptor, Verified, limits};
 use tempfile::NamedTempFile;
 use tokio::sync::Mutex;

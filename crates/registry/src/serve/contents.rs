@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt as _, stream};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use tarpon_fetch::BlobSource as _;
+use tarpon_blob::BlobSource as _;
 use tarpon_oci::{Blob, Digest, Document, MediaType, Verified, limits, media_type};
 
 use crate::local::{LocalBlobs, LocalSource};

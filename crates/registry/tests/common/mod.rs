@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
-use tarpon_fetch::SourceError;
+use tarpon_blob::SourceError;
 use tarpon_oci::{Blob, Compression, Digest, Platform, Reference, media_type};
 use tarpon_registry::serve::Contents;
 use tarpon_registry::{CredentialSource, Credentials, Repository, open_with};

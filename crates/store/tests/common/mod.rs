@@ -6,7 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use bytes::Bytes;
-use tarpon_fetch::{ObjectStore as _, StoreError};
+use tarpon_blob::{ObjectStore as _, StoreError};
 use tarpon_oci::{Digest, Verified};
 use tarpon_store::{ImageRecord, LayerRecord, Part, Store, StoreConfig};
 

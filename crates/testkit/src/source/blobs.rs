@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
-use tarpon_fetch::{BlobSource, BlobStream, Fault, SourceError};
+use tarpon_blob::{BlobSource, BlobStream, Fault, SourceError};
 use tarpon_oci::{Blob, Digest};
 
 /// How one request is answered.

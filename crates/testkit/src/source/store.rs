@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 
 use bytes::Bytes;
-use tarpon_fetch::{ObjectStore, ObjectWriter, Opened, PartialObject, StoreError};
+use tarpon_blob::{ObjectStore, ObjectWriter, Opened, PartialObject, StoreError};
 use tarpon_oci::{Digest, Hasher, Verified};
 
 use super::blobs::lock;

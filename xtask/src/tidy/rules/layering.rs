@@ -8,16 +8,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("oci", &[]),
     ("layer", &["oci"]),
     ("tree", &["oci", "layer"]),
-    ("fetch", &["oci", "layer"]),
-    ("registry", &["oci", "fetch"]),
-    ("store", &["oci", "tree", "fetch"]),
-    ("fs", &["oci", "layer", "tree", "fetch"]),
+    ("blob", &["oci"]),
+    ("fetch", &["oci", "layer", "blob"]),
+    ("registry", &["oci", "blob"]),
+    ("store", &["oci", "tree", "blob"]),
+    ("fs", &["oci", "layer", "tree", "blob", "fetch"]),
     ("mount", &["oci", "layer", "tree", "fs"]),
-    ("engine", &["oci", "layer", "tree", "registry", "store", "fetch", "fs", "mount"]),
+    ("engine", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "fs", "mount"]),
     ("daemon", &["engine"]),
     ("snapshotter", &["oci", "engine"]),
     ("cli", &["oci", "engine", "daemon", "snapshotter"]),
-    ("testkit", &["oci", "layer", "tree", "registry", "store", "fetch", "fs"]),
+    ("testkit", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "fs"]),
 ];
 
 /// External crates that have one home: nobody else may use them.

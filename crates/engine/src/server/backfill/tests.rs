@@ -4,7 +4,8 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tarpon_fetch::{Fault, ReadError};
+use tarpon_blob::Fault;
+use tarpon_fetch::ReadError;
 use tarpon_layer::{FileContent, LayerIndex, Node};
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::layers::{

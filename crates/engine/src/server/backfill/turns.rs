@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
-use tarpon_fetch::{BlobSource, BlobStream, SourceError};
+use tarpon_blob::{BlobSource, BlobStream, SourceError};
 use tarpon_oci::Blob;
 use tokio::time::Instant;
 
@@ -143,7 +143,7 @@ fn width(bytes: u64, received_in: Duration, round_trip: Duration) -> u64 {
 mod tests {
     use futures::FutureExt;
     use parking_lot::Mutex;
-    use tarpon_fetch::Fault;
+    use tarpon_blob::Fault;
     use tarpon_oci::Digest;
     use tokio::sync::Semaphore;
 

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 
 use futures::FutureExt;
-use tarpon_fetch::Fault;
+use tarpon_blob::Fault;
 use tarpon_oci::Digest;
 use tokio::sync::mpsc;
 

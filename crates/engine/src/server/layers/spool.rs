@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::StreamExt;
 use parking_lot::Mutex;
-use tarpon_fetch::BlobSource;
+use tarpon_blob::BlobSource;
 use tarpon_fs::Errno;
 use tarpon_oci::{Blob, Digest, Hasher, Verified};
 use tokio::runtime::Handle;
@@ -173,7 +173,7 @@ async fn download(
 mod tests {
     use futures::future::BoxFuture;
     use futures::{FutureExt, stream};
-    use tarpon_fetch::{BlobStream, SourceError};
+    use tarpon_blob::{BlobStream, SourceError};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use tarpon_fetch::ObjectStore as _;
+use tarpon_blob::ObjectStore as _;
 use tarpon_oci::{Digest, Hasher, Verified};
 use tarpon_store::SCRUB_RATE;
 use tempfile::TempDir;

@@ -1,7 +1,7 @@
 //! [`LogLimit`]: bounds how many log lines of one cause are written.
 //!
-//! A reader or a client can trigger the same line as often as it likes. So each place that writes such a line has a limit of its
-//! own: the first lines are written at once, then one per period, which says how many were left out.
+//! A reader or a client can trigger the same line any number of times. Each place that writes such a line has its own
+//! limit: the first lines are written at once, then one per period, with the number of lines that were omitted.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,9 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::error::PieceError;
-
-/// Lines that are written at once: enough to see whether different files or clients are concerned.
+/// Lines that are written at once: enough to show whether several files or clients are affected.
 const BURST: u32 = 5;
 /// One more line may be written after each of these periods. A line of 500 bytes per minute comes to 700 KB a day.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -19,35 +17,35 @@ const PERIOD: Duration = Duration::from_secs(60);
 /// The limit of the log lines of one cause. It fits in a `static`:
 ///
 /// ```
-/// # use tarpon_fetch::LogLimit;
+/// # use tarpon_blob::LogLimit;
 /// static REFUSED: LogLimit = LogLimit::new();
 /// if let Some(left_out) = REFUSED.admit() {
 ///     tracing::warn!("a client was refused{left_out}");
 /// }
 /// ```
 #[derive(Debug)]
-pub struct LogLimit(Mutex<State>);
+pub struct LogLimit(Mutex<Allowance>);
 
 #[derive(Debug)]
-struct State {
-    /// From when on the periods count; `None` before the first line.
+struct Allowance {
+    /// Start of the current period; `None` before the first line.
     since: Option<Instant>,
     /// Lines that may be written now.
     left: u32,
     left_out: u64,
 }
 
-/// How many lines of the cause were left out before this one. Displays as nothing, or as ` (N more like it were left out)`.
+/// The number of lines of the cause that were omitted before this one. Displays as nothing, or as ` (N more like it were left out)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeftOut(u64);
 
 impl LogLimit {
     /// A limit that has admitted nothing yet.
     pub const fn new() -> Self {
-        Self(Mutex::new(State { since: None, left: BURST, left_out: 0 }))
+        Self(Mutex::new(Allowance { since: None, left: BURST, left_out: 0 }))
     }
 
-    /// Whether one more line may be written now: put the value at its end. `None`: leave it out.
+    /// `Some` if one more line may be written now: append the value to it. `None`: omit the line.
     pub fn admit(&self) -> Option<LeftOut> {
         let now = Instant::now();
         let mut state = self.0.lock();
@@ -70,7 +68,7 @@ impl Default for LogLimit {
     }
 }
 
-impl State {
+impl Allowance {
     fn refill(&mut self, now: Instant) {
         let Some(since) = self.since else { return };
         let periods = now.saturating_duration_since(since).as_secs() / PERIOD.as_secs();
@@ -86,30 +84,6 @@ impl fmt::Display for LeftOut {
             0 => Ok(()),
             1 => f.write_str(" (1 more like it was left out)"),
             number => write!(f, " ({number} more like it were left out)"),
-        }
-    }
-}
-
-/// The limits of the lines that readers of one image can trigger, by cause.
-#[derive(Debug, Default)]
-pub(crate) struct ImageLog {
-    /// The source did not answer.
-    pub(crate) silent: LogLimit,
-    /// The source answered, and there are no bytes.
-    pub(crate) refused: LogLimit,
-    /// Bytes did not match their digest.
-    pub(crate) corrupt: LogLimit,
-    /// An object is not what the index promises.
-    pub(crate) refuted: LogLimit,
-}
-
-impl ImageLog {
-    /// The limit of lines about this failure.
-    pub(crate) fn of(&self, error: &PieceError) -> &LogLimit {
-        match error {
-            PieceError::Corrupt { .. } => &self.corrupt,
-            error if error.is_outage() => &self.silent,
-            _ => &self.refused,
         }
     }
 }

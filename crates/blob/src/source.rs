@@ -1,4 +1,4 @@
-//! Where blobs come from.
+//! [`BlobSource`]: where blobs come from.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,60 +9,59 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use tarpon_oci::Blob;
 
-/// The bytes of one answer, in order, in pieces of any size. Ends after exactly the bytes that were asked for, or
-/// with an error; never short without one.
+/// The bytes of one response, in order, in parts of any size. It ends after exactly the requested bytes or with an error,
+/// and is never short without one.
 pub type BlobStream = BoxStream<'static, Result<Bytes, SourceError>>;
 
 /// A registry repository, an OCI layout or an archive: serves ranges of blobs, unverified.
 ///
-/// Retries, redirects, tokens and mirrors are the source's own business; an error that leaves it is final for
-/// this request.
+/// The source itself handles retries, redirects, tokens and mirrors; an error that it returns is final for the request.
 pub trait BlobSource: Send + Sync + 'static {
-    /// Asks for `range` of `blob`. `range` is never empty and lies within the blob's size.
+    /// Requests `range` of `blob`. `range` is never empty and lies within the blob's size.
     fn read(&self, blob: Blob, range: Range<u64>) -> BoxFuture<'_, Result<BlobStream, SourceError>>;
 
-    /// Asks for the byte of `blob` at `at`, to find out whether the source answers: in one attempt, so that an error is known at once, and
-    /// with all the time that the source takes.
+    /// Requests the byte of `blob` at `at`, to find out whether the source responds: in one attempt, so that an error is
+    /// known at once, and without a timeout of the source's own.
     fn probe(&self, blob: Blob, at: u64) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
         self.read(blob, at..at + 1)
     }
 
-    /// The image, in a user's words, for messages.
+    /// The image's name, for messages.
     fn name(&self) -> String;
 
-    /// Whether it is on this host: then nothing is gained by keeping what was read from it.
+    /// Whether the source is on this host: then keeping a copy of its bytes gains nothing.
     fn is_local(&self) -> bool {
         false
     }
 }
 
-/// Why a source gave no bytes.
+/// Why a source returned no bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The blob or image is not there.
+    /// The blob or image does not exist there.
     NotFound,
-    /// 401 or 403, also after a fresh token.
+    /// 401 or 403, also with a fresh token.
     Denied,
     /// The server, the network or the disk failed; another attempt may work.
     Unavailable,
-    /// No answer in time.
+    /// No response in time.
     Timeout,
-    /// An answer that is not what was asked for: wrong range, wrong length, wrong encoding.
+    /// The response does not match the request: wrong range, wrong length, wrong encoding.
     BadData,
-    /// Certificates, refused redirects, unsupported answers: no attempt will change it.
+    /// Certificates, refused redirects, unsupported responses: another attempt fails in the same way.
     Refused,
 }
 
-/// A failed request: what was being done and why it failed. Cheap to clone, so that all waiters get it.
+/// A failed request: the step and the cause. Cheap to clone, so that every waiter gets it.
 #[derive(Clone)]
 pub struct SourceError {
-    /// The class, which decides what callers do.
+    /// The class of the error, by which callers decide what to do.
     pub fault: Fault,
     message: Arc<str>,
 }
 
 impl SourceError {
-    /// `message` says in one line what was asked of whom and what came of it. It must not hold secrets.
+    /// `message` names the request, the server and the cause in one line. It must not contain secrets.
     pub fn new(fault: Fault, message: impl Into<Arc<str>>) -> Self {
         Self { fault, message: message.into() }
     }
