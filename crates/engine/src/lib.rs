@@ -102,12 +102,13 @@ pub use run::{
 pub use serve::{Equipment, ForGood, allow_open_files, serve};
 pub use server::{Client, Ended, MountChange, Observer, Server};
 pub use tarpon_blob::LogLimit;
-pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor, trace};
+pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
 pub use tarpon_registry::serve as registry;
 pub use tarpon_store as store;
 pub use tarpon_store::Isolation;
+pub use tarpon_trace as trace;
 pub use tree::{Item, TreeView};
 pub use why::{Advice, Bytes, Explanation, SlowRead, Topic};

@@ -2,7 +2,7 @@
 //!
 //! The two traits at its edges are those of `tarpon-blob`: [`tarpon_blob::BlobSource`] and [`tarpon_blob::ObjectStore`].
 //! [`Fetcher`] is the entry point; it returns [`ObjectBytes`], which hold verified bytes only. Start reading at `read.rs`,
-//! the path of a read step by step. [`trace`] records which parts of an image a start touches.
+//! the path of a read step by step.
 
 mod body;
 mod breaker;
@@ -42,7 +42,6 @@ mod readahead;
 mod request;
 mod stats;
 mod stream;
-pub mod trace;
 mod under_way;
 
 pub use config::{Config, READ_BYTES};

@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
-use tarpon_fetch::trace::{self, Trace};
 use tarpon_fetch::{BOOT_PIECES, BootIndex, BootPiece, BootWriter, Fetcher};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_layer::{LayerIndex, ObjectId, Place};
 use tarpon_oci::{Blob, Digest, NewDescriptor, Verified, limits};
 use tarpon_registry::Repository;
 use tarpon_store::{MappedFile, Store};
+use tarpon_trace::{self as trace, Trace};
 use tokio::runtime::Handle;
 
 use super::artifact::{self, Indexed};

@@ -14,12 +14,12 @@ mod tests;
 
 use bytes::Bytes;
 use serde::Serialize;
-use tarpon_fetch::trace::Trace;
 use tarpon_layer::Allowance;
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
 use tarpon_registry::Repository;
 use tarpon_store::{Store, StoreError};
+use tarpon_trace::Trace;
 
 pub(crate) use self::artifact::Indexed;
 pub use self::boot::{BootPack, Fit};

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tarpon_fetch::trace::{Header, Touch, Trace};
 use tarpon_oci::IndexLock;
 use tarpon_testkit::layers::{Dialect, ImageBuilder, Item, Layer, tar};
+use tarpon_trace::{Header, Touch, Trace};
 use tempfile::TempDir;
 
 use super::*;

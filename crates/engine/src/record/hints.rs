@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tarpon_fetch::trace::Trace;
 use tarpon_layer::ObjectId;
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_oci::Digest;
 use tarpon_store::{LoadedImage, MappedFile};
+use tarpon_trace::Trace;
 use tarpon_tree::Line;
 use tarpon_tree::erofs::Image;
 

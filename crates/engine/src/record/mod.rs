@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tarpon_fetch::trace::{FILE_BYTES, Trace};
 use tarpon_mount::{Mode, ModeChoice};
+use tarpon_trace::{FILE_BYTES, Trace};
 
 pub use self::until::Until;
 use self::until::Watcher;

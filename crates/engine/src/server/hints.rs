@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
-use tarpon_fetch::trace::{FILE_BYTES, Trace, pieces};
 use tarpon_fetch::{Hint, ImageHandle};
 use tarpon_store::{LayerRecord, Store};
+use tarpon_trace::{FILE_BYTES, Trace, pieces};
 
 use crate::{Engine, Error, ErrorKind, Result};
 
@@ -64,8 +64,8 @@ pub(super) fn follow(handle: &ImageHandle, layers: &[LayerRecord], trace: Option
 
 #[cfg(test)]
 mod tests {
-    use tarpon_fetch::trace::Header;
     use tarpon_oci::Digest;
+    use tarpon_trace::Header;
 
     use super::*;
     use crate::EngineOptions;

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_blob::BlobSource;
-use tarpon_fetch::trace::Trace;
 use tarpon_fetch::{BootIndex, Fetcher, ImageHandle, Stats};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::{Blob, Digest};
 use tarpon_registry::Repository;
 use tarpon_store::{ImageRecord, ImageState, Part, PartRecord, Store};
+use tarpon_trace::Trace;
 
 use super::early::EarlyPack;
 use super::hints;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use tarpon_fetch::Fetcher;
-use tarpon_fetch::trace::{Header, Origin, Recorder};
 use tarpon_fs::{Errno, Objects};
 use tarpon_oci::Digest;
 use tarpon_store::Store;
+use tarpon_trace::{Header, Origin, Recorder};
 
 use super::mounts::Mounts;
 use crate::protocol::MountRequest;

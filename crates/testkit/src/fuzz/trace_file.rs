@@ -1,7 +1,7 @@
 //! Invariant: any bytes are refused or are a trace that is in order, survives being written and merged with itself, can be
 //! drawn, and whose pieces hold what was touched.
 
-use tarpon_fetch::trace::{Trace, merge, pieces, plot};
+use tarpon_trace::{Trace, merge, pieces, plot};
 
 /// Reads `data` as a trace.
 pub fn trace_file(data: &[u8]) {

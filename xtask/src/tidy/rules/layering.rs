@@ -10,15 +10,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tree", &["oci", "layer"]),
     ("blob", &["oci"]),
     ("fetch", &["oci", "layer", "blob"]),
+    ("trace", &["oci"]),
     ("registry", &["oci", "blob"]),
     ("store", &["oci", "tree", "blob"]),
     ("fs", &["oci", "layer", "tree", "blob", "fetch"]),
     ("mount", &["oci", "layer", "tree", "fs"]),
-    ("engine", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "fs", "mount"]),
+    ("engine", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs", "mount"]),
     ("daemon", &["engine"]),
     ("snapshotter", &["oci", "engine"]),
     ("cli", &["oci", "engine", "daemon", "snapshotter"]),
-    ("testkit", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "fs"]),
+    ("testkit", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs"]),
 ];
 
 /// External crates that have one home: nobody else may use them.

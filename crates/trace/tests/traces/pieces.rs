@@ -2,8 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use proptest::prelude::*;
-use tarpon_fetch::trace::{PIECE_BYTES, Touch, WHOLE_BYTES, pieces};
 use tarpon_oci::Digest;
+use tarpon_trace::{PIECE_BYTES, Touch, WHOLE_BYTES, pieces};
 
 use crate::{id, touch, trace};
 

@@ -8,8 +8,8 @@ mod plots;
 use std::ops::Range;
 use std::time::Duration;
 
-use tarpon_fetch::trace::{Header, Origin, Touch, Trace};
 use tarpon_oci::Digest;
+use tarpon_trace::{Header, Origin, Touch, Trace};
 
 fn id(name: &str) -> Digest {
     Digest::of(name.as_bytes())

@@ -10,10 +10,12 @@ mod svg;
 
 use std::fmt::Write;
 
-use super::{Origin, Totals, Trace};
 use page::{CURVE, HEAD, LEFT, Page, WIDTH};
 use scale::{size, ticks, time, time_ticks};
 use svg::Svg;
+
+use crate::model::{Origin, Trace};
+use crate::summary::Totals;
 
 const STYLE: &str = include_str!("style.css");
 /// Characters of the title and of the line below it that find room on the page.

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tarpon_fetch::trace::{Origin, Touch, Trace, plot};
+use tarpon_trace::{Origin, Touch, Trace, plot};
 
 use crate::{header, read, touch, trace};
 

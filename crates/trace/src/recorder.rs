@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tarpon_oci::{Digest, limits};
 
-use super::ranges::Ranges;
-use super::{Header, LONGEST, Origin, TOUCHES, Touch, Trace, whole_micros};
+use crate::model::{Header, LONGEST, Origin, TOUCHES, Touch, Trace, whole_micros};
+use crate::ranges::Ranges;
 
 /// How far apart the first and the last of touches may be that become one. A file that is read from start to end in small steps
 /// is then a few touches, and none of its bytes is misdated by more than this.

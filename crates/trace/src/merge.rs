@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tarpon_oci::Digest;
 
-use super::ranges::Ranges;
-use super::{Header, TOUCHES, Touch, Trace};
+use crate::model::{Header, TOUCHES, Touch, Trace};
+use crate::ranges::Ranges;
 
 /// Why traces have no union.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tarpon_fetch::trace::{MergeError, Origin, Touch, Trace, merge};
+use tarpon_trace::{MergeError, Origin, Touch, Trace, merge};
 
 use crate::{id, read, touch, trace};
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use tarpon_oci::Digest;
 
-use super::ranges::Ranges;
-use super::{Touch, Trace};
+use crate::model::{Touch, Trace};
+use crate::ranges::Ranges;
 
 /// Objects up to this size are taken whole. Whole files up to 128 KiB and pieces of 32 KiB of larger ones: these two were
 /// measured in the design.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tarpon_oci::Digest;
 
-use super::{Origin, Trace};
+use crate::model::{Origin, Trace};
 
 /// All that a trace says of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]

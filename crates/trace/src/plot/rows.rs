@@ -8,7 +8,8 @@ use tarpon_oci::Digest;
 use super::page::{DRAWN_FILES, LEFT, Page};
 use super::scale::{size, time};
 use super::svg::Svg;
-use crate::trace::{Origin, TouchedFile, Trace};
+use crate::model::{Origin, Trace};
+use crate::summary::TouchedFile;
 
 /// The colours of layers. Layers beyond them share one more.
 const COLOURS: [&str; 8] = ["l0", "l1", "l2", "l3", "l4", "l5", "l6", "l7"];

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::trace::{TouchedFile, Trace};
+use crate::model::{Trace, micros};
+use crate::summary::TouchedFile;
 
 /// The page.
 pub(super) const WIDTH: u64 = 1100;
@@ -50,7 +51,7 @@ impl Page {
 
     /// Where a time lies.
     pub(super) fn x(&self, time: Duration) -> u64 {
-        LEFT + share(super::super::micros(time), super::super::micros(self.end), self.right() - LEFT)
+        LEFT + share(micros(time), micros(self.end), self.right() - LEFT)
     }
 
     /// Where the rows end.

@@ -2,7 +2,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use tarpon_fetch::trace::{Header, InvalidTrace, LINE_BYTES, Origin, Problem, TOUCHES, Trace};
+use tarpon_trace::{Header, InvalidTrace, LINE_BYTES, Origin, Problem, TOUCHES, Trace};
 
 use crate::{header, id, read, touch, trace};
 

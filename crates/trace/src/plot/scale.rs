@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::model;
+
 const UNITS: [(u64, &str); 5] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")];
 
 /// `1.5 MiB`; no decimals where there are none.
@@ -12,7 +14,7 @@ pub(super) fn size(bytes: u64) -> String {
 
 /// `412 ms`, `1.2 s`; no decimals where there are none.
 pub(super) fn time(time: Duration) -> String {
-    let micros = super::super::micros(time);
+    let micros = model::micros(time);
     match micros {
         0 => "0".to_owned(),
         1_000_000.. => with_decimals(micros, 1_000_000, "s"),
@@ -39,7 +41,7 @@ pub(super) fn ticks(end: u64, most: u64) -> impl Iterator<Item = u64> {
 
 /// At most `most` round times after the start, and the start.
 pub(super) fn time_ticks(end: Duration, most: u64) -> impl Iterator<Item = Duration> {
-    let end = super::super::micros(end);
+    let end = model::micros(end);
     let steps = (0..).flat_map(|power| [1, 2, 5].map(|digit: u64| digit * 10_u64.pow(power)));
     let step = steps.take(48).find(|step| end / step <= most).unwrap_or(u64::MAX);
     (0..=end / step).map(move |number| Duration::from_micros(number * step))

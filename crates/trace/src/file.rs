@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tarpon_oci::{Digest, limits};
 
-use super::ranges::Ranges;
-use super::{Header, LONGEST, Origin, TOUCHES, Touch, Trace, micros};
+use crate::model::{Header, LONGEST, Origin, TOUCHES, Touch, Trace, micros};
+use crate::ranges::Ranges;
 
 /// The version of the format that this code reads and writes.
 const VERSION: u64 = 1;

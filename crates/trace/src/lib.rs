@@ -1,0 +1,22 @@
+//! Traces: which parts of an image the start of a container touches. Recorded, stored in a file, merged, drawn.
+//!
+//! A [`Trace`] names content (an object and a range of it), never a position in a layer. It stays valid when the image is
+//! converted, and mostly when it is rebuilt. This crate does no I/O, and a trace is untrusted input: it only says what to
+//! fetch first, and everything that is fetched is verified.
+
+mod file;
+mod merge;
+mod model;
+mod pieces;
+mod plot;
+mod ranges;
+mod recorder;
+mod summary;
+
+pub use file::{FILE_BYTES, InvalidTrace, LINE_BYTES, Problem};
+pub use merge::{MergeError, merge};
+pub use model::{Header, LONGEST, Origin, TOUCHES, Touch, Trace};
+pub use pieces::{PIECE_BYTES, Piece, WHOLE_BYTES, pieces};
+pub use plot::plot;
+pub use recorder::Recorder;
+pub use summary::{Totals, TouchedFile};
