@@ -3,7 +3,7 @@
 //! A read is answered in two steps, so that the caller can choose its thread: [`Reads::now`] never leaves this machine;
 //! [`Reads::later`] may, and ends within its deadline whatever happens below it. Both give exactly the bytes between
 //! `offset` and the smaller of `offset + length` and the end of the file: a shorter answer in mid-file would be taken
-//! for the end of the file by the program that reads (RELIABILITY: promise P2).
+//! for the end of the file by the program that reads.
 
 use std::fs::File;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! [`Connection`]: one FUSE connection, from `/dev/fuse` to its end.
 //!
 //! This process is the only holder of the file descriptor, on purpose: when it dies, the kernel ends the connection
-//! and every waiting reader gets ENOTCONN at once. A second holder would turn a crash into a hang (RELIABILITY: case B).
+//! and every waiting reader gets ENOTCONN at once. A second holder would turn a crash into a hang
+//! (docs/design/decisions.md).
 
 use std::collections::HashSet;
 use std::ffi::OsStr;

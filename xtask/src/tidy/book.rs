@@ -60,6 +60,23 @@ pub(super) fn sound(repository: &Repository) -> Vec<Problem> {
         }
     }
     problems.extend(missing_chapters(repository));
+    problems.extend(comments_on_missing_pages(repository, &all));
+    problems
+}
+
+/// Comments that name a page of the book that does not exist.
+fn comments_on_missing_pages(repository: &Repository, all: &HashSet<&str>) -> Vec<Problem> {
+    let is_end = |c: char| !c.is_ascii_alphanumeric() && !"/._-".contains(c);
+    let mut problems = Vec::new();
+    for file in repository.files.iter().filter(|file| file.has_extension("rs")) {
+        for (number, line) in file.lines().filter(|(_, line)| line.trim_start().starts_with("//")) {
+            let named = line.match_indices(BOOK).filter_map(|(at, _)| line[at..].split(is_end).next());
+            let pages = named.filter_map(|name| Some(&name[..name.find(".md")? + ".md".len()]));
+            let missing = pages.filter(|page| !all.contains(page));
+            let text = |page| format!("please correct the comment: there is no {page}");
+            problems.extend(missing.map(|page| Problem::new(&file.path, number, text(page))));
+        }
+    }
     problems
 }
 
@@ -238,7 +255,7 @@ mod tests {
             .collect()
     }
 
-    /// The problem of a page `docs/design/a.md` with this text.
+    /// The problem of a page in a folder of the book with this text.
     fn of(text: &str) -> Option<String> {
         let mut problems = problems(&[
             (SUMMARY, "# Summary\n\n- [A](design/a.md)\n- [B](b.md)\n"),
@@ -288,6 +305,16 @@ mod tests {
         for wrong in ["`crates/two`", "`crates/one/src/lib.rs:its`", "`crates/one/src/lib.rs:i`", "a\n`docs/c.md`"] {
             assert!(of(wrong).is_some(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn comments_name_pages_that_exist() {
+        let comment = |page: &str| format!("//! See docs/{page}.\nconst A: &str = \"docs/c.md\";\n");
+        let of = |page: &str| {
+            problems(&[(SUMMARY, "[B](b.md)\n"), ("docs/b.md", ""), ("crates/one/src/lib.rs", &comment(page))])
+        };
+        assert_eq!(of("b.md"), [""; 0]);
+        assert_eq!(of("c.md"), ["crates/one/src/lib.rs:1: please correct the comment: there is no docs/c.md"]);
     }
 
     #[test]

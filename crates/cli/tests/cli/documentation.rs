@@ -211,6 +211,35 @@ fn every_block_names_its_language_and_commands_are_in_console_blocks() {
     }
 }
 
+/// The help of the command, and all pages in one.
+fn help_and_pages() -> (String, String) {
+    let read = |page: String| std::fs::read_to_string(Path::new(ROOT).join(page)).expect("text");
+    (World::new().stdout(&["--help"]), pages().into_iter().map(read).collect())
+}
+
+#[test]
+fn every_command_is_on_some_page() {
+    let (help, pages) = help_and_pages();
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let commands: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.len() > 20, "{commands:?}");
+    for command in commands {
+        assert!(pages.contains(&format!("tarpon {command}")), "no page has `tarpon {command}`");
+    }
+}
+
+#[test]
+fn every_exit_code_of_the_help_is_on_its_page() {
+    let page = std::fs::read_to_string(format!("{ROOT}/docs/exit-codes.md")).expect("text");
+    let (help, _) = help_and_pages();
+    let lines = help.lines().skip_while(|line| *line != "Exit codes:");
+    let codes: Vec<u8> = lines.filter_map(|line| line.trim().split("  ").next()?.parse().ok()).collect();
+    assert!(codes.len() > 10, "{codes:?}");
+    for code in codes {
+        assert!(page.contains(&format!("| {code} |")), "docs/exit-codes.md has no code {code}");
+    }
+}
+
 #[test]
 fn each_block_of_commands_is_run_or_says_why_it_is_not() {
     const HOW: [&str; 1] = ["each line by itself"];
