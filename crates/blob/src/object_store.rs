@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tarpon_oci::{Digest, Verified};
 
@@ -104,5 +106,19 @@ pub enum StoreError {
         doing: String,
         /// The cause.
         error: io::Error,
+    },
+    /// Another process holds a lock of the store for longer than any use of it takes.
+    #[error(
+        "{doing}: another tarpon process or task has held {} for more than {} s; if a process was stopped, continue it or end it",
+        lock.display(),
+        waited.as_secs()
+    )]
+    Busy {
+        /// What was being done.
+        doing: String,
+        /// The file that is locked.
+        lock: PathBuf,
+        /// How long this process waited.
+        waited: Duration,
     },
 }

@@ -4,13 +4,15 @@
 //! in steps of [`STEP`], so a process that is killed falsifies the sum by less than that; `gc` and `verify` count
 //! anew. The figure steers eviction, nothing else: it need not be exact.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use crate::file_lock::FileLock;
+use crate::clock::Clock;
 use crate::files;
 use crate::layout::{FILE_MODE, Layout};
+use crate::locks::{Locks, SHORT_WAIT};
 use crate::settings::Settings;
 use crate::storage::{Access, Storage};
 
@@ -36,6 +38,7 @@ pub(crate) fn on_disk(size: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Budget {
     storage: Arc<dyn Storage>,
+    clock: Arc<dyn Clock>,
     layout: Layout,
     file: PathBuf,
     asked_limit: Option<u64>,
@@ -53,9 +56,16 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(storage: Arc<dyn Storage>, layout: &Layout, limit: Option<u64>, floor: Option<u64>) -> Self {
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        clock: Arc<dyn Clock>,
+        layout: &Layout,
+        limit: Option<u64>,
+        floor: Option<u64>,
+    ) -> Self {
         let budget = Self {
             storage,
+            clock,
             layout: layout.clone(),
             file: layout.name("usage"),
             asked_limit: limit,
@@ -137,11 +147,11 @@ impl Budget {
         self.refresh();
     }
 
-    fn exchange(&self, change: impl FnOnce(i64) -> i64) -> std::io::Result<i64> {
+    fn exchange(&self, change: impl FnOnce(i64) -> i64) -> io::Result<i64> {
         let storage = &*self.storage;
         let file = storage.open(&self.file, Access::OpenOrCreate(FILE_MODE))?;
-        storage.lock(&file, true, true)?;
-        let file = FileLock::of(file);
+        let locks = Locks { storage, clock: &*self.clock };
+        let file = locks.hold_within(file, true, SHORT_WAIT)?.ok_or(io::ErrorKind::TimedOut)?;
         let mut bytes = [0; 8];
         files::read_full_at(storage, &file, &mut bytes, 0)?;
         let before = i64::from_le_bytes(bytes);

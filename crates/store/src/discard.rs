@@ -8,6 +8,7 @@ use crate::StoreError;
 use crate::budget::{on_disk, signed};
 use crate::evict::Evicted;
 use crate::files;
+use crate::locks;
 use crate::store::Store;
 
 impl Store {
@@ -19,7 +20,7 @@ impl Store {
         let mut evicted = Evicted::default();
         let shared = &self.shared;
         // With the lock, no import begins unnoticed: a pin waits for it.
-        let Some(_lock) = files::try_lock(shared.storage(), &shared.eviction_lock())? else { return Ok(evicted) };
+        let Some(_lock) = locks::try_lock(shared.storage(), &shared.eviction_lock())? else { return Ok(evicted) };
         if shared.live_pins()? > 1 {
             return Ok(evicted);
         }

@@ -138,12 +138,10 @@ impl Storage for Disk {
         })
     }
 
-    fn lock(&self, file: &File, exclusive: bool, wait: bool) -> io::Result<bool> {
-        let operation = match (exclusive, wait) {
-            (true, true) => FlockOperation::LockExclusive,
-            (true, false) => FlockOperation::NonBlockingLockExclusive,
-            (false, true) => FlockOperation::LockShared,
-            (false, false) => FlockOperation::NonBlockingLockShared,
+    fn lock(&self, file: &File, exclusive: bool) -> io::Result<bool> {
+        let operation = match exclusive {
+            true => FlockOperation::NonBlockingLockExclusive,
+            false => FlockOperation::NonBlockingLockShared,
         };
         match rustix::fs::flock(file, operation) {
             Ok(()) => Ok(true),

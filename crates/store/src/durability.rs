@@ -19,12 +19,21 @@ use crate::StoreError;
 use crate::clock::Clock;
 use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
+use crate::health::PROBE_INTERVAL;
 use crate::layout::{FILE_MODE, Layout, TENANTS, read_record};
+use crate::locks::{self, Locks};
 use crate::sealed;
 use crate::storage::{Access, Storage};
 
 /// File times come from a coarser clock than ours: this much before a sync counts as after it.
 const CLOCK_SLACK: Duration = Duration::from_secs(1);
+
+/// The file that is locked by whoever publishes, and by whoever says that all is clean.
+const PUBLISHING: &str = "publishing";
+
+/// Longest wait for a process that says that all is clean: it brings everything to the disk first. A writer can go on without keeping the
+/// object.
+const CLEAN_WAIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
@@ -42,8 +51,15 @@ pub(crate) struct Durability {
     suspect_since: RwLock<Option<SystemTime>>,
     synced: Mutex<SystemTime>,
     changing: AtomicBool,
+    publishing: Mutex<Publishing>,
+}
+
+#[derive(Debug, Default)]
+struct Publishing {
     /// Shared lock that keeps other processes from saying that all is clean.
-    publishing: Mutex<Option<FileLock>>,
+    lock: Option<FileLock>,
+    /// Another process kept the lock for too long: not worth another wait before this time.
+    busy_until: Duration,
 }
 
 impl Durability {
@@ -58,7 +74,7 @@ impl Durability {
             suspect_since: RwLock::new(None),
             synced: Mutex::new(UNIX_EPOCH),
             changing: AtomicBool::new(false),
-            publishing: Mutex::new(None),
+            publishing: Mutex::default(),
         };
         durability.judge()?;
         Ok(durability)
@@ -118,24 +134,38 @@ impl Durability {
             return Ok(());
         }
         let mut publishing = self.publishing.lock();
-        if publishing.is_none() {
-            *publishing = Some(self.mark_unclean().map_err(io_error("marking as in use", &self.root))?);
-            self.changing.store(true, Ordering::Release);
+        if publishing.lock.is_some() {
+            return Ok(());
         }
+        let busy = || StoreError::Busy {
+            doing: "mark the store as in use".to_owned(),
+            lock: self.root.join(PUBLISHING),
+            waited: CLEAN_WAIT,
+        };
+        if self.clock.steady() < publishing.busy_until {
+            return Err(busy());
+        }
+        let lock = self.mark_unclean().map_err(io_error("marking as in use", &self.root))?;
+        if lock.is_none() {
+            publishing.busy_until = self.clock.steady() + PROBE_INTERVAL;
+        }
+        publishing.lock = Some(lock.ok_or_else(busy)?);
+        self.changing.store(true, Ordering::Release);
         Ok(())
     }
 
-    fn mark_unclean(&self) -> io::Result<FileLock> {
+    /// `None`: another process holds the lock for too long.
+    fn mark_unclean(&self) -> io::Result<Option<FileLock>> {
         let storage = &*self.storage;
-        let lock = storage.open(&self.root.join("publishing"), Access::OpenOrCreate(FILE_MODE))?;
-        storage.lock(&lock, false, true)?;
-        let lock = FileLock::of(lock);
+        let file = storage.open(&self.root.join(PUBLISHING), Access::OpenOrCreate(FILE_MODE))?;
+        let locks = Locks { storage, clock: &*self.clock };
+        let Some(lock) = locks.hold_within(file, false, CLEAN_WAIT)? else { return Ok(None) };
         match storage.unlink(&self.root.join("clean")) {
             Ok(()) => storage.sync(&storage.open(&self.root, Access::Read)?)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        Ok(lock)
+        Ok(Some(lock))
     }
 
     /// Brings everything to the disk and notes the time. Does nothing while suspects are not dealt with.
@@ -165,10 +195,10 @@ impl Durability {
             return Ok(());
         }
         let mut publishing = self.publishing.lock();
-        let path = self.root.join("publishing");
-        drop(publishing.take());
+        let path = self.root.join(PUBLISHING);
+        drop(publishing.lock.take());
         self.changing.store(false, Ordering::Release);
-        let Some(_lock) = files::try_lock(&*self.storage, &path)? else {
+        let Some(_lock) = locks::try_lock(&*self.storage, &path)? else {
             return self.sync();
         };
         self.sync()?;

@@ -17,9 +17,11 @@ use tarpon_oci::Digest;
 
 use crate::StoreError;
 use crate::budget::{on_disk, signed};
+use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
 use crate::health::PROBE_INTERVAL;
 use crate::images::last_used;
+use crate::locks;
 use crate::record::{ImageRecord, Part};
 use crate::storage::Access;
 use crate::store::{Shared, Store};
@@ -41,8 +43,13 @@ const SLACK_DIVISOR: u64 = 10;
 /// … but no more than this while a writer waits. [`Store::maintain`] frees the rest before anybody has to wait.
 const SLACK_BYTES: u64 = 256 << 20;
 
-/// Longest wait for an eviction of another process.
+/// Longest wait of a writer for an eviction of another process: it can go on without keeping the object.
 const EVICTION_WAIT: Duration = Duration::from_secs(10);
+/// Longest wait of a change of one image's record: a mount waits for it, and its client for no longer than a minute.
+pub(crate) const RECORD_WAIT: Duration = Duration::from_secs(20);
+/// Longest wait of a command that goes over the whole store, for another one that does: two walks over a large store whose folders are not
+/// in memory.
+pub(crate) const COMMAND_WAIT: Duration = Duration::from_secs(60);
 
 /// Bytes that are freed beyond what is lacking, for a budget of `limit` bytes.
 pub(crate) fn slack(limit: u64) -> u64 {
@@ -63,8 +70,14 @@ impl Shared {
         if self.clock.steady() < last.fruitless_until {
             return Err(StoreError::Full);
         }
-        let lock = files::lock_within(self.storage(), &self.eviction_lock(), EVICTION_WAIT);
-        let Some(_lock) = lock.map_err(|error| self.refuse(error))? else { return Err(StoreError::Full) };
+        let lock =
+            self.locks().lock_within(&self.eviction_lock(), EVICTION_WAIT).map_err(|error| self.refuse(error))?;
+        let Some(_lock) = lock else {
+            // Those who wait for this thread do not wait as long again, one after the other.
+            last.fruitless_until = self.clock.steady() + PROBE_INTERVAL;
+            tracing::warn!("another process makes room in the store for very long; nothing is kept meanwhile");
+            return Err(StoreError::Full);
+        };
         self.budget.refresh();
         let lacking = self.budget.lacking(wanted);
         if lacking == 0 {
@@ -85,10 +98,15 @@ impl Shared {
     /// Returns when no eviction is running that may not have seen what the caller just recorded, or none that ends in
     /// reasonable time: then the caller may lose objects that it would have to fetch again.
     pub(crate) fn wait_for_eviction(&self) -> Result<(), StoreError> {
-        if files::lock_within(self.storage(), &self.eviction_lock(), EVICTION_WAIT)?.is_none() {
+        if self.locks().lock_within(&self.eviction_lock(), EVICTION_WAIT)?.is_none() {
             tracing::warn!("another process makes room in the store for very long; not waiting for it");
         }
         Ok(())
+    }
+
+    /// Keeps out evictions and changes of records by others. [`StoreError::Busy`] if that takes longer than `patience`.
+    pub(crate) fn lock_eviction(&self, patience: Duration, doing: &str) -> Result<FileLock, StoreError> {
+        self.locks().lock(&self.eviction_lock(), patience, doing)
     }
 
     pub(crate) fn eviction_lock(&self) -> PathBuf {
@@ -346,7 +364,7 @@ impl<'a> Walk<'a> {
 /// Removes a partial object that nobody has open.
 fn remove_unused(shared: &Shared, found: &Found) -> Result<bool, StoreError> {
     let Ok(file) = shared.storage.open(&found.path, Access::Read) else { return Ok(false) };
-    let held = files::hold(shared.storage(), file).map_err(io_error("locking", &found.path))?;
+    let held = locks::hold(shared.storage(), file).map_err(io_error("locking", &found.path))?;
     let Some(_held) = held else { return Ok(false) };
     files::unlink(shared.storage(), &found.path).map(|()| true)
 }

@@ -7,14 +7,12 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, test_kill_process};
 use tarpon_oci::Hasher;
 
 use crate::StoreError;
-use crate::file_lock::FileLock;
 use crate::layout::{FILE_MODE, unique_name};
 use crate::storage::{Access, Storage};
 
@@ -229,51 +227,4 @@ pub(crate) fn remove_all(storage: &dyn Storage, path: &Path) -> Result<(), Store
         }
     }
     Ok(())
-}
-
-/// Locks `file` exclusively without waiting; `None` if another holder is in the way.
-pub(crate) fn hold(storage: &dyn Storage, file: File) -> io::Result<Option<FileLock>> {
-    Ok(storage.lock(&file, true, false)?.then(|| FileLock::of(file)))
-}
-
-/// Waits for the lock at `path`.
-pub(crate) fn lock(storage: &dyn Storage, path: &Path) -> Result<FileLock, StoreError> {
-    let open = || {
-        let file = storage.open(path, Access::OpenOrCreate(FILE_MODE))?;
-        while let Err(error) = storage.lock(&file, true, true) {
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
-        Ok(FileLock::of(file))
-    };
-    open().map_err(io_error("locking", path))
-}
-
-/// Time between two looks at a lock that somebody else has.
-const LOCK_POLL: Duration = Duration::from_millis(5);
-
-/// The lock at `path`, or `None` if somebody else has it for longer than `patience`: a process that was stopped must
-/// not stop all others.
-pub(crate) fn lock_within(
-    storage: &dyn Storage,
-    path: &Path,
-    patience: Duration,
-) -> Result<Option<FileLock>, StoreError> {
-    let begun = Instant::now();
-    loop {
-        if let Some(lock) = try_lock(storage, path)? {
-            return Ok(Some(lock));
-        }
-        if begun.elapsed() >= patience {
-            return Ok(None);
-        }
-        std::thread::sleep(LOCK_POLL);
-    }
-}
-
-/// The lock at `path`, or `None` if somebody else has it.
-pub(crate) fn try_lock(storage: &dyn Storage, path: &Path) -> Result<Option<FileLock>, StoreError> {
-    let open = || hold(storage, storage.open(path, Access::OpenOrCreate(FILE_MODE))?);
-    open().map_err(io_error("locking", path))
 }

@@ -23,8 +23,10 @@ use parking_lot::Mutex;
 use tarpon_oci::Digest;
 
 use crate::StoreError;
+use crate::clock::Clock;
 use crate::files::{self, io_error};
 use crate::layout::Layout;
+use crate::locks::{Locks, SHORT_WAIT};
 use crate::storage::{Access, Metadata, Storage};
 
 /// Begins the names of the files.
@@ -36,8 +38,6 @@ const ENTRY: usize = 8;
 const MOST: usize = 2 << 20;
 /// Fingerprints that are gathered before they are written: a crash costs hashing that many files again.
 const GATHERED: usize = 1024;
-/// Longest wait for another process that appends. Appending takes microseconds.
-const APPEND_WAIT: Duration = Duration::from_secs(1);
 
 /// Twice the longest tick of a kernel's clock, of 10 ms.
 const TICKS: Duration = Duration::from_millis(20);
@@ -48,6 +48,7 @@ type Fingerprint = u64;
 #[derive(Debug)]
 pub(crate) struct HashedFiles {
     storage: Arc<dyn Storage>,
+    clock: Arc<dyn Clock>,
     path: PathBuf,
     state: Mutex<State>,
 }
@@ -80,9 +81,9 @@ impl Hasher for Itself {
 }
 
 impl HashedFiles {
-    pub(crate) fn new(storage: Arc<dyn Storage>, layout: &Layout, boot: &str) -> Self {
+    pub(crate) fn new(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, layout: &Layout, boot: &str) -> Self {
         let path = layout.name("run").join(file_name(boot));
-        Self { storage, path, state: Mutex::default() }
+        Self { storage, clock, path, state: Mutex::default() }
     }
 
     /// Whether the file with this metadata was found to have this digest, and did not change since.
@@ -144,7 +145,9 @@ impl HashedFiles {
 
     fn append(&self, state: &mut State, gathered: &[Fingerprint]) -> Result<(), StoreError> {
         let storage = &*self.storage;
-        let Some(file) = files::lock_within(storage, &self.path, APPEND_WAIT)? else { return Ok(()) };
+        let Some(file) = Locks { storage, clock: &*self.clock }.lock_within(&self.path, SHORT_WAIT)? else {
+            return Ok(());
+        };
         let failed = |error: io::Error| io_error("writing", &self.path)(error);
         let size = storage.file_metadata(&file).map_err(failed)?.size;
         // What was half written is overwritten.

@@ -13,6 +13,7 @@ use tarpon_oci::{Digest, Hasher, Verified, limits};
 
 use crate::StoreError;
 use crate::budget::{on_disk, signed};
+use crate::evict::RECORD_WAIT;
 use crate::files::{self, BLOCK, TemporaryName, io_error};
 use crate::layout::{DIR_MODE, FILE_MODE, open_existing, read_at_most, read_record};
 use crate::map::MappedFile;
@@ -117,7 +118,7 @@ impl Store {
 
     /// Keeps what an image's layers are with its record, in place of what was kept before. Lasts as long as the record.
     pub fn keep_image_forms(&self, manifest: &Digest, forms: &[u8]) -> Result<(), StoreError> {
-        let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
+        let _lock = self.shared.lock_eviction(RECORD_WAIT, "keep the layers' directories with the image")?;
         let folder = self.shared.layout.image(manifest);
         let Some(mut record) = self.record(manifest)? else { return Ok(()) };
         let before = self.shared.folder_size(&folder)?;
@@ -157,7 +158,7 @@ impl Store {
 
     /// Replaces what the record says of the image's layers. Its files stay as they are.
     pub fn set_layers(&self, manifest: &Digest, layers: Vec<LayerRecord>) -> Result<(), StoreError> {
-        let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
+        let _lock = self.shared.lock_eviction(RECORD_WAIT, "update the image's record")?;
         let folder = self.shared.layout.image(manifest);
         let Some(mut record) = self.record(manifest)? else { return Ok(()) };
         record.layers = layers;
@@ -347,7 +348,7 @@ impl ImageStaging {
             Err(error) => return Err(io_error("examining", target)(error)),
         }
         // Nobody else changes the record meanwhile.
-        let _lock = files::lock(store.shared.storage(), &store.shared.eviction_lock())?;
+        let _lock = store.shared.lock_eviction(RECORD_WAIT, "install the image")?;
         let existing = store.record(&self.record.manifest)?.filter(|record| !record.has_old_tree());
         let loaded = existing.map(|record| store.load_record(record)).transpose()?.flatten();
         let is_listed = |record: &ImageRecord| -> Result<bool, StoreError> {

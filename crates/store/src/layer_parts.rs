@@ -18,6 +18,7 @@ use crate::evict::{Evicted, slack};
 use crate::file_lock::FileLock;
 use crate::files;
 use crate::layout::{DIR_MODE, FILE_MODE};
+use crate::locks;
 use crate::storage::Access;
 use crate::store::{Shared, Store};
 
@@ -79,7 +80,7 @@ impl Store {
             if !condition(metadata.modified) {
                 continue;
             }
-            let Ok(Some(_held)) = files::hold(storage, file) else { continue };
+            let Ok(Some(_held)) = locks::hold(storage, file) else { continue };
             files::unlink(storage, &path)?;
             let bytes = on_disk(metadata.size);
             self.shared.budget.add(-signed(bytes));
@@ -100,7 +101,7 @@ impl Shared {
         }
         let file = self.storage.open(path, Access::OpenOrCreate(FILE_MODE))?;
         // Another process has it, or has just removed it.
-        let Some(file) = files::hold(&*self.storage, file)? else { return Ok(None) };
+        let Some(file) = locks::hold(&*self.storage, file)? else { return Ok(None) };
         let metadata = self.storage.file_metadata(&file)?;
         if metadata.links == 0 {
             return Ok(None);

@@ -8,16 +8,21 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tarpon_oci::{Digest, limits};
 
 use crate::files::{self, io_error};
+use crate::locks::{self, Locks};
 use crate::settings;
 use crate::storage::{Access, Storage};
 use crate::{OpenError, StoreError};
 
 /// What the version file says.
 const VERSION: &str = "tarpon store 1\n";
+
+/// Longest wait for another process that begins the store, sets an old one aside, or isolates it: a few renames on a disk that may be slow.
+pub(crate) const BEGIN_WAIT: Duration = Duration::from_secs(10);
 
 /// Permissions of every folder: objects of an image may be setuid programs with known flaws, so nobody else may
 /// reach them by their names here.
@@ -80,12 +85,13 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// Makes `root` a store of this version, if it is none yet.
-    pub(crate) fn open(storage: &dyn Storage, root: &Path) -> Result<Self, OpenError> {
+    pub(crate) fn open(locks: Locks<'_>, root: &Path) -> Result<Self, OpenError> {
+        let storage = locks.storage;
         files::create_dir_all(storage, root, DIR_MODE)?;
         let root = root.canonicalize().map_err(io_error("resolving", root))?;
         let layout = Self { content: root.clone(), root, tenant: None };
         if layout.read_version(storage)?.as_deref() != Some(VERSION) {
-            layout.begin(storage)?;
+            layout.begin(locks)?;
         }
         Ok(layout)
     }
@@ -96,8 +102,9 @@ impl Layout {
     }
 
     /// Everything that is not there yet; the version last, so that a half-made store is finished by the next one.
-    fn begin(&self, storage: &dyn Storage) -> Result<(), OpenError> {
-        let _lock = files::lock(storage, &self.name("lock"))?;
+    fn begin(&self, locks: Locks<'_>) -> Result<(), OpenError> {
+        let storage = locks.storage;
+        let _lock = locks.lock(&self.name("lock"), BEGIN_WAIT, "begin the store")?;
         match self.read_version(storage)? {
             Some(version) if version == VERSION => return Ok(()),
             Some(version) => self.set_aside(storage, version.trim())?,
@@ -126,7 +133,7 @@ impl Layout {
 
     fn set_aside(&self, storage: &dyn Storage, version: &str) -> Result<(), OpenError> {
         let version: String = version.chars().filter(|c| !c.is_control()).take(80).collect();
-        let _server = match files::try_lock(storage, &self.name("run").join("server.lock")) {
+        let _server = match locks::try_lock(storage, &self.name("run").join("server.lock")) {
             Ok(Some(lock)) => Some(lock),
             Ok(None) => return Err(OpenError::OtherVersionInUse { folder: self.root.clone(), version }),
             Err(_) => None,

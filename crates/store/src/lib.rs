@@ -41,6 +41,7 @@ mod layer_indexes;
 mod layer_parts;
 mod layout;
 mod lock;
+mod locks;
 mod maintain;
 mod map;
 mod mounts;

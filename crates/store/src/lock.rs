@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::StoreError;
 use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
+use crate::locks;
 use crate::process::ProcessId;
 use crate::sealed;
 use crate::store::Store;
@@ -35,7 +36,7 @@ impl Store {
     pub fn server_lock(&self) -> Result<ServerLock, LockError> {
         let storage = self.shared.storage();
         let path = self.run_folder().join("server.lock");
-        let Some(file) = files::try_lock(storage, &path)? else {
+        let Some(file) = locks::try_lock(storage, &path)? else {
             let pid = self.server().map(|process| process.pid);
             return Err(LockError::Held { pid });
         };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tarpon_oci::Digest;
 
 use crate::StoreError;
-use crate::evict::{Evicted, slack};
+use crate::evict::{COMMAND_WAIT, Evicted, RECORD_WAIT, slack};
 use crate::files;
 use crate::layout::read_record;
 use crate::mounts::{Mount, MountRecord};
@@ -107,7 +107,7 @@ impl Store {
     /// Removes everything that no image refers to, and the least recently used images if the store is over its
     /// budget; then counts what is there.
     pub fn gc(&self) -> Result<Evicted, StoreError> {
-        let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
+        let _lock = self.shared.lock_eviction(COMMAND_WAIT, "collect what no image needs")?;
         self.recount()?;
         let evicted = self.evict_locked(self.shared.budget.lacking(0), true)?;
         self.recount()?;
@@ -116,7 +116,7 @@ impl Store {
 
     /// Removes an image, its references, and the objects that no other image refers to; asked of the whole store, from all tenants.
     pub fn remove_image(&self, manifest: &Digest) -> Result<Evicted, RemoveError> {
-        let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
+        let _lock = self.shared.lock_eviction(RECORD_WAIT, "remove the image")?;
         let bytes = self.drop_unmounted(manifest)?;
         let mut evicted = self.evict_locked(0, true)?;
         evicted.bytes += bytes;
@@ -136,7 +136,7 @@ impl Store {
 
     /// Removes an image and its references, to put another record of it in its place. Its objects stay until they are evicted.
     pub fn remove_record(&self, manifest: &Digest) -> Result<(), RemoveError> {
-        let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
+        let _lock = self.shared.lock_eviction(RECORD_WAIT, "remove the image's record")?;
         self.drop_unmounted(manifest).map(drop)
     }
 
@@ -155,7 +155,7 @@ impl Store {
 
     /// Removes everything that is neither mounted nor being imported.
     pub fn clear(&self) -> Result<Evicted, StoreError> {
-        let _lock = files::lock(self.shared.storage(), &self.shared.eviction_lock())?;
+        let _lock = self.shared.lock_eviction(COMMAND_WAIT, "clear the store")?;
         let mounted: HashSet<_> = self.mounts()?.iter().map(|mount| mount.record.content()).collect();
         let mut images = Vec::new();
         let mut bytes = 0;

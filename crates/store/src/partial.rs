@@ -27,6 +27,7 @@ use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
 use crate::intervals::Intervals;
 use crate::layout::{DIR_MODE, FILE_MODE, OBJECT_MODE};
+use crate::locks;
 use crate::objects::{Linked, SMALL_OBJECT};
 use crate::storage::Access;
 use crate::store::Shared;
@@ -128,7 +129,7 @@ fn claim_file(shared: &Shared, (object, list): &Key, size: u64) -> Result<Conten
             }
             Err(error) => return Err(bypass("opening", error)),
         };
-        let Some(file) = files::hold(storage, file).map_err(|error| bypass("locking", error))? else {
+        let Some(file) = locks::hold(storage, file).map_err(|error| bypass("locking", error))? else {
             return Err(StoreError::Full);
         };
         let metadata = storage.file_metadata(&file).map_err(|error| bypass("examining", error))?;

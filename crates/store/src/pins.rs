@@ -11,6 +11,7 @@ use crate::StoreError;
 use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
 use crate::layout::{FILE_MODE, unique_name};
+use crate::locks;
 use crate::storage::Access;
 use crate::store::{Shared, Store};
 
@@ -27,16 +28,18 @@ impl Store {
     pub fn pin(&self) -> Result<Pin, StoreError> {
         let shared = &self.shared;
         let storage = shared.storage();
-        let path = shared.layout.name("pins").join(unique_name());
-        let failed = |error| shared.refuse(io_error("creating", &path)(error));
+        let folder = shared.layout.name("pins");
+        let failed = |error| shared.refuse(io_error("creating a pin in", &folder)(error));
         loop {
+            // A new name each time: the process that has the lock of the last one may have been stopped.
+            let path = folder.join(unique_name());
             let file = storage.open(&path, Access::OpenOrCreate(FILE_MODE)).map_err(failed)?;
             // A sweep may have seen it between the two calls, and taken it for one of the dead.
-            let Some(held) = files::hold(storage, file).map_err(failed)? else { continue };
+            let Some(held) = locks::hold(storage, file).map_err(failed)? else { continue };
             if storage.file_metadata(&held).map_err(failed)?.links == 0 {
                 continue;
             }
-            let pin = Pin { shared: Arc::clone(shared), path: path.clone(), _lock: held };
+            let pin = Pin { shared: Arc::clone(shared), path, _lock: held };
             shared.wait_for_eviction()?;
             return Ok(pin);
         }
@@ -70,7 +73,7 @@ impl Shared {
             let path = folder.join(name);
             let Ok(file) = storage.open(&path, Access::Read) else { continue };
             let modified = storage.file_metadata(&file).map_err(io_error("examining", &path))?.modified;
-            match files::hold(storage, file).map_err(io_error("locking", &path))? {
+            match locks::hold(storage, file).map_err(io_error("locking", &path))? {
                 Some(_dead) => files::unlink(storage, &path)?,
                 None => pins.push(modified),
             }

@@ -4,13 +4,11 @@
 //! The record is replaced first, then the tree. Whoever comes between the two finds an old tree that is, written anew, the one
 //! of the record, and completes the work.
 
-use std::io;
-use std::time::Duration;
-
 use tarpon_oci::Digest;
 
 use crate::StoreError;
 use crate::budget::signed;
+use crate::evict::RECORD_WAIT;
 use crate::files::{self, io_error};
 use crate::images::RECORD;
 use crate::layout::open_existing;
@@ -19,17 +17,11 @@ use crate::record::{ImageRecord, Part};
 use crate::sealed;
 use crate::store::{Shared, Store};
 
-/// Longest wait for another process that evicts or removes: a mount waits for this, and its client for no longer than a minute.
-const WAIT: Duration = Duration::from_secs(20);
-
 impl Store {
     /// Has the tree of an image written anew; `None` if the image is not here or its tree is damaged.
     pub(crate) fn renew_tree(&self, manifest: &Digest) -> Result<Option<ImageRecord>, StoreError> {
         let shared = &*self.shared;
-        let lock = shared.eviction_lock();
-        let Some(_lock) = files::lock_within(shared.storage(), &lock, WAIT)? else {
-            return Err(io_error("waiting to write the tree anew for", &lock)(io::ErrorKind::TimedOut.into()));
-        };
+        let _lock = shared.lock_eviction(RECORD_WAIT, "replace the tree that an older version wrote")?;
         // Another process may have done it meanwhile.
         let Some(mut record) = self.record(manifest)? else { return Ok(None) };
         if !record.has_old_tree() {

@@ -137,8 +137,8 @@ pub trait Storage: Send + Sync + fmt::Debug + 'static {
     /// Room on the file system of `directory`.
     fn space(&self, directory: &Path) -> io::Result<Space>;
 
-    /// Locks the file for the life of its descriptor. `Ok(false)` if another holder is in the way and `wait` is not set.
-    fn lock(&self, file: &File, exclusive: bool, wait: bool) -> io::Result<bool>;
+    /// Locks the file for the life of its descriptor. Never waits: `Ok(false)` if another holder is in the way.
+    fn lock(&self, file: &File, exclusive: bool) -> io::Result<bool>;
 
     /// Names the run of the kernel: another one means that unsynced data may be lost.
     fn boot_id(&self) -> io::Result<String>;

@@ -13,6 +13,7 @@ use crate::durability::Durability;
 use crate::hashed::HashedFiles;
 use crate::health::{Health, HealthCheck, is_full};
 use crate::layout::{COMMITS, CONTAINERS, Layout};
+use crate::locks::Locks;
 use crate::partial::{self, Partial};
 use crate::storage::Storage;
 use crate::{OpenError, StoreError};
@@ -84,11 +85,11 @@ impl Store {
     /// A store of an unknown version is set aside, not interpreted (see `layout`).
     pub fn open(folder: &Path, config: StoreConfig) -> Result<Self, OpenError> {
         let StoreConfig { budget, free_floor, storage, clock, renew_tree } = config;
-        let layout = Layout::open(&*storage, folder)?;
+        let layout = Layout::open(Locks { storage: &*storage, clock: &*clock }, folder)?;
         let durability = Arc::new(Durability::open(Arc::clone(&storage), Arc::clone(&clock), &layout)?);
-        let budget = Arc::new(Budget::new(Arc::clone(&storage), &layout, budget, free_floor));
+        let budget = Arc::new(Budget::new(Arc::clone(&storage), Arc::clone(&clock), &layout, budget, free_floor));
         let health = Arc::new(HealthCheck::new(Arc::clone(&clock)));
-        let hashed = Arc::new(HashedFiles::new(Arc::clone(&storage), &layout, durability.boot()));
+        let hashed = Arc::new(HashedFiles::new(Arc::clone(&storage), Arc::clone(&clock), &layout, durability.boot()));
         let shared = Shared {
             storage,
             clock,
@@ -150,6 +151,10 @@ impl Store {
 impl Shared {
     pub(crate) fn storage(&self) -> &dyn Storage {
         &*self.storage
+    }
+
+    pub(crate) fn locks(&self) -> Locks<'_> {
+        Locks { storage: &*self.storage, clock: &*self.clock }
     }
 
     /// A write for an object failed: the object is not kept, and that is no error of its reader.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tarpon_oci::Digest;
 
-use crate::layout::{DIR_MODE, TENANTS};
+use crate::layout::{BEGIN_WAIT, DIR_MODE, TENANTS};
 use crate::mounts::MountRecord;
 use crate::settings::Settings;
 use crate::store::{Shared, Store};
@@ -80,7 +80,8 @@ impl Store {
     /// It is one of the other kind already, or has content that is shared.
     pub fn settle_isolation(&self, asked: Isolation) -> Result<(), IsolationError> {
         let storage = self.shared.storage();
-        let _lock = files::lock(storage, &self.shared.layout.name("lock"))?;
+        let lock = self.shared.layout.name("lock");
+        let _lock = self.shared.locks().lock(&lock, BEGIN_WAIT, "change the isolation of the store")?;
         match (asked, self.isolation()?) {
             (Isolation::Tenant, Isolation::Tenant) => Ok(()),
             (Isolation::Shared, Isolation::Tenant) => {

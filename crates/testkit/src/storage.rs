@@ -382,9 +382,9 @@ impl Storage for FaultyDisk {
         Disk.space(directory)
     }
 
-    fn lock(&self, file: &File, exclusive: bool, wait: bool) -> io::Result<bool> {
+    fn lock(&self, file: &File, exclusive: bool) -> io::Result<bool> {
         self.alive()?;
-        Disk.lock(file, exclusive, wait)
+        Disk.lock(file, exclusive)
     }
 
     fn boot_id(&self) -> io::Result<String> {
