@@ -23,7 +23,7 @@ use crate::health::PROBE_INTERVAL;
 use crate::images::last_used;
 use crate::locks;
 use crate::record::{ImageRecord, Part};
-use crate::storage::Access;
+use crate::storage::{Access, Metadata};
 use crate::store::{Shared, Store};
 use crate::walk::{Found, fan_out};
 
@@ -296,6 +296,7 @@ impl<'a> Walk<'a> {
     }
 
     fn run_part(&mut self, number: usize, shared: &Shared) -> Result<(), StoreError> {
+        let pinned_since = self.pinned_since;
         for (first, folder) in fan_out() {
             let ranks = self.ranks(number, shared, first)?;
             let complete = shared.objects_in("objects", &folder)?;
@@ -303,9 +304,7 @@ impl<'a> Walk<'a> {
             for found in complete {
                 let rank = ranks.get(&found.object).copied();
                 let bytes = on_disk(found.metadata.size);
-                self.judge(shared, &found, rank, bytes, |found| {
-                    files::unlink(shared.storage(), &found.path).map(|()| true)
-                })?;
+                self.judge(shared, &found, rank, bytes, |found| remove_unclaimed(shared, found, pinned_since))?;
             }
             for found in shared.objects_in("partial", &folder)? {
                 // Of no use once the object is complete.
@@ -325,7 +324,7 @@ impl<'a> Walk<'a> {
         bytes: u64,
         remove: impl FnOnce(&Found) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
-        let pinned = self.pinned_since.is_some_and(|since| found.metadata.modified >= since);
+        let pinned = is_pinned(&found.metadata, self.pinned_since);
         let goes = match rank {
             _ if pinned || rank == Some(PROTECTED) => false,
             None => self.evicted.bytes < self.goal,
@@ -359,6 +358,22 @@ impl<'a> Walk<'a> {
         }
         Ok(ranks)
     }
+}
+
+fn is_pinned(metadata: &Metadata, since: Option<SystemTime>) -> bool {
+    since.is_some_and(|since| metadata.modified >= since)
+}
+
+/// Removes a complete object, unless it was claimed since it was listed: see [`Shared::claim_existing`].
+fn remove_unclaimed(shared: &Shared, found: &Found, pinned_since: Option<SystemTime>) -> Result<bool, StoreError> {
+    let Ok(file) = shared.storage.open(&found.path, Access::Read) else { return Ok(false) };
+    let held = locks::hold(shared.storage(), file).map_err(io_error("locking", &found.path))?;
+    let Some(held) = held else { return Ok(false) };
+    let metadata = shared.storage.file_metadata(&held).map_err(io_error("examining", &found.path))?;
+    if is_pinned(&metadata, pinned_since) {
+        return Ok(false);
+    }
+    files::unlink(shared.storage(), &found.path).map(|()| true)
 }
 
 /// Removes a partial object that nobody has open.

@@ -26,6 +26,15 @@ impl FileLock {
     pub fn leave_to_heir(&mut self) {
         self.unlocks = false;
     }
+
+    /// Unlocks the file, which stays open.
+    pub fn unlock(&mut self) {
+        if std::mem::take(&mut self.unlocks)
+            && let Err(error) = rustix::fs::flock(&self.file, FlockOperation::Unlock)
+        {
+            tracing::debug!(%error, "a lock is released only when its last descriptor is closed");
+        }
+    }
 }
 
 impl Deref for FileLock {
@@ -44,11 +53,7 @@ impl AsFd for FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        if self.unlocks
-            && let Err(error) = rustix::fs::flock(&self.file, FlockOperation::Unlock)
-        {
-            tracing::debug!(%error, "a lock is released only when its last descriptor is closed");
-        }
+        self.unlock();
     }
 }
 

@@ -13,6 +13,7 @@ use crate::budget::{on_disk, signed};
 use crate::files::{self, io_error};
 use crate::hashed;
 use crate::layout::{CORRUPT, DIR_MODE, open_existing, unique_name};
+use crate::locks::SHORT_WAIT;
 use crate::storage::Metadata;
 use crate::store::{Shared, Store};
 use crate::writer::Writer;
@@ -134,7 +135,8 @@ impl Shared {
     }
 
     /// Whether the object is here already. If so its time becomes now: an import that is under way relies on it, and
-    /// eviction spares whatever is newer than a running import.
+    /// eviction spares whatever is newer than a running import. The file is locked meanwhile, beside others that claim it: an eviction
+    /// that has looked at its time before removes it with this lock alone, and looks again.
     pub(crate) fn claim_existing(&self, object: &Digest) -> Result<bool, StoreError> {
         let path = self.layout.object(object);
         // A disk that cannot be read is bypassed like one that cannot be written.
@@ -143,7 +145,12 @@ impl Shared {
             error => error,
         };
         let Some(file) = open_existing(self.storage(), &path).map_err(bypassed)? else { return Ok(false) };
-        if !self.is_sound(object, &path, &file).map_err(bypassed)? {
+        let locked = self.locks().hold_within(file, false, SHORT_WAIT);
+        let locked = locked.and_then(|file| file.ok_or_else(|| io::ErrorKind::TimedOut.into()));
+        let file = locked.map_err(|error| self.bypass("locking", &path)(error))?;
+        let metadata = self.storage.file_metadata(&file).map_err(|error| self.bypass("examining", &path)(error))?;
+        // Removed between the opening and the lock.
+        if metadata.links == 0 || !self.is_sound(object, &path, &metadata, &file).map_err(bypassed)? {
             return Ok(false);
         }
         match self.storage.set_modified(&path, None) {
@@ -159,9 +166,8 @@ impl Shared {
 
     /// Whether the object is what its name says. Hashed once per boot, and again after any change of the file; what is damaged is
     /// moved out.
-    pub(crate) fn is_sound(&self, object: &Digest, path: &Path, file: &File) -> Result<bool, StoreError> {
-        let metadata = self.storage.file_metadata(file).map_err(io_error("examining", path))?;
-        Ok(self.hashed.has(object, &metadata) || self.proves_sound(object, path, &metadata, file)?)
+    fn is_sound(&self, object: &Digest, path: &Path, metadata: &Metadata, file: &File) -> Result<bool, StoreError> {
+        Ok(self.hashed.has(object, metadata) || self.proves_sound(object, path, metadata, file)?)
     }
 
     /// As [`Shared::is_sound`], for a file that must be hashed. `before`: what is known of it.

@@ -61,7 +61,7 @@ enum Content {
         file: FileLock,
         inherited: bool,
     },
-    /// It is in `objects/` now and must not be written any more.
+    /// It is in `objects/` now and must not be written any more. Not locked: others may claim it.
     Published(FileLock),
 }
 
@@ -134,6 +134,11 @@ fn claim_file(shared: &Shared, (object, list): &Key, size: u64) -> Result<Conten
         };
         let metadata = storage.file_metadata(&file).map_err(|error| bypass("examining", error))?;
         if metadata.links == 0 {
+            continue;
+        }
+        if metadata.links > 1 {
+            // Somebody died after linking it in: it is an object, and must not be written any more.
+            storage.unlink(&path).map_err(|error| bypass("removing", error))?;
             continue;
         }
         let inherited = metadata.size > 0;
@@ -284,8 +289,11 @@ impl PartialObject for Partial {
             return Err(corrupt);
         }
         match std::mem::replace(&mut *content, Content::Memory(Mutex::default())) {
-            Content::File { file, inherited } => match self.publish_file(&file) {
-                Ok(()) => *content = Content::Published(file),
+            Content::File { mut file, inherited } => match self.publish_file(&file) {
+                Ok(()) => {
+                    file.unlock();
+                    *content = Content::Published(file);
+                }
                 Err(error) => {
                     *content = Content::File { file, inherited };
                     return Err(error);

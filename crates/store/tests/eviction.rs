@@ -7,13 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use common::{LIST, content, get, install, put};
 use proptest::prelude::*;
 use tarpon_blob::{ObjectStore as _, StoreError};
 use tarpon_oci::Digest;
-use tarpon_store::{Store, StoreConfig};
+use tarpon_store::{Clock, Store, StoreConfig};
+use tarpon_testkit::storage::FaultyDisk;
 
 const OBJECTS: usize = 12;
 /// Bytes that an image record of `install` takes: five files and the record, in blocks.
@@ -271,4 +274,97 @@ fn the_damaged_files_of_a_mounted_object_that_is_never_mended_are_bounded() {
     store.forget_mount(Path::new("/mnt")).unwrap();
     store.gc().unwrap();
     assert_eq!(store.damaged_objects().unwrap(), []);
+}
+
+/// A clock by which no wait ends.
+#[derive(Debug)]
+struct StillClock;
+
+impl Clock for StillClock {
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn steady(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// An import relies on an object just before each operation of an eviction on its file.
+#[test]
+fn an_object_that_an_import_claims_while_it_is_evicted_stays_or_is_stored_again() {
+    for operation in ["unlink", "open"] {
+        let folder = common::folder().unwrap();
+        let still = StoreConfig { clock: Arc::new(StillClock), free_floor: Some(0), ..StoreConfig::default() };
+        let importer = Store::open(folder.path(), still).unwrap();
+        let bytes = content(1, 1000);
+        let object = put(&importer, &bytes).unwrap();
+        let path = path_of(folder.path(), &object);
+        set_age(&path, 5000);
+        let _pin = importer.pin().unwrap();
+        let claims = Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let disk = {
+            let (claims, path, bytes) = (Arc::clone(&claims), path.clone(), bytes.clone());
+            FaultyDisk::hooked(move |what, at| {
+                if (what, at) == (operation, &*path) {
+                    let (importer, bytes) = (importer.clone(), bytes.clone());
+                    let claim = thread::spawn(move || put(&importer, &bytes).unwrap());
+                    // With the file locked by the eviction, it ends after that.
+                    while !claim.is_finished() && !is_locked(&path) {
+                        thread::yield_now();
+                    }
+                    claims.lock().push(claim);
+                }
+                Ok(())
+            })
+        };
+        let config = StoreConfig {
+            budget: Some(1 << 30),
+            free_floor: Some(0),
+            storage: Arc::new(disk),
+            ..StoreConfig::default()
+        };
+        let evictor = Store::open(folder.path(), config).unwrap();
+        evictor.gc().unwrap();
+        let claims = std::mem::take(&mut *claims.lock());
+        assert_eq!(claims.len(), 1, "{operation}");
+        for claim in claims {
+            claim.join().unwrap();
+        }
+        assert!(get(&evictor, &object) == Some(bytes), "{operation}: an object of a running import was evicted");
+    }
+}
+
+/// Whether an eviction has locked the file: exclusively, so that nobody shares it.
+fn is_locked(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).is_err()
+}
+
+#[test]
+fn an_object_that_was_published_by_pieces_is_claimed_while_its_writer_has_it_open() {
+    let folder = common::folder().unwrap();
+    let (one, other) = (open(folder.path(), 1 << 30), open(folder.path(), 1 << 30));
+    let bytes = content(1, 100_000);
+    let object = Digest::of(&bytes);
+    let partial = one.partial(&object, &LIST, bytes.len() as u64).unwrap();
+    partial.write_at(&common::verified(&bytes), 0).unwrap();
+    partial.publish().unwrap();
+    assert_eq!(put(&other, &bytes).unwrap(), object);
+    drop(partial);
+}
+
+#[test]
+fn a_partial_object_whose_writer_died_after_linking_it_in_is_not_written_any_more() {
+    let folder = common::folder().unwrap();
+    let store = open(folder.path(), 1 << 30);
+    let bytes = content(1, 100_000);
+    let object = put(&store, &bytes).unwrap();
+    let hex = object.hex();
+    let partials = folder.path().join("partial").join(&hex[..2]);
+    fs::create_dir_all(&partials).unwrap();
+    fs::hard_link(path_of(folder.path(), &object), partials.join(format!("{}.{}", &hex[2..], LIST.hex()))).unwrap();
+    let partial = store.partial(&object, &LIST, bytes.len() as u64).unwrap();
+    partial.spool_at(&[0; 1000], 0).unwrap();
+    assert!(get(&store, &object) == Some(bytes), "a complete object was written to");
 }

@@ -138,8 +138,8 @@ impl FaultyDisk {
         Self { fault: None, hook: None, state: Mutex::default(), boot: "first boot".to_owned(), ticks: None }
     }
 
-    /// A disk that calls `hook` before each `open`, `read` and `rename`, with its name and its path (of a rename: the old one). Its error
-    /// is the operation's.
+    /// A disk that calls `hook` before each `open`, `read`, `rename` and `unlink`, with its name and its path (of a rename: the old one). Its
+    /// error is the operation's.
     pub fn hooked(hook: impl Fn(&str, &Path) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self { hook: Some(Box::new(hook)), ..Self::healthy() }
     }
@@ -281,6 +281,7 @@ impl Storage for FaultyDisk {
     }
 
     fn unlink(&self, path: &Path) -> io::Result<()> {
+        self.hook("unlink", path)?;
         self.change("unlink", Some(path))?;
         Disk.unlink(path)
     }
