@@ -299,14 +299,14 @@ impl<'a> Walk<'a> {
         let pinned_since = self.pinned_since;
         for (first, folder) in fan_out() {
             let ranks = self.ranks(number, shared, first)?;
-            let complete = shared.objects_in("objects", &folder)?;
+            let complete = shared.examined_in("objects", &folder)?;
             let names: HashSet<Digest> = complete.iter().map(|found| found.object).collect();
             for found in complete {
                 let rank = ranks.get(&found.object).copied();
                 let bytes = on_disk(found.metadata.size);
                 self.judge(shared, &found, rank, bytes, |found| remove_unclaimed(shared, found, pinned_since))?;
             }
-            for found in shared.objects_in("partial", &folder)? {
+            for found in shared.examined_in("partial", &folder)? {
                 // Of no use once the object is complete.
                 let rank = ranks.get(&found.object).copied().filter(|_| !names.contains(&found.object));
                 let bytes = found.metadata.allocated;

@@ -22,7 +22,7 @@ use crate::objects::{Condition, read_again};
 use crate::sealed;
 use crate::storage::{ALIGNMENT, Access, Metadata};
 use crate::store::{Shared, Store};
-use crate::walk::{Found, fan_out};
+use crate::walk::{Found, Listed, fan_out};
 
 /// Bytes per second where nobody names a rate: a tenth of what a slow disk reads, and less than a tenth of a core. A store of the
 /// default size (20 GiB) takes 21 minutes.
@@ -198,40 +198,47 @@ impl Walk<'_> {
     fn folder(&mut self, folder: &str) -> Result<bool, StoreError> {
         let mut objects = Vec::new();
         for part in self.parts {
-            objects.extend(part.shared.objects_in("objects", folder)?.into_iter().map(|found| (&part.shared, found)));
+            let Listed { found, unexamined } = part.shared.objects_in("objects", folder)?;
+            objects.extend(found.into_iter().map(|found| (&part.shared, found.object, Ok(found))));
+            objects.extend(unexamined.into_iter().map(|file| (&part.shared, file.object, Err(file))));
         }
         // Two tenants may have the same object. Where a run was stopped between the two, the second is left to the next run.
         let at = self.under_way.at;
-        objects.retain(|(_, found)| at.is_none_or(|at| found.object > at));
-        objects.sort_by_key(|(_, found)| found.object);
-        for (shared, found) in objects {
-            let looked = self.object(shared, &found);
+        objects.retain(|(_, object, _)| at.is_none_or(|at| *object > at));
+        objects.sort_by_key(|(_, object, _)| *object);
+        for (shared, object, listed) in objects {
+            let (size, looked) = match listed {
+                Ok(found) => (found.metadata.size, self.object(shared, &found)),
+                Err(unexamined) => (0, Err(unexamined.into_error())),
+            };
             let run = &mut self.under_way.run;
             run.objects += 1;
-            run.bytes += found.metadata.size;
+            run.bytes += size;
             match looked {
                 Ok(None) => {
-                    (run.objects, run.bytes) = (run.objects - 1, run.bytes - found.metadata.size);
+                    (run.objects, run.bytes) = (run.objects - 1, run.bytes - size);
                     return Ok(false);
                 }
                 Ok(Some(Condition::Sound)) => {}
                 Ok(Some(Condition::Damaged)) => run.damaged += 1,
                 Ok(Some(Condition::Unreadable(_))) => run.unreadable += 1,
                 // Of one object: all others are looked at nevertheless.
-                Err(error) => {
-                    run.skipped += 1;
-                    if let Some(left_out) = self.log.admit() {
-                        tracing::warn!(object = %found.object, %error, "the scrub skips an object{left_out}");
-                    }
-                }
+                Err(error) => self.skip(&object, &error),
             }
-            self.under_way.at = Some(found.object);
+            self.under_way.at = Some(object);
             self.pace.by.progress(&self.under_way.run);
             if self.shared.clock.steady().saturating_sub(self.saved.get()) >= SAVE {
                 self.save()?;
             }
         }
         Ok(true)
+    }
+
+    fn skip(&mut self, object: &Digest, error: &StoreError) {
+        self.under_way.run.skipped += 1;
+        if let Some(left_out) = self.log.admit() {
+            tracing::warn!(%object, %error, "the scrub skips an object{left_out}");
+        }
     }
 
     fn save(&self) -> Result<(), StoreError> {

@@ -82,11 +82,11 @@ impl Shared {
     /// Adds what this part of the store holds.
     fn count(&self, usage: &mut Usage) -> Result<(), StoreError> {
         for (_, folder) in fan_out() {
-            for found in self.objects_in("objects", &folder)? {
+            for found in self.examined_in("objects", &folder)? {
                 usage.objects += 1;
                 usage.object_bytes += on_disk(found.metadata.size);
             }
-            for found in self.objects_in("partial", &folder)? {
+            for found in self.examined_in("partial", &folder)? {
                 usage.partials += 1;
                 usage.partial_bytes += found.metadata.allocated;
             }

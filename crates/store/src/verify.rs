@@ -8,11 +8,11 @@ use tarpon_oci::Digest;
 use crate::StoreError;
 use crate::files::{self, io_error};
 use crate::layout::open_existing;
-use crate::objects::Condition;
+use crate::objects::{Condition, is_of_medium};
 use crate::record::Part;
 use crate::storage::Metadata;
 use crate::store::{Shared, Store};
-use crate::walk::{Found, fan_out};
+use crate::walk::{Found, Unexamined, fan_out};
 
 /// How far a check has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,13 +30,14 @@ pub struct Checked {
     pub hashed: Progress,
     /// Objects that were not what their names say. They were moved to `corrupt/` and will be fetched again.
     pub corrupt: Vec<Digest>,
-    /// Objects whose bytes the disk does not give back. They were moved to `corrupt/`, too: what is fetched again is written elsewhere.
+    /// Objects that the disk does not give back. Those whose bytes are lost were moved to `corrupt/`, too: what is fetched again is written
+    /// elsewhere. Those whose metadata is lost cannot be moved.
     pub unreadable: Vec<UnreadableObject>,
     /// Images whose records are damaged; they will be fetched again.
     pub damaged_images: Vec<Digest>,
 }
 
-/// An object whose bytes the disk does not give back.
+/// An object that the disk does not give back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadableObject {
     /// Which.
@@ -46,9 +47,21 @@ pub struct UnreadableObject {
 }
 
 impl Checked {
-    /// How many objects were moved out.
+    /// How many objects are lost.
     pub fn bad_objects(&self) -> usize {
         self.corrupt.len() + self.unreadable.len()
+    }
+
+    /// As with [`Checked::note`]: an error that says nothing of the disk is the check's.
+    fn note_unexamined(&mut self, unexamined: Vec<Unexamined>) -> Result<(), StoreError> {
+        for file in unexamined {
+            if !is_of_medium(&file.error) {
+                return Err(file.into_error());
+            }
+            let object = file.object;
+            self.unreadable.push(UnreadableObject { object, error: file.into_error().to_string() });
+        }
+        Ok(())
     }
 
     pub(crate) fn note(&mut self, object: Digest, size: u64, condition: &Condition) {
@@ -105,7 +118,9 @@ impl Store {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(), StoreError> {
         for (_, folder) in fan_out() {
-            for found in self.shared.objects_in("objects", &folder)? {
+            let listed = self.shared.objects_in("objects", &folder)?;
+            checked.note_unexamined(listed.unexamined)?;
+            for found in listed.found {
                 let is_known = |since| found.metadata.modified < since || self.shared.is_hashed(&found);
                 if since.is_some_and(is_known) {
                     continue;

@@ -1,13 +1,16 @@
 //! Walking over all objects, one folder of the fan-out at a time.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 
+use tarpon_blob::LogLimit;
 use tarpon_oci::Digest;
 
 use crate::StoreError;
-use crate::files;
+use crate::files::{self, io_error};
 use crate::layout::object_of;
+use crate::objects::read_again;
 use crate::storage::Metadata;
 use crate::store::Shared;
 
@@ -24,20 +27,61 @@ pub(crate) struct Found {
     pub(crate) metadata: Metadata,
 }
 
+/// A file under `objects` or `partial` whose metadata the disk does not give.
+#[derive(Debug)]
+pub(crate) struct Unexamined {
+    pub(crate) object: Digest,
+    pub(crate) path: PathBuf,
+    pub(crate) error: io::Error,
+}
+
+impl Unexamined {
+    pub(crate) fn into_error(self) -> StoreError {
+        io_error("examining", &self.path)(self.error)
+    }
+}
+
+/// What one folder of a fan-out holds, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    pub(crate) found: Vec<Found>,
+    pub(crate) unexamined: Vec<Unexamined>,
+}
+
 impl Shared {
-    /// The objects (or partial objects) in one folder of a fan-out, by name. Whatever has another name is not ours.
-    pub(crate) fn objects_in(&self, kind: &str, folder: &str) -> Result<Vec<Found>, StoreError> {
+    /// The objects (or partial objects) in one folder of a fan-out. Whatever has another name is not ours, and what is gone again is left
+    /// out.
+    pub(crate) fn objects_in(&self, kind: &str, folder: &str) -> Result<Listed, StoreError> {
         let path = self.layout.name(kind).join(folder);
         let mut names = files::list(self.storage(), &path)?;
         names.sort_unstable();
-        Ok(names.iter().filter_map(|name| self.found(folder, &path, name)).collect())
+        let mut listed = Listed::default();
+        for name in &names {
+            if let Some(object) = object_of(OsStr::new(folder), name) {
+                self.examine(object, path.join(name), &mut listed);
+            }
+        }
+        Ok(listed)
     }
 
-    /// `None` for what is no object, or is gone again.
-    fn found(&self, folder: &str, path: &Path, name: &OsStr) -> Option<Found> {
-        let object = object_of(OsStr::new(folder), name)?;
-        let path = path.join(name);
-        let metadata = self.storage.metadata(&path).ok()?;
-        Some(Found { object, path, metadata })
+    /// As [`Shared::objects_in`], without those that cannot be examined: the log has how many.
+    pub(crate) fn examined_in(&self, kind: &str, folder: &str) -> Result<Vec<Found>, StoreError> {
+        static SKIPPED: LogLimit = LogLimit::new();
+        let Listed { found, unexamined } = self.objects_in(kind, folder)?;
+        if let Some(Unexamined { path, error, .. }) = unexamined.first()
+            && let Some(left_out) = SKIPPED.admit()
+        {
+            let files = unexamined.len();
+            tracing::warn!(%error, first = %path.display(), files, "files of the store cannot be examined{left_out}");
+        }
+        Ok(found)
+    }
+
+    fn examine(&self, object: Digest, path: PathBuf, listed: &mut Listed) {
+        match read_again(|| self.storage.metadata(&path)) {
+            Ok(metadata) => listed.found.push(Found { object, path, metadata }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => listed.unexamined.push(Unexamined { object, path, error }),
+        }
     }
 }

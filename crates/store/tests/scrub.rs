@@ -331,10 +331,15 @@ fn a_sound_object_that_takes_the_place_of_a_damaged_one_while_that_is_hashed_is_
 
 /// A disk that fails so many reads of one file.
 fn failing(path: PathBuf, error: i32, times: u64) -> FaultyDisk {
+    failing_at("read", path, error, times)
+}
+
+/// A disk that fails so many such operations on one file.
+fn failing_at(operation: &'static str, path: PathBuf, error: i32, times: u64) -> FaultyDisk {
     let left = Mutex::new(times);
     FaultyDisk::hooked(move |what, at| {
         let mut left = left.lock();
-        if (what, at) == ("read", &*path) && *left > 0 {
+        if (what, at) == (operation, &*path) && *left > 0 {
             *left -= 1;
             return Err(io::Error::from_raw_os_error(error));
         }
@@ -391,7 +396,44 @@ fn an_error_that_says_nothing_of_the_disk_condemns_no_object() {
     let run = lab.scrub(&lab.store_on(failing(path.clone(), ENOMEM, u64::MAX)));
     assert_eq!((run.objects, run.damaged, run.unreadable, run.skipped), (2, 0, 0, 1));
     assert!(lab.store_on(failing(path.clone(), ENOMEM, u64::MAX)).verify(|_| {}).is_err());
+    assert!(lab.store_on(failing_at("metadata", path.clone(), ENOMEM, u64::MAX)).verify(|_| {}).is_err());
     assert!(path.exists());
+}
+
+/// `ENOENT`
+const ENOENT: i32 = 2;
+
+#[test]
+fn an_object_whose_metadata_cannot_be_read_is_reported_and_one_that_is_gone_is_not() {
+    for (error, times, skipped, objects) in [(EIO, u64::MAX, 1, 2), (EIO, 1, 0, 2), (ENOENT, u64::MAX, 0, 1)] {
+        let lab = Lab::new();
+        let object = put_all(&lab.store(), &[300_000, 10])[0];
+        let disk = || failing_at("metadata", lab.path(&object), error, times);
+        let run = lab.scrub(&lab.store_on(disk()));
+        let figures = (run.objects, run.damaged, run.unreadable, run.skipped);
+        assert_eq!(figures, (objects, 0, 0, skipped), "scrub, error {error}, {times} times");
+        let checked = lab.store_on(disk()).verify(|_| {}).unwrap();
+        let case = format!("verify, error {error}, {times} times");
+        assert_eq!((checked.bad_objects() as u64, checked.hashed.objects), (skipped, objects - skipped), "{case}");
+        for unreadable in checked.unreadable {
+            assert_eq!(unreadable.object, object);
+            assert!(
+                unreadable.error.contains("examining") && unreadable.error.contains("os error 5"),
+                "{unreadable:?}"
+            );
+        }
+        assert_eq!(lab.corrupt(), 0, "{case}");
+    }
+}
+
+#[test]
+fn an_eviction_and_a_count_go_on_over_an_object_whose_metadata_cannot_be_read() {
+    let lab = Lab::new();
+    let objects = put_all(&lab.store(), &[300_000, 10]);
+    let store = lab.store_on(failing_at("metadata", lab.path(&objects[0]), EIO, u64::MAX));
+    assert_eq!(store.usage().unwrap().objects, 1);
+    assert_eq!(store.gc().unwrap().objects, 1);
+    assert!(!store.contains(&objects[1]) && lab.path(&objects[0]).exists());
 }
 
 #[test]

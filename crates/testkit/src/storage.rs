@@ -138,7 +138,7 @@ impl FaultyDisk {
         Self { fault: None, hook: None, state: Mutex::default(), boot: "first boot".to_owned(), ticks: None }
     }
 
-    /// A disk that calls `hook` before each `open`, `read`, `rename` and `unlink`, with its name and its path (of a rename: the old one). Its
+    /// A disk that calls `hook` before each `open`, `read`, `rename`, `unlink` and `metadata` (of a path), with its name and its path (of a rename: the old one). Its
     /// error is the operation's.
     pub fn hooked(hook: impl Fn(&str, &Path) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self { hook: Some(Box::new(hook)), ..Self::healthy() }
@@ -302,6 +302,7 @@ impl Storage for FaultyDisk {
     }
 
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        self.hook("metadata", path)?;
         self.alive()?;
         Disk.metadata(path).map(|metadata| self.timed(metadata))
     }
