@@ -12,10 +12,10 @@ use tarpon_oci::Blob;
 use tokio::time::Instant;
 
 use crate::breaker::Attempt;
+use crate::chunk::SHARED_BYTES;
 use crate::error::PieceError;
 use crate::image::Image;
 use crate::lanes::Lane;
-use crate::plan::SHARED_BYTES;
 use crate::stats::InFlight;
 
 /// An answer that is being read.

@@ -1,6 +1,6 @@
 //! [`Breaker`]: what is known of a source that does not answer.
 //!
-//! A failure of one piece says something about all others of its source. While a source does not answer, in an *outage*, requests for its
+//! A failure of one piece applies to all other pieces of its source. While a source does not answer, in an *outage*, requests for its
 //! pieces wait at a gate (`gate.rs`), and small requests, the *probes*, find out for all of them whether it answers again:
 //!
 //! ```text
@@ -11,14 +11,14 @@
 //!                                                                     └─ otherwise ─► the request fails
 //! ```
 //!
-//! So no request fails because of what was found out before it came, and a source that comes back is noticed by the next probe. Probes
-//! are sent only while requests wait.
+//! So no request fails because of an outage that ended before it was made, and the next probe notices when a source is back. Probes are sent
+//! only while requests wait.
 //!
-//! **A probe fails** by an error: no connection, a broken one, a status of the server that says so. One that is *silent* may still be
-//! answered, for as long as any request: a registry that is back can be slow. Its silence allows the next probe to begin, which may fare
-//! better, and ends no wait but that of the readers' own deadline. The exception is a source that is known to be silent: a request or a probe
-//! was silent for all of its time, within the last [`SILENCE_MEMO`], and no error came since. Silence tells nothing new of such a source,
-//! and after [`PROBE_PATIENCE`] of it the probe counts as failed. Whatever a probe brings later ends the outage.
+//! **A probe fails** by an error: no connection, a broken one, a server error. A *silent* probe may still be answered, for as long as any
+//! request: a registry that is back can be slow. Its silence allows the next probe to begin, and ends no wait before the readers' own
+//! deadline. The exception is a source that is known to be silent: a request or a probe had no answer for all of its time within the last
+//! [`SILENCE_MEMO`], and no error came since. There silence is no news, and after [`PROBE_PATIENCE`] of it the probe counts as failed. If a
+//! probe is answered later, the outage ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,8 +32,7 @@ use tokio::time::Instant;
 
 use crate::config::{PROBE_FIRST, PROBE_LONGEST, PROBE_PATIENCE, PROBES, SILENCE_MEMO};
 use crate::error::PieceError;
-use crate::image::Image;
-use crate::journal::Event;
+use crate::journal::{Event, Journal};
 
 /// The order in which requests are made and sources are asked: of two, the later one has the larger number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,14 +48,15 @@ impl Order {
 
 /// Whether the source of an image may be asked.
 pub(crate) struct Breaker {
-    state: Mutex<State>,
+    state: Mutex<BreakerState>,
+    journal: Arc<Journal>,
     /// An outage began or ended, or a probe failed.
     changed: Notify,
     grace: Duration,
 }
 
 #[derive(Default)]
-struct State {
+struct BreakerState {
     /// When any request last got something.
     last_success: Option<Instant>,
     outage: Option<Outage>,
@@ -100,9 +100,9 @@ pub(crate) enum Look {
 }
 
 impl Breaker {
-    /// In the first `grace` of an outage, no request fails because of it.
-    pub(crate) fn new(grace: Duration) -> Self {
-        Self { state: Mutex::default(), changed: Notify::new(), grace }
+    /// In the first `grace` of an outage, no request fails because of it. Outages are noted in `journal`.
+    pub(crate) fn new(grace: Duration, journal: Arc<Journal>) -> Self {
+        Self { state: Mutex::default(), journal, changed: Notify::new(), grace }
     }
 
     /// Whether the source failed, and nothing has come from it since.
@@ -125,9 +125,28 @@ impl Breaker {
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
+
+    /// A reader has waited for `request` since `came`, and gives up. If nothing came from the source in that time, an outage begins, so that
+    /// other readers need not wait as long to find that out.
+    pub(crate) fn waited_in_vain(&self, request: Order, came: Instant, error: &PieceError) {
+        let mut state = self.state.lock();
+        if state.last_success.is_some_and(|success| success >= came) {
+            return;
+        }
+        let begins = state.failed(request, came, error);
+        drop(state);
+        if begins {
+            self.outage_begins(error);
+        }
+    }
+
+    fn outage_begins(&self, error: &PieceError) {
+        self.journal.note(Event::SourceRests { reason: error.to_string() });
+        self.changed.notify_waiters();
+    }
 }
 
-impl State {
+impl BreakerState {
     /// A source that was asked by `request` has sent nothing since `since`. Whether an outage begins with that.
     fn failed(&mut self, request: Order, since: Instant, error: &PieceError) -> bool {
         let begins = self.outage.is_none();
@@ -214,20 +233,19 @@ impl Probe {
 
 /// One request to a source, from the moment that it is made.
 pub(crate) struct Attempt {
-    image: Arc<Image>,
+    breaker: Arc<Breaker>,
     order: Order,
     last_progress: Instant,
     is_probe: bool,
 }
 
 impl Attempt {
-    pub(crate) fn begin(image: &Arc<Image>) -> Self {
-        Self { image: image.clone(), order: Order::now(), last_progress: Instant::now(), is_probe: false }
+    pub(crate) fn begin(breaker: &Arc<Breaker>) -> Self {
+        Self { breaker: breaker.clone(), order: Order::now(), last_progress: Instant::now(), is_probe: false }
     }
 
     /// What `request` finds.
-    pub(crate) fn look(image: &Arc<Image>, request: Order) -> Look {
-        let breaker = &image.breaker;
+    pub(crate) fn look(breaker: &Arc<Breaker>, request: Order) -> Look {
         let now = Instant::now();
         let mut state = breaker.state.lock();
         let Some(outage) = &mut state.outage else { return Look::Open };
@@ -239,7 +257,7 @@ impl Attempt {
             return Look::Wait(until);
         }
         let order = outage.begin_probe(now);
-        Look::Probe(Self { image: image.clone(), order, last_progress: now, is_probe: true })
+        Look::Probe(Self { breaker: breaker.clone(), order, last_progress: now, is_probe: true })
     }
 
     /// Bytes came.
@@ -250,15 +268,14 @@ impl Attempt {
     /// The source answers.
     fn answered(&mut self) {
         self.is_probe = false;
-        let breaker = &self.image.breaker;
-        let mut state = breaker.state.lock();
+        let mut state = self.breaker.state.lock();
         // The same time for both: its own success must not look like that of another request.
         self.last_progress = Instant::now();
         state.last_success = Some(self.last_progress);
         if state.outage.take().is_some() {
             drop(state);
-            self.image.journal.note(Event::SourceAnswers);
-            breaker.changed.notify_waiters();
+            self.breaker.journal.note(Event::SourceAnswers);
+            self.breaker.changed.notify_waiters();
         }
     }
 
@@ -267,8 +284,7 @@ impl Attempt {
         if !error.is_outage() {
             return self.answered();
         }
-        let breaker = &self.image.breaker;
-        let mut state = breaker.state.lock();
+        let mut state = self.breaker.state.lock();
         // Others fared better in the meantime.
         if state.last_success.is_some_and(|success| success > self.last_progress) {
             return;
@@ -279,32 +295,11 @@ impl Attempt {
         }
         drop(state);
         if begins {
-            self.image.outage_begins(error);
+            self.breaker.outage_begins(error);
         }
         if std::mem::take(&mut self.is_probe) {
-            breaker.changed.notify_waiters();
+            self.breaker.changed.notify_waiters();
         }
-    }
-}
-
-impl Image {
-    /// A reader has waited for `request` since `came`, and gives up. If nothing came from the source in all this time, others need not
-    /// wait as long to find that out.
-    pub(crate) fn waited_in_vain(&self, request: Order, came: Instant, error: &PieceError) {
-        let mut state = self.breaker.state.lock();
-        if state.last_success.is_some_and(|success| success >= came) {
-            return;
-        }
-        let begins = state.failed(request, came, error);
-        drop(state);
-        if begins {
-            self.outage_begins(error);
-        }
-    }
-
-    fn outage_begins(&self, error: &PieceError) {
-        self.journal.note(Event::SourceRests { reason: error.to_string() });
-        self.breaker.changed.notify_waiters();
     }
 }
 
@@ -312,12 +307,12 @@ impl Drop for Attempt {
     /// A probe that was given up has found out nothing: the next one may begin.
     fn drop(&mut self) {
         if self.is_probe {
-            let mut state = self.image.breaker.state.lock();
+            let mut state = self.breaker.state.lock();
             if let Some(outage) = &mut state.outage {
                 outage.remove(self.order, Duration::ZERO);
             }
             drop(state);
-            self.image.breaker.changed.notify_waiters();
+            self.breaker.changed.notify_waiters();
         }
     }
 }

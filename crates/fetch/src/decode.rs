@@ -5,7 +5,8 @@ use tarpon_layer::Codec;
 use tarpon_layer::decode::{decode_chunk, decode_span};
 use tarpon_oci::Verified;
 
-use crate::plan::{Piece, PieceChunk};
+use crate::chunk::PieceChunk;
+use crate::plan::Piece;
 
 /// What became of one chunk of a piece.
 #[derive(Clone)]

@@ -22,19 +22,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
-use parking_lot::Mutex;
-use tarpon_blob::LogLimit;
 use tarpon_layer::{Chunk, ObjectId, Place};
 use tarpon_oci::{Hasher, Verified};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::disputes::Outcome;
 use crate::error::{PieceError, ReadError};
-use crate::failures::Failures;
 use crate::host::Host;
-use crate::image::{Claimant, Claims, ListId};
+use crate::ids::ListId;
+use crate::image::{Claimant, Claims};
 use crate::local::LocalObject;
 use crate::object::Object;
 
@@ -47,34 +45,6 @@ const WHOLE_TIME: Duration = Duration::from_secs(600);
 const WINDOW: u64 = 4 << 20;
 /// Lists of one object that are tried at the same time, so that one that hangs does not hold up the others.
 const LISTS_AT_ONCE: usize = 4;
-
-type Outcome = Option<Result<(), ReadError>>;
-
-/// Disputes that are being settled, and those that could not be a moment ago.
-pub(crate) struct Disputes {
-    running: Mutex<HashMap<ObjectId, watch::Receiver<Outcome>>>,
-    failures: Failures,
-    log: LogLimit,
-}
-
-impl Disputes {
-    pub(crate) fn new(config: &Config) -> Self {
-        let failures = Failures::new(config.failure_memo);
-        Self { running: Mutex::default(), failures, log: LogLimit::new() }
-    }
-
-    fn end(&self, id: &ObjectId, outcome: &Result<(), ReadError>) {
-        if let Err(error) = outcome {
-            self.failures.remember(id, error);
-        }
-        self.running.lock().remove(id);
-    }
-
-    /// A new image has come: it may have what the others could not deliver.
-    pub(crate) fn forget_failures(&self) {
-        self.failures.forget_all();
-    }
-}
 
 impl Host {
     /// Whether chunks of the object may be handed out before the whole was hashed.
@@ -122,24 +92,16 @@ impl Host {
         id: &ObjectId,
         claimants: Vec<Claimant>,
     ) -> Result<watch::Receiver<Outcome>, ReadError> {
-        if let Some(error) = self.disputes.failures.remembered(id) {
-            return Err(error);
-        }
-        let mut running = self.disputes.running.lock();
-        if let Some(outcome) = running.get(id) {
-            return Ok(outcome.clone());
-        }
-        let (told, outcome) = watch::channel(None);
-        running.insert(*id, outcome.clone());
-        drop(running);
-        let ending = Ending { host: self.clone(), id: *id, told };
+        let (outcome, settle) = self.disputes.join(id)?;
+        let Some(sender) = settle else { return Ok(outcome) };
+        let ending = Ending { host: self.clone(), id: *id, sender };
         self.runtime.spawn(async move {
             let outcome = ending.host.try_lists(&ending.id, claimants).await;
             ending.host.disputes.end(&ending.id, &outcome);
             if outcome.is_ok() {
                 ending.host.late_reads.forget(&ending.id);
             }
-            ending.told.send_replace(Some(outcome));
+            ending.sender.send_replace(Some(outcome));
         });
         Ok(outcome)
     }
@@ -279,17 +241,17 @@ fn fits(object: &Object, local: &LocalObject) -> bool {
     object.size() == local.size && object.chunks().all(|(_, chunk)| chunk_fits(chunk))
 }
 
-/// Whatever ends the task, nobody finds the dispute running after that.
+/// Ends the dispute however its task ends.
 struct Ending {
     host: Arc<Host>,
     id: ObjectId,
-    told: watch::Sender<Outcome>,
+    sender: watch::Sender<Outcome>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        if self.told.borrow().is_none() {
-            self.host.disputes.running.lock().remove(&self.id);
+        if self.sender.borrow().is_none() {
+            self.host.disputes.abandon(&self.id);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tarpon_blob::{Fault, SourceError};
 use tarpon_layer::ObjectId;
 
-use crate::plan::PieceKey;
+use crate::ids::PieceKey;
 
 /// A failed read. Cheap to clone: all waiters of one request get the same one.
 #[derive(Debug, Clone, thiserror::Error)]

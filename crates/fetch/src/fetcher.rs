@@ -12,22 +12,22 @@ use tarpon_oci::Digest;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
+use crate::allowance::Allowance;
 use crate::breaker::Breaker;
 use crate::config::Config;
 use crate::content::ObjectBytes;
 use crate::distrust::Distrusted;
-use crate::early::Ledger;
 use crate::error::ReadError;
-use crate::governor::Governor;
 use crate::hints::Hint;
 use crate::host::Host;
 use crate::image::Image;
 use crate::image_log::ImageLog;
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
+use crate::ledger::Ledger;
 use crate::local::LocalObject;
-use crate::neighbours::Allowance;
-use crate::pack::{BootIndex, Pack};
+use crate::pack::BootIndex;
+use crate::pack::places::Pack;
 use crate::stats::{Stats, Tally};
 
 /// Reads objects for all images of a host: from the store while they are there, through the images' sources
@@ -58,7 +58,8 @@ impl Fetcher {
     ) -> ImageHandle {
         let tally = Tally { image: Arc::default(), host: self.host.counters.clone() };
         let budget = Budget::new(self.host.config.image_bytes);
-        let breaker = Breaker::new(self.host.config.outage_grace);
+        let journal = Arc::<Journal>::default();
+        let breaker = Arc::new(Breaker::new(self.host.config.outage_grace, journal.clone()));
         let name = name.into();
         let early = Ledger::new(table.chunk_count(), self.host.images.open_early.clone());
         let image = self.host.images.add(|id| Image {
@@ -70,8 +71,8 @@ impl Fetcher {
             budget,
             breaker,
             tally,
-            governor: Governor::default(),
-            journal: Journal::default(),
+            governor: Arc::default(),
+            journal,
             log: ImageLog::default(),
             early,
             allowance: Allowance::default(),

@@ -17,14 +17,16 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::breaker::Order;
+use crate::chunk::PieceChunk;
 use crate::clock::Clock;
 use crate::config::{Config, MEMO_ENTRIES};
 use crate::decode::Decoded;
 use crate::error::PieceError;
+use crate::ids::PieceKey;
 use crate::journal::{WaitedFor, Waiting};
 use crate::lanes::{Lane, Priority};
 use crate::lru::Lru;
-use crate::plan::{Piece, PieceChunk, PieceKey};
+use crate::plan::Piece;
 
 /// What became of a piece.
 #[derive(Clone)]
@@ -386,7 +388,7 @@ impl Ticket {
                 request.detach();
                 claim.flights.remember(piece.key, late.clone());
                 if !piece.is_of_a_pack() {
-                    piece.image.waited_in_vain(request.order, request.began.max(clock.came), &late);
+                    piece.image.breaker.waited_in_vain(request.order, request.began.max(clock.came), &late);
                 }
                 Err(late)
             }

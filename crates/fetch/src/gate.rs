@@ -39,7 +39,7 @@ impl Host {
             }
             let (mut until, mut failure) = (None::<Instant>, PieceError::Cancelled);
             for image in sources {
-                let wait = match Attempt::look(image, request.order) {
+                let wait = match Attempt::look(&image.breaker, request.order) {
                     Look::Open => {
                         request.is_stuck(false);
                         return Ok(image.clone());

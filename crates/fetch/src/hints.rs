@@ -10,13 +10,14 @@ use std::sync::Arc;
 use tarpon_layer::{Codec, ObjectId, Place};
 use tarpon_oci::Digest;
 
-use crate::governor::Held;
+use crate::chunk::PieceChunk;
+use crate::governor::state::Held;
 use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::Lane;
-use crate::pack::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES};
+use crate::pack::replay::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES};
 use crate::pieces::piece_in_layer;
-use crate::plan::{self, Piece, PieceChunk};
+use crate::plan::{self, Piece};
 use crate::under_way::UnderWay;
 
 /// Encoded bytes that hints bring of one image. Whoever starts an image waits for what it touches first, and that is less; a landmark at the
@@ -96,7 +97,7 @@ impl Image {
 impl Host {
     /// Brings what the hints lead to, in their order, behind what readers wait for.
     pub(crate) async fn follow(self: Arc<Self>, image: Arc<Image>, hints: Vec<Hint>) {
-        let _held = Held::begin(&image);
+        let _held = Held::begin(&image.governor);
         let of = image.clone();
         let Ok(numbers) = self.runtime.spawn_blocking(move || Arc::new(of.hinted(&hints))).await else { return };
         let (mut next, mut most, mut under_way) = (0, REPLAY_FIRST_BYTES, UnderWay::default());

@@ -7,21 +7,22 @@ use tarpon_blob::ObjectStore;
 use tarpon_layer::ObjectId;
 use tokio::runtime::Handle;
 
-use crate::check::Checks;
+use crate::bypass::Bypass;
+use crate::checks::Checks;
 use crate::config::Config;
 use crate::contents::Contents;
-use crate::dispute::Disputes;
+use crate::disputes::Disputes;
 use crate::failures::Failures;
 use crate::flight::Flights;
-use crate::image::{Image, ImageId, Images};
-use crate::inodes::Inodes;
-use crate::keep::Bypass;
+use crate::held_inodes::HeldInodes;
+use crate::ids::ImageId;
+use crate::image::{Image, Images};
 use crate::lanes::Lanes;
 use crate::local::OpenObjects;
 use crate::lru::Lru;
 use crate::object::{AllParts, Object};
 use crate::stats::Counters;
-use crate::stream::Passes;
+use crate::stream::pass::Passes;
 
 /// The state behind a [`crate::Fetcher`].
 pub(crate) struct Host {
@@ -40,7 +41,7 @@ pub(crate) struct Host {
     pub(crate) disputes: Disputes,
     /// Reads whose time was over before any piece was late: the second request of the kernel must not wait as long again.
     pub(crate) late_reads: Failures,
-    pub(crate) inodes: Inodes,
+    pub(crate) inodes: HeldInodes,
     parts: AllParts,
     objects: Mutex<Lru<(ObjectId, ImageId), Arc<Object>>>,
 }
@@ -61,7 +62,7 @@ impl Host {
             passes: Passes::default(),
             disputes: Disputes::new(&config),
             late_reads: Failures::new(config.outage_memo),
-            inodes: Inodes::default(),
+            inodes: HeldInodes::default(),
             parts: AllParts::default(),
             objects: Mutex::new(Lru::new(config.live_objects)),
             config,

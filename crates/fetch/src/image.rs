@@ -15,20 +15,18 @@ use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
 use tarpon_layer::{Chunk, ObjectId, Place};
 use tarpon_oci::{Digest, Hasher};
 
+use crate::allowance::Allowance;
 use crate::breaker::Breaker;
 use crate::distrust::Distrusted;
-use crate::early::Ledger;
-use crate::governor::Governor;
+use crate::error::ReadError;
+use crate::governor::state::Governor;
+use crate::ids::{ImageId, ListId};
 use crate::image_log::ImageLog;
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
-use crate::neighbours::Allowance;
-use crate::pack::Pack;
+use crate::ledger::Ledger;
+use crate::pack::places::Pack;
 use crate::stats::Tally;
-
-/// Names an image among those of one [`crate::Fetcher`]; never used twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ImageId(u64);
 
 /// A registered image.
 pub(crate) struct Image {
@@ -38,27 +36,16 @@ pub(crate) struct Image {
     pub(crate) source: Arc<dyn BlobSource>,
     pub(crate) distrusted: Distrusted,
     pub(crate) budget: Budget,
-    pub(crate) breaker: Breaker,
+    pub(crate) breaker: Arc<Breaker>,
     pub(crate) tally: Tally,
-    pub(crate) governor: Governor,
-    pub(crate) journal: Journal,
+    pub(crate) governor: Arc<Governor>,
+    pub(crate) journal: Arc<Journal>,
     pub(crate) log: ImageLog,
     pub(crate) early: Ledger,
     /// What may be brought beside readers' own pieces.
     pub(crate) allowance: Allowance,
     /// What a recorded start touched, where that is had faster than from the layers.
     pub(crate) pack: OnceLock<Arc<Pack>>,
-}
-
-/// Names a chunk list: the size of the object; in order, the size of each chunk and its digest, or that it is zeros. Where the
-/// chunks lie is no part of it, unless their digests are not those of their bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct ListId(Digest);
-
-impl ListId {
-    pub(crate) fn digest(&self) -> &Digest {
-        &self.0
-    }
 }
 
 /// Sources that one request tries in turn.
@@ -100,7 +87,7 @@ impl Images {
     pub(crate) fn add(&self, make: impl FnOnce(ImageId) -> Image) -> Arc<Image> {
         let mut list = self.list.write();
         list.0 += 1;
-        let image = Arc::new(make(ImageId(list.0)));
+        let image = Arc::new(make(ImageId::new(list.0)));
         list.1.push(image.clone());
         self.changed();
         image
@@ -252,7 +239,7 @@ impl Image {
             hasher.update(&size.to_le_bytes());
             said.hash(&mut hasher);
         }
-        ListId(hasher.finish())
+        ListId::new(hasher.finish())
     }
 
     /// Whether the object is one chunk of its own digest: then whatever matches the chunk is the object, and there is
@@ -276,5 +263,41 @@ impl Image {
     fn has_layer(&self, layer: &Digest) -> bool {
         (0..self.table.layer_count())
             .any(|number| self.table.layer(number).is_some_and(|known| known.blob.digest == *layer))
+    }
+
+    /// The entry of the object in the chunk table, unless a layer that it lies in is distrusted.
+    pub(crate) fn claim(&self, object: &ObjectId) -> Option<ObjectEntry> {
+        let entry = self.table.find(object)?;
+        self.distrust_of(&entry).is_none().then_some(entry)
+    }
+
+    /// Whether the layer with this number is distrusted.
+    pub(crate) fn is_distrusted(&self, layer: u16) -> bool {
+        if self.distrusted.is_empty() {
+            return false;
+        }
+        self.table.layer(layer).is_some_and(|layer| self.distrusted.reason(&layer.blob.digest).is_some())
+    }
+
+    /// The distrusted layer that the object lies in, and the reason.
+    fn distrust_of(&self, entry: &ObjectEntry) -> Option<(Digest, Arc<str>)> {
+        if self.distrusted.is_empty() {
+            return None;
+        }
+        entry.chunks.clone().find_map(|number| {
+            let chunk = self.table.chunk(number)?;
+            let layer = self.table.layer(chunk.layer)?.blob.digest;
+            Some((layer, self.distrusted.reason(&layer)?))
+        })
+    }
+
+    /// The error of a read of an object that is not served; counts it.
+    pub(crate) fn refuse_distrusted(&self, object: &ObjectId) -> ReadError {
+        let distrust = self.table.find(object).and_then(|entry| self.distrust_of(&entry));
+        let Some((layer, reason)) = distrust else { return ReadError::UnknownObject(*object) };
+        let error = ReadError::Distrusted { object: *object, image: self.name.clone(), layer, reason };
+        self.tally.image.failed_reads.add(1);
+        self.tally.failed(&error);
+        error
     }
 }

@@ -1,56 +1,24 @@
-//! Keeping verified chunks: in the store while it takes them, in a little memory while it does not.
+//! Keeps verified chunks: in the store while it accepts them, otherwise in a little memory (`bypass.rs`).
 //!
-//! Readers do not wait for this. A store that refuses (no room, disk failing) costs nobody an error: reads go on, from
-//! the source and from memory (bypass).
+//! Readers do not wait for this. A store that refuses (no room, failing disk) makes no read fail: reads continue from the source and
+//! from memory.
 
 use std::io::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use tarpon_blob::StoreError;
 use tarpon_oci::Verified;
 use tokio::time::Instant;
 
+use crate::chunk::PieceChunk;
 use crate::host::Host;
 use crate::image::Image;
 use crate::journal::Event;
-use crate::lru::Lru;
 use crate::object::Object;
-use crate::plan::{ChunkName, PieceChunk};
-
-/// What the store did not take.
-pub(crate) struct Bypass {
-    until: Mutex<Option<Instant>>,
-    chunks: Mutex<Lru<ChunkName, Verified<Bytes>>>,
-}
-
-impl Bypass {
-    pub(crate) fn new(bytes: u64) -> Self {
-        Self { until: Mutex::new(None), chunks: Mutex::new(Lru::new(bytes)) }
-    }
-
-    /// Whether the store refused something a moment ago: no time to fetch ahead.
-    pub(crate) fn is_active(&self) -> bool {
-        self.until.lock().is_some_and(|until| Instant::now() < until)
-    }
-
-    /// A chunk that was not kept, if it is still in memory.
-    pub(crate) fn chunk(&self, name: &ChunkName) -> Option<Verified<Bytes>> {
-        let mut chunks = self.chunks.lock();
-        if chunks.weight() == 0 { None } else { chunks.get(name).cloned() }
-    }
-
-    fn remember(&self, name: ChunkName, bytes: &Verified<Bytes>) {
-        // A slice would keep the whole decoded piece in memory without counting it.
-        let copy = bytes.compact();
-        let weight = copy.len() as u64;
-        self.chunks.lock().insert(name, copy, weight);
-    }
-}
 
 impl Host {
-    /// Keeps a chunk for the next reader, and the whole object once this was the last chunk of it.
+    /// Keeps a chunk for the next reader, and publishes the object with its last chunk.
     pub(crate) fn keep(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk, bytes: &Verified<Bytes>) {
         let kept = match chunk {
             chunk if chunk.is_whole_object() => self.keep_whole(bytes),
@@ -70,11 +38,11 @@ impl Host {
         }
     }
 
-    /// The store refused: nothing is fetched ahead for a while. What readers want is offered to it all the same, since the
-    /// store itself knows when to try the disk again.
+    /// The store refused: nothing is fetched ahead for a while. Chunks that readers asked for are still offered to it, since the store
+    /// decides itself when to try the disk again.
     pub(crate) fn store_refused(&self, error: &StoreError) {
         tracing::debug!(%error, "the store took nothing; reads go on without it");
-        *self.bypass.until.lock() = Some(Instant::now() + self.config.bypass_pause);
+        self.bypass.activate(Instant::now() + self.config.bypass_pause);
     }
 
     fn keep_in_memory(&self, image: &Arc<Image>, chunk: &PieceChunk, bytes: &Verified<Bytes>) {
@@ -82,7 +50,7 @@ impl Host {
         self.bypass.remember(chunk.name(image.id), bytes);
     }
 
-    /// A chunk that is an object needs no partial file, and its digest is the proof.
+    /// A chunk that is a whole object needs no partial file: its digest is the proof.
     fn keep_whole(&self, bytes: &Verified<Bytes>) -> Result<(), StoreError> {
         let mut writer = self.store.writer(bytes.len() as u64)?;
         writer
@@ -91,7 +59,7 @@ impl Host {
         writer.publish(bytes.proof())
     }
 
-    /// All of an object whose name is no digest: it is kept under the digest that it turned out to have.
+    /// The only chunk of an object whose name is no digest: kept under the digest of its content.
     fn keep_content(&self, chunk: &PieceChunk, bytes: &Verified<Bytes>) -> Result<(), StoreError> {
         self.keep_whole(bytes)?;
         self.contents.learn(chunk.object, *bytes.digest());
@@ -111,7 +79,7 @@ impl Host {
         Ok(())
     }
 
-    /// Makes a plain local file of an object whose chunks are all here, in the background: it is hashed whole.
+    /// Publishes an object whose chunks are all here, in the background: the whole object is hashed.
     pub(crate) fn publish_if_complete(self: &Arc<Self>, object: &Arc<Object>) {
         if !object.claim_publishing(self.config.publish_zeros) {
             return;
@@ -122,7 +90,7 @@ impl Host {
 
     fn publish(&self, object: &Object) {
         let published = object.partial(&*self.store).and_then(|partial| partial.publish());
-        // In this order: at no moment is an emptied file neither being published nor known to be worthless.
+        // In this order: an emptied file is always either being published or known to be worthless.
         if let Some(parts) = &object.parts
             && matches!(published, Ok(()) | Err(StoreError::Corrupt(_)))
         {

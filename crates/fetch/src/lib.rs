@@ -4,15 +4,20 @@
 //! [`Fetcher`] is the entry point; it returns [`ObjectBytes`], which hold verified bytes only. Start reading at `read.rs`,
 //! the path of a read step by step.
 
+mod allowance;
 mod body;
 mod breaker;
+mod bypass;
 mod check;
+mod checks;
+mod chunk;
 mod clock;
 mod config;
 mod content;
 mod contents;
 mod decode;
 mod dispute;
+mod disputes;
 mod distrust;
 mod early;
 mod error;
@@ -22,14 +27,17 @@ mod flight;
 mod gate;
 mod gather;
 mod governor;
+mod held_inodes;
 mod hints;
 mod host;
+mod ids;
 mod image;
 mod image_log;
 mod inodes;
 mod journal;
 mod keep;
 mod lanes;
+mod ledger;
 mod local;
 mod lru;
 mod neighbours;
@@ -46,7 +54,6 @@ mod under_way;
 
 pub use config::{Config, READ_BYTES};
 pub use content::ObjectBytes;
-pub use early::Early;
 pub use error::{PieceError, ReadError};
 pub use fetcher::{Fetcher, ImageHandle};
 pub use hints::{HINT_BYTES, Hint};
@@ -58,4 +65,4 @@ pub use pack::{
     BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES, InvalidBootIndex,
     PROFILE_BYTES, REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS,
 };
-pub use stats::{Bucket, Histogram, STALL_MILLIS, Stats};
+pub use stats::{Bucket, Early, Histogram, STALL_MILLIS, Stats};

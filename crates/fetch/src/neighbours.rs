@@ -10,16 +10,15 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::body::Body;
+use crate::chunk;
 use crate::config::ALONG_STALL_SHARE;
 use crate::flight::Flight;
-use crate::governor::Link;
+use crate::governor::link::Link;
 use crate::host::Host;
 use crate::image::Image;
 use crate::pieces::{piece_in_layer, placed};
-use crate::plan::{self, Piece};
+use crate::plan::Piece;
 
 /// The most that comes along with one piece: a link of 100 Mbit/s brings it in 80 ms.
 const MOST_BYTES: u64 = 1 << 20;
@@ -30,55 +29,6 @@ const MOST_MEMORY: u64 = 4 << 20;
 const WORK_RATE: u64 = 16 << 20;
 /// Chunks that are looked at behind one piece: each is a glance at the disk, of some microseconds, before the request leaves.
 const LOOKS: usize = 64;
-
-/// What readers' own pieces allow to come along with them.
-#[derive(Default)]
-pub(crate) struct Allowance(Mutex<Account>);
-
-#[derive(Default)]
-struct Account {
-    demanded: u64,
-    given: u64,
-}
-
-impl Account {
-    fn left(&self) -> u64 {
-        (self.demanded / 2).saturating_sub(self.given)
-    }
-}
-
-impl Allowance {
-    /// A piece came that a reader had asked for.
-    pub(crate) fn earn(&self, bytes: usize) {
-        self.0.lock().demanded += bytes as u64;
-    }
-
-    /// It did not come.
-    pub(crate) fn give_back(&self, bytes: u64) {
-        let mut account = self.0.lock();
-        account.given = account.given.saturating_sub(bytes);
-    }
-
-    fn left(&self) -> u64 {
-        self.0.lock().left()
-    }
-
-    /// The first of these pieces behind `end`, as many as the allowance pays for, with what lies between them.
-    pub(crate) fn spend(&self, mut end: u64, mut pieces: Vec<Piece>) -> Vec<Piece> {
-        let mut account = self.0.lock();
-        let all = account.left();
-        let mut left = all;
-        let paid = pieces.iter().take_while(|piece| {
-            let cost = piece.range().end.saturating_sub(end);
-            end = piece.range().end;
-            left.checked_sub(cost).map(|rest| left = rest).is_some()
-        });
-        let paid = paid.count();
-        pieces.truncate(paid);
-        account.given += all - left;
-        pieces
-    }
-}
 
 /// Bytes that the link and the processor manage while a request makes its round trip. None before the link is known.
 fn in_a_round_trip(link: &Link) -> u64 {
@@ -129,7 +79,7 @@ impl Host {
             if offset == taken {
                 continue; // it comes with the piece
             }
-            if !plan::is_next(end, offset, self.config.coalesce_gap) {
+            if !chunk::is_next(end, offset, self.config.coalesce_gap) {
                 break;
             }
             if self.is_here(image, &file) {

@@ -17,9 +17,10 @@ use tarpon_layer::{Chunk, Codec, ObjectId, Place};
 use tarpon_oci::{Verified, limits};
 use tokio::sync::watch;
 
+use crate::chunk::PieceChunk;
 use crate::content::Assembly;
-use crate::image::{Image, ListId};
-use crate::plan::{ChunkName, PieceChunk};
+use crate::ids::{ChunkName, ListId};
+use crate::image::Image;
 use crate::readahead::{Ahead, Sequence, Window};
 use tarpon_blob::{ObjectStore, PartialObject, StoreError};
 

@@ -1,4 +1,4 @@
-//! From missing chunks to the pieces that hold them, with everything else that comes along for nothing.
+//! From missing chunks to the pieces that hold them, with the other chunks of these pieces.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,15 +7,18 @@ use tarpon_layer::chunks::ChunkEntry;
 use tarpon_layer::{Codec, Place};
 use tarpon_oci::limits;
 
+use crate::chunk::PieceChunk;
 use crate::config::PIECE_CHUNKS;
 use crate::host::Host;
+use crate::ids::PieceKey;
 use crate::image::Image;
 use crate::object::{Numbered, Object};
-use crate::plan::{Piece, PieceChunk, PieceKey};
+use crate::pack::places::Pack;
+use crate::plan::{NO_LAYER, Piece};
 
 impl Host {
-    /// The pieces that hold these chunks. A small object is taken whole: its other chunks cost less than the round
-    /// trip that asking for them later would.
+    /// The pieces that hold these chunks. A small object is fetched whole: its other chunks cost less than another round trip
+    /// later.
     pub(crate) fn pieces(&self, object: &Arc<Object>, wanted: &[Numbered]) -> Vec<Piece> {
         if wanted.is_empty() {
             return Vec::new();
@@ -33,16 +36,27 @@ impl Host {
     }
 }
 
-/// The piece that holds the chunk, which is the first of its chunks; after it what else lies in the same place.
+/// The piece that holds the chunk, which is the first of its chunks; the others are the chunks at the same position.
 fn piece(object: &Object, number: u32) -> Option<Piece> {
     let image = &object.image;
-    if let Some(piece) = image.pack.get().and_then(|pack| pack.piece_of(image, object.number_in_table(number)?)) {
-        return Some(piece);
-    }
-    piece_in_layer(image, object.number_in_table(number)?)
+    let number = object.number_in_table(number)?;
+    let in_pack =
+        image.pack.get().and_then(|pack| piece_in_frame(image, pack, pack.frame_of(number)?, |n| n == number));
+    in_pack.or_else(|| piece_in_layer(image, number))
 }
 
-/// As [`piece`], for a number in the table, and from nowhere but the layer.
+/// A frame of the image's boot pack as a piece; `None` if it holds nothing of use. The first chunk that `is_wanted` accepts comes first.
+pub(crate) fn piece_in_frame(
+    image: &Arc<Image>,
+    pack: &Pack,
+    frame: u32,
+    is_wanted: impl Fn(u32) -> bool,
+) -> Option<Piece> {
+    let (key, chunks) = pack.frame(image.id, &image.table, frame, is_wanted)?;
+    Some(Piece { key, blob: pack.blob(), image: image.clone(), layer: NO_LAYER, chunks })
+}
+
+/// As [`piece`], for a number in the table, and from the layer only.
 pub(crate) fn piece_in_layer(image: &Arc<Image>, number: u32) -> Option<Piece> {
     let entry = image.table.chunk(number)?;
     let Place::Blob { codec, offset, length, .. } = entry.chunk.place else { return None };
@@ -59,7 +73,7 @@ pub(crate) fn piece_in_layer(image: &Arc<Image>, number: u32) -> Option<Piece> {
     Some(Piece { key, blob, image: image.clone(), layer: entry.layer, chunks })
 }
 
-/// The chunk as a part of a piece, and where that is, if it can be fetched by range.
+/// The chunk as a part of a piece, and the offset of the piece, if it can be fetched by range.
 pub(crate) fn placed(image: &Image, number: u32) -> Option<(PieceChunk, u64)> {
     let entry = image.table.chunk(number)?;
     match entry.chunk.place {
@@ -71,7 +85,7 @@ pub(crate) fn placed(image: &Image, number: u32) -> Option<(PieceChunk, u64)> {
     }
 }
 
-/// Everything that the table places where `entry` is, as far as it can be decoded in one go; `entry` included.
+/// All chunks that the table places where `entry` is and that can be decoded with it; `entry` included.
 fn companions(image: &Image, entry: &ChunkEntry, offset: u64) -> impl Iterator<Item = PieceChunk> {
     let same_codec = |other: &Place| matches!((other, entry.chunk.place), (Place::Blob { codec: one, .. }, Place::Blob { codec, .. }) if *one == codec);
     let there = image.table.by_place(entry.layer, offset..offset.saturating_add(1));

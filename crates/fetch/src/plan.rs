@@ -7,23 +7,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tarpon_layer::chunks::ObjectEntry;
-use tarpon_layer::{Chunk, Codec, ObjectId, Place};
-use tarpon_oci::{Blob, Digest};
+use tarpon_layer::Codec;
+use tarpon_oci::Blob;
 
+use crate::chunk::{PieceChunk, is_next};
 use crate::config::Config;
-use crate::image::{Image, ImageId};
-
-/// Names a piece. The image is part of the name: what one image's table or source makes of a place in a layer (a failure that
-/// is remembered, a request that hangs) must not be what another image's readers get.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct PieceKey {
-    pub(crate) image: ImageId,
-    pub(crate) layer: Digest,
-    pub(crate) codec: Codec,
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
-}
+use crate::ids::PieceKey;
+use crate::image::Image;
+use crate::pack::places::Pack;
 
 /// Stands for the layer of a piece that lies in a boot pack: no table has so many.
 pub(crate) const NO_LAYER: u16 = u16::MAX;
@@ -38,76 +29,6 @@ pub(crate) struct Piece {
     pub(crate) layer: u16,
     /// The chunks in it, the one that was asked for first.
     pub(crate) chunks: Vec<PieceChunk>,
-}
-
-/// A chunk as part of a piece and of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PieceChunk {
-    pub(crate) object: ObjectId,
-    pub(crate) object_size: u64,
-    pub(crate) object_offset: u64,
-    pub(crate) size: u64,
-    pub(crate) digest: Digest,
-    /// Whether the digest is that of its bytes. If not, it is that of the encoded piece.
-    pub(crate) names_content: bool,
-    /// Where it starts in the decoded piece.
-    pub(crate) skip: u64,
-}
-
-/// Names the bytes of a chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum ChunkName {
-    /// By their digest: whoever has them.
-    Content(Digest),
-    /// By object and offset as an image has them, where nobody knows their digest beforehand.
-    Place(ImageId, ObjectId, u64),
-}
-
-impl PieceChunk {
-    /// What the table says about one chunk of an object.
-    pub(crate) fn new(object: ObjectId, entry: &ObjectEntry, chunk: &Chunk) -> Self {
-        let skip = match chunk.place {
-            Place::Blob { skip, .. } => skip,
-            Place::Zeros => 0,
-        };
-        Self {
-            object,
-            object_size: entry.size,
-            object_offset: chunk.object_offset,
-            size: chunk.size,
-            digest: chunk.digest,
-            names_content: chunk.place.names_content(),
-            skip,
-        }
-    }
-
-    /// Whether it is its object: the same bytes under the same digest.
-    pub(crate) fn is_whole_object(&self) -> bool {
-        self.names_content && self.is_all_of_object() && self.digest == self.object
-    }
-
-    /// Whether the object has no other chunk.
-    pub(crate) fn is_all_of_object(&self) -> bool {
-        self.object_offset == 0 && self.size == self.object_size
-    }
-
-    /// Whether the bytes of `other`, a chunk of the same image, are the bytes of this.
-    pub(crate) fn same_bytes(&self, other: &Self) -> bool {
-        let same_place = || (self.object, self.object_offset) == (other.object, other.object_offset);
-        self.digest == other.digest
-            && self.size == other.size
-            && self.names_content == other.names_content
-            && (self.names_content || same_place())
-    }
-
-    /// What goes by this name is the chunk of this image.
-    pub(crate) fn name(&self, image: ImageId) -> ChunkName {
-        if self.names_content {
-            ChunkName::Content(self.digest)
-        } else {
-            ChunkName::Place(image, self.object, self.object_offset)
-        }
-    }
 }
 
 impl Piece {
@@ -137,16 +58,18 @@ impl Piece {
         self.layer == NO_LAYER
     }
 
+    /// Whether it is a frame of `pack`.
+    pub(crate) fn is_of(&self, pack: &Pack) -> bool {
+        self.is_of_a_pack() && self.blob == pack.blob()
+    }
+
     /// Whether its bytes can only be had by decoding the layer from its beginning.
     pub(crate) fn needs_stream(&self) -> bool {
         self.key.codec == Codec::Stream
     }
 }
 
-/// Two spans of a deflate stream may meet in the middle of a byte, which belongs to both.
-pub(crate) const SHARED_BYTES: u64 = 1;
-
-/// Joins pieces that are neighbours in the same layer. Each run is ascending and free of overlap, but for [`SHARED_BYTES`].
+/// Joins pieces that are neighbours in the same layer. Each run is ascending and free of overlap, but for [`crate::chunk::SHARED_BYTES`].
 pub(crate) fn runs(mut pieces: Vec<Piece>, config: &Config) -> Vec<Vec<Piece>> {
     pieces.sort_by_key(|piece| (piece.key.layer, piece.key.offset));
     let mut runs: Vec<Vec<Piece>> = Vec::new();
@@ -157,11 +80,6 @@ pub(crate) fn runs(mut pieces: Vec<Piece>, config: &Config) -> Vec<Vec<Piece>> {
         }
     }
     runs
-}
-
-/// Whether what begins at `offset` goes into one request with what ends at `end`.
-pub(crate) fn is_next(end: u64, offset: u64, gap: u64) -> bool {
-    end.saturating_sub(offset) <= SHARED_BYTES && offset.saturating_sub(end) <= gap
 }
 
 fn joins(run: &[Piece], piece: &Piece, config: &Config) -> bool {

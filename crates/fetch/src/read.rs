@@ -24,20 +24,21 @@ use tarpon_layer::ObjectId;
 use tarpon_oci::Verified;
 use tokio::time::Instant;
 
+use crate::chunk::PieceChunk;
 use crate::clock::Clock;
 use crate::config::{READ_BYTES, READ_ROUNDS};
 use crate::content::ObjectBytes;
 use crate::error::{PieceError, ReadError};
 use crate::flight::{Boarded, Found, Ticket};
 use crate::gather::{Arrived, missing};
-use crate::governor::Stalling;
+use crate::governor::state::Stalling;
 use crate::host::Host;
 use crate::image::{Claimant, Claims, Image};
 use crate::journal::Waiting;
 use crate::lanes::Lane;
 use crate::local::LocalObject;
 use crate::object::{Numbered, Object};
-use crate::plan::{Piece, PieceChunk};
+use crate::plan::Piece;
 use crate::readahead::Window;
 
 impl Host {
@@ -209,7 +210,7 @@ impl Host {
             let range = clip(offset, length, object.size());
             let began = Instant::now();
             let mut waiting = Waiting::default();
-            let stalling = Stalling::begin(&image);
+            let stalling = Stalling::begin(&image.governor);
             // A source that hangs leaves time for the others.
             let turn = if others > 0 { clock.half() } else { clock };
             let answer = self.read_through(&object, range.clone(), turn, &mut waiting).await;

@@ -16,15 +16,17 @@ use tokio::task::JoinHandle;
 
 use crate::body::Body;
 use crate::breaker::Attempt;
+use crate::chunk::PieceChunk;
 use crate::config::{DECODING, PACK_STALL_SHARE};
 use crate::decode::{self, Decoded};
 use crate::error::PieceError;
 use crate::flight::{Boarded, Flight, Outcome, Request};
 use crate::host::Host;
+use crate::ids::PieceKey;
 use crate::image::Image;
 use crate::journal::Event;
 use crate::lanes::{Lane, Priority};
-use crate::plan::{self, Piece, PieceChunk, PieceKey};
+use crate::plan::{self, Piece};
 
 /// The pieces that one pass over a source's answer left over.
 #[derive(Default)]
@@ -44,11 +46,13 @@ impl Host {
     }
 
     /// As [`Host::plan_requests`] for pieces that a reader waits for; the neighbours come behind the last of them.
-    pub(crate) fn plan_demand(self: &Arc<Self>, pieces: Vec<Piece>, neighbours: Vec<Piece>) -> Vec<Boarded> {
+    pub(crate) fn plan_demand(self: &Arc<Self>, pieces: Vec<Piece>, mut neighbours: Vec<Piece>) -> Vec<Boarded> {
         let mut runs = plan::runs(pieces, &self.config);
         let last = runs.pop().map(|run| {
-            let paid = run.last().map(|piece| piece.image.allowance.spend(piece.range().end, neighbours));
-            self.board(run, paid.unwrap_or_default(), Lane::Demand)
+            let ends = neighbours.iter().map(|piece| piece.range().end);
+            let paid = run.last().map(|piece| piece.image.allowance.spend(piece.range().end, ends));
+            neighbours.truncate(paid.unwrap_or_default());
+            self.board(run, neighbours, Lane::Demand)
         });
         runs.into_iter().map(|run| self.board(run, Vec::new(), Lane::Demand)).chain(last).collect()
     }
@@ -183,7 +187,7 @@ impl Host {
 
     /// Whether a piece failed because its boot pack is not there, or not what it should be. Then nothing more is taken from the pack.
     pub(crate) fn pack_is_to_blame(&self, piece: &Piece, error: &PieceError) -> bool {
-        let Some(pack) = piece.image.pack.get().filter(|pack| pack.holds(piece) && error.is_of_the_blob()) else {
+        let Some(pack) = piece.image.pack.get().filter(|pack| piece.is_of(pack) && error.is_of_the_blob()) else {
             return false;
         };
         if pack.give_up() {
@@ -199,9 +203,9 @@ impl Host {
     /// How long the answer may be silent, and whether it says something about the source: a boot pack must leave a reader time to
     /// turn to the layer, and one that is not there is no reason to leave the source alone.
     fn terms(&self, image: &Arc<Image>, piece: &Piece) -> (Duration, Option<Attempt>) {
-        match image.pack.get().filter(|pack| pack.holds(piece)) {
+        match image.pack.get().filter(|pack| piece.is_of(pack)) {
             Some(_) => (self.config.stall_limit / PACK_STALL_SHARE, None),
-            None => (self.config.stall_limit, Some(Attempt::begin(image))),
+            None => (self.config.stall_limit, Some(Attempt::begin(&image.breaker))),
         }
     }
 

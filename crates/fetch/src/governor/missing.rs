@@ -1,39 +1,27 @@
-//! How much of an image is not here.
+//! Counts the bytes of an image that are not here.
 
 use std::sync::Arc;
 
-use tarpon_layer::{Codec, Place as ChunkPlace};
+use tarpon_layer::{Codec, Place};
 
 use crate::host::Host;
 use crate::image::Image;
 
-/// Chunks that one count looks up: each is a look at the disk, and so many take a quarter of a second. A larger image is sampled.
+/// Chunks that one count looks up: each is a disk access, and this number takes a quarter of a second. A larger image is sampled.
 const LOOKS: u64 = 32_768;
 
-/// A place in the layers of an image: what lies before it was brought or is here.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
-    pub(super) layer: u16,
-    pub(super) offset: u64,
-}
-
 impl Host {
-    /// Counts what is missing, off this thread.
+    /// Counts the missing bytes on another thread.
     pub(super) async fn count_missing(self: &Arc<Self>, image: &Arc<Image>) {
         let (host, of) = (self.clone(), image.clone());
         let counting = self.runtime.spawn_blocking(move || host.missing(&of));
         if let Ok(missing) = counting.await {
-            let mut state = image.governor.state.lock();
-            (state.missing, state.next) = (Some(missing), Place::default());
-            if missing == 0 {
-                // Not before they have waited as long again.
-                state.burst.forget();
-            }
+            image.governor.counted(missing);
         }
     }
 
-    /// Encoded bytes whose objects are not here, as far as can be told by looking up each object by its name: what is here of an object in
-    /// part counts as missing. Of an image with more than [`LOOKS`] chunks every n-th is looked up and stands for the others.
+    /// Encoded bytes whose objects are not in the store by name: a partial object counts as missing. Of an image with more than [`LOOKS`]
+    /// chunks every n-th is looked up and stands for the others.
     fn missing(&self, image: &Image) -> u64 {
         let every = u64::from(image.table.chunk_count()).div_ceil(LOOKS).max(1);
         let (mut seen, mut missing) = (0_u64, 0_u64);
@@ -41,8 +29,8 @@ impl Host {
             let mut before = None;
             for number in image.table.by_place(layer, 0..u64::MAX) {
                 let Some(entry) = image.table.chunk(number) else { continue };
-                let ChunkPlace::Blob { codec, offset, length, .. } = entry.chunk.place else { continue };
-                // What shares a member is brought once.
+                let Place::Blob { codec, offset, length, .. } = entry.chunk.place else { continue };
+                // Chunks that share a member are fetched once.
                 if codec == Codec::Stream || before.replace(offset) == Some(offset) {
                     continue;
                 }

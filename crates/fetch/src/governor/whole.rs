@@ -1,13 +1,14 @@
-//! Bringing the rest of an image: layer after layer, in large requests, behind what readers wait for.
+//! Fetches the rest of an image: layer after layer, in large requests, with lower priority than what readers wait for.
 
 use std::sync::Arc;
 
-use super::missing::Place;
+use super::state::LayerPosition;
+use crate::chunk;
 use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::Lane;
 use crate::pieces::{piece_in_layer, placed};
-use crate::plan::{self, Piece};
+use crate::plan::Piece;
 use crate::under_way::UnderWay;
 
 /// Requests at a time: while one ends, the round trips of the others are under way.
@@ -23,7 +24,7 @@ impl Host {
     /// Brings one request's worth, to see how fast it comes.
     pub(super) async fn bring_one(self: &Arc<Self>, image: &Arc<Image>) {
         if let Some((pieces, next)) = self.next_segment(image).await {
-            image.governor.state.lock().next = next;
+            image.governor.continue_at(next);
             let mut under_way = UnderWay::default();
             self.bring(pieces, Lane::Whole, &mut under_way);
             under_way.end().await;
@@ -44,7 +45,7 @@ impl Host {
                 image.governor.is_all_here();
                 break "it is here";
             };
-            image.governor.state.lock().next = next;
+            image.governor.continue_at(next);
             self.bring(pieces, Lane::Whole, &mut under_way);
             under_way.fewer_than(REQUESTS).await;
         };
@@ -64,19 +65,24 @@ impl Host {
     }
 
     /// What is brought next, and the place behind it; `None` at the end. Looks at the disk, and may hash what is there.
-    async fn next_segment(self: &Arc<Self>, image: &Arc<Image>) -> Option<(Vec<Piece>, Place)> {
+    async fn next_segment(self: &Arc<Self>, image: &Arc<Image>) -> Option<(Vec<Piece>, LayerPosition)> {
         let link = &image.governor.link;
         let in_a_second = u128::from(link.bandwidth().unwrap_or_default());
         let in_a_round_trip = in_a_second * link.round_trip().as_millis() / 1_000;
         let most = u64::try_from(in_a_round_trip).unwrap_or(u64::MAX).saturating_mul(ROUND_TRIPS);
         let most = most.max(LEAST_BYTES).min(self.config.range_bytes);
-        let (host, of, from) = (self.clone(), image.clone(), image.governor.state.lock().next);
+        let (host, of, from) = (self.clone(), image.clone(), image.governor.next());
         self.runtime.spawn_blocking(move || host.segment_from(&of, from, most)).await.ok()?
     }
 
     /// The first run of pieces from this place on that are not here: as long as no gap is too wide, and neither their encoded nor
     /// their decoded bytes come to more than `most`.
-    fn segment_from(self: &Arc<Self>, image: &Arc<Image>, from: Place, most: u64) -> Option<(Vec<Piece>, Place)> {
+    fn segment_from(
+        self: &Arc<Self>,
+        image: &Arc<Image>,
+        from: LayerPosition,
+        most: u64,
+    ) -> Option<(Vec<Piece>, LayerPosition)> {
         let (mut pieces, mut room, mut looks) = (Vec::<Piece>::new(), 0_u64, 0);
         let mut start = from.offset;
         for layer in from.layer..image.table.layer_count() {
@@ -88,7 +94,7 @@ impl Host {
                     continue; // it comes with the piece
                 }
                 looks += 1;
-                let here = Place { layer, offset };
+                let here = LayerPosition { layer, offset };
                 // However many chunks lie at one place: the next request must begin behind it.
                 if looks > LOOKS && here > from {
                     return Some((pieces, here));
@@ -98,7 +104,7 @@ impl Host {
                 }
                 let Some(piece) = piece_in_layer(image, number) else { continue };
                 let needs = piece.memory();
-                let is_far = |last: &Piece| !plan::is_next(last.range().end, offset, self.config.coalesce_gap);
+                let is_far = |last: &Piece| !chunk::is_next(last.range().end, offset, self.config.coalesce_gap);
                 if pieces.last().is_some_and(|last| is_far(last) || room.saturating_add(needs) > most) {
                     return Some((pieces, here));
                 }
@@ -107,18 +113,9 @@ impl Host {
                 pieces.push(piece);
             }
             if !pieces.is_empty() {
-                return Some((pieces, Place { layer: layer.saturating_add(1), offset: 0 }));
+                return Some((pieces, LayerPosition { layer: layer.saturating_add(1), offset: 0 }));
             }
         }
         None
-    }
-}
-
-impl super::Governor {
-    /// A walk through the image has come to its end. What failed or is evicted later is found when readers have waited for it.
-    fn is_all_here(&self) {
-        let mut state = self.state.lock();
-        (state.missing, state.next) = (None, Place::default());
-        state.burst.forget();
     }
 }

@@ -1,7 +1,6 @@
-//! Where the chunks of an image lie in its boot pack.
+//! [`Pack`]: the positions of an image's chunks in its boot pack.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use bytes::Bytes;
@@ -10,12 +9,12 @@ use tarpon_layer::chunks::ChunkTable;
 use tarpon_oci::Blob;
 
 use super::index::{BootFrame, BootIndex};
+use crate::chunk::PieceChunk;
 use crate::config::PIECE_CHUNKS;
-use crate::image::Image;
-use crate::plan::{NO_LAYER, Piece, PieceChunk, PieceKey};
+use crate::ids::{ImageId, PieceKey};
 
-/// A boot pack, seen through the chunk table of its image: chunks that it holds are taken from it rather than from their
-/// layer, and checked against the same digests.
+/// A boot pack, matched with the chunk table of its image: the chunks that it holds are fetched from it instead of their layer, and checked
+/// against the same digests.
 pub(crate) struct Pack {
     blob: Blob,
     frames: Vec<Frame>,
@@ -37,12 +36,12 @@ struct Member {
 }
 
 impl Pack {
-    /// What of the pack the table has a use for.
+    /// The part of the pack that the table can use.
     pub(crate) fn new(index: &BootIndex, table: &ChunkTable<Bytes>) -> Self {
         let mut places = HashMap::new();
         let mut frames = Vec::with_capacity(index.frames.len());
         let mut offset = 0;
-        // An honest pack has each chunk once, and takes a look at the one after it. Whoever repeats objects for ever costs no more.
+        // An honest pack has each chunk once and costs a look at the next one. A pack that repeats objects costs no more than that.
         let mut looks = table.chunk_count().saturating_mul(2);
         for (number, described) in (0_u32..).zip(&index.frames) {
             let length = u64::from(described.length);
@@ -57,7 +56,7 @@ impl Pack {
         Self { blob: index.blob, frames, places, given_up: AtomicBool::new(false) }
     }
 
-    /// Nothing is taken from it any more: it is not what its index says, or not there. `true` the first time.
+    /// Stops using the pack: it is absent, or does not match its index. Returns `true` the first time.
     pub(crate) fn give_up(&self) -> bool {
         !self.given_up.swap(true, Relaxed)
     }
@@ -67,24 +66,34 @@ impl Pack {
         self.places.contains_key(&chunk)
     }
 
-    /// The piece that holds the chunk, which comes first in it.
-    pub(crate) fn piece_of(&self, image: &Arc<Image>, chunk: u32) -> Option<Piece> {
-        let frame = *self.places.get(&chunk)?;
-        self.piece(image, frame, |number| number == chunk)
+    /// The number of the frame that holds the chunk.
+    pub(crate) fn frame_of(&self, chunk: u32) -> Option<u32> {
+        self.places.get(&chunk).copied()
     }
 
-    /// The frame as a piece; none if it holds nothing of use. The first chunk that `is_wanted` likes comes first in it.
-    pub(crate) fn piece(&self, image: &Arc<Image>, frame: u32, is_wanted: impl Fn(u32) -> bool) -> Option<Piece> {
+    /// The chunks of a frame, and its key as a piece of `image`; `None` if it holds nothing of use. The first chunk that `is_wanted`
+    /// accepts comes first.
+    pub(crate) fn frame(
+        &self,
+        image: ImageId,
+        table: &ChunkTable<Bytes>,
+        frame: u32,
+        is_wanted: impl Fn(u32) -> bool,
+    ) -> Option<(PieceKey, Vec<PieceChunk>)> {
         if self.is_given_up() {
             return None;
         }
         let Frame { offset, length, chunks } = self.frames.get(frame as usize)?;
         let first = chunks.iter().position(|chunk| is_wanted(chunk.number))?;
         let order = std::iter::once(first).chain((0..chunks.len()).filter(|place| *place != first));
-        let chunks: Option<Vec<PieceChunk>> = order.map(|place| described(image, chunks.get(place)?)).collect();
-        let key =
-            PieceKey { image: image.id, layer: self.blob.digest, codec: Codec::Zstd, offset: *offset, length: *length };
-        Some(Piece { key, blob: self.blob, image: image.clone(), layer: NO_LAYER, chunks: chunks? })
+        let chunks: Option<Vec<PieceChunk>> = order.map(|place| described(table, chunks.get(place)?)).collect();
+        let key = PieceKey { image, layer: self.blob.digest, codec: Codec::Zstd, offset: *offset, length: *length };
+        Some((key, chunks?))
+    }
+
+    /// The blob of its frames.
+    pub(crate) fn blob(&self) -> Blob {
+        self.blob
     }
 
     /// Encoded bytes of all frames.
@@ -92,19 +101,14 @@ impl Pack {
         self.frames.last().map_or(0, |last| last.offset + last.length)
     }
 
-    /// Whether it was given up.
+    /// Whether [`Pack::give_up`] was called.
     pub(crate) fn is_given_up(&self) -> bool {
         self.given_up.load(Relaxed)
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     pub(crate) fn frames(&self) -> u32 {
         u32::try_from(self.frames.len()).unwrap_or(u32::MAX)
-    }
-
-    /// Whether a piece was planned from it.
-    pub(crate) fn holds(&self, piece: &Piece) -> bool {
-        piece.is_of_a_pack() && piece.blob == self.blob
     }
 }
 
@@ -124,7 +128,7 @@ fn members(frame: &BootFrame, table: &ChunkTable<Bytes>, looks: &mut u32) -> Vec
             if chunk.object_offset.saturating_add(chunk.size) > end {
                 break;
             }
-            // Bytes whose own digest nobody knows can only be had from where they can be checked.
+            // Bytes whose own digest is unknown can only be checked where they lie in the layer.
             let is_in = chunk.object_offset >= piece.offset && chunk.content_digest().is_some();
             if is_in && members.len() < PIECE_CHUNKS {
                 members.push(Member { number, skip: start + (chunk.object_offset - piece.offset) });
@@ -135,8 +139,8 @@ fn members(frame: &BootFrame, table: &ChunkTable<Bytes>, looks: &mut u32) -> Vec
     members
 }
 
-fn described(image: &Image, member: &Member) -> Option<PieceChunk> {
-    let entry = image.table.chunk(member.number)?;
-    let (id, object) = image.table.object(entry.object)?;
+fn described(table: &ChunkTable<Bytes>, member: &Member) -> Option<PieceChunk> {
+    let entry = table.chunk(member.number)?;
+    let (id, object) = table.object(entry.object)?;
     Some(PieceChunk { skip: member.skip, ..PieceChunk::new(id, &object, &entry.chunk) })
 }

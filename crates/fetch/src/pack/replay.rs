@@ -6,12 +6,14 @@
 use std::sync::Arc;
 
 use super::places::Pack;
-use crate::governor::Held;
+use crate::chunk::PieceChunk;
+use crate::governor::state::Held;
 use crate::host::Host;
 use crate::image::Image;
 use crate::journal::Event;
 use crate::lanes::Lane;
-use crate::plan::{Piece, PieceChunk};
+use crate::pieces::piece_in_frame;
+use crate::plan::Piece;
 use crate::under_way::UnderWay;
 
 /// The first request: soon here, so that what a start touches first does not wait for what it touches later.
@@ -24,7 +26,7 @@ pub const REPLAY_REQUESTS: usize = 2;
 impl Host {
     /// Brings all frames of the pack that hold anything that is not here.
     pub(crate) async fn replay(self: Arc<Self>, image: Arc<Image>, pack: Arc<Pack>) {
-        let _held = Held::begin(&image);
+        let _held = Held::begin(&image.governor);
         image.journal.note(Event::PackBegan { bytes: pack.bytes() });
         let mut under_way = UnderWay::default();
         let (mut next, mut most) = (0, REPLAY_FIRST_BYTES);
@@ -58,7 +60,7 @@ impl Host {
 
     /// The frame, beginning with a chunk that is not here.
     fn lacking(self: &Arc<Self>, image: &Arc<Image>, pack: &Pack, frame: u32) -> Option<Piece> {
-        let mut piece = pack.piece(image, frame, |_| true)?;
+        let mut piece = piece_in_frame(image, pack, frame, |_| true)?;
         let first = piece.chunks.iter().position(|chunk| self.lacks(image, chunk))?;
         piece.chunks.swap(0, first);
         Some(piece)

@@ -1,18 +1,21 @@
 //! What was asked, fetched and served, per image and for the host: counters that only grow, and gauges that are zero
 //! when nothing is going on.
 
+mod counter;
+mod early;
 mod histogram;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use self::counter::Counter;
+pub use self::early::Early;
+use self::early::EarlyCounters;
 use self::histogram::Waits;
 pub use self::histogram::{Bucket, Histogram, STALL_MILLIS};
-use crate::early::{Early, EarlyCounters};
 use crate::lanes::Lane;
 
 /// Counters of one image or of the host, as they were at one moment.
@@ -96,24 +99,6 @@ pub(crate) struct Counters {
     requests_in_flight: Counter,
     bytes_in_flight: Counter,
     last_error: Mutex<Option<String>>,
-}
-
-/// A number that several threads count on.
-#[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, amount: u64) {
-        self.0.fetch_add(amount, Relaxed);
-    }
-
-    fn take(&self, amount: u64) {
-        self.0.fetch_sub(amount, Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
 }
 
 impl Counters {

@@ -35,7 +35,7 @@ impl Input {
         lane: Lane,
         stall_limit: Duration,
     ) -> Result<Self, PieceError> {
-        let mut body = Body::open(image, blob, 0..blob.size, stall_limit, Some(Attempt::begin(image))).await?;
+        let mut body = Body::open(image, blob, 0..blob.size, stall_limit, Some(Attempt::begin(&image.breaker))).await?;
         let (sender, parts) = mpsc::channel(PARTS);
         runtime.spawn(async move {
             let mut left = blob.size;

@@ -10,14 +10,15 @@ use tarpon_layer::{Codec, Place};
 use tarpon_oci::{Blob, Hasher, Verified, limits};
 
 use super::input::{self, Input};
-use super::{Pass, Wanted};
+use super::pass::{Pass, Wanted};
+use crate::chunk::PieceChunk;
 use crate::decode::Decoded;
 use crate::error::PieceError;
 use crate::flight::Flight;
 use crate::host::Host;
+use crate::ids::PieceKey;
 use crate::image::Image;
 use crate::object::Object;
-use crate::plan::{PieceChunk, PieceKey};
 
 /// What a pass holds in memory at most: parts on their way, a window, one chunk.
 pub(crate) const MEMORY_BYTES: u64 = limits::CHUNK_BYTES + (8 << 20);

@@ -1,0 +1,52 @@
+//! [`Allowance`]: how many bytes may be fetched along with the pieces that readers wait for.
+
+use parking_lot::Mutex;
+
+/// The neighbours (`neighbours.rs`) that one image may fetch: at most half as many bytes as readers' own pieces.
+#[derive(Default)]
+pub(crate) struct Allowance(Mutex<Account>);
+
+#[derive(Default)]
+struct Account {
+    demanded: u64,
+    given: u64,
+}
+
+impl Account {
+    fn left(&self) -> u64 {
+        (self.demanded / 2).saturating_sub(self.given)
+    }
+}
+
+impl Allowance {
+    /// A piece arrived that a reader had asked for.
+    pub(crate) fn earn(&self, bytes: usize) {
+        self.0.lock().demanded += bytes as u64;
+    }
+
+    /// A neighbour that was paid for did not arrive.
+    pub(crate) fn give_back(&self, bytes: u64) {
+        let mut account = self.0.lock();
+        account.given = account.given.saturating_sub(bytes);
+    }
+
+    pub(crate) fn left(&self) -> u64 {
+        self.0.lock().left()
+    }
+
+    /// Pays for pieces that follow `end` in their layer and end at `ends`, with the bytes between them: for as many of the first as the
+    /// allowance covers. Returns how many these are.
+    pub(crate) fn spend(&self, mut end: u64, ends: impl Iterator<Item = u64>) -> usize {
+        let mut account = self.0.lock();
+        let all = account.left();
+        let mut left = all;
+        let paid = ends.take_while(|next| {
+            let cost = next.saturating_sub(end);
+            end = *next;
+            left.checked_sub(cost).map(|rest| left = rest).is_some()
+        });
+        let paid = paid.count();
+        account.given += all - left;
+        paid
+    }
+}

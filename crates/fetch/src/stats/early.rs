@@ -1,0 +1,36 @@
+//! Counters of the bytes that were fetched before a reader asked for them.
+
+use serde::{Deserialize, Serialize};
+
+use super::counter::Counter;
+
+/// Bytes that were fetched early in one lane, decoded: `used + unused + unknown = brought`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Early {
+    /// Bytes of the fetched chunks that were not here before.
+    pub brought: u64,
+    /// Bytes of these chunks that a reader used: from the store later, or by joining the request.
+    pub used: u64,
+    /// Bytes of these chunks that no reader has used so far.
+    pub unused: u64,
+    /// Bytes of complete objects that the kernel may read without a request (mode `native`), and that had not been read through FUSE before.
+    pub unknown: u64,
+}
+
+/// The counters of one lane.
+#[derive(Default)]
+pub(crate) struct EarlyCounters {
+    pub(crate) brought: Counter,
+    pub(crate) used: Counter,
+    pub(crate) unknown: Counter,
+}
+
+impl EarlyCounters {
+    pub(crate) fn snapshot(&self) -> Early {
+        // In this order: what is counted in between does not make `brought` smaller than `used`.
+        let (used, unknown) = (self.used.get(), self.unknown.get());
+        let brought = self.brought.get().max(used.saturating_add(unknown));
+        Early { brought, used, unused: brought - used - unknown, unknown }
+    }
+}
