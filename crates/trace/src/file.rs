@@ -11,43 +11,43 @@ use crate::ranges::Ranges;
 
 /// The version of the format that this code reads and writes.
 const VERSION: u64 = 1;
-/// Bytes of a file: as many touches as there may be, with digests and paths of usual length.
+/// Maximum size of a file in bytes: the maximum number of touches, with digests and paths of usual length.
 pub const FILE_BYTES: usize = 128 << 20;
-/// Bytes of one line: the longest path with every byte escaped is 24 KiB; the rest is for command lines.
+/// Maximum size of a line in bytes: the longest path with every byte escaped is 24 KiB; the rest is for command lines.
 pub const LINE_BYTES: usize = 256 << 10;
 
-/// Why bytes are no trace.
+/// Why a file is not a valid trace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct InvalidTrace {
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What is wrong with a line.
+/// Problem of a line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The file is larger than any trace.
+    /// The file is longer than [`FILE_BYTES`].
     #[error("the file has more than {FILE_BYTES} bytes")]
     FileTooLarge,
-    /// The line is longer than any of a trace.
+    /// The line is longer than [`LINE_BYTES`].
     #[error("the line has more than {LINE_BYTES} bytes")]
     LineTooLong,
-    /// There are more touches than a trace may have.
+    /// There are more than [`TOUCHES`] touches.
     #[error("there are more than {TOUCHES} touches")]
     TooManyTouches,
-    /// The first line does not say that this is a trace.
+    /// The first line is not the header of a trace.
     #[error("this is no trace: it does not start with the line {{\"tarpon-trace\":{VERSION},…}}")]
     NoTrace,
-    /// The format is of another version.
+    /// The version of the format is not supported.
     #[error("version {0} is not known, only {VERSION} is")]
     Version(u64),
-    /// The line is not the JSON that it should be.
+    /// The line is not valid JSON, or not of the expected form.
     #[error("{0}")]
     Json(String),
-    /// The range is empty or not in the object.
+    /// The range is empty or outside of the object.
     #[error("{start}..{end} is no range of an object of {size} bytes")]
     Range {
         /// Where it starts.
@@ -57,10 +57,10 @@ pub enum Problem {
         /// The object's size.
         size: u64,
     },
-    /// The object is larger than objects may be.
+    /// The object is larger than [`limits::BLOB_BYTES`].
     #[error("an object of {0} bytes is over the limit of {limit}", limit = limits::BLOB_BYTES)]
     ObjectTooLarge(u64),
-    /// An earlier line says another size of the same object.
+    /// An earlier line has another size for the same object.
     #[error("{object} has {first} bytes in an earlier line and {second} in this one")]
     Sizes {
         /// The object.
@@ -70,16 +70,16 @@ pub enum Problem {
         /// Its size in this line.
         second: u64,
     },
-    /// An earlier line has bytes of this range.
+    /// An earlier line contains bytes of this range.
     #[error("part of this range was touched in an earlier line")]
     Twice,
-    /// The line before is later.
+    /// The time is before that of the previous line.
     #[error("this is earlier than the line before")]
     Order,
-    /// It is too late or takes too long to belong to a start.
+    /// A time is over [`LONGEST`].
     #[error("a time of {0} microseconds is over the limit of {limit}", limit = LONGEST.as_micros())]
     TooLate(u64),
-    /// The path is longer than paths are.
+    /// The path is longer than [`limits::PATH_BYTES`].
     #[error("a path of {0} bytes is over the limit of {limit}", limit = limits::PATH_BYTES)]
     PathTooLong(usize),
 }
@@ -128,7 +128,7 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Trace {
-    /// Reads a file. Fields that are not known are passed over.
+    /// Parses a file. Unknown fields are ignored.
     pub fn read(bytes: &[u8]) -> Result<Self, InvalidTrace> {
         let at = |line| move |problem| InvalidTrace { line, problem };
         if bytes.len() > FILE_BYTES {
@@ -146,7 +146,7 @@ impl Trace {
         Ok(Self { header, touches })
     }
 
-    /// The file. Times are in whole microseconds; a command that makes the header longer than a line may be is left out.
+    /// Serialises the trace. Times are in whole microseconds; a command that makes the header longer than [`LINE_BYTES`] is omitted.
     pub fn write(&self) -> Vec<u8> {
         let mut header = write_header(&self.header);
         if header.len() > LINE_BYTES {
@@ -162,7 +162,7 @@ impl Trace {
     }
 }
 
-/// What earlier lines said.
+/// The content of earlier lines.
 #[derive(Default)]
 struct Seen {
     objects: HashMap<Digest, (u64, Ranges)>,
@@ -213,7 +213,7 @@ fn read_touch(line: &[u8]) -> Result<Touch, Problem> {
     Ok(Touch { object, size, range: start..end, at: time(micros)?, layer, path, from, stall: time(stall)? })
 }
 
-/// One object of JSON. The generated parsers would also take a list of the fields' values.
+/// Parses one JSON object. The derived parsers would also accept an array of the fields' values.
 fn json<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, Problem> {
     if line.len() > LINE_BYTES {
         return Err(Problem::LineTooLong);
@@ -223,7 +223,7 @@ fn json<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, Problem> {
     }
     serde_json::from_slice(line).map_err(|error| {
         let text = error.to_string();
-        // It counts lines too, and knows of one only.
+        // Its own line number is always 1.
         let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
         Problem::Json(format!("{what} (column {})", error.column()))
     })

@@ -1,4 +1,4 @@
-//! Several starts in one trace.
+//! [`merge`]: the union of the traces of several starts.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,28 +9,28 @@ use tarpon_oci::Digest;
 use crate::model::{Header, TOUCHES, Touch, Trace};
 use crate::ranges::Ranges;
 
-/// Why traces have no union.
+/// Why traces cannot be merged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    /// There is none.
+    /// There are no traces.
     #[error("there is no trace to merge")]
     Nothing,
-    /// One of them is wrong.
+    /// Two traces contradict each other.
     #[error("{object} has {first} bytes in one trace and {second} in another")]
     Sizes {
         /// The object.
         object: Digest,
-        /// Its size in the one.
+        /// The smaller of the two sizes.
         first: u64,
-        /// Its size in the other.
+        /// The larger of the two sizes.
         second: u64,
     },
 }
 
-/// Everything that any of them touched, each byte at the earliest time at which one of them did. The result is the same in
-/// whichever order they come, but for its header, which is that of the first.
+/// All bytes that any of the traces touched, each at its earliest time. The result does not depend on the order of the traces, except for
+/// its header, which is that of the first.
 ///
-/// Waiting, and where bytes came from, belong to one start: what is merged does not have them.
+/// Stalls and origins belong to one start: the result has none.
 pub fn merge(traces: &[Trace]) -> Result<Trace, MergeError> {
     let first = traces.first().ok_or(MergeError::Nothing)?;
     let mut objects: HashMap<Digest, Object<'_>> = HashMap::new();
@@ -44,14 +44,14 @@ pub fn merge(traces: &[Trace]) -> Result<Trace, MergeError> {
     Ok(Trace { header: Header { truncated, ..first.header.clone() }, touches })
 }
 
-/// What all of them say of one object.
+/// The touches of one object in all traces.
 struct Object<'a> {
     size: u64,
     touches: Vec<(Duration, Range<u64>)>,
     hint: Hint<'a>,
 }
 
-/// The path and the layer; of several the same one is taken always: one with a path, the first in the alphabet.
+/// Whether there is no path, the path and the layer. The smallest one is used, so that the choice does not depend on the order.
 type Hint<'a> = (bool, Option<&'a str>, Option<Digest>);
 
 impl<'a> Object<'a> {
@@ -70,7 +70,7 @@ impl<'a> Object<'a> {
         Ok(())
     }
 
-    /// The longest ranges that were touched at one time each.
+    /// The object's touches: ranges that meet and have the same time are joined.
     fn touches(mut self, object: Digest) -> Vec<Touch> {
         self.touches.sort_by_key(|(at, range)| (*at, range.start));
         let (mut seen, mut parts) = (Ranges::default(), Vec::new());

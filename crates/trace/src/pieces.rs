@@ -1,4 +1,4 @@
-//! What to have before the next start.
+//! [`pieces`]: the parts of objects to fetch before the next start.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,25 +8,24 @@ use tarpon_oci::Digest;
 use crate::model::{Touch, Trace};
 use crate::ranges::Ranges;
 
-/// Objects up to this size are taken whole. Whole files up to 128 KiB and pieces of 32 KiB of larger ones: these two were
-/// measured in the design.
+/// Objects up to this size in bytes are fetched whole. This limit and [`PIECE_BYTES`] are results of measurements.
 pub const WHOLE_BYTES: u64 = 128 << 10;
-/// Of larger objects, pieces of this size that start at multiples of it. See [`WHOLE_BYTES`].
+/// Larger objects are fetched in pieces of this size in bytes, which start at multiples of it.
 pub const PIECE_BYTES: u64 = 32 << 10;
 
-/// Part of an object.
+/// A part of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
     /// The object.
     pub object: Digest,
-    /// How large all of it is.
+    /// Size of the whole object in bytes.
     pub size: u64,
-    /// What of it; never empty.
+    /// The range; never empty.
     pub range: Range<u64>,
 }
 
-/// What brings everything that the trace touched, in the order of first touch, no byte twice. A large object of which more
-/// than three quarters were touched is taken whole.
+/// The pieces that contain everything that the trace touched, in the order of first touch, no byte twice. A large object of which more than
+/// three quarters were touched is one piece.
 pub fn pieces(trace: &Trace) -> Vec<Piece> {
     let mut touched: HashMap<Digest, u64> = HashMap::new();
     for touch in &trace.touches {
@@ -52,7 +51,7 @@ fn aligned(touch: &Touch) -> Range<u64> {
     start - start % PIECE_BYTES..end
 }
 
-/// Adds a piece, joined with the one before it if it goes on there.
+/// Adds a piece; joins it with the previous one if it continues there.
 fn push(pieces: &mut Vec<Piece>, touch: &Touch, range: Range<u64>) {
     match pieces.last_mut() {
         Some(last) if last.object == touch.object && last.range.end == range.start => last.range.end = range.end,

@@ -1,15 +1,15 @@
-//! Which bytes of one object are known.
+//! [`Ranges`]: a set of bytes of one object.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Disjoint ranges that do not even meet: start → end.
+/// Disjoint ranges with gaps between them: start → end.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ranges(BTreeMap<u64, u64>);
+pub(crate) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// Adds `range` and gives back what of it was not there.
-    pub(super) fn add(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
+    /// Adds `range`; returns the parts of it that are new.
+    pub(crate) fn add(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
         if range.is_empty() || self.has(&range) {
             return Vec::new();
         }

@@ -1,4 +1,4 @@
-//! Notes touches while they happen.
+//! [`Recorder`]: records touches while they happen.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,19 +10,19 @@ use tarpon_oci::{Digest, limits};
 use crate::model::{Header, LONGEST, Origin, TOUCHES, Touch, Trace, whole_micros};
 use crate::ranges::Ranges;
 
-/// How far apart the first and the last of touches may be that become one. A file that is read from start to end in small steps
-/// is then a few touches, and none of its bytes is misdated by more than this.
+/// Longest time between the first and the last of the reads that are joined to one touch. A file that is read sequentially in small steps
+/// becomes a few touches, and the time of no byte is wrong by more than this.
 const JOINED_WITHIN: Duration = Duration::from_millis(10);
 
-/// Collects touches from any number of threads: a lock, a look-up, and most often nothing to note.
+/// Collects touches from any number of threads. A call takes a lock and does a look-up; most calls add nothing.
 #[derive(Debug)]
 pub struct Recorder {
     start: Instant,
-    state: Mutex<State>,
+    recording: Mutex<Recording>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Recording {
     touches: Vec<Touch>,
     objects: HashMap<Digest, (u64, Ranges)>,
     truncated: bool,
@@ -37,16 +37,16 @@ impl Default for Recorder {
 impl Recorder {
     /// A recorder whose time starts now.
     pub fn new() -> Self {
-        Self { start: Instant::now(), state: Mutex::default() }
+        Self { start: Instant::now(), recording: Mutex::default() }
     }
 
-    /// Notes that a read of `range` has just been answered, for which the reader waited `stall`. What was touched before
-    /// is not noted again.
+    /// Records that a read of `range` has just been answered, for which the reader waited `stall`. Bytes that were touched before are
+    /// ignored.
     pub fn touch(&self, object: Digest, size: u64, range: Range<u64>, from: Origin, stall: Duration) {
         self.touch_at(self.start.elapsed().saturating_sub(stall), object, size, range, from, stall);
     }
 
-    /// [`touch`](Self::touch) of what was asked for at `at`, since the start.
+    /// As [`touch`](Self::touch), for a read that began at `at` since the start.
     fn touch_at(&self, at: Duration, object: Digest, size: u64, range: Range<u64>, from: Origin, stall: Duration) {
         let touch = Touch {
             object,
@@ -58,22 +58,22 @@ impl Recorder {
             from: Some(from),
             stall: whole_micros(stall),
         };
-        self.state.lock().touch(touch);
+        self.recording.lock().touch(touch);
     }
 
-    /// What was touched up to now. Whether that is all of it is said in the header, whatever `header` says.
+    /// The touches up to now. `truncated` of the header is set here, whatever `header` has.
     pub fn finish(&self, header: Header) -> Trace {
         let (mut touches, truncated) = {
-            let state = self.state.lock();
-            (state.touches.clone(), state.truncated)
+            let recording = self.recording.lock();
+            (recording.touches.clone(), recording.truncated)
         };
-        // They were noted when they were answered.
+        // They were recorded in the order of the answers.
         touches.sort_by_key(|touch| touch.at);
         Trace { header: Header { truncated, ..header }, touches }
     }
 }
 
-impl State {
+impl Recording {
     fn touch(&mut self, touch: Touch) {
         if self.truncated || touch.range.is_empty() || touch.size > limits::BLOB_BYTES {
             return;
@@ -92,7 +92,7 @@ impl State {
         self.truncated = new.len() > room;
         new.truncate(room);
         for range in new {
-            // One read is waited for once, whatever is new of it.
+            // The stall of a read counts once, however many new ranges it has.
             let new = Touch { range, stall: std::mem::take(&mut stall), ..touch.clone() };
             match self.touches.last_mut().filter(|last| follows(last, &new)) {
                 Some(last) => {
@@ -105,7 +105,7 @@ impl State {
     }
 }
 
-/// Whether `new` goes on where `last` ended, at about the same time.
+/// Whether `new` continues where `last` ended, at about the same time.
 fn follows(last: &Touch, new: &Touch) -> bool {
     let end = new.at.saturating_add(new.stall);
     let close = new.at >= last.at && end.saturating_sub(last.at) <= JOINED_WITHIN;

@@ -1,4 +1,4 @@
-//! A trace file by file, and in numbers.
+//! A trace by file, and its totals.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,46 +7,46 @@ use tarpon_oci::Digest;
 
 use crate::model::{Origin, Trace};
 
-/// All that a trace says of one object.
+/// The touches of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TouchedFile {
     /// The object.
     pub object: Digest,
-    /// How large it is.
+    /// Its size in bytes.
     pub size: u64,
-    /// How many bytes of it were touched.
+    /// The number of touched bytes.
     pub touched: u64,
-    /// When it was touched first.
+    /// Time of the first touch.
     pub at: Duration,
-    /// A layer that has it.
+    /// A layer that contains it.
     pub layer: Option<Digest>,
-    /// A path that it has.
+    /// One of its paths.
     pub path: Option<String>,
-    /// Where its bytes came from, each origin once.
+    /// The origins of its bytes, each once.
     pub from: Vec<Origin>,
-    /// How long readers waited for it, in all.
+    /// Sum of the readers' waits for it.
     pub stall: Duration,
-    /// The places of its touches in the trace.
+    /// Indexes of its touches in the trace.
     pub touches: Vec<usize>,
 }
 
-/// A trace in numbers.
+/// Totals of a trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Objects that were touched.
+    /// Touched objects.
     pub files: usize,
-    /// Bytes that were touched.
+    /// Touched bytes.
     pub touched: u64,
-    /// Bytes of the objects that were touched.
+    /// Total size of the touched objects in bytes.
     pub size: u64,
-    /// How long readers waited, in all.
+    /// Sum of all waits.
     pub stall: Duration,
-    /// How often a reader waited.
+    /// Number of waits.
     pub stalls: usize,
 }
 
 impl Trace {
-    /// What was touched, object by object, in the order of first touch.
+    /// The touches by object, in the order of first touch.
     pub fn files(&self) -> Vec<TouchedFile> {
         let (mut places, mut files) = (HashMap::new(), Vec::<TouchedFile>::new());
         for (number, touch) in self.touches.iter().enumerate() {
@@ -77,7 +77,7 @@ impl Trace {
         files
     }
 
-    /// The sums.
+    /// The totals.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for file in self.files() {

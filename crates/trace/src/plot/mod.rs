@@ -1,7 +1,7 @@
-//! A trace as a picture: one SVG without anything from elsewhere, that reads well on white and on black.
+//! [`plot`]: a trace as a self-contained SVG, legible on white and on black.
 //!
-//! From left to right is time. Each row is a file, in the order of first touch. A mark is where bytes arrived, and the bar that
-//! leads to it is how long the reader waited. The curve above the rows is what had arrived by then.
+//! The horizontal axis is time. Each row is a file, in the order of first touch. A mark shows the arrival of bytes, and the bar before it
+//! the reader's wait. The curve above the rows shows the total of the bytes that had arrived.
 
 mod page;
 mod rows;
@@ -18,14 +18,14 @@ use crate::model::{Origin, Trace};
 use crate::summary::Totals;
 
 const STYLE: &str = include_str!("style.css");
-/// Characters of the title and of the line below it that find room on the page.
+/// Characters of the title that fit on the page.
 const TITLE_CHARS: usize = 90;
-/// Lines across the curve, at most.
+/// Maximum number of lines across the curve.
 const SIZE_TICKS: u64 = 4;
-/// Lines along the axis of time, at most.
+/// Maximum number of lines along the time axis.
 const TIME_TICKS: u64 = 10;
 
-/// Draws `trace`. The same trace gives the same bytes.
+/// Draws `trace`. Deterministic.
 pub fn plot(trace: &Trace) -> String {
     let (files, totals) = (trace.files(), trace.totals());
     let page = Page::of(trace, &files);
@@ -71,7 +71,7 @@ fn meaning(from: Option<Origin>) -> &'static str {
     }
 }
 
-/// The line that says it in numbers.
+/// The line with the totals.
 fn numbers(trace: &Trace, totals: &Totals) -> String {
     let files = if totals.files == 1 { "file" } else { "files" };
     let mut line = format!("{} {files} · {} touched of {}", totals.files, size(totals.touched), size(totals.size));
@@ -100,7 +100,7 @@ fn time_axis(svg: &mut Svg, trace: &Trace, page: &Page) {
     }
 }
 
-/// What had arrived by when, as a staircase.
+/// The bytes that had arrived by each time, as a step curve.
 fn curve(svg: &mut Svg, trace: &Trace, page: &Page, all: u64) {
     let (top, height) = CURVE;
     let y = |bytes: u64| top + height - page::share(bytes, all.max(1), height);

@@ -1,4 +1,4 @@
-//! Where things stand on the page. All of it in whole pixels, so that every machine draws the same.
+//! [`Page`]: the layout. All measures are whole pixels, so that every machine draws the same.
 
 use std::time::Duration;
 
@@ -7,32 +7,32 @@ use crate::summary::TouchedFile;
 
 /// The page.
 pub(super) const WIDTH: u64 = 1100;
-/// Where the rows begin; names stand to the left of it.
+/// Left edge of the rows; the names are to the left of it.
 pub(super) const LEFT: u64 = 320;
-/// For the axis of sizes.
+/// Width of the size axis.
 const RIGHT_MARGIN: u64 = 76;
 /// Title, numbers, legend.
 pub(super) const HEAD: u64 = 118;
-/// The curve: where it begins, and how high it is.
+/// Top and height of the curve.
 pub(super) const CURVE: (u64, u64) = (HEAD + 8, 104);
 /// Between the curve and the rows.
 const GAP: u64 = 14;
-/// The axis of time, and the layers.
+/// Height of the time axis and the layers.
 pub(super) const FOOT: u64 = 64;
-/// So many files have rows that names fit beside.
+/// Maximum number of files with rows that are high enough for names.
 const FEW_FILES: usize = 48;
-/// The height of such a row.
+/// Height of such a row.
 const ROW: u64 = 16;
-/// The heights, from and to, of all rows of more files together. They share it by size, so that large files are seen.
+/// Minimum and maximum total height of the rows of more files. They share it by size, so that large files are visible.
 const ROWS: (u64, u64) = (800, 1600);
-/// Files that have a row at all. What comes later in a start is hardly what it waits for, and a page has an end.
+/// Maximum number of files with a row. Later files hardly delay a start.
 pub(super) const DRAWN_FILES: usize = 4000;
 
-/// The measures of one picture.
+/// The measures of one plot.
 pub(super) struct Page {
     /// The time at the right edge.
     pub(super) end: Duration,
-    /// All of the page.
+    /// Height of the page.
     pub(super) height: u64,
     /// Top and height of each row.
     pub(super) rows: Vec<(u64, u64)>,
@@ -49,7 +49,7 @@ impl Page {
         page
     }
 
-    /// Where a time lies.
+    /// The horizontal position of a time.
     pub(super) fn x(&self, time: Duration) -> u64 {
         LEFT + share(micros(time), micros(self.end), self.right() - LEFT)
     }
@@ -66,7 +66,7 @@ impl Page {
     }
 }
 
-/// The `part`th of `whole` on a line of this length.
+/// The position of `part` out of `whole` on a line of `length`.
 pub(super) fn share(part: u64, whole: u64, length: u64) -> u64 {
     let place = u128::from(part.min(whole)) * u128::from(length) / u128::from(whole.max(1));
     u64::try_from(place).unwrap_or(length)

@@ -1,4 +1,4 @@
-//! One row for each file.
+//! The rows: one for each file.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -11,13 +11,13 @@ use super::svg::Svg;
 use crate::model::{Origin, Trace};
 use crate::summary::TouchedFile;
 
-/// The colours of layers. Layers beyond them share one more.
+/// Number of layer colours. Further layers share one more.
 const COLOURS: [&str; 8] = ["l0", "l1", "l2", "l3", "l4", "l5", "l6", "l7"];
-/// Characters of a path that find room beside the rows.
+/// Characters of a path that fit beside the rows.
 const NAME_CHARS: usize = 44;
 /// The height of a name.
 const NAME: u64 = 13;
-/// How wide the mark of a touch is.
+/// Width of the mark of a touch.
 const MARK: u64 = 3;
 
 /// Draws the rows, their names, and the key to the colours of the layers.
@@ -37,12 +37,12 @@ pub(super) fn draw(svg: &mut Svg, trace: &Trace, files: &[TouchedFile], page: &P
     }
 }
 
-/// The class of what came from there.
+/// The CSS class of an origin.
 pub(super) fn class(from: Option<Origin>) -> &'static str {
     from.map_or("unknown", Origin::name)
 }
 
-/// Everything of a row but its marks.
+/// A row without its marks.
 fn row(svg: &mut Svg, page: &Page, (top, height): (u64, u64), name: Option<&str>, layer: &str) {
     svg.rect("hit", [0, top], [page.right(), height]);
     svg.rect(layer, [LEFT - 10, top], [5, if height > 6 { height - 1 } else { height }]);
@@ -51,10 +51,10 @@ fn row(svg: &mut Svg, page: &Page, (top, height): (u64, u64), name: Option<&str>
     }
 }
 
-/// Bars of waiting, and marks where bytes arrived. Of marks that would lie upon each other one is drawn.
+/// Bars of waits, and marks of arrivals. Of marks at the same position one is drawn.
 fn marks(svg: &mut Svg, trace: &Trace, file: &TouchedFile, page: &Page, (top, height): (u64, u64)) {
     let (inset, mut drawn) = (if height > 6 { 2 } else { 0 }, HashMap::new());
-    // Rows may be hardly there, and what was waited for must be seen.
+    // Rows may be very low, and waits must be visible.
     let height = (height - 2 * inset).max(2);
     for touch in file.touches.iter().map(|&number| &trace.touches[number]) {
         let (asked, arrived) = (page.x(touch.at), page.x(touch.at + touch.stall));
@@ -69,7 +69,7 @@ fn marks(svg: &mut Svg, trace: &Trace, file: &TouchedFile, page: &Page, (top, he
     }
 }
 
-/// Which files have their names beside them: all where there is room, else those that were waited for longest.
+/// The files that are labelled: all if there is room, otherwise those with the longest waits.
 fn named(files: &[TouchedFile], page: &Page) -> Vec<bool> {
     let mut order: Vec<usize> = (0..page.rows.len()).collect();
     order.sort_by_key(|&number| (std::cmp::Reverse((files[number].stall, files[number].touched)), number));
@@ -86,7 +86,7 @@ fn named(files: &[TouchedFile], page: &Page) -> Vec<bool> {
     named
 }
 
-/// The end of the path, which says more than its beginning.
+/// The end of the path, which identifies it better than its beginning.
 fn name(file: &TouchedFile) -> String {
     let Some(path) = &file.path else { return short(&file.object) };
     match path.char_indices().rev().nth(NAME_CHARS - 1) {
@@ -98,7 +98,7 @@ fn name(file: &TouchedFile) -> String {
     }
 }
 
-/// What is shown when the pointer is over a row.
+/// The tooltip of a row.
 fn about(file: &TouchedFile) -> String {
     let mut about = file.path.clone().unwrap_or_else(|| file.object.to_string());
     let (touched, whole) = (size(file.touched), size(file.size));
@@ -117,7 +117,7 @@ fn short(digest: &Digest) -> String {
     format!("sha256:{}", &digest.hex()[..12])
 }
 
-/// The layers of a trace, in the order of first touch, and how many files each has.
+/// The layers of a trace, in the order of first touch, each with its number of files.
 struct Layers(Vec<(Digest, usize)>);
 
 impl Layers {

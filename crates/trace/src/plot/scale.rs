@@ -1,4 +1,4 @@
-//! Times and sizes as people read them, and the round ones that lie on an axis.
+//! Formats times and sizes, and chooses round ones for an axis.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use crate::model;
 
 const UNITS: [(u64, &str); 5] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")];
 
-/// `1.5 MiB`; no decimals where there are none.
+/// `1.5 MiB`; no decimals for whole numbers.
 pub(super) fn size(bytes: u64) -> String {
     let (unit, name) = UNITS.into_iter().find(|(unit, _)| bytes >= *unit).unwrap_or((1, "B"));
     with_decimals(bytes, unit, name)
 }
 
-/// `412 ms`, `1.2 s`; no decimals where there are none.
+/// `412 ms`, `1.2 s`; no decimals for whole numbers.
 pub(super) fn time(time: Duration) -> String {
     let micros = model::micros(time);
     match micros {
@@ -23,7 +23,7 @@ pub(super) fn time(time: Duration) -> String {
     }
 }
 
-/// One decimal below a hundred, none above.
+/// One decimal below 100, none above.
 fn with_decimals(number: u64, unit: u64, name: &str) -> String {
     let tenths = (u128::from(number) * 10 + u128::from(unit) / 2) / u128::from(unit);
     if tenths >= 1000 || tenths.is_multiple_of(10) {

@@ -1,12 +1,12 @@
-//! The elements of the picture, as text.
+//! [`Svg`]: writes the elements of a plot.
 
 use std::fmt::Write;
 
-/// An SVG that is being written. What it is given as text is escaped.
+/// An SVG document under construction. Text is escaped.
 pub(super) struct Svg(String);
 
 impl Svg {
-    /// An empty picture on paper of its own.
+    /// An empty document with a background.
     pub(super) fn new(width: u64, height: u64, style: &str) -> Self {
         let mut svg = Self(String::new());
         svg.put(format_args!(
@@ -17,7 +17,7 @@ impl Svg {
         svg
     }
 
-    /// The file.
+    /// The document.
     pub(super) fn finish(mut self) -> String {
         self.0.push_str("</svg>\n");
         self.0
@@ -33,17 +33,17 @@ impl Svg {
         self.put(format_args!("<line class=\"{class}\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"/>\n"));
     }
 
-    /// Any line.
+    /// A path.
     pub(super) fn path(&mut self, class: &str, path: &str) {
         self.put(format_args!("<path class=\"{class}\" d=\"{path}\"/>\n"));
     }
 
-    /// Text that starts, ends or has its middle at a point, as its class says.
+    /// Text that starts, ends or is centred at a point, depending on its class.
     pub(super) fn text(&mut self, class: &str, [x, y]: [u64; 2], text: &str) {
         self.put(format_args!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{}</text>\n", escaped(text)));
     }
 
-    /// Elements that belong together, with what is shown when the pointer is over them.
+    /// A group of elements with a tooltip.
     pub(super) fn group(&mut self, class: &str, title: &str, inside: impl FnOnce(&mut Self)) {
         self.put(format_args!("<g class=\"{class}\"><title>{}</title>\n", escaped(title)));
         inside(self);
@@ -55,7 +55,7 @@ impl Svg {
     }
 }
 
-/// Text as XML has it. Characters that XML has not, or that turn the direction of what follows, are shown as �.
+/// Escapes text for XML. Characters that XML does not allow, or that change the direction of text, become �.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
