@@ -202,24 +202,6 @@ impl Host {
         let compared = self.runtime.spawn_blocking(move || fits(&object, &local)).await;
         Some(compared.map_err(|_going_down| PieceError::Cancelled))
     }
-
-    /// The partial file was hashed. That a list is true is worth remembering where somebody says otherwise; everywhere else
-    /// it would only make all readers ask anew what is agreed on.
-    pub(crate) fn was_hashed(&self, object: &Object, list: ListId, is_true: bool) {
-        if !is_true || matches!(self.images.claims(&object.id), Claims::Disputed(_)) {
-            self.judge(object.id, list, is_true);
-        } else {
-            self.inodes.confirm(&object.id, list);
-        }
-    }
-
-    /// The whole object was hashed as this list has it.
-    fn judge(&self, id: ObjectId, list: ListId, is_true: bool) {
-        self.images.judge(id, list, is_true);
-        if is_true {
-            self.inodes.confirm(&id, list);
-        }
-    }
 }
 
 /// Whether every chunk of the list is what the file, which was hashed, has in its place.

@@ -90,4 +90,11 @@ impl Host {
             }
         });
     }
+
+    /// The images whose sources have the flight's layer, in the order in which they are asked: those in an outage come last.
+    pub(crate) fn sources(&self, flight: &Flight) -> Vec<Arc<Image>> {
+        let mut sources = self.images.serving(&flight.piece.key.layer, &flight.piece.image);
+        sources.sort_by_key(|image| image.breaker.is_resting());
+        sources
+    }
 }

@@ -3,20 +3,22 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tarpon_blob::ObjectStore;
+use tarpon_blob::{ObjectStore, StoreError};
 use tarpon_layer::ObjectId;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::bypass::Bypass;
 use crate::checks::Checks;
 use crate::config::Config;
 use crate::contents::Contents;
 use crate::disputes::Disputes;
+use crate::error::{PieceError, ReadError};
 use crate::failures::Failures;
 use crate::flight::Flights;
 use crate::held_inodes::HeldInodes;
-use crate::ids::ImageId;
-use crate::image::{Image, Images};
+use crate::ids::{ImageId, ListId};
+use crate::image::{Claims, Image, Images};
 use crate::lanes::Lanes;
 use crate::local::OpenObjects;
 use crate::lru::Lru;
@@ -118,5 +120,39 @@ impl Host {
     pub(crate) fn forget_image(&self, image: ImageId) {
         self.images.remove(image);
         self.objects.lock().retain(|(_, of), _| *of != image);
+    }
+
+    /// The store refused: nothing is fetched ahead for a while. Chunks that readers asked for are still offered to it, since the store
+    /// decides itself when to try the disk again.
+    pub(crate) fn store_refused(&self, error: &StoreError) {
+        tracing::debug!(%error, "the store took nothing; reads go on without it");
+        self.bypass.activate(Instant::now() + self.config.bypass_pause);
+    }
+
+    /// The partial file was hashed. That a list is true is recorded only where another image contradicts it: elsewhere the record
+    /// would only make all readers check again what is agreed on.
+    pub(crate) fn was_hashed(&self, object: &Object, list: ListId, is_true: bool) {
+        if !is_true || matches!(self.images.claims(&object.id), Claims::Disputed(_)) {
+            self.judge(object.id, list, is_true);
+        } else {
+            self.inodes.confirm(&object.id, list);
+        }
+    }
+
+    /// The whole object was hashed, and this list is true or false.
+    pub(crate) fn judge(&self, id: ObjectId, list: ListId, is_true: bool) {
+        self.images.judge(id, list, is_true);
+        if is_true {
+            self.inodes.confirm(&id, list);
+        }
+    }
+
+    /// The error of a read that reached its deadline.
+    pub(crate) fn late(&self, id: &ObjectId) -> ReadError {
+        let cause = PieceError::Late(self.config.read_deadline);
+        match self.images.first_holding(id) {
+            Some((image, _)) => ReadError::Fetch { object: *id, image: image.name.clone(), cause },
+            None => ReadError::UnknownObject(*id),
+        }
     }
 }

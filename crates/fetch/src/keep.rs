@@ -9,7 +9,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tarpon_blob::StoreError;
 use tarpon_oci::Verified;
-use tokio::time::Instant;
 
 use crate::chunk::PieceChunk;
 use crate::host::Host;
@@ -36,13 +35,6 @@ impl Host {
                 self.keep_in_memory(image, chunk, bytes);
             }
         }
-    }
-
-    /// The store refused: nothing is fetched ahead for a while. Chunks that readers asked for are still offered to it, since the store
-    /// decides itself when to try the disk again.
-    pub(crate) fn store_refused(&self, error: &StoreError) {
-        tracing::debug!(%error, "the store took nothing; reads go on without it");
-        self.bypass.activate(Instant::now() + self.config.bypass_pause);
     }
 
     fn keep_in_memory(&self, image: &Arc<Image>, chunk: &PieceChunk, bytes: &Verified<Bytes>) {

@@ -1,30 +1,25 @@
-//! One request: from a run of pieces to verified chunks.
+//! One request: from a run of pieces to settled flights.
 //!
-//! The answer is taken apart while it arrives: as soon as a piece's last byte is in, the piece is decoded, each of its
-//! chunks is checked against its digest, handed to whoever waits, and kept. Wrong bytes are thrown away and asked for
-//! once more; a source that gives up is followed by the next image that has the layer. Early in an outage a request that a reader waits for
-//! goes back to the gate and asks again (`gate.rs`).
+//! The answer is cut into pieces while it arrives, and each piece is settled as soon as its last byte is here (`settle.rs`). Wrong bytes are
+//! requested once more; after a source that fails, the next image that has the layer is asked. Early in an outage a request that a reader
+//! waits for returns to the gate and asks again (`gate.rs`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 
 use crate::body::Body;
 use crate::breaker::Attempt;
-use crate::chunk::PieceChunk;
 use crate::config::{DECODING, PACK_STALL_SHARE};
-use crate::decode::{self, Decoded};
 use crate::error::PieceError;
-use crate::flight::{Boarded, Flight, Outcome, Request};
+use crate::flight::{Boarded, Flight, Request};
 use crate::host::Host;
 use crate::ids::PieceKey;
 use crate::image::Image;
-use crate::journal::Event;
 use crate::lanes::{Lane, Priority};
 use crate::plan::{self, Piece};
 
@@ -109,13 +104,6 @@ impl Host {
         }
     }
 
-    /// The images whose sources have the flight's layer, in the order in which they are asked: those that do not answer come last.
-    pub(crate) fn sources(&self, flight: &Flight) -> Vec<Arc<Image>> {
-        let mut sources = self.images.serving(&flight.piece.key.layer, &flight.piece.image);
-        sources.sort_by_key(|image| image.breaker.is_resting());
-        sources
-    }
-
     /// Whether the source is asked again for what it did not bring.
     fn stays(&self, request: &Request, source: &Image, error: Option<&PieceError>) -> bool {
         error.is_some_and(|error| self.waits_on(request, source, error))
@@ -168,36 +156,6 @@ impl Host {
         }
         again.sort_by_key(|flight| flight.piece.key.offset);
         again
-    }
-
-    pub(crate) fn give_up(&self, flight: &Arc<Flight>, error: PieceError) {
-        if self.pack_is_to_blame(&flight.piece, &error) {
-            return self.flights.fail(flight, PieceError::Cancelled); // the next round asks the layer
-        }
-        if !matches!(error, PieceError::Cancelled) {
-            let image = &flight.piece.image;
-            if let Some(left_out) = image.log.of(&error).admit() {
-                tracing::warn!(image = %image.name, %error, "a piece cannot be had{left_out}");
-            }
-            image.tally.failed(&error);
-            image.journal.note(Event::SourceFailed { reason: error.to_string() });
-        }
-        self.flights.fail(flight, error);
-    }
-
-    /// Whether a piece failed because its boot pack is not there, or not what it should be. Then nothing more is taken from the pack.
-    pub(crate) fn pack_is_to_blame(&self, piece: &Piece, error: &PieceError) -> bool {
-        let Some(pack) = piece.image.pack.get().filter(|pack| piece.is_of(pack) && error.is_of_the_blob()) else {
-            return false;
-        };
-        if pack.give_up() {
-            let text =
-                format!("the boot pack of {} is given up, and the layers are read instead: {error}", piece.image.name);
-            tracing::warn!("{text}");
-            piece.image.tally.failed(&text);
-            piece.image.journal.note(Event::PackGivenUp { reason: error.to_string() });
-        }
-        true
     }
 
     /// How long the answer may be silent, and whether it says something about the source: a boot pack must leave a reader time to
@@ -259,102 +217,5 @@ impl Host {
             self.bring_along(body, neighbours).await;
         }
         left
-    }
-
-    /// Decodes and checks a piece, hands it over and keeps it. Gives the flight back if its bytes were wrong.
-    pub(crate) async fn settle(
-        self: Arc<Self>,
-        flight: Arc<Flight>,
-        encoded: Bytes,
-        last_chance: bool,
-    ) -> Option<Arc<Flight>> {
-        let (host, same) = (self.clone(), flight.clone());
-        if flight.piece.work_bytes() > self.config.inline_bytes {
-            let work = move || match host.open_up(&same, &encoded, last_chance) {
-                Some(chunks) => {
-                    host.hand_over(&same, chunks);
-                    None
-                }
-                None => Some(same),
-            };
-            // The runtime is going down, or decoding panicked: not bytes that may be used.
-            return self.runtime.spawn_blocking(work).await.unwrap_or(Some(flight));
-        }
-        let Some(chunks) = self.open_up(&flight, &encoded, last_chance) else { return Some(flight) };
-        // Everything that this process can be fetching fits: then no write has to wait for room, however many there are at
-        // the same time. Otherwise it may wait for seconds, which this thread must not.
-        if self.store.has_room(self.config.host_bytes + self.config.trace_bytes + self.config.ahead_bytes) {
-            self.hand_over(&flight, chunks);
-            return None;
-        }
-        let chunks: Arc<[_]> = chunks.into();
-        self.deliver(&flight, chunks.clone());
-        let _going_down = self.runtime.spawn_blocking(move || host.keep_all(&same, &chunks)).await;
-        None
-    }
-
-    /// Decodes and checks; `None` if the bytes were wrong.
-    fn open_up(&self, flight: &Flight, encoded: &Bytes, last_chance: bool) -> Option<Vec<Decoded>> {
-        let piece = &flight.piece;
-        let chunks = match decode::piece(piece, encoded, |chunk| self.is_here(&piece.image, chunk)) {
-            Ok(chunks) => chunks,
-            Err(reason) => {
-                self.alarm(&piece.image, &PieceError::corrupt(&piece.key, &reason));
-                return None;
-            }
-        };
-        if chunks.iter().any(|chunk| matches!(chunk, Decoded::Wrong)) {
-            self.alarm(&piece.image, &PieceError::corrupt(&piece.key, "a chunk does not match its digest"));
-            // The second time, those chunks that do match are not to suffer for the others.
-            if !last_chance || !chunks.iter().any(|chunk| matches!(chunk, Decoded::Bytes(_))) {
-                return None;
-            }
-        }
-        Some(chunks)
-    }
-
-    /// Whether a chunk that nobody asked for is here, as far as a glance tells.
-    pub(crate) fn is_here(&self, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
-        if self.store.contains(&self.contents.kept_as(&chunk.object)) {
-            return true;
-        }
-        let by_parts =
-            || self.live_object(image, &chunk.object).is_some_and(|object| object.has_at(chunk.object_offset));
-        !chunk.is_whole_object() && by_parts()
-    }
-
-    pub(crate) fn hand_over(self: &Arc<Self>, flight: &Arc<Flight>, chunks: Vec<Decoded>) {
-        let chunks: Arc<[_]> = chunks.into();
-        self.deliver(flight, chunks.clone());
-        self.keep_all(flight, &chunks);
-    }
-
-    /// Hands chunks to everybody who waits for them.
-    fn deliver(&self, flight: &Flight, chunks: Arc<[Decoded]>) {
-        for (chunk, decoded) in flight.piece.chunks.iter().zip(&*chunks) {
-            if matches!(decoded, Decoded::Bytes(_)) {
-                flight.piece.image.brought(flight.lane, chunk);
-            }
-        }
-        self.flights.deliver(flight, Outcome::Chunks(chunks));
-    }
-
-    fn keep_all(self: &Arc<Self>, flight: &Arc<Flight>, chunks: &[Decoded]) {
-        for (chunk, decoded) in flight.piece.chunks.iter().zip(chunks) {
-            if let Decoded::Bytes(bytes) = decoded {
-                self.keep(&flight.piece.image, chunk, bytes);
-            }
-        }
-        self.flights.land(flight);
-    }
-
-    /// Bytes that are not what they should be: counted, logged, remembered for `status`.
-    pub(crate) fn alarm(&self, image: &Image, error: &PieceError) {
-        if let Some(left_out) = image.log.corrupt.admit() {
-            tracing::error!(image = %image.name, "{error}{left_out}");
-        }
-        image.tally.add(|counters| &counters.digest_failures, 1);
-        image.journal.note(Event::Corrupt { reason: error.to_string() });
-        image.tally.failed(error);
     }
 }

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use super::places::Pack;
-use crate::chunk::PieceChunk;
 use crate::governor::state::Held;
 use crate::host::Host;
 use crate::image::Image;
@@ -64,21 +63,5 @@ impl Host {
         let first = piece.chunks.iter().position(|chunk| self.lacks(image, chunk))?;
         piece.chunks.swap(0, first);
         Some(piece)
-    }
-
-    /// Whether the chunk has to be fetched. May hash what an earlier process left.
-    pub(crate) fn lacks(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
-        !self.is_here(image, chunk) && !self.was_left(image, chunk)
-    }
-
-    /// Whether an earlier process left the chunk. Hashes what it left.
-    fn was_left(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
-        if chunk.is_whole_object() {
-            return false;
-        }
-        let Some(object) = self.object_in(image, &chunk.object) else { return false };
-        let place = chunk.object_offset..chunk.object_offset.saturating_add(1);
-        let candidates = object.candidates(&*self.store, object.chunks_of(place).collect());
-        !candidates.is_empty() && !self.take_what_was_left(&object, candidates).is_empty()
     }
 }

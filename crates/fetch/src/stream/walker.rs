@@ -208,7 +208,7 @@ impl Walker {
 
     fn wrong(&self, reason: &str) -> PieceError {
         let error = PieceError::corrupt(&self.key(), reason);
-        self.host.alarm(&self.image, &error);
+        self.host.report_corrupt(&self.image, &error);
         error
     }
 }
