@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_layer::toc::Claim;
-use tarpon_oci::{Compression, Digest, Manifest, MediaType};
+use tarpon_oci::{Digest, Manifest, MediaType};
 use tarpon_registry::ResolvedImage;
+use tarpon_store::LayerKind;
 
 use crate::image::{ImageRequest, Pull};
 use crate::{Engine, Error, ErrorKind, Result, access};
@@ -123,18 +124,9 @@ impl Engine {
 /// The format of a layer without a table of contents, by its media type.
 fn plain_format(layer: &MediaType) -> &'static str {
     match layer {
-        MediaType::Layer(compression) => format_name(*compression),
+        MediaType::Layer(compression) => LayerKind::plain(*compression).as_str(),
         // Refused when it is read.
         _ => "unknown",
-    }
-}
-
-/// What a layer without a table of contents is called.
-pub(crate) fn format_name(compression: Compression) -> &'static str {
-    match compression {
-        Compression::None => "tar",
-        Compression::Gzip => "tar+gzip",
-        Compression::Zstd => "tar+zstd",
     }
 }
 

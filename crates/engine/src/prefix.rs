@@ -13,7 +13,6 @@ use tarpon_oci::{Digest, ImageConfig, Manifest, Verified};
 use tarpon_store::{ImageRecord, LayerRecord, Store};
 
 use crate::image::{ImageRequest, Prepared};
-use crate::index::{is_by_index, is_refuted};
 use crate::prepare::{self, Known};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result};
@@ -66,8 +65,8 @@ impl Engine {
 fn follows(lowest: &ImageRecord, image: &ImageRecord) -> bool {
     let is_same = |(lowest, image): (&LayerRecord, &LayerRecord)| {
         // What was found to be wrong stays so as long as it is mounted.
-        is_refuted(&lowest.verification)
-            || lowest.verification == image.verification && !is_by_index(&image.verification)
+        lowest.verification.is_refuted()
+            || lowest.verification == image.verification && !image.verification.is_by_index()
     };
     prepare::seen_whole(lowest) || lowest.layers.iter().zip(&image.layers).all(is_same)
 }
@@ -137,6 +136,8 @@ fn set(object: &mut Object, name: &str, value: &(impl Serialize + ?Sized)) -> se
 
 #[cfg(test)]
 mod tests {
+    use tarpon_store::LayerKind;
+
     use super::*;
 
     const CONFIG: &str = r#"{"os":"linux","architecture":"amd64","history":[{},{}],"config":{"Env":["A=1"]},
@@ -162,8 +163,8 @@ mod tests {
 
     fn record(states: &[&str]) -> ImageRecord {
         let layer = |state: &&str| {
-            let verification = (*state).to_owned();
-            LayerRecord { digest: Digest::of(b"layer"), size: 1, format: String::new(), verification, prefetch: None }
+            let (verification, format) = (state.parse().unwrap(), LayerKind::TarGzip);
+            LayerRecord { digest: Digest::of(b"layer"), size: 1, format, verification, prefetch: None }
         };
         ImageRecord::new(Digest::of(b"image"), "image", "linux/amd64", states.iter().map(layer).collect())
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tarpon_mount::{ModeChoice, Unmounted, Writable};
 use tarpon_oci::{Blob, Digest};
-use tarpon_store::{ScrubRecord, ScrubRun, Store};
+use tarpon_store::{LayerKind, ScrubRecord, ScrubRun, Store, Verification};
 
 use crate::ErrorKind;
 use crate::namespaces::Namespaces;
@@ -436,10 +436,8 @@ pub struct MountAccount {
 pub struct LayerVerification {
     /// The layer's blob.
     pub digest: Digest,
-    /// `estargz`, `zstd:chunked`, `tar+gzip`, `tar+zstd`, `tar`.
-    pub format: String,
-    /// `diffID-verified`: the whole layer was seen and is what the config says. `toc-verified`: its table of contents
-    /// is the one that the manifest names, and each chunk is checked as it comes. `index-pinned`, `index-trusted`: an index from
-    /// elsewhere is believed. `…-refuted`: that turned out to be wrong, and nothing more is read out of the layer.
-    pub state: String,
+    /// How it is read.
+    pub format: LayerKind,
+    /// What it was checked against.
+    pub state: Verification,
 }

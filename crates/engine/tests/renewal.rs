@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tarpon_blob::ObjectStore as _;
 use tarpon_engine::open_store;
 use tarpon_oci::{Digest, Verified};
-use tarpon_store::{ImageRecord, LayerRecord, Part, Store, StoreConfig};
+use tarpon_store::{ImageRecord, LayerKind, LayerRecord, Part, Store, StoreConfig, Verification};
 use tarpon_tree::erofs;
 
 fn open(folder: &Path) -> Store {
@@ -31,8 +31,8 @@ fn install(store: &Store, name: &str, object: Digest) -> Digest {
     let layer = LayerRecord {
         digest: Digest::of(name.as_bytes()),
         size: 1234,
-        format: "gzip".into(),
-        verification: "diffID verified".into(),
+        format: LayerKind::TarGzip,
+        verification: Verification::DiffId,
         prefetch: None,
     };
     let mut staging = store.stage_image(ImageRecord::new(digest, name, "linux/amd64", vec![layer])).unwrap();

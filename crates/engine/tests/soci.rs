@@ -63,7 +63,7 @@ impl Lab {
 
     async fn pull(&self) -> Result<Vec<String>, Error> {
         let pulled = self.engine.pull(&self.request(IndexChoice::None), &self.notes).await?;
-        Ok(pulled.record.layers.into_iter().map(|layer| layer.verification).collect())
+        Ok(pulled.record.layers.into_iter().map(|layer| layer.verification.to_string()).collect())
     }
 
     fn notes(&self) -> Vec<String> {

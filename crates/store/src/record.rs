@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use tarpon_oci::{Digest, limits};
 
+use crate::layer::{LayerKind, Verification};
 use crate::sealed::{self, SealError};
 
 /// Changes with the form of the record and with what trees are written as. Records of others are treated as absent ...
@@ -77,10 +78,10 @@ pub struct LayerRecord {
     pub digest: Digest,
     /// Length of the blob in bytes.
     pub size: u64,
-    /// How it is read: the name of its format, as `inspect` shows it.
-    pub format: String,
+    /// How it is read, as `inspect` shows it.
+    pub format: LayerKind,
     /// How far it was checked against the manifest, as `status` shows it.
-    pub verification: String,
+    pub verification: Verification,
     /// What begins before this byte of the blob is to be prefetched, as the layer itself says. A hint; nothing depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefetch: Option<u64>,

@@ -217,6 +217,7 @@ pub(crate) fn fetched(mount: &MountStatus) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tarpon_engine::store::{LayerKind, Verification};
     use tarpon_engine::{Backfill, LayerVerification, ScrubStatus};
     use tarpon_oci::Digest;
 
@@ -231,8 +232,8 @@ mod tests {
             writable: Writable::Upper("/srv/changes".into()),
             verification: vec![LayerVerification {
                 digest: Digest::of(b"layer"),
-                format: "zstd:chunked".into(),
-                state: "toc-verified".into(),
+                format: LayerKind::ZstdChunked,
+                state: Verification::Toc,
             }],
             backfill: None,
             podman: None,

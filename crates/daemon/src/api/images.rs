@@ -53,8 +53,8 @@ impl From<ImageRecord> for Image {
         let layer = |layer: &LayerRecord| Layer {
             digest: layer.digest.to_string(),
             size: layer.size,
-            format: layer.format.clone(),
-            verification: layer.verification.clone(),
+            format: layer.format.to_string(),
+            verification: layer.verification.to_string(),
         };
         Self {
             manifest: record.manifest.to_string(),

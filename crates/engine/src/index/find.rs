@@ -9,35 +9,12 @@ use tarpon_fetch::BootIndex;
 use tarpon_layer::Allowance;
 use tarpon_oci::{Artifact, Blob, Descriptor, Digest, MediaType, Verified, limits};
 use tarpon_registry::{Repository, ResolvedImage};
+use tarpon_store::{LayerKind, Verification};
 
 use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, BOOT_INDEX_TYPE, Indexed, PROFILE};
-use super::soci::{self, SOCI_VERIFIED, SociIndex};
+use super::soci::{self, SociIndex};
 use crate::image::{DEFAULT_PROFILE, IndexChoice};
 use crate::prepare::EarlyServer;
-
-/// The user named the index by digest, so whoever made it is believed.
-pub(super) const INDEX_PINNED: &str = "index-pinned";
-/// The registry lists the index, and the user said that its word is good enough.
-pub(super) const INDEX_TRUSTED: &str = "index-trusted";
-
-/// Whether an index from elsewhere is all that is known of a layer in this state.
-pub(crate) fn is_by_index(state: &str) -> bool {
-    [INDEX_PINNED, INDEX_TRUSTED, SOCI_VERIFIED].contains(&state) || is_refuted(state)
-}
-
-/// How the states of layers end of which an index turned out to lie.
-const REFUTED: &str = "-refuted";
-
-/// The state of a layer that was in this one when its index turned out to lie.
-pub(crate) fn refuted(state: &str) -> String {
-    let by = state.split_once('-').map_or(state, |(by, _)| by);
-    format!("{by}{REFUTED}")
-}
-
-/// Whether the layer's index turned out to lie.
-pub(crate) fn is_refuted(state: &str) -> bool {
-    state.ends_with(REFUTED)
-}
 
 /// Indexes of a registry's list that are looked at before giving up.
 pub(super) const CANDIDATES: usize = 4;
@@ -68,10 +45,10 @@ pub(crate) struct Usable {
     pub(crate) indexed: Indexed,
     /// Digest of the index.
     pub(crate) index: Digest,
-    /// How far it is to be believed.
-    pub(crate) verification: &'static str,
-    /// What the layer is called, if not by its compression.
-    pub(crate) format: Option<&'static str>,
+    /// The state of a layer that is read by it.
+    pub(crate) verification: Verification,
+    /// How a layer is read by it.
+    pub(crate) format: LayerKind,
 }
 
 impl Found {
@@ -171,7 +148,7 @@ pub(super) async fn pinned(
             Some(index) => index.pinned(repository, image, wanted, allowance).await,
             None => {
                 let held = fetch(bytes, repository, image, wanted, pack, allowance).await;
-                held.map(|held| held.found(*digest, INDEX_PINNED))
+                held.map(|held| held.found(*digest, Verification::IndexPinned))
             }
         }
     };
@@ -202,7 +179,7 @@ async fn listed(
         match fetched.await {
             Ok(held) => {
                 return held
-                    .found(candidate.digest, INDEX_TRUSTED)
+                    .found(candidate.digest, Verification::IndexTrusted)
                     .because(&candidate.digest, "because the registry lists it");
             }
             Err(error) => reason = format!("{}: {error}", candidate.digest),
@@ -219,8 +196,11 @@ struct Held {
 }
 
 impl Held {
-    fn found(self, index: Digest, verification: &'static str) -> Found {
-        let usable = |indexed| Usable { indexed, index, verification, format: None };
+    fn found(self, index: Digest, verification: Verification) -> Found {
+        let usable = |indexed: Indexed| {
+            let format = LayerKind::plain(indexed.compression);
+            Usable { indexed, index, verification, format }
+        };
         Found { layers: self.layers.into_iter().map(usable).collect(), notes: self.notes, boot: self.boot }
     }
 }

@@ -18,16 +18,16 @@ use tarpon_layer::Allowance;
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
 use tarpon_registry::Repository;
-use tarpon_store::{Store, StoreError};
+use tarpon_store::{LayerKind, Store, StoreError};
 use tarpon_trace::Trace;
 
 pub(crate) use self::artifact::Indexed;
 pub use self::boot::{BootPack, Fit};
 use self::boot::{Packer, Start};
 pub(crate) use self::compare::{Piece, Verdict, compare, is_list, piece};
-pub(crate) use self::find::{Found, PackWanted, Usable, find, is_by_index, is_refuted, may_have, refuted};
+pub(crate) use self::find::{Found, PackWanted, Usable, find, may_have};
 use self::packs::Published;
-pub(crate) use self::soci::{FORMAT as SOCI, INDEX_DIGEST as SOCI_INDEX};
+pub(crate) use self::soci::INDEX_DIGEST as SOCI_INDEX;
 use crate::image::ImageRequest;
 use crate::prepare::{self, Layer};
 use crate::progress::Progress;
@@ -219,7 +219,7 @@ impl Engine {
         if found.layers.is_empty() {
             return Err(refused(found.notes.join("; ")));
         }
-        if found.layers.iter().any(|layer| layer.format.is_some()) {
+        if found.layers.iter().any(|layer| layer.format == LayerKind::Soci) {
             let cause = "it is a SOCI index, which has no digests of contents to compare";
             return Err(refused(cause.to_owned()).hint("`tarpon pull` compares everything else of it"));
         }

@@ -13,14 +13,10 @@ use tarpon_layer::decode::Compression;
 use tarpon_layer::soci::{Options, index_within};
 use tarpon_oci::{Blob, Descriptor, Digest, Manifest, MediaType, Verified, limits};
 use tarpon_registry::{Repository, ResolvedImage};
+use tarpon_store::{LayerKind, Verification};
 
 use super::artifact::Indexed;
-use super::find::{CANDIDATES, Found, INDEX_PINNED, INDEX_TRUSTED, Usable, whole};
-
-/// The digests of index and ztoc follow from that of the image's manifest.
-pub(crate) const SOCI_VERIFIED: &str = "soci-verified";
-/// How the format of such a layer is called.
-pub(crate) const FORMAT: &str = "soci";
+use super::find::{CANDIDATES, Found, Usable, whole};
 
 const V1: &str = "application/vnd.amazon.soci.index.v1+json";
 const V2: &str = "application/vnd.amazon.soci.index.v2+json";
@@ -53,7 +49,7 @@ pub(super) async fn named(
     let fetched = async {
         let index = SociIndex::fetch(repository, &digest).await?;
         match index.kind() {
-            V2 => index.layers(repository, wanted, SOCI_VERIFIED, allowance).await,
+            V2 => index.layers(repository, wanted, Verification::Soci, allowance).await,
             other => Err(format!("it is a {other}")),
         }
     };
@@ -77,7 +73,7 @@ pub(super) async fn listed(
         let fetched = async {
             let index = SociIndex::fetch(repository, &candidate.digest).await?;
             index.check_subject(image)?;
-            index.layers(repository, wanted, INDEX_TRUSTED, allowance).await
+            index.layers(repository, wanted, Verification::IndexTrusted, allowance).await
         };
         match fetched.await {
             Ok(found) => return found.because(&candidate.digest, "because the registry lists it"),
@@ -113,7 +109,7 @@ impl SociIndex {
         if self.kind() == V1 {
             self.check_subject(image)?;
         }
-        self.layers(repository, wanted, INDEX_PINNED, allowance).await
+        self.layers(repository, wanted, Verification::IndexPinned, allowance).await
     }
 
     /// The writers of such indexes say it in the type of the config, as was done before there was a field for it.
@@ -135,7 +131,7 @@ impl SociIndex {
         &self,
         repository: &Repository,
         wanted: &[Blob],
-        verification: &'static str,
+        verification: Verification,
         allowance: &Allowance,
     ) -> Result<Found, String> {
         let of = |layer: &Blob| self.0.layers.iter().find(|ztoc| is_about(ztoc, layer));
@@ -148,9 +144,12 @@ impl SociIndex {
         let mut found = Found::default();
         while let Some((layer, fetched)) = fetches.next().await {
             match fetched {
-                Ok(indexed) => {
-                    found.layers.push(Usable { indexed, index: *self.0.digest(), verification, format: Some(FORMAT) })
-                }
+                Ok(indexed) => found.layers.push(Usable {
+                    indexed,
+                    index: *self.0.digest(),
+                    verification,
+                    format: LayerKind::Soci,
+                }),
                 Err(reason) => {
                     found.notes.push(format!("the ztoc of layer {} is not used: {reason}", layer.digest));
                 }

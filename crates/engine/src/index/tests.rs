@@ -142,7 +142,7 @@ impl Lab {
         let request = ImageRequest { index: IndexChoice::Locked(Arc::new(lock.clone())), ..self.request() };
         let notes = Notes::default();
         let prepared = self.engine(store).prepare(&request, &notes).await.unwrap();
-        (prepared.record.layers[0].verification.clone(), notes.0.into_inner().unwrap())
+        (prepared.record.layers[0].verification.to_string(), notes.0.into_inner().unwrap())
     }
 }
 

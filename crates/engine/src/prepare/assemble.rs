@@ -11,7 +11,7 @@ use tarpon_store::{ImageRecord, LayerRecord, LoadedImage, Part, Store, StoreErro
 use tarpon_tree::{Line, Object, erofs, merge};
 
 use super::layers::Layer;
-use crate::index::{Piece, is_by_index, is_list, piece};
+use crate::index::{Piece, is_list, piece};
 use crate::{Error, ErrorKind, Result};
 
 /// Everything that a record is made of.
@@ -102,7 +102,7 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     let Some(known) = store.load_image(&record.manifest).map_err(failed)? else { return Ok(()) };
     let pairs = known.record.layers.iter().zip(&mut record.layers);
     let mut raised: Vec<_> =
-        pairs.filter(|(was, is)| is_by_index(&was.verification) && was.verification != is.verification).collect();
+        pairs.filter(|(was, is)| was.verification.is_by_index() && was.verification != is.verification).collect();
     if raised.is_empty() {
         return Ok(());
     }

@@ -13,13 +13,13 @@ use tarpon_layer::Allowance;
 use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
 use tarpon_layer::toc::Claim;
 use tarpon_oci::{Digest, ImageConfig, Manifest};
-use tarpon_store::{ImageRecord, LoadedImage, Store, StoreError};
+use tarpon_store::{ImageRecord, LoadedImage, Store, StoreError, Verification};
 
 use super::layers::{self, ByToc, Layer, Wanted};
 use super::pace::Pace;
 use super::stream::{self, StreamError, StreamJob};
 use super::{assemble, kept};
-use crate::index::{self, Verdict, is_by_index};
+use crate::index::{self, Verdict};
 use crate::progress::Silent;
 use crate::{Error, ErrorKind, Result};
 
@@ -79,7 +79,7 @@ impl Completion {
 
     /// Layers of which an index from elsewhere was believed.
     pub(crate) fn by_index(&self) -> Vec<Digest> {
-        let by_index = self.record.layers.iter().filter(|layer| is_by_index(&layer.verification));
+        let by_index = self.record.layers.iter().filter(|layer| layer.verification.is_by_index());
         by_index.map(|layer| layer.digest).collect()
     }
 
@@ -95,7 +95,7 @@ impl Completion {
             let _one_at_a_time = image.noting.lock();
             let Some(mut record) = image.store.image(&image.record.manifest)? else { return Ok(()) };
             for known in record.layers.iter_mut().filter(|known| known.digest == layer) {
-                known.verification = index::refuted(&known.verification);
+                known.verification = known.verification.refuted();
             }
             Ok(image.store.set_layers(&image.record.manifest, record.layers)?)
         });
@@ -134,7 +134,7 @@ impl Completion {
     fn was_compared(&self, at: usize) -> bool {
         let digest = self.layers.get(at).map(|layer| layer.blob.digest);
         let mut records = self.record.layers.iter().filter(|layer| Some(layer.digest) == digest);
-        records.all(|layer| layer.verification == layers::DIFF_ID_VERIFIED)
+        records.all(|layer| layer.verification == Verification::DiffId)
     }
 
     /// The layer as it is kept, if that is not against the config. Where it was streamed before, for this image or another, what
@@ -271,7 +271,7 @@ impl Completion {
 
 /// Whether every layer of the image was seen whole.
 pub(crate) fn seen_whole(record: &ImageRecord) -> bool {
-    record.layers.iter().all(|layer| layer.verification == layers::DIFF_ID_VERIFIED)
+    record.layers.iter().all(|layer| layer.verification == Verification::DiffId)
 }
 
 impl From<StoreError> for Incomplete {

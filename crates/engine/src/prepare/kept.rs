@@ -17,7 +17,7 @@ use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::Claim;
 use tarpon_layer::{Allowance, LayerIndex, packed};
 use tarpon_oci::{Blob, Digest, limits};
-use tarpon_store::{IndexKey, LayerRecord, Store};
+use tarpon_store::{IndexKey, LayerKind, LayerRecord, Store, Verification};
 
 use super::layers::Layer;
 use crate::index::Indexed;
@@ -33,8 +33,8 @@ struct Kept {
     version: u32,
     blob_size: u64,
     compression: u8,
-    format: String,
-    verification: String,
+    format: LayerKind,
+    verification: Verification,
     diff_id: Option<Digest>,
     prefetch: Option<u64>,
     /// Bytes that it was made of.
@@ -71,8 +71,8 @@ pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) {
         version: VERSION,
         blob_size: layer.blob.size,
         compression: layer.compression.number(),
-        format: layer.format.clone(),
-        verification: layer.verification.clone(),
+        format: layer.format,
+        verification: layer.verification,
         diff_id: layer.diff_id,
         prefetch: layer.prefetch,
         received: layer.received,
@@ -118,12 +118,8 @@ pub(super) fn load_said(store: &Store, image: &Digest, blob: Blob) -> Option<Sai
 /// The layer of `image` as an index from elsewhere has it, if that was kept. `known` is what the image's record says of it.
 pub(super) fn said_layer(store: &Store, image: &Digest, blob: Blob, known: &LayerRecord) -> Option<Layer> {
     let Said { index, .. } = load_said(store, image, blob)?;
-    let compression = if known.format == crate::inspect::format_name(Compression::Zstd) {
-        Compression::Zstd
-    } else {
-        Compression::Gzip
-    };
-    Some(Layer::by_index(Indexed { blob, compression, index }, Some(&known.format), &known.verification))
+    let compression = if known.format == LayerKind::TarZstd { Compression::Zstd } else { Compression::Gzip };
+    Some(Layer::by_index(Indexed { blob, compression, index }, known.format, known.verification))
 }
 
 fn read<T: DeserializeOwned>(store: &Store, key: &IndexKey) -> Option<T> {
@@ -164,8 +160,8 @@ mod tests {
         Layer {
             blob: Blob { digest: Digest::of(b"a layer of the good image"), size: 1000 },
             compression: Compression::Gzip,
-            format: "eStargz".into(),
-            verification: "as somebody says".into(),
+            format: LayerKind::Estargz,
+            verification: Verification::Toc,
             diff_id,
             index: LayerIndex::default(),
             prefetch: Some(500),

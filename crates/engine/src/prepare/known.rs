@@ -8,7 +8,6 @@ use tarpon_tree::{erofs, merge};
 use super::layers::{self, Layer};
 use super::{Extent, kept};
 use crate::image::ImageRequest;
-use crate::index::is_by_index;
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
@@ -93,7 +92,7 @@ fn kept_layers(store: &Store, record: &ImageRecord) -> Result<Option<Vec<Layer>>
         let wanted = wanted.iter().find(|wanted| wanted.blob.digest == descriptor.digest)?;
         let kept = kept::load(store, wanted.blob, &wanted.claim, &allowance);
         kept.filter(|kept| kept.is_what_config_names(&config, number)).or_else(|| {
-            let known = record.layers.get(number).filter(|known| is_by_index(&known.verification))?;
+            let known = record.layers.get(number).filter(|known| known.verification.is_by_index())?;
             kept::said_layer(store, &record.manifest, wanted.blob, known)
         })
     };

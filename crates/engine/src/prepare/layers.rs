@@ -13,7 +13,7 @@ use tarpon_layer::toc::Claim;
 use tarpon_layer::{Allowance, LayerIndex, Node};
 use tarpon_oci::{Blob, Descriptor, Digest, ImageConfig, Verified};
 use tarpon_registry::{Repository, ResolvedImage};
-use tarpon_store::Store;
+use tarpon_store::{LayerKind, Store, Verification};
 
 use super::pace::{STREAMS, Unhindered};
 use super::stream::{StreamError, StreamJob, stream};
@@ -23,24 +23,16 @@ use crate::index::{self, Found, Indexed, PackWanted};
 use crate::progress::{LayerPlan, LayerWay, Progress};
 use crate::{Error, ErrorKind, Result, access};
 
-/// Every byte of the layer was seen and is what the image config says.
-pub(super) const DIFF_ID_VERIFIED: &str = "diffID-verified";
-/// The table of contents is the one that the manifest names; what it names is checked as it is read.
-pub(super) const TOC_VERIFIED: &str = "toc-verified";
-
 /// Tables of contents that are fetched and parsed at the same time: as many as requests go to a host at first.
 const TABLES: usize = 16;
-
-/// How the names of formats begin that have no table of contents.
-const PLAIN: &str = "tar";
 
 /// An indexed layer.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     pub(crate) blob: Blob,
     pub(crate) compression: Compression,
-    pub(super) format: String,
-    pub(crate) verification: String,
+    pub(super) format: LayerKind,
+    pub(crate) verification: Verification,
     /// What its tar hashed to, if every byte was seen.
     pub(crate) diff_id: Option<Digest>,
     pub(crate) index: LayerIndex,
@@ -54,13 +46,13 @@ pub(crate) struct Layer {
 
 impl Layer {
     /// The layer as an index from elsewhere has it, of which no byte was seen.
-    pub(super) fn by_index(indexed: Indexed, format: Option<&str>, verification: &str) -> Self {
+    pub(super) fn by_index(indexed: Indexed, format: LayerKind, verification: Verification) -> Self {
         let Indexed { blob, compression, index } = indexed;
         Self {
             blob,
             compression,
-            format: format.unwrap_or_else(|| crate::inspect::format_name(compression)).to_owned(),
-            verification: verification.to_owned(),
+            format,
+            verification,
             diff_id: None,
             index,
             prefetch: None,
@@ -71,12 +63,12 @@ impl Layer {
 
     /// Whether only an index says what is in it and where: it has no table of contents that could be read.
     pub(crate) fn needs_index(&self) -> bool {
-        self.format.starts_with(PLAIN)
+        self.format.is_plain()
     }
 
     /// Whether every byte of it was seen here.
     pub(crate) fn was_streamed(&self) -> bool {
-        self.verification == DIFF_ID_VERIFIED
+        self.verification == Verification::DiffId
     }
 }
 
@@ -228,7 +220,7 @@ pub(super) async fn index_all(
 impl Layer {
     /// The layer, read through its table of contents as before, after its bytes were seen.
     pub(super) fn proved_by(self, streamed: &Self) -> Self {
-        Self { verification: streamed.verification.clone(), diff_id: streamed.diff_id, ..self }
+        Self { verification: streamed.verification, diff_id: streamed.diff_id, ..self }
     }
 
     /// Whether nothing in the config speaks against the layer being the one with this number.
@@ -322,8 +314,8 @@ pub(super) async fn through_toc(
             Ok(ByToc::Indexed(Box::new(Layer {
                 blob: layer.blob,
                 compression,
-                format: claim.format().to_string(),
-                verification: TOC_VERIFIED.into(),
+                format: toc::kind(claim.format()),
+                verification: Verification::Toc,
                 diff_id: None,
                 index,
                 prefetch,
@@ -388,8 +380,8 @@ pub(super) async fn seen(
     Ok(Layer {
         blob,
         compression: streamed.compression,
-        format: crate::inspect::format_name(streamed.compression).into(),
-        verification: DIFF_ID_VERIFIED.into(),
+        format: LayerKind::plain(streamed.compression),
+        verification: Verification::DiffId,
         diff_id: Some(diff_id),
         index: streamed.index,
         prefetch: None,

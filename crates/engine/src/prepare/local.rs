@@ -9,7 +9,6 @@ use tokio::sync::watch;
 
 use super::{not_here, prepared};
 use crate::image::{ImageRequest, Prepared};
-use crate::index::is_refuted;
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result};
 
@@ -32,7 +31,7 @@ impl Engine {
     pub(crate) fn believed(&self, manifest: &Digest) -> std::result::Result<ImageState, StoreError> {
         let state = self.store().image_state(manifest)?;
         let is_removed = |record: &ImageRecord| {
-            record.layers.iter().any(|layer| is_refuted(&layer.verification))
+            record.layers.iter().any(|layer| layer.verification.is_refuted())
                 && self.store().remove_image(&record.manifest).is_ok()
         };
         Ok(match state {

@@ -37,7 +37,7 @@ use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{ImageRecord, ImageState};
 
 use crate::image::{ImageRequest, Prepared, Pull};
-use crate::index::{PackWanted, is_by_index};
+use crate::index::PackWanted;
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access, commit, tenant};
 
@@ -227,7 +227,7 @@ impl Engine {
         // Objects of this import are not evicted before the record that needs them is there.
         let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
         let indexes = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
-        let by_index = indexes.layers.iter().any(|layer| is_by_index(&layer.verification));
+        let by_index = indexes.layers.iter().any(|layer| layer.verification.is_by_index());
         match self.assemble(request, resolved.clone(), indexes, repository.stats().bytes).await {
             Err(error) if by_index && error.kind == ErrorKind::Refused => {
                 progress.note(&format!("the index is not used, because the layers do not fit together by it: {error}"));

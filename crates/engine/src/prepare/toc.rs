@@ -9,6 +9,7 @@ use tarpon_layer::decode::Compression;
 use tarpon_layer::toc::{Format, TocClaim, TocError, TocPlace};
 use tarpon_layer::{Allowance, LayerIndex};
 use tarpon_oci::Blob;
+use tarpon_store::LayerKind;
 
 /// Why there is no index.
 pub(crate) enum TocFailure {
@@ -42,6 +43,14 @@ pub(crate) fn compression(format: Format) -> Compression {
     match format {
         Format::Estargz => Compression::Gzip,
         Format::ZstdChunked => Compression::Zstd,
+    }
+}
+
+/// How a layer of this format is recorded.
+pub(crate) fn kind(format: Format) -> LayerKind {
+    match format {
+        Format::Estargz => LayerKind::Estargz,
+        Format::ZstdChunked => LayerKind::ZstdChunked,
     }
 }
 

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tarpon_mount::{Mode, ModeChoice};
+use tarpon_store::LayerKind;
 use tarpon_trace::{FILE_BYTES, Trace};
 
 pub use self::until::Until;
 use self::until::Watcher;
 use crate::container::{Bundle, Confinement, ContainerOptions, Running, Runtime, Stdio, host_files};
 use crate::image::{ImageRequest, Prepared};
-use crate::index::SOCI;
 use crate::progress::Progress;
 use crate::protocol::MountRequest;
 use crate::rootfs::{RootMount, RootfsRequest};
@@ -114,7 +114,7 @@ fn interrupted() -> Error {
 
 /// A trace names contents by their digests, so that it fits other images that have them. A SOCI index knows none.
 fn check_names(prepared: &Prepared) -> Result<()> {
-    match prepared.record.layers.iter().find(|layer| layer.format == SOCI) {
+    match prepared.record.layers.iter().find(|layer| layer.format == LayerKind::Soci) {
         None => Ok(()),
         Some(layer) => {
             let cause = format!("a SOCI index does not say what the contents of layer {} are", layer.digest);

@@ -20,7 +20,6 @@ use tarpon_trace::Trace;
 
 use super::early::EarlyPack;
 use super::hints;
-use crate::index::is_refuted;
 use crate::protocol::{Access, MountRequest};
 use crate::{Error, ErrorKind, Result, access};
 
@@ -320,7 +319,7 @@ impl Images {
         let table = ChunkTable::open(Bytes::from_owner(found.chunks)).map_err(|error| failed(error.to_string()))?;
         let (repository, source) = self.open(request)?;
         let handle = self.fetcher.add_image(table, source, request.image.as_str());
-        for layer in found.record.layers.iter().filter(|layer| is_refuted(&layer.verification)) {
+        for layer in found.record.layers.iter().filter(|layer| layer.verification.is_refuted()) {
             handle.distrust(&layer.digest, "what its index says was found to be wrong");
         }
         let has_pack = found.boot.is_some_and(|boot| replay(&handle, &boot));

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::Serialize;
 use tarpon_fetch::{Early, Noted, Stall, Stats, WaitSum};
 use tarpon_oci::Digest;
-use tarpon_store::LayerRecord;
+use tarpon_store::{LayerRecord, Verification};
 
 pub use self::advice::{Advice, Topic};
 use crate::protocol::{LayerVerification, MountAccount, MountStatus};
@@ -140,5 +140,5 @@ fn explanation(account: MountAccount, slowest: Vec<SlowRead>, layers: &[LayerRec
 
 /// Whether nothing in the layer says what is in it, and it was read whole to find out.
 fn was_streamed(layer: &LayerVerification) -> bool {
-    matches!(&*layer.format, "tar" | "tar+gzip" | "tar+zstd") && layer.state == "diffID-verified"
+    layer.format.is_plain() && layer.state == Verification::DiffId
 }

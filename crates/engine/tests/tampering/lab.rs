@@ -10,6 +10,7 @@ use bytes::Bytes;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use tarpon_engine::oci::{Compression, Digest, media_type};
+use tarpon_engine::store::Verification;
 use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, IndexChoice, Prepared, Progress, Silent};
 use tarpon_fetch::{Config, Fetcher, ReadError};
 use tarpon_layer::chunks::ChunkTable;
@@ -166,7 +167,7 @@ impl Lab {
         };
         let loaded = engine.store().load_image(prepared.manifest()).unwrap().unwrap();
         let is_true = loaded.tree.as_ref() == self.tree;
-        if prepared.record.layers.iter().all(|layer| layer.verification == "diffID-verified") {
+        if prepared.record.layers.iter().all(|layer| layer.verification == Verification::DiffId) {
             let notes = notes.0.into_inner().unwrap();
             return Verdict { outcome: Outcome::Streamed(neutral(&notes.join("; "), &folder, &digest)), is_true };
         }

@@ -8,7 +8,7 @@ use std::path::Path;
 use bytes::Bytes;
 use tarpon_blob::{ObjectStore as _, StoreError};
 use tarpon_oci::{Digest, Verified};
-use tarpon_store::{ImageRecord, LayerRecord, Part, Store, StoreConfig};
+use tarpon_store::{ImageRecord, LayerKind, LayerRecord, Part, Store, StoreConfig, Verification};
 
 /// The chunk list that partial objects are split by, where it does not matter which.
 pub(crate) const LIST: Digest = Digest::from_bytes([7; 32]);
@@ -77,8 +77,8 @@ pub(crate) fn install(store: &Store, name: &str, objects: &[Digest]) -> Result<D
     let layer = LayerRecord {
         digest: Digest::of(name.as_bytes()),
         size: 1234,
-        format: "gzip".into(),
-        verification: "diffID verified".into(),
+        format: LayerKind::TarGzip,
+        verification: Verification::DiffId,
         prefetch: None,
     };
     let mut staging = store.stage_image(ImageRecord::new(digest, name, "linux/amd64", vec![layer]))?;

@@ -104,14 +104,16 @@ fn committed_table(committed: &[Committed]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tarpon_engine::store::{LayerKind, Verification};
+
     use super::*;
 
     fn record() -> ImageRecord {
         let layer = LayerRecord {
             digest: Digest::of(b"layer"),
             size: 3 << 20,
-            format: "estargz".into(),
-            verification: "toc-verified".into(),
+            format: LayerKind::Estargz,
+            verification: Verification::Toc,
             prefetch: None,
         };
         let mut record = ImageRecord::new(Digest::of(b"m"), "docker://host/app:v1", "linux/amd64", vec![layer]);

@@ -66,5 +66,5 @@ fn parse(index: &[u8]) -> io::Result<Index> {
 
 /// The formats of the layers, lowest first.
 pub(super) fn layer_names(prepared: &Prepared) -> Vec<String> {
-    prepared.record.layers.iter().map(|layer| layer.format.clone()).collect()
+    prepared.record.layers.iter().map(|layer| layer.format.to_string()).collect()
 }

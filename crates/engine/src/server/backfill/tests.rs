@@ -153,7 +153,7 @@ impl Host {
 
     fn states(&self, prepared: &Prepared) -> Vec<String> {
         let record = self.engine.store().image(prepared.manifest()).unwrap().unwrap();
-        record.layers.into_iter().map(|layer| layer.verification).collect()
+        record.layers.into_iter().map(|layer| layer.verification.to_string()).collect()
     }
 
     async fn read(&self, content: &[u8]) -> Result<(), ReadError> {
@@ -354,7 +354,7 @@ async fn a_mount_of_what_an_index_made_up_gives_errors_and_the_rest_of_it_goes_o
     let status = server.status().remove(0);
     let alarms = status.backfill.unwrap().alarms;
     assert_eq!(alarms, [format!("layer {layer}: the index {index} is wrong about /app")]);
-    assert_eq!(status.verification[1].state, "index-refuted");
+    assert_eq!(status.verification[1].state, tarpon_store::Verification::IndexRefuted);
     assert_eq!(status.counters["distrusted_layers"], 1);
     assert!(status.failed_reads > 0 && status.last_error.unwrap().contains(&index.to_string()));
     server.stop(true).await;

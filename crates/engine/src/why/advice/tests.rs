@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use tarpon_fetch::{Account, Early, Noted};
 use tarpon_mount::Writable;
 use tarpon_oci::Digest;
+use tarpon_store::{LayerKind, Verification};
 
 use super::super::explanation;
 use super::*;
@@ -12,8 +13,8 @@ use crate::protocol::{BackfillStatus, LayerVerification, MountAccount, MountStat
 
 const MIB: u64 = 1 << 20;
 
-fn layer(format: &str, state: &str) -> LayerVerification {
-    LayerVerification { digest: Digest::of(format.as_bytes()), format: format.into(), state: state.into() }
+fn layer(format: LayerKind, state: Verification) -> LayerVerification {
+    LayerVerification { digest: Digest::of(format.as_str().as_bytes()), format, state }
 }
 
 /// A mount with a boot pack that waited for nothing.
@@ -24,7 +25,7 @@ fn account() -> MountAccount {
         mountpoint: PathBuf::from("/mnt"),
         mode: "fuse".into(),
         writable: Writable::No,
-        verification: vec![layer("estargz", "toc-verified")],
+        verification: vec![layer(LayerKind::Estargz, Verification::Toc)],
         podman: None,
         layers: None,
         backfill: None,
@@ -65,12 +66,12 @@ fn noted(event: Event) -> Noted {
     Noted { at_millis: 0, times: 3, event }
 }
 
-fn layers(sizes: &[(&str, u64)]) -> Vec<LayerRecord> {
-    let record = |(format, size): &(&str, u64)| LayerRecord {
-        digest: Digest::of(format.as_bytes()),
+fn layers(sizes: &[(LayerKind, u64)]) -> Vec<LayerRecord> {
+    let record = |(format, size): &(LayerKind, u64)| LayerRecord {
+        digest: Digest::of(format.as_str().as_bytes()),
         size: *size,
-        format: (*format).into(),
-        verification: String::new(),
+        format: *format,
+        verification: Verification::Toc,
         prefetch: None,
     };
     sizes.iter().map(record).collect()
@@ -95,7 +96,7 @@ fn only(advice: Vec<Advice>) -> (Topic, String) {
 
 #[test]
 fn nobody_who_waited_for_nothing_is_advised() {
-    assert_eq!(advised(account(), &layers(&[("estargz", 40 * MIB)])), []);
+    assert_eq!(advised(account(), &layers(&[(LayerKind::Estargz, 40 * MIB)])), []);
     let short = waited(&[wait(WaitedFor::OwnRequest, (3, WORTH_MILLIS - 1), (3, WORTH_MILLIS - 1))]);
     assert_eq!(advised(MountAccount { has_pack: false, ..short }, &[]), [], "or hardly anything");
 }
@@ -144,17 +145,17 @@ fn a_layer_that_is_decoded_from_its_beginning_is_named_with_its_share() {
 
 #[test]
 fn layers_that_were_downloaded_whole_call_for_an_index() {
-    let with = |state: &str, image: &str| {
+    let with = |state: Verification, image: &str| {
         let mut account = account();
         account.mount.image = image.into();
-        account.mount.verification.push(layer("tar+gzip", state));
-        advised(account, &layers(&[("estargz", 10 * MIB), ("tar+gzip", 30 * MIB)]))
+        account.mount.verification.push(layer(LayerKind::TarGzip, state));
+        advised(account, &layers(&[(LayerKind::Estargz, 10 * MIB), (LayerKind::TarGzip, 30 * MIB)]))
     };
-    let (about, text) = only(with("diffID-verified", "localhost:5000/app:v1"));
+    let (about, text) = only(with(Verification::DiffId, "localhost:5000/app:v1"));
     assert_eq!(about, Topic::NoIndex);
     assert!(text.starts_with("1 of 2 layers, 75 % of the image's bytes,"), "{text}");
-    assert_eq!(with("index-pinned", "localhost:5000/app:v1"), [], "an index said what is in it");
-    assert_eq!(with("diffID-verified", "oci:/srv/layout"), [], "nothing is downloaded");
+    assert_eq!(with(Verification::IndexPinned, "localhost:5000/app:v1"), [], "an index said what is in it");
+    assert_eq!(with(Verification::DiffId, "oci:/srv/layout"), [], "nothing is downloaded");
 }
 
 #[test]
