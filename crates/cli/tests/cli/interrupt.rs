@@ -79,6 +79,19 @@ impl Silent {
     }
 }
 
+/// The command as an interactive shell starts it. A shell that runs the tests in the background ignores SIGINT for all of them.
+fn in_foreground(command: &Command) -> Command {
+    let mut foreground = Command::new("env");
+    foreground.arg("--default-signal=INT").arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => foreground.env(name, value),
+            None => foreground.env_remove(name),
+        };
+    }
+    foreground
+}
+
 fn interrupt(child: Child) -> Output {
     kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
     end_of(child)
@@ -110,7 +123,7 @@ fn commands_that_wait_for_a_registry_exit_with_130() {
         // A registry of its own: what another command has asked for may still be in the queue.
         let silent = Silent::new();
         silent.world.directory("mnt");
-        let (child, _asked) = silent.waiting(silent.command(run));
+        let (child, _asked) = silent.waiting(in_foreground(&silent.command(run)));
         assert_interrupted(run, &interrupt(child));
     }
 }
@@ -133,7 +146,7 @@ fn a_command_that_was_started_with_sigint_ignored_goes_on_ignoring_it() {
 
 /// Starts a server and waits until it answers at the socket; those signals that end it are its own from before that.
 fn serving(world: &World, arguments: &[&str], hello: &[u8]) -> Child {
-    let mut command = world.command(arguments);
+    let mut command = in_foreground(&world.command(arguments));
     let mut child =
         command.stdout(Stdio::null()).stderr(Stdio::piped()).env("RUST_LOG", "off").spawn().expect("it runs");
     let socket = world.path("s.sock");

@@ -69,6 +69,10 @@ impl Engine {
                 }
                 () = tokio::time::sleep(HASHING_LINE) => {
                     let tarpon_store::Progress { objects, bytes } = *hashed.borrow();
+                    // Nothing is hashed yet, or nothing need be: the disk is slow to list the files.
+                    if objects == 0 {
+                        continue;
+                    }
                     let mib = bytes >> 20;
                     progress.note(&format!("first use since the machine was started: hashed {objects} local files, {mib} MiB"));
                 }
