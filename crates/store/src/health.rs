@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::clock::Clock;
 
-/// Time between two tries of a disk that refused. RELIABILITY: writes resume by themselves when space returns.
+/// Time between two tries of a disk that refused. Writes resume by themselves when space returns.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What the store thinks of its disk.

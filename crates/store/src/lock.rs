@@ -1,7 +1,5 @@
 //! One server per store.
 
-use std::path::PathBuf;
-
 use crate::StoreError;
 use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
@@ -55,10 +53,5 @@ impl Store {
         let text = files::read(self.shared.storage(), &self.run_folder().join("server.lock"), 4096).ok()??;
         let process: ProcessId = sealed::unseal(&text).ok()?;
         process.is_alive(self.shared.durability.boot()).then_some(process)
-    }
-
-    /// Where the server listens.
-    pub fn socket_path(&self) -> PathBuf {
-        self.run_folder().join("server.sock")
     }
 }

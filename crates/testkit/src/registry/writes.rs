@@ -75,11 +75,6 @@ impl FakeRegistry {
         self.state().writes.mounts = true;
     }
 
-    /// Forgets all uploads, as a registry does after a while.
-    pub fn forget_uploads(&self) {
-        self.state().writes.uploads.clear();
-    }
-
     /// Uploads that were neither ended nor given up.
     pub fn open_uploads(&self) -> usize {
         self.state().writes.uploads.len()
