@@ -4,6 +4,7 @@
 //! boot and after each change (see `hashed`); for a file that is known, a look at its metadata is enough.
 
 use std::num::NonZero;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -14,10 +15,11 @@ use crate::StoreError;
 use crate::evict::ObjectList;
 use crate::files::io_error;
 use crate::images::RECORD;
-use crate::layout::open_existing;
+use crate::layout::{self, open_existing};
 use crate::objects::Condition;
 use crate::record::{ImageRecord, Part, PartRecord};
 use crate::renew;
+use crate::storage::Metadata;
 use crate::store::{Shared, Store};
 use crate::verify::{Checked, Progress};
 
@@ -163,25 +165,27 @@ impl Check<'_> {
     }
 
     fn work(&self) -> Result<(), StoreError> {
+        let folder = self.shared.layout.name("objects");
         loop {
             let start = self.next.fetch_add(BATCH, Ordering::Relaxed);
             let Some(rest) = self.objects.get(start..).filter(|rest| !rest.is_empty()) else { return Ok(()) };
-            for object in rest.iter().take(BATCH) {
-                self.check(object)?;
+            let batch = rest.get(..BATCH).unwrap_or(rest);
+            for (object, metadata) in self.shared.hashed.unknown(self.look(&folder, batch)?) {
+                self.check(&object, &metadata)?;
             }
         }
     }
 
-    fn check(&self, object: &Digest) -> Result<(), StoreError> {
+    /// Those of these objects that are here.
+    fn look(&self, folder: &Path, objects: &[Digest]) -> Result<Vec<(Digest, Metadata)>, StoreError> {
+        let names: Vec<String> = objects.iter().map(layout::name_in_objects).collect();
+        let found =
+            self.shared.storage.metadata_in(folder, &names).map_err(io_error("examining objects in", folder))?;
+        Ok(objects.iter().zip(found).filter_map(|(object, metadata)| Some((*object, metadata?))).collect())
+    }
+
+    fn check(&self, object: &Digest, metadata: &Metadata) -> Result<(), StoreError> {
         let path = self.shared.layout.object(object);
-        let metadata = match self.shared.storage.metadata(&path) {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(io_error("examining", &path)(error)),
-        };
-        if self.shared.hashed.has(object, &metadata) {
-            return Ok(());
-        }
         let condition = self.shared.check(object, &path)?;
         let mut done = self.done.lock();
         done.note(*object, metadata.size, &condition);

@@ -7,9 +7,11 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::LazyLock;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{Advice, AtFlags, CWD, FlockOperation, Mode, OFlags, SeekFrom, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{
+    Advice, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, UTIME_OMIT,
+};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
@@ -75,6 +77,20 @@ impl Storage for Disk {
 
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         Ok(metadata(&fs::symlink_metadata(path)?))
+    }
+
+    fn metadata_in(&self, directory: &Path, names: &[String]) -> io::Result<Vec<Option<Metadata>>> {
+        let directory = match open(directory, OFlags::PATH | OFlags::DIRECTORY, 0) {
+            Ok(directory) => directory,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![None; names.len()]),
+            Err(error) => return Err(error),
+        };
+        let look = |name: &String| match rustix::fs::statat(&directory, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok(Some(metadata_of(&found))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        };
+        names.iter().map(look).collect()
     }
 
     fn file_metadata(&self, file: &File) -> io::Result<Metadata> {
@@ -223,8 +239,45 @@ fn metadata(from: &fs::Metadata) -> Metadata {
     }
 }
 
+/// The same as [`metadata`] of the same file: fingerprints are compared.
+#[allow(clippy::useless_conversion, reason = "the number of links is narrower on other processors")]
+fn metadata_of(from: &Stat) -> Metadata {
+    let nanoseconds = |value| u32::try_from(value).unwrap_or_default();
+    let modified = Duration::new(from.st_mtime.try_into().unwrap_or_default(), nanoseconds(from.st_mtime_nsec));
+    Metadata {
+        is_dir: FileType::from_raw_mode(from.st_mode) == FileType::Directory,
+        size: from.st_size.try_into().unwrap_or_default(),
+        allocated: u64::try_from(from.st_blocks).unwrap_or_default().saturating_mul(512),
+        modified: UNIX_EPOCH + modified,
+        changed: (from.st_ctime, nanoseconds(from.st_ctime_nsec).into()),
+        inode: from.st_ino,
+        device: from.st_dev,
+        links: from.st_nlink.into(),
+    }
+}
+
 /// Times before 1970 do not occur here; they become 1970.
 fn timespec(time: SystemTime) -> Timespec {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timespec { tv_sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(since.subsec_nanos()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_below_a_directory_is_that_of_the_whole_path() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("ab")).unwrap();
+        fs::write(folder.path().join("ab/file"), b"content").unwrap();
+        std::os::unix::fs::symlink("file", folder.path().join("ab/link")).unwrap();
+        let names = ["ab", "ab/file", "ab/absent", "ab/link", "absent/file"].map(str::to_owned);
+        let found = Disk.metadata_in(folder.path(), &names).unwrap();
+        let expected = names.each_ref().map(|name| Disk.metadata(&folder.path().join(name)).ok());
+        assert_eq!(found, expected);
+        assert_eq!(found.iter().flatten().count(), 3);
+        assert_eq!(Disk.metadata_in(&folder.path().join("absent"), &names[..1]).unwrap(), [None]);
+        assert!(Disk.metadata_in(&folder.path().join("ab"), &["file/below".to_owned()]).is_err(), "not absence");
+    }
 }

@@ -91,6 +91,16 @@ impl HashedFiles {
         self.knows(fingerprint(digest, metadata))
     }
 
+    /// Those of these files that are not known as [`HashedFiles::has`] knows them. Threads meet once for all of them.
+    pub(crate) fn unknown(&self, mut files: Vec<(Digest, Metadata)>) -> Vec<(Digest, Metadata)> {
+        let state = self.state.lock();
+        files.retain(|(digest, metadata)| !state.known.contains(&fingerprint(digest, metadata)));
+        drop(state);
+        // Another process may have hashed them.
+        files.retain(|(digest, metadata)| !self.has(digest, metadata));
+        files
+    }
+
     /// The file was found to have this digest.
     pub(crate) fn add(&self, digest: &Digest, metadata: &Metadata) {
         self.note(fingerprint(digest, metadata));

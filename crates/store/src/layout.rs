@@ -226,6 +226,13 @@ impl Layout {
     }
 }
 
+/// `ab/cdef…`: the name of an object in the folder of complete objects.
+pub(crate) fn name_in_objects(object: &Digest) -> String {
+    let mut name = object.hex();
+    name.insert(2, '/');
+    name
+}
+
 fn set_aside_one(storage: &dyn Storage, from: &Path, to: &Path) -> Result<(), OpenError> {
     match storage.rename(from, to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("setting aside", from)(error).into()),

@@ -100,6 +100,10 @@ pub trait Storage: Send + Sync + fmt::Debug + 'static {
     /// What is known of `path`.
     fn metadata(&self, path: &Path) -> io::Result<Metadata>;
 
+    /// What is known of these paths below a directory, in their order; `None` for one that is not there. Cheaper than one whole path after
+    /// the other: the way to the directory is resolved once.
+    fn metadata_in(&self, directory: &Path, names: &[String]) -> io::Result<Vec<Option<Metadata>>>;
+
     /// What is known of an open file.
     fn file_metadata(&self, file: &File) -> io::Result<Metadata>;
 

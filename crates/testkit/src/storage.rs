@@ -307,6 +307,15 @@ impl Storage for FaultyDisk {
         Disk.metadata(path).map(|metadata| self.timed(metadata))
     }
 
+    fn metadata_in(&self, directory: &Path, names: &[String]) -> io::Result<Vec<Option<Metadata>>> {
+        if self.hook.is_some() {
+            names.iter().try_for_each(|name| self.hook("metadata", &directory.join(name)))?;
+        }
+        self.alive()?;
+        let found = Disk.metadata_in(directory, names)?;
+        Ok(found.into_iter().map(|metadata| metadata.map(|metadata| self.timed(metadata))).collect())
+    }
+
     fn file_metadata(&self, file: &File) -> io::Result<Metadata> {
         self.alive()?;
         Disk.file_metadata(file).map(|metadata| self.timed(metadata))
