@@ -1,19 +1,17 @@
-//! Objects that images contradict each other about.
+//! Settles disputes: objects that images contradict each other about.
 //!
-//! An object is named by the digest of the whole, and a read names nothing but the object; yet what arrives is checked chunk by
-//! chunk, against the chunk list of an image. A list may lie: every chunk matches its digest, and the whole is something else. One
-//! image's lie must not reach the readers of another, so:
+//! An object is named by the digest of the whole, and a read names only the object; but arriving bytes are checked chunk by chunk, against the
+//! chunk list of an image. A list may be false: every chunk matches its digest, and the whole does not match. A false list of one image
+//! must not affect readers of another, so:
 //!
-//! - What comes from chunks (presence bits, partial files, failures) belongs to the list that it was checked against, never to
-//!   the object ([`crate::object::Parts`]). Only what was hashed as a whole is shared by name.
-//! - As long as all images that have the object say the same of it, its chunks are handed out as they come: no reader gets
-//!   anything that its own image does not vouch for. The same goes for a list that was found to be true, or that is the only one
-//!   left when the others were found to be false.
-//! - Otherwise nothing is handed out before the whole has been fetched and hashed: each list for itself, several at a time, until one
-//!   is true or one alone is left. That happens when one image lies, and when two formats split the same file differently: rare, and
-//!   then worth a wait.
+//! - Results from chunks (presence bits, partial files, failures) belong to the list that they were checked against, never to the object
+//!   ([`crate::object::Parts`]). Only content that was hashed as a whole is shared by name.
+//! - While all images that have the object have the same list, its chunks are served as they arrive: each reader gets only bytes that its
+//!   own image vouches for. The same applies to a list that was found to be true, or that is left after all others were found to be false.
+//! - Otherwise nothing is served before the whole has been fetched and hashed: each list separately, several at a time, until one is true or
+//!   only one is left. This happens when one image is false, and when two formats split the same file differently: rarely.
 //!
-//! A kernel that shares one inode of the object among all images remembers more than a read: see `inodes.rs`.
+//! A kernel that shares one inode of the object among all images keeps more than a read: see `inodes.rs`.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -36,18 +34,17 @@ use crate::image::{Claimant, Claims};
 use crate::local::LocalObject;
 use crate::object::Object;
 
-/// Longest object that is fetched whole to find out whether its list is true. Longer ones stay unreadable while images
-/// disagree about them.
+/// Maximum size in bytes of an object that is fetched whole to verify its list. Larger ones stay unreadable during a dispute.
 const WHOLE_BYTES: u64 = 4 << 30;
-/// Longest time that one list may take. A source that delivers a trickle must not occupy a place for ever.
+/// Maximum time for one list. A very slow source must not occupy a slot for ever.
 const WHOLE_TIME: Duration = Duration::from_secs(600);
-/// Bytes that are hashed at a time: a customary chunk.
+/// Bytes that are hashed at a time: the usual size of a chunk.
 const WINDOW: u64 = 4 << 20;
-/// Lists of one object that are tried at the same time, so that one that hangs does not hold up the others.
+/// Lists of one object that are verified at the same time, so that one that hangs does not delay the others.
 const LISTS_AT_ONCE: usize = 4;
 
 impl Host {
-    /// Whether chunks of the object may be handed out before the whole was hashed.
+    /// Whether chunks of the object may be served before the whole was hashed.
     pub(crate) fn may_be_lazy(&self, object: &Object) -> bool {
         let Some(parts) = &object.parts else { return true };
         loop {
@@ -56,7 +53,7 @@ impl Host {
                 return true;
             }
             let Claims::Agreed(claimants) = self.images.claims(&object.id) else { return false };
-            let is_true = self.images.judgement(&object.id, &parts.list) == Some(true);
+            let is_true = self.images.verdict(&object.id, &parts.list) == Some(true);
             let is_agreed = claimants.first().is_some_and(|(image, entry)| image.list_id(entry) == parts.list);
             if !is_true && !is_agreed {
                 return false;
@@ -64,7 +61,7 @@ impl Host {
             if !is_true {
                 self.inodes.feed(&object.id, parts.list);
             }
-            // In this order: whoever registers an image and looks at the inodes after that sees this list, or is seen here.
+            // In this order: an image that is registered and then checks the inodes sees this list, or is seen here.
             if self.images.generation() == generation {
                 object.set_agreed(generation);
                 return true;
@@ -72,7 +69,7 @@ impl Host {
         }
     }
 
-    /// Returns when the images no longer contradict each other about the object, as far as that can be had by `deadline`.
+    /// Waits until the dispute about the object is settled, until `deadline` at most.
     pub(crate) async fn resolve(
         self: &Arc<Self>,
         id: &ObjectId,
@@ -86,7 +83,7 @@ impl Host {
         settled.map_or(None, |outcome| outcome.clone()).unwrap_or_else(|| Err(disputed("nobody found out".into())))
     }
 
-    /// Finds out in the background which list is true. The task goes on without waiters.
+    /// Finds out in the background which list is true. The task continues without waiters.
     pub(crate) fn begin_resolving(
         self: &Arc<Self>,
         id: &ObjectId,
@@ -106,7 +103,7 @@ impl Host {
         Ok(outcome)
     }
 
-    /// Tries all lists until there is nothing left to contradict each other.
+    /// Verifies the lists until the images no longer contradict each other.
     async fn try_lists(self: &Arc<Self>, id: &ObjectId, claimants: Vec<Claimant>) -> Result<(), ReadError> {
         if let Some(left_out) = self.disputes.log.admit() {
             tracing::warn!(object = %id, "images contradict each other about an object; it is fetched whole{left_out}");
@@ -116,13 +113,13 @@ impl Host {
             lists.entry(image.list_id(&entry)).or_default().push((image, entry));
         }
         let tries = lists.into_iter().map(|(list, claimants)| async move {
-            let judged = tokio::time::timeout(WHOLE_TIME, self.try_list(id, list, &claimants)).await;
-            judged.unwrap_or(Err(PieceError::Late(WHOLE_TIME)))
+            let outcome = tokio::time::timeout(WHOLE_TIME, self.try_list(id, list, &claimants)).await;
+            outcome.unwrap_or(Err(PieceError::Late(WHOLE_TIME)))
         });
         let mut tries = stream::iter(tries).buffer_unordered(LISTS_AT_ONCE);
         let mut failure = None;
-        while let Some(judged) = tries.next().await {
-            if let Err(error) = judged {
+        while let Some(outcome) = tries.next().await {
+            if let Err(error) = outcome {
                 failure.get_or_insert(error);
             }
             if !matches!(self.images.claims(id), Claims::Disputed(_)) {
@@ -133,25 +130,25 @@ impl Host {
         Err(ReadError::Disputed { object: *id, reason: reason.into() })
     }
 
-    /// Finds out whether one list is true.
+    /// Finds out whether one list is true, and records the verdict.
     async fn try_list(self: &Arc<Self>, id: &ObjectId, list: ListId, claimants: &[Claimant]) -> Result<(), PieceError> {
-        let judged = match self.compare_with_local(id, claimants).await {
-            Some(judged) => judged?,
+        let is_true = match self.compare_with_local(id, claimants).await {
+            Some(is_true) => is_true?,
             None => match (self.hash_whole(id, claimants).await, self.compare_with_local(id, claimants).await) {
-                (Ok(judged), _) => judged,
-                // It has become a local file under us: its chunks are not fetched any more.
-                (Err(_), Some(judged)) => judged?,
+                (Ok(is_true), _) => is_true,
+                // It has become a local file meanwhile: its chunks are not fetched any more.
+                (Err(_), Some(is_true)) => is_true?,
                 (Err(error), None) => return Err(error),
             },
         };
-        for (image, _) in claimants.iter().filter(|_| !judged) {
-            image.accuse(id);
+        for (image, _) in claimants.iter().filter(|_| !is_true) {
+            image.report_refuted(id);
         }
-        self.judge(*id, list, judged);
+        self.record_verdict(*id, list, is_true);
         Ok(())
     }
 
-    /// Fetches and hashes the object as the claimants, who have the same list, split it.
+    /// Fetches and hashes the object by the list that the claimants share.
     async fn hash_whole(self: &Arc<Self>, id: &ObjectId, claimants: &[Claimant]) -> Result<bool, PieceError> {
         let size = claimants.first().map_or(0, |(_, entry)| entry.size);
         if size > WHOLE_BYTES {
@@ -172,7 +169,7 @@ impl Host {
         Ok(Verified::check_stream(id, hasher).is_ok())
     }
 
-    /// A part of the object from whichever of the claimants can deliver it.
+    /// A part of the object from any of the claimants.
     async fn read_window(
         self: &Arc<Self>,
         id: &ObjectId,
@@ -204,7 +201,7 @@ impl Host {
     }
 }
 
-/// Whether every chunk of the list is what the file, which was hashed, has in its place.
+/// Whether every chunk of the list matches the verified file.
 fn fits(object: &Object, local: &LocalObject) -> bool {
     let chunk_fits = |chunk: Chunk| {
         let (mut hasher, mut at, mut zeros) = (Hasher::new(), chunk.object_offset, true);

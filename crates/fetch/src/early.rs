@@ -29,7 +29,7 @@ impl Image {
                 self.early.enter(number, state);
             }
             // It was fetched early, lost before the first read, and fetched again.
-            None => drop(self.early.strike(number)),
+            None => drop(self.early.remove(number)),
         }
     }
 
@@ -48,7 +48,7 @@ impl Image {
     }
 
     fn becomes_unknown(&self, number: u32, size: u64) {
-        if let Some(lane) = lane_of(self.early.strike(number)) {
+        if let Some(lane) = lane_of(self.early.remove(number)) {
             self.tally.add(|counters| &counters.early(lane).unknown, size);
         }
     }
@@ -64,7 +64,7 @@ impl Image {
 
     fn was_read(&self, object: &ObjectEntry, range: &Range<u64>) {
         for (number, size) in self.chunks_in(object, range) {
-            if let Some(lane) = lane_of(self.early.strike(number)) {
+            if let Some(lane) = lane_of(self.early.remove(number)) {
                 self.tally.add(|counters| &counters.early(lane).used, size);
             }
         }

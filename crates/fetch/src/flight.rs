@@ -1,8 +1,8 @@
-//! Singleflight: whoever wants a piece that is on its way waits for the request that brings it.
+//! Singleflight: a reader of a piece that is on its way waits for the request that fetches it.
 //!
-//! Invariant: a piece is in [`Flights`] from the moment it is asked for until its bytes are kept, so at no moment do two
-//! requests of an image bring it. (Readers of an object that several images have ask for pieces of the same image.) A waiter
-//! that goes away takes nothing from the others; when the last one has gone, the request ends, unless it was asked to go on.
+//! Invariant: a piece is in [`Flights`] from its request until its bytes are kept, so two requests of an image never fetch it at the same
+//! time. (Readers of an object that several images have request pieces of the same image.) A waiter that leaves does not affect the others;
+//! the request ends with the last waiter, unless it is detached.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -28,49 +28,48 @@ use crate::lanes::{Lane, Priority};
 use crate::lru::Lru;
 use crate::plan::Piece;
 
-/// What became of a piece.
+/// The result of a flight.
 #[derive(Clone)]
 pub(crate) enum Outcome {
     /// Its chunks, in the order of [`Piece::chunks`].
     Chunks(Arc<[Decoded]>),
-    /// It is where the next round of a read finds it: too large for memory, or there already.
+    /// The next round of a read finds the piece: it is too large for memory, or was here already.
     Kept,
 }
 
 /// A piece on its way.
 pub(crate) struct Flight {
     pub(crate) piece: Piece,
-    /// What it is brought for: in a reader's request, neighbours come as read-ahead.
+    /// The lane of its bytes: neighbours in a reader's request count as read-ahead.
     pub(crate) lane: Lane,
     request: Arc<Request>,
     outcome: watch::Sender<Option<Result<Outcome, PieceError>>>,
 }
 
-/// What the flights of one request have in common.
+/// The state that the flights of one request share.
 pub(crate) struct Request {
-    /// What it was made for; a reader may have joined it since.
+    /// The lane it was made for; a reader may have joined it since.
     pub(crate) lane: Lane,
     pub(crate) priority: Priority,
-    /// Changed under the lock of [`Flights`] alone.
+    /// Changed only under the lock of [`Flights`].
     tickets: AtomicUsize,
     detached: AtomicBool,
     abort: Mutex<Option<AbortHandle>>,
-    /// Of its own pieces, and then of their neighbours.
+    /// The keys of its own pieces, followed by those of their neighbours.
     keys: Vec<PieceKey>,
-    /// How many it was made for.
+    /// Number of its own pieces.
     own: usize,
     /// When it was made.
     pub(crate) began: Instant,
     pub(crate) order: Order,
-    /// It waits for a source that does not answer.
+    /// Whether it waits for a source in an outage.
     stuck: AtomicBool,
-    /// When the grace ends of the first outage that it met.
+    /// End of the grace of the first outage that it met.
     grace_ends: OnceLock<Instant>,
 }
 
 impl Request {
-    /// A request for `run`, and for the neighbours that come along, whose task is not running yet. Only one that readers made ends with
-    /// the last of them.
+    /// A request for `run` and the neighbours, whose task does not run yet. Only a request of readers ends with the last of them.
     pub(crate) fn new(run: &[Piece], neighbours: &[Piece], priority: Priority, lane: Lane) -> Arc<Self> {
         Arc::new(Self {
             lane,
@@ -87,22 +86,22 @@ impl Request {
         })
     }
 
-    /// It meets an outage whose grace ends at `ends`. Returns when that of the first such outage ends.
+    /// It meets an outage whose grace ends at `ends`. Returns the end of the grace of the first outage that it met.
     pub(crate) fn grace_ends(&self, ends: Instant) -> Instant {
         *self.grace_ends.get_or_init(|| ends)
     }
 
-    /// Whether it waits for a source that does not answer, from now on. Returns whether it did before.
+    /// Sets whether it waits for a source in an outage. Returns the previous value.
     pub(crate) fn is_stuck(&self, stuck: bool) -> bool {
         self.stuck.swap(stuck, Relaxed)
     }
 
-    /// It goes on even if nobody waits.
+    /// It continues without waiters.
     pub(crate) fn detach(&self) {
         self.detached.store(true, Relaxed);
     }
 
-    /// The task that works on it.
+    /// Sets its task.
     pub(crate) fn started(&self, abort: AbortHandle) {
         *self.abort.lock() = Some(abort);
     }
@@ -110,14 +109,14 @@ impl Request {
 
 type Flying = HashMap<PieceKey, Arc<Flight>>;
 
-/// A remembered failure: when it happened, and until when it counts.
+/// A remembered failure: the time of it, and until when it counts.
 struct Memo {
     noted: Instant,
     until: Instant,
     error: PieceError,
 }
 
-/// All pieces on their way, and the failures that are remembered.
+/// All flights, and the remembered failures.
 pub(crate) struct Flights {
     flying: Mutex<Flying>,
     failures: Mutex<Lru<PieceKey, Memo>>,
@@ -133,18 +132,17 @@ impl Flights {
         Self { flying: Mutex::default(), failures, memo, outage_memo }
     }
 
-    /// Joins the flights of those pieces that have one, hands the others to `plan`, which makes requests of them and of the neighbours up to
-    /// the first that is on its way, and returns a ticket for each piece. A piece that was on its way when the reader looked for it
-    /// may have landed since: the caller looks once more, settles what is here ([`Flights::is_here`]) and starts the requests. Both would
-    /// hold up everybody else if it was done here, under the lock. The reader came at `came`: what failed before is remembered for it, what
-    /// failed since it asks for again.
+    /// Returns a ticket for each piece: joins the flights of the pieces that have one, and passes the others to `plan`, which makes requests of
+    /// them and of the neighbours up to the first that is on its way. A piece may have arrived since the reader looked for it: the caller
+    /// looks again, settles those that are here ([`Flights::is_here`]) and starts the requests, which would delay all other readers if it
+    /// was done here, under the lock. The reader came at `came`: earlier outages fail it at once, pieces that failed since are requested again.
     pub(crate) fn join_or_plan(
         self: &Arc<Self>,
         came: Instant,
         pieces: Vec<Piece>,
         mut neighbours: Vec<Piece>,
-        plan: impl FnOnce(Vec<Piece>, Vec<Piece>) -> Vec<Boarded>,
-    ) -> (Vec<Ticket>, Vec<Boarded>) {
+        plan: impl FnOnce(Vec<Piece>, Vec<Piece>) -> Vec<RequestFlights>,
+    ) -> (Vec<Ticket>, Vec<RequestFlights>) {
         let mut tickets = Vec::with_capacity(pieces.len());
         let mut missing = Vec::new();
         let mut flying = self.flying.lock();
@@ -153,7 +151,7 @@ impl Flights {
                 tickets.push(Ticket::Failed(error));
             } else if let Some(flight) = flying.get(&piece.key) {
                 flight.request.priority.raise();
-                tickets.push(Ticket::board(self, flight, Boards::Joining));
+                tickets.push(Ticket::take(self, flight, RequestOrigin::Joined));
             } else {
                 missing.push(piece);
             }
@@ -161,44 +159,44 @@ impl Flights {
         let idle = neighbours.iter().take_while(|piece| self.is_idle(&flying, piece)).count();
         neighbours.truncate(idle);
         let planned = if missing.is_empty() { Vec::new() } else { plan(missing, neighbours) };
-        for flight in planned.iter().flat_map(|boarded| &boarded.flights) {
+        for flight in planned.iter().flat_map(|request| &request.flights) {
             flying.insert(flight.piece.key, flight.clone());
-            tickets.push(Ticket::board(self, flight, Boards::First));
+            tickets.push(Ticket::take(self, flight, RequestOrigin::Own));
         }
-        for flight in planned.iter().flat_map(|boarded| &boarded.neighbours) {
+        for flight in planned.iter().flat_map(|request| &request.neighbours) {
             flying.insert(flight.piece.key, flight.clone());
         }
         (tickets, planned)
     }
 
-    /// As [`Flights::join_or_plan`] for pieces that nobody waits for: leaves out what is on its way or failed just now.
+    /// As [`Flights::join_or_plan`] for pieces without a reader: omits those that are on their way or failed recently.
     pub(crate) fn plan_missing(
         &self,
         pieces: Vec<Piece>,
-        plan: impl FnOnce(Vec<Piece>) -> Vec<Boarded>,
-    ) -> Vec<Boarded> {
+        plan: impl FnOnce(Vec<Piece>) -> Vec<RequestFlights>,
+    ) -> Vec<RequestFlights> {
         let mut flying = self.flying.lock();
         let missing: Vec<Piece> = pieces.into_iter().filter(|piece| self.is_idle(&flying, piece)).collect();
         let planned = if missing.is_empty() { Vec::new() } else { plan(missing) };
-        for flight in planned.iter().flat_map(|boarded| &boarded.flights) {
+        for flight in planned.iter().flat_map(|request| &request.flights) {
             flying.insert(flight.piece.key, flight.clone());
         }
         planned
     }
 
-    /// Hands the result to everybody who waits; for bytes, [`Flights::land`] follows once they are kept.
+    /// Delivers the result to all waiters; [`Flights::land`] follows once the bytes are kept.
     pub(crate) fn deliver(&self, flight: &Flight, outcome: Outcome) {
         self.failures.lock().remove(&flight.piece.key);
         flight.outcome.send_replace(Some(Ok(outcome)));
     }
 
-    /// The piece need not be asked for after all.
+    /// The piece turned out to be here: no request is needed.
     pub(crate) fn is_here(&self, flight: &Flight) {
         self.deliver(flight, Outcome::Kept);
         self.land(flight);
     }
 
-    /// The piece is where the next reader finds it: no more joining.
+    /// The next reader finds the piece: the flight cannot be joined any more.
     pub(crate) fn land(&self, flight: &Flight) {
         let mut flying = self.flying.lock();
         if flying.get(&flight.piece.key).is_some_and(|known| std::ptr::eq(&**known, flight)) {
@@ -206,7 +204,7 @@ impl Flights {
         }
     }
 
-    /// No bytes will come. Final failures are remembered.
+    /// The flight failed. Failures other than a cancellation are remembered.
     pub(crate) fn fail(&self, flight: &Flight, error: PieceError) {
         if !matches!(error, PieceError::Cancelled) {
             self.remember(flight.piece.key, error.clone());
@@ -221,7 +219,7 @@ impl Flights {
         });
     }
 
-    /// Reads of the piece fail at once for a while.
+    /// Lets reads of the piece fail at once for a while.
     pub(crate) fn remember(&self, key: PieceKey, error: PieceError) {
         let noted = Instant::now();
         let until = noted + self.memo_of(&error);
@@ -233,12 +231,12 @@ impl Flights {
         if error.is_outage() || matches!(error, PieceError::Source(_)) { self.outage_memo } else { self.memo }
     }
 
-    /// Whether nobody brings the piece, and nobody failed to just now.
+    /// Whether the piece has no flight and no remembered failure.
     fn is_idle(&self, flying: &Flying, piece: &Piece) -> bool {
         !flying.contains_key(&piece.key) && self.remembered(&piece.key, None).is_none()
     }
 
-    /// The failure of the piece that counts for whoever came at `came`; for anybody if that is `None`.
+    /// The remembered failure of the piece that counts for a reader that came at `came`, or for a request without a reader (`None`).
     fn remembered(&self, key: &PieceKey, came: Option<Instant>) -> Option<PieceError> {
         let mut failures = self.failures.lock();
         let memo = failures.get(key)?;
@@ -250,30 +248,30 @@ impl Flights {
         None
     }
 
-    /// A new source has come: what failed before may work now.
+    /// A new source was registered: what failed before may work now.
     pub(crate) fn forget_failures(&self) {
         self.failures.lock().retain(|_, _| false);
     }
 
-    /// Whether somebody brings the piece.
+    /// Whether the piece has a flight.
     pub(crate) fn is_flying(&self, key: &PieceKey) -> bool {
         self.flying.lock().contains_key(key)
     }
 
-    /// Pieces on their way.
+    /// Number of flights.
     pub(crate) fn count(&self) -> usize {
         self.flying.lock().len()
     }
 
-    /// A waiter has gone. The last one ends the request, and nobody can join it from this moment on. Once all that it was made for is
-    /// here, what comes along may come.
+    /// A waiter has left. The last one ends the request, which cannot be joined from then on. Once all its own pieces are here, the neighbours
+    /// are still fetched.
     fn leave(&self, flight: &Flight) {
         let mut flying = self.flying.lock();
         let request = &flight.request;
         if request.tickets.fetch_sub(1, Relaxed) != 1 || request.detached.load(Relaxed) {
             return;
         }
-        // What has arrived is being kept, and stays joinable until it is.
+        // Pieces that have arrived stay joinable until they are kept.
         let unsettled = |known: &Arc<Flight>| Arc::ptr_eq(&known.request, request) && !known.is_settled();
         let is_given_up = |key: &&PieceKey| flying.get(key).is_some_and(unsettled);
         if !request.keys.iter().take(request.own).any(|key| is_given_up(&key)) {
@@ -296,12 +294,12 @@ impl Flight {
         Arc::new(Self { piece, lane, request: request.clone(), outcome: watch::Sender::new(None) })
     }
 
-    /// Readers look at what became of it, although it has no outcome: they may have something better to wait for.
+    /// Wakes the readers without a result: they may turn to another source.
     pub(crate) fn wake_readers(&self) {
         self.outcome.send_modify(|_| {});
     }
 
-    /// Whether everybody who waits has the answer.
+    /// Whether the waiters have the result.
     pub(crate) fn is_settled(&self) -> bool {
         self.outcome.borrow().is_some()
     }
@@ -311,7 +309,7 @@ impl Flight {
 pub(crate) enum Ticket {
     /// On its way.
     Flying(Claim),
-    /// It failed a moment ago.
+    /// It failed recently.
     Failed(PieceError),
 }
 
@@ -319,40 +317,40 @@ pub(crate) enum Ticket {
 pub(crate) struct Claim {
     flights: Arc<Flights>,
     flight: Arc<Flight>,
-    boards: Boards,
+    origin: RequestOrigin,
 }
 
-/// Who made the request of a flight that a reader waits for.
+/// Who made the request that a reader waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Boards {
+enum RequestOrigin {
     /// The reader.
-    First,
-    /// Somebody before him.
-    Joining,
+    Own,
+    /// An earlier one.
+    Joined,
 }
 
 impl Claim {
     fn waited_for(&self) -> WaitedFor {
         let piece = &self.flight.piece;
-        match (self.boards, self.flight.lane) {
+        match (self.origin, self.flight.lane) {
             _ if piece.is_of_a_pack() => WaitedFor::Pack,
             _ if piece.needs_stream() => WaitedFor::WholeLayer,
-            (Boards::First, _) => WaitedFor::OwnRequest,
-            (Boards::Joining, Lane::Demand) => WaitedFor::OtherReader,
-            (Boards::Joining, Lane::Trace) => WaitedFor::Pack,
-            (Boards::Joining, Lane::Ahead) => WaitedFor::ReadAhead,
-            (Boards::Joining, Lane::Whole) => WaitedFor::WholeDownload,
+            (RequestOrigin::Own, _) => WaitedFor::OwnRequest,
+            (RequestOrigin::Joined, Lane::Demand) => WaitedFor::OtherReader,
+            (RequestOrigin::Joined, Lane::Trace) => WaitedFor::Pack,
+            (RequestOrigin::Joined, Lane::Ahead) => WaitedFor::ReadAhead,
+            (RequestOrigin::Joined, Lane::Whole) => WaitedFor::WholeDownload,
         }
     }
 }
 
 impl Ticket {
-    fn board(flights: &Arc<Flights>, flight: &Arc<Flight>, boards: Boards) -> Self {
+    fn take(flights: &Arc<Flights>, flight: &Arc<Flight>, origin: RequestOrigin) -> Self {
         flight.request.tickets.fetch_add(1, Relaxed);
-        Self::Flying(Claim { flights: flights.clone(), flight: flight.clone(), boards })
+        Self::Flying(Claim { flights: flights.clone(), flight: flight.clone(), origin })
     }
 
-    /// Says in `waiting` that a reader waited so long for it.
+    /// Adds the reader's wait for it to `waiting`.
     pub(crate) fn note(&self, waiting: &mut Waiting, waited: Duration) {
         if let Self::Flying(claim) = self {
             let piece = &claim.flight.piece;
@@ -361,8 +359,8 @@ impl Ticket {
         }
     }
 
-    /// Waits until the piece is here or the reader's time is over. In the latter case the request goes on for later
-    /// readers, and the piece counts as failed for a while.
+    /// Waits until the piece is here or the reader's deadline. In the latter case the request continues for later readers, and the piece
+    /// counts as failed for a while.
     pub(crate) async fn wait(&self, clock: Clock, limit: Duration) -> Result<Arrival, PieceError> {
         let claim = match self {
             Self::Failed(error) => return Err(error.clone()),
@@ -375,7 +373,7 @@ impl Ticket {
         match tokio::time::timeout_at(clock.until, settled).await {
             Ok(Ok(settled)) => match &*settled {
                 Some(Ok(outcome)) => Ok(Arrival { flight: claim.flight.clone(), outcome: outcome.clone() }),
-                // The source was asked before this reader came, and may have come back since: the next round asks it again.
+                // The source was asked before this reader came, and may answer again: the next round asks it.
                 Some(Err(error)) if error.is_outage() && claim.flight.request.began < clock.came => {
                     Err(PieceError::Cancelled)
                 }
@@ -408,59 +406,58 @@ pub(crate) struct Arrival {
     outcome: Outcome,
 }
 
-/// What an arrival means for one chunk.
-pub(crate) enum Found {
+/// The result of an arrival for one chunk.
+pub(crate) enum ChunkArrival {
     /// Its bytes.
     Bytes(Verified<Bytes>),
     /// The store has it.
     InStore,
-    /// The piece came, but these bytes did not match.
+    /// The piece arrived, but these bytes did not match.
     Corrupt,
-    /// It is not among the chunks that were taken out of the piece.
+    /// It is not a chunk of the piece.
     Unknown,
 }
 
 impl Arrival {
     /// Looks for the bytes of `chunk`.
-    pub(crate) fn find(&self, chunk: &PieceChunk) -> Found {
-        let Outcome::Chunks(chunks) = &self.outcome else { return Found::InStore };
+    pub(crate) fn find(&self, chunk: &PieceChunk) -> ChunkArrival {
+        let Outcome::Chunks(chunks) = &self.outcome else { return ChunkArrival::InStore };
         let mut known = self.flight.piece.chunks.iter().zip(chunks.iter()).filter(|(c, _)| c.same_bytes(chunk));
         let found = |(_, decoded): (&PieceChunk, &Decoded)| match decoded {
-            Decoded::Bytes(bytes) => Some(Found::Bytes(bytes.clone())),
-            Decoded::Here => Some(Found::InStore),
+            Decoded::Bytes(bytes) => Some(ChunkArrival::Bytes(bytes.clone())),
+            Decoded::Here => Some(ChunkArrival::InStore),
             Decoded::Wrong => None,
         };
         match known.find_map(found) {
             Some(found) => found,
-            None if self.flight.piece.chunks.iter().any(|known| known.same_bytes(chunk)) => Found::Corrupt,
-            None => Found::Unknown,
+            None if self.flight.piece.chunks.iter().any(|known| known.same_bytes(chunk)) => ChunkArrival::Corrupt,
+            None => ChunkArrival::Unknown,
         }
     }
 }
 
 impl Arrival {
-    /// What came.
+    /// The piece.
     pub(crate) fn piece(&self) -> &Piece {
         &self.flight.piece
     }
 
-    /// Why a chunk of it cannot be used.
+    /// The error of a chunk that does not match.
     pub(crate) fn corrupt(&self) -> PieceError {
         PieceError::corrupt(&self.flight.piece.key, "a chunk does not match its digest")
     }
 }
 
-/// The flights of a request while its task works on them. Whatever ends the task, nobody waits for ever: what has no
-/// outcome by then is cancelled.
-pub(crate) struct Boarded {
+/// The flights of a request, held by its task. However the task ends, no waiter hangs: flights without a result are cancelled on drop.
+pub(crate) struct RequestFlights {
     pub(crate) flights: Vec<Arc<Flight>>,
-    /// What comes along behind them.
+    /// The flights of the neighbours behind them.
     pub(crate) neighbours: Vec<Arc<Flight>>,
     pub(crate) registry: Arc<Flights>,
     pub(crate) request: Arc<Request>,
 }
 
-impl Drop for Boarded {
+impl Drop for RequestFlights {
     fn drop(&mut self) {
         for flight in self.neighbours.iter().filter(|flight| !flight.is_settled()) {
             flight.piece.image.allowance.give_back(flight.piece.key.length);

@@ -11,7 +11,7 @@ use tarpon_layer::{Codec, ObjectId, Place};
 use tarpon_oci::Digest;
 
 use crate::chunk::PieceChunk;
-use crate::governor::state::Held;
+use crate::governor::state::PrefetchGuard;
 use crate::host::Host;
 use crate::image::Image;
 use crate::lanes::Lane;
@@ -97,7 +97,7 @@ impl Image {
 impl Host {
     /// Brings what the hints lead to, in their order, behind what readers wait for.
     pub(crate) async fn follow(self: Arc<Self>, image: Arc<Image>, hints: Vec<Hint>) {
-        let _held = Held::begin(&image.governor);
+        let _guard = PrefetchGuard::begin(&image.governor);
         let of = image.clone();
         let Ok(numbers) = self.runtime.spawn_blocking(move || Arc::new(of.hinted(&hints))).await else { return };
         let (mut next, mut most, mut under_way) = (0, REPLAY_FIRST_BYTES, UnderWay::default());

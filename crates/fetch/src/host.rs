@@ -107,7 +107,7 @@ impl Host {
 
     /// Whether the object's partial file may be emptied just now, because the whole may not be what its name says.
     pub(crate) fn in_doubt(&self, object: &Object) -> bool {
-        let refuted = |list| self.images.judgement(&object.id, list) == Some(false);
+        let refuted = |list| self.images.verdict(&object.id, list) == Some(false);
         object.is_publishing() || object.parts.as_ref().is_some_and(|parts| refuted(&parts.list))
     }
 
@@ -133,15 +133,15 @@ impl Host {
     /// would only make all readers check again what is agreed on.
     pub(crate) fn was_hashed(&self, object: &Object, list: ListId, is_true: bool) {
         if !is_true || matches!(self.images.claims(&object.id), Claims::Disputed(_)) {
-            self.judge(object.id, list, is_true);
+            self.record_verdict(object.id, list, is_true);
         } else {
             self.inodes.confirm(&object.id, list);
         }
     }
 
     /// The whole object was hashed, and this list is true or false.
-    pub(crate) fn judge(&self, id: ObjectId, list: ListId, is_true: bool) {
-        self.images.judge(id, list, is_true);
+    pub(crate) fn record_verdict(&self, id: ObjectId, list: ListId, is_true: bool) {
+        self.images.record_verdict(id, list, is_true);
         if is_true {
             self.inodes.confirm(&id, list);
         }

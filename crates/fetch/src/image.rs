@@ -1,8 +1,8 @@
-//! The images that are registered, and what their chunk tables say about an object or a place.
+//! The registered images, and the claims of their chunk tables about an object.
 //!
-//! A **chunk list** is what one table says an object consists of. Chunks are checked against the list that names them; that the list
-//! itself is true is known only when the whole object has been hashed. Anybody can write a list, so of an object that several
-//! images claim nothing is handed out chunk by chunk unless all of them say the same of it (see `dispute.rs`).
+//! A **chunk list** is one table's description of an object. Chunks are checked against their list; whether the list itself is true is known
+//! only when the whole object has been hashed. A list is untrusted input, so an object that several images claim is served chunk by chunk
+//! only while all of them have the same list (see `dispute.rs`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,48 +42,48 @@ pub(crate) struct Image {
     pub(crate) journal: Arc<Journal>,
     pub(crate) log: ImageLog,
     pub(crate) early: Ledger,
-    /// What may be brought beside readers' own pieces.
+    /// The bytes that may be fetched along with readers' own pieces.
     pub(crate) allowance: Allowance,
-    /// What a recorded start touched, where that is had faster than from the layers.
+    /// The boot pack, if the image has one.
     pub(crate) pack: OnceLock<Arc<Pack>>,
 }
 
-/// Sources that one request tries in turn.
+/// Maximum number of sources that one request tries.
 const SOURCES: usize = 8;
 
-/// All registered images, in the order in which they came.
+/// All registered images, in the order of registration.
 #[derive(Default)]
 pub(crate) struct Images {
     list: RwLock<(u64, Vec<Arc<Image>>)>,
-    /// Lists whose objects were hashed as a whole, and whether they are true; bounded by what the tables name.
-    judged: Mutex<HashMap<ObjectId, Vec<(ListId, bool)>>>,
-    /// Changes with every image that comes or goes and every list that is judged: what was agreed on holds until then.
+    /// Lists whose objects were hashed as a whole, and whether they are true; bounded by the tables' entries.
+    verdicts: Mutex<HashMap<ObjectId, Vec<(ListId, bool)>>>,
+    /// Changes with every added or removed image and with every verdict: a result of [`Images::claims`] holds until then.
     generation: AtomicU64,
-    /// Chunks that were brought early and that nobody has read, of all images.
+    /// Entries of the ledgers of all images.
     pub(crate) open_early: Arc<AtomicU64>,
 }
 
-/// An image that has an object, and its word on it.
+/// An image that has an object, and its entry for it.
 pub(crate) type Claimant = (Arc<Image>, ObjectEntry);
 
-/// What the registered images say of an object. A list that is known to be false does not count; if one is known to be true, no
+/// The claims of the registered images about an object. A list that is known to be false does not count; if one is known to be true, no
 /// other counts.
 pub(crate) enum Claims {
-    /// Nobody has it.
+    /// No image has it.
     Unknown,
-    /// All say the same, or the truth. At most [`SOURCES`], always in the same order, so that readers of different images ask for the same
-    /// bytes of the same image and share one request.
+    /// All lists are equal, or true. At most [`SOURCES`] images, always in the same order, so that readers of different images request the
+    /// same bytes of the same image and share one request.
     Agreed(Vec<Claimant>),
-    /// They contradict each other.
+    /// The lists contradict each other.
     Disputed(Vec<Claimant>),
-    /// Every list of it was found to be wrong.
+    /// Every list was found to be false.
     Refuted,
-    /// The image that has it lies about the layer: nothing more is taken out of that.
+    /// The layers that have it are distrusted.
     Distrusted(Claimant),
 }
 
 impl Images {
-    /// Registers the image that `make` builds around its new name.
+    /// Registers the image that `make` builds with its new id.
     pub(crate) fn add(&self, make: impl FnOnce(ImageId) -> Image) -> Arc<Image> {
         let mut list = self.list.write();
         list.0 += 1;
@@ -103,32 +103,32 @@ impl Images {
         self.changed();
     }
 
-    /// The whole object was hashed as this list has it.
-    pub(crate) fn judge(&self, object: ObjectId, list: ListId, is_true: bool) {
-        let mut judged = self.judged.lock();
-        let lists = judged.entry(object).or_default();
+    /// The whole object was hashed: the list is true or false.
+    pub(crate) fn record_verdict(&self, object: ObjectId, list: ListId, is_true: bool) {
+        let mut verdicts = self.verdicts.lock();
+        let lists = verdicts.entry(object).or_default();
         lists.retain(|(known, _)| *known != list);
         lists.push((list, is_true));
         self.changed();
     }
 
     /// Whether the list is true, if that is known.
-    pub(crate) fn judgement(&self, object: &ObjectId, list: &ListId) -> Option<bool> {
-        let judged = self.judged.lock();
-        judged.get(object)?.iter().find(|(known, _)| known == list).map(|(_, is_true)| *is_true)
+    pub(crate) fn verdict(&self, object: &ObjectId, list: &ListId) -> Option<bool> {
+        let verdicts = self.verdicts.lock();
+        verdicts.get(object)?.iter().find(|(known, _)| known == list).map(|(_, is_true)| *is_true)
     }
 
-    /// Whatever was found out about claims holds as long as this stays the same.
+    /// Results about claims hold as long as this number stays the same.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// What was agreed on must be looked at again.
+    /// Invalidates results about claims.
     pub(crate) fn changed(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What the images say of the object.
+    /// The claims of all images about the object.
     pub(crate) fn claims(&self, object: &ObjectId) -> Claims {
         let list = self.list.read();
         let all = list.1.iter().filter_map(|image| Some((image.clone(), image.claim(object)?)));
@@ -137,13 +137,13 @@ impl Images {
         if claimants.is_empty() {
             return self.first_holding(object).map_or(Claims::Unknown, Claims::Distrusted);
         }
-        // Such a name is a hash of what it means, and was made here: who takes it for the digest of some bytes lies.
+        // Such a name is a hash that was computed here: a list that takes it for the digest of content is false.
         if claimants.iter().any(|(image, entry)| !image.names_content(entry)) {
             claimants.retain(|(image, entry)| !image.names_content(entry));
         }
-        let judged = self.judged.lock().get(object).cloned();
-        if let Some(judged) = judged {
-            let is = |(image, entry): &Claimant, judgement| judged.contains(&(image.list_id(entry), judgement));
+        let verdicts = self.verdicts.lock().get(object).cloned();
+        if let Some(verdicts) = verdicts {
+            let is = |(image, entry): &Claimant, verdict| verdicts.contains(&(image.list_id(entry), verdict));
             if claimants.iter().any(|claimant| is(claimant, true)) {
                 claimants.retain(|claimant| is(claimant, true));
                 claimants.truncate(SOURCES);
@@ -175,17 +175,17 @@ impl Images {
     }
 }
 
-/// What a list says of the bytes of a chunk.
+/// A list's description of the bytes of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Said {
+enum ChunkContent {
     Zeros,
-    /// Their digest.
+    /// The digest of the bytes.
     Content(Digest),
-    /// They come after so many that this piece decodes to.
+    /// The digest of the encoded piece, and the offset in the decoded one.
     Encoded(Digest, u64),
 }
 
-impl Said {
+impl ChunkContent {
     fn of(chunk: &Chunk) -> Self {
         match chunk.place {
             Place::Zeros => Self::Zeros,
@@ -194,7 +194,7 @@ impl Said {
         }
     }
 
-    /// Different for all that say something different.
+    /// Different descriptions give different input to the hash.
     fn hash(&self, hasher: &mut Hasher) {
         match self {
             Self::Zeros => hasher.update(&[0]),
@@ -211,27 +211,27 @@ impl Said {
     }
 }
 
-/// Whether two images say the same of an object.
+/// Whether two images have the same list of an object.
 fn same_list((one, a): &Claimant, (other, b): &Claimant) -> bool {
     let length = a.chunks.len();
     a.size == b.size && length == b.chunks.len() && one.content(a).eq(other.content(b))
 }
 
 impl Image {
-    /// The sizes of the object's chunks, and what their bytes are said to be.
-    fn content(&self, entry: &ObjectEntry) -> impl Iterator<Item = (u64, Said)> {
+    /// The sizes of the object's chunks, and the descriptions of their bytes.
+    fn content(&self, entry: &ObjectEntry) -> impl Iterator<Item = (u64, ChunkContent)> {
         let chunks = entry.chunks.clone().map_while(|number| self.table.chunk(number));
-        chunks.map(|entry| (entry.chunk.size, Said::of(&entry.chunk)))
+        chunks.map(|entry| (entry.chunk.size, ChunkContent::of(&entry.chunk)))
     }
 
-    /// Whether the object's name is the digest of its bytes. If not, it is one that was made here of the index and the place that
-    /// it says they are at ([`tarpon_layer::soci`]): then the bytes cannot be hashed to see whether they are the object, and
-    /// it never becomes a local file. A table checks all chunks of an object in one way.
+    /// Whether the object's name is the digest of its bytes. Otherwise the name was computed here from the index and the position of the bytes
+    /// ([`tarpon_layer::soci`]): then hashing the bytes proves nothing, and the object never becomes a local file. A table checks all
+    /// chunks of an object in the same way.
     pub(crate) fn names_content(&self, entry: &ObjectEntry) -> bool {
         self.table.chunk(entry.chunks.start).is_none_or(|entry| entry.chunk.place.names_content())
     }
 
-    /// The name of this image's list of the object.
+    /// The id of this image's list of the object.
     pub(crate) fn list_id(&self, entry: &ObjectEntry) -> ListId {
         let mut hasher = Hasher::new();
         hasher.update(&entry.size.to_le_bytes());
@@ -242,15 +242,15 @@ impl Image {
         ListId::new(hasher.finish())
     }
 
-    /// Whether the object is one chunk of its own digest: then whatever matches the chunk is the object, and there is
-    /// nothing that a list could lie about.
+    /// Whether the object is one chunk with the same digest: then bytes that match the chunk are the object, and the list cannot be
+    /// false.
     pub(crate) fn is_own_proof(&self, object: &ObjectId, entry: &ObjectEntry) -> bool {
         let is_object = |chunk: Chunk| chunk.content_digest() == Some(object) && chunk.size == entry.size;
         entry.chunks.len() == 1 && self.table.chunk(entry.chunks.start).is_some_and(|entry| is_object(entry.chunk))
     }
 
-    /// Its list of the object is not true.
-    pub(crate) fn accuse(&self, object: &ObjectId) {
+    /// Reports that this image's list of the object is false.
+    pub(crate) fn report_refuted(&self, object: &ObjectId) {
         let text = format!("object {object} of {} is not what its index promises", self.name);
         if let Some(left_out) = self.log.refuted.admit() {
             tracing::error!("{text}{left_out}");

@@ -47,7 +47,7 @@ impl Host {
                     return Some((entry.size, None));
                 }
                 let list = image.list_id(entry);
-                let is_true = self.images.judgement(id, &list) == Some(true);
+                let is_true = self.images.verdict(id, &list) == Some(true);
                 Some((entry.size, (!is_true).then_some(list)))
             }
             Claims::Disputed(claimants) => {

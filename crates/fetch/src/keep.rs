@@ -95,7 +95,7 @@ impl Host {
                 self.forget_object(object);
             }
             Err(StoreError::Corrupt(_)) => {
-                object.image.accuse(&object.id);
+                object.image.report_refuted(&object.id);
                 self.forget_object(object);
             }
             Err(error) => self.store_refused(&error),

@@ -68,7 +68,7 @@ impl Ledger {
     }
 
     /// Removes the chunk; returns its previous state.
-    pub(crate) fn strike(&self, chunk: u32) -> u8 {
+    pub(crate) fn remove(&self, chunk: u32) -> u8 {
         let Some(state) = self.find(chunk).filter(|state| state.load(Relaxed) != OFF) else { return OFF };
         let before = state.swap(OFF, Relaxed);
         if before != OFF {
@@ -107,7 +107,7 @@ mod tests {
     fn a_ledger_takes_memory_only_for_what_was_brought_and_takes_back_what_it_counted() {
         let all = Arc::new(AtomicU64::new(0));
         let ledger = Ledger::new(3 * PAGE_CHUNKS + 1, all.clone());
-        assert_eq!(ledger.strike(5), OFF);
+        assert_eq!(ledger.remove(5), OFF);
         assert_eq!(ledger.enter(2 * PAGE_CHUNKS, 1), OFF);
         assert_eq!(ledger.enter(2 * PAGE_CHUNKS, 2), 1, "once more, and still one chunk");
         assert_eq!(ledger.enter(4 * PAGE_CHUNKS, 1), OFF, "no such chunk");
@@ -117,7 +117,7 @@ mod tests {
         ledger.complete(3 * PAGE_CHUNKS);
         ledger.complete(7);
         assert_eq!(ledger.all_complete().collect::<Vec<_>>(), [3 * PAGE_CHUNKS]);
-        assert_eq!((ledger.strike(3 * PAGE_CHUNKS), ledger.strike(3 * PAGE_CHUNKS)), (1 | COMPLETE, OFF));
+        assert_eq!((ledger.remove(3 * PAGE_CHUNKS), ledger.remove(3 * PAGE_CHUNKS)), (1 | COMPLETE, OFF));
         drop(ledger);
         assert_eq!(all.load(Relaxed), 0, "nothing of an image that is gone is waited for");
     }

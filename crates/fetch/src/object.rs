@@ -42,7 +42,7 @@ pub(crate) struct Object {
 pub(crate) struct Parts {
     pub(crate) list: ListId,
     needed: OnceLock<Needed>,
-    state: Mutex<State>,
+    state: Mutex<PartsState>,
     /// Whether the partial file is being hashed as a whole.
     publishing: watch::Sender<bool>,
 }
@@ -92,7 +92,7 @@ impl Needed {
 }
 
 #[derive(Default)]
-struct State {
+struct PartsState {
     present: Bits,
     /// Chunks that the partial file was searched for.
     searched: Bits,

@@ -28,7 +28,7 @@ use crate::config::{READ_BYTES, READ_ROUNDS};
 use crate::content::ObjectBytes;
 use crate::error::{PieceError, ReadError};
 use crate::gather::Arrived;
-use crate::governor::state::Stalling;
+use crate::governor::state::StallGuard;
 use crate::host::Host;
 use crate::image::{Claimant, Claims};
 use crate::journal::Waiting;
@@ -195,7 +195,7 @@ impl Host {
             let range = clip(offset, length, object.size());
             let began = Instant::now();
             let mut waiting = Waiting::default();
-            let stalling = Stalling::begin(&image.governor);
+            let stalling = StallGuard::begin(&image.governor);
             // A source that hangs leaves time for the others.
             let turn = if others > 0 { clock.half() } else { clock };
             let answer = self.read_through(&object, range.clone(), turn, &mut waiting).await;

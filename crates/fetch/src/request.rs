@@ -16,7 +16,7 @@ use crate::body::Body;
 use crate::breaker::Attempt;
 use crate::config::{DECODING, PACK_STALL_SHARE};
 use crate::error::PieceError;
-use crate::flight::{Boarded, Flight, Request};
+use crate::flight::{Flight, Request, RequestFlights};
 use crate::host::Host;
 use crate::ids::PieceKey;
 use crate::image::Image;
@@ -35,35 +35,35 @@ struct Leftover {
 
 impl Host {
     /// Makes requests of pieces; their tasks do not run yet.
-    pub(crate) fn plan_requests(self: &Arc<Self>, pieces: Vec<Piece>, lane: Lane) -> Vec<Boarded> {
+    pub(crate) fn plan_requests(self: &Arc<Self>, pieces: Vec<Piece>, lane: Lane) -> Vec<RequestFlights> {
         let runs = plan::runs(pieces, &self.config);
-        runs.into_iter().map(|run| self.board(run, Vec::new(), lane)).collect()
+        runs.into_iter().map(|run| self.make_request(run, Vec::new(), lane)).collect()
     }
 
     /// As [`Host::plan_requests`] for pieces that a reader waits for; the neighbours come behind the last of them.
-    pub(crate) fn plan_demand(self: &Arc<Self>, pieces: Vec<Piece>, mut neighbours: Vec<Piece>) -> Vec<Boarded> {
+    pub(crate) fn plan_demand(self: &Arc<Self>, pieces: Vec<Piece>, mut neighbours: Vec<Piece>) -> Vec<RequestFlights> {
         let mut runs = plan::runs(pieces, &self.config);
         let last = runs.pop().map(|run| {
             let ends = neighbours.iter().map(|piece| piece.range().end);
             let paid = run.last().map(|piece| piece.image.allowance.spend(piece.range().end, ends));
             neighbours.truncate(paid.unwrap_or_default());
-            self.board(run, neighbours, Lane::Demand)
+            self.make_request(run, neighbours, Lane::Demand)
         });
-        runs.into_iter().map(|run| self.board(run, Vec::new(), Lane::Demand)).chain(last).collect()
+        runs.into_iter().map(|run| self.make_request(run, Vec::new(), Lane::Demand)).chain(last).collect()
     }
 
-    fn board(self: &Arc<Self>, run: Vec<Piece>, neighbours: Vec<Piece>, lane: Lane) -> Boarded {
+    fn make_request(self: &Arc<Self>, run: Vec<Piece>, neighbours: Vec<Piece>, lane: Lane) -> RequestFlights {
         let request = Request::new(&run, &neighbours, Priority::new(&self.lanes, lane), lane);
         let flights = run.into_iter().map(|piece| Flight::new(piece, lane, &request)).collect();
         let neighbours = neighbours.into_iter().map(|piece| Flight::new(piece, Lane::Ahead, &request)).collect();
-        Boarded { flights, neighbours, registry: self.flights.clone(), request }
+        RequestFlights { flights, neighbours, registry: self.flights.clone(), request }
     }
 
     /// Sets the planned requests going; their tasks end when all is settled.
-    pub(crate) fn start(self: &Arc<Self>, planned: Vec<Boarded>) -> Vec<JoinHandle<()>> {
-        let start = |boarded: Boarded| {
-            let request = boarded.request.clone();
-            let task = self.runtime.spawn(self.clone().fly(boarded));
+    pub(crate) fn start(self: &Arc<Self>, planned: Vec<RequestFlights>) -> Vec<JoinHandle<()>> {
+        let start = |flights: RequestFlights| {
+            let request = flights.request.clone();
+            let task = self.runtime.spawn(self.clone().fly(flights));
             request.started(task.abort_handle());
             task
         };
@@ -71,22 +71,22 @@ impl Host {
     }
 
     /// Brings all flights of one request home.
-    async fn fly(self: Arc<Self>, boarded: Boarded) {
-        let Some(first) = boarded.flights.first() else { return };
+    async fn fly(self: Arc<Self>, flights: RequestFlights) {
+        let Some(first) = flights.flights.first() else { return };
         if first.piece.needs_stream() {
-            return self.fly_by_stream(&boarded, first).await;
+            return self.fly_by_stream(&flights, first).await;
         }
         let mut sources = self.sources(first);
         let mut suspects: HashSet<PieceKey> = HashSet::new();
-        let (mut pending, mut neighbours) = (boarded.flights.clone(), &boarded.neighbours[..]);
+        let (mut pending, mut neighbours) = (flights.flights.clone(), &flights.neighbours[..]);
         let mut visits = 0;
         while !pending.is_empty() && !sources.is_empty() {
             // They come with the first answer, or not at all.
             let along = std::mem::take(&mut neighbours);
-            let (visited, left) = self.visit(&boarded.request, &pending, along, &sources, &suspects).await;
+            let (visited, left) = self.visit(&flights.request, &pending, along, &sources, &suspects).await;
             visits += 1;
             match &visited {
-                Some(source) if !self.stays(&boarded.request, source, left.error.as_ref()) => {
+                Some(source) if !self.stays(&flights.request, source, left.error.as_ref()) => {
                     sources.retain(|known| known.id != source.id);
                 }
                 Some(_) => {}

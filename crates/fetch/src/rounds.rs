@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::config::READ_ROUNDS;
 use crate::content::ObjectBytes;
 use crate::error::PieceError;
-use crate::flight::{Boarded, Found, Ticket};
+use crate::flight::{ChunkArrival, RequestFlights, Ticket};
 use crate::gather::{Arrived, missing};
 use crate::host::Host;
 use crate::journal::Waiting;
@@ -105,16 +105,16 @@ impl Host {
     }
 
     /// The planned requests, without the pieces that have arrived in between.
-    fn still_missing(&self, object: &Object, planned: Vec<Boarded>) -> Vec<Boarded> {
-        let still_missing = |mut boarded: Boarded| {
-            boarded.flights.retain(|flight| {
+    fn still_missing(&self, object: &Object, planned: Vec<RequestFlights>) -> Vec<RequestFlights> {
+        let still_missing = |mut request: RequestFlights| {
+            request.flights.retain(|flight| {
                 let missing = self.is_missing(object, &flight.piece);
                 if !missing {
                     self.flights.is_here(flight);
                 }
                 missing
             });
-            (!boarded.flights.is_empty()).then_some(boarded)
+            (!request.flights.is_empty()).then_some(request)
         };
         planned.into_iter().filter_map(still_missing).collect()
     }
@@ -143,10 +143,10 @@ impl Host {
         };
         for (number, chunk) in missing {
             match arrival.find(&object.piece_chunk(chunk)) {
-                Found::Bytes(bytes) => drop(arrived.insert(*number, bytes)),
-                Found::Corrupt if self.pack_is_to_blame(arrival.piece(), &arrival.corrupt()) => return Ok(()),
-                Found::Corrupt => return Err(arrival.corrupt()),
-                Found::InStore | Found::Unknown => {}
+                ChunkArrival::Bytes(bytes) => drop(arrived.insert(*number, bytes)),
+                ChunkArrival::Corrupt if self.pack_is_to_blame(arrival.piece(), &arrival.corrupt()) => return Ok(()),
+                ChunkArrival::Corrupt => return Err(arrival.corrupt()),
+                ChunkArrival::InStore | ChunkArrival::Unknown => {}
             }
         }
         Ok(())

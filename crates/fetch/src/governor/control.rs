@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::decide::{Decision, Measurements};
-use super::state::Working;
+use super::state::WorkGuard;
 use crate::host::Host;
 use crate::image::Image;
 use crate::journal::Event;
@@ -20,7 +20,7 @@ impl Host {
         image.governor.started(task.abort_handle());
     }
 
-    async fn act(self: Arc<Self>, image: Arc<Image>, _working: Working) {
+    async fn act(self: Arc<Self>, image: Arc<Image>, _working: WorkGuard) {
         let image = &image;
         let (mut decision, mut measured) = image.governor.decide();
         if decision == Decision::Count {

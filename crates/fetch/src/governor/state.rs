@@ -33,7 +33,7 @@ struct GovernorState {
     missing: Option<u64>,
     /// Where the whole download continues.
     next: LayerPosition,
-    /// Number of [`Held`] guards.
+    /// Number of [`PrefetchGuard`]s.
     held: usize,
     working: bool,
     closed: bool,
@@ -83,10 +83,10 @@ impl Governor {
     }
 
     /// Reserves the work on the image for the caller, until the guard is dropped. `None` if a task works on it, or the image is gone.
-    pub(super) fn claim(self: &Arc<Self>) -> Option<Working> {
+    pub(super) fn claim(self: &Arc<Self>) -> Option<WorkGuard> {
         let mut state = self.state.lock();
         let is_free = !state.closed && !std::mem::replace(&mut state.working, true);
-        is_free.then(|| Working(self.clone()))
+        is_free.then(|| WorkGuard(self.clone()))
     }
 
     /// The missing bytes were counted.
@@ -135,7 +135,7 @@ impl Governor {
         }
     }
 
-    /// Whether a boot pack or hints are being fetched ([`Held`]).
+    /// Whether a boot pack or hints are being fetched ([`PrefetchGuard`]).
     pub(crate) fn is_held(&self) -> bool {
         self.state.lock().held > 0
     }
@@ -147,32 +147,32 @@ impl Governor {
 }
 
 /// A reader waits for bytes of this image, until the guard is dropped.
-pub(crate) struct Stalling(Arc<Governor>);
+pub(crate) struct StallGuard(Arc<Governor>);
 
-impl Stalling {
+impl StallGuard {
     pub(crate) fn begin(governor: &Arc<Governor>) -> Self {
         governor.state.lock().burst.begin(Instant::now());
         Self(governor.clone())
     }
 }
 
-impl Drop for Stalling {
+impl Drop for StallGuard {
     fn drop(&mut self) {
         self.0.state.lock().burst.end(Instant::now());
     }
 }
 
 /// A boot pack or hints are being fetched: the governor starts nothing until the guard is dropped.
-pub(crate) struct Held(Arc<Governor>);
+pub(crate) struct PrefetchGuard(Arc<Governor>);
 
-impl Held {
+impl PrefetchGuard {
     pub(crate) fn begin(governor: &Arc<Governor>) -> Self {
         governor.state.lock().held += 1;
         Self(governor.clone())
     }
 }
 
-impl Drop for Held {
+impl Drop for PrefetchGuard {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.held -= 1;
@@ -184,9 +184,9 @@ impl Drop for Held {
 }
 
 /// The one task that works on an image.
-pub(super) struct Working(Arc<Governor>);
+pub(super) struct WorkGuard(Arc<Governor>);
 
-impl Drop for Working {
+impl Drop for WorkGuard {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         (state.working, state.task) = (false, None);

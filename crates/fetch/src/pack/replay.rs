@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::places::Pack;
-use crate::governor::state::Held;
+use crate::governor::state::PrefetchGuard;
 use crate::host::Host;
 use crate::image::Image;
 use crate::journal::Event;
@@ -25,7 +25,7 @@ pub const REPLAY_REQUESTS: usize = 2;
 impl Host {
     /// Brings all frames of the pack that hold anything that is not here.
     pub(crate) async fn replay(self: Arc<Self>, image: Arc<Image>, pack: Arc<Pack>) {
-        let _held = Held::begin(&image.governor);
+        let _guard = PrefetchGuard::begin(&image.governor);
         image.journal.note(Event::PackBegan { bytes: pack.bytes() });
         let mut under_way = UnderWay::default();
         let (mut next, mut most) = (0, REPLAY_FIRST_BYTES);

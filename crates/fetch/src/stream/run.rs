@@ -5,20 +5,20 @@ use std::sync::Arc;
 use super::pass::{Joined, Pass, PassKey};
 use super::walker::{self, Step, Walker};
 use crate::error::PieceError;
-use crate::flight::{Boarded, Flight};
+use crate::flight::{Flight, RequestFlights};
 use crate::host::Host;
 use crate::image::Image;
 
 impl Host {
     /// Completes the one flight of a request by passes through its layer.
-    pub(crate) async fn fly_by_stream(self: &Arc<Self>, boarded: &Boarded, flight: &Arc<Flight>) {
+    pub(crate) async fn fly_by_stream(self: &Arc<Self>, flights: &RequestFlights, flight: &Arc<Flight>) {
         // Starting over is expensive: the request continues for later readers even if this one gives up.
-        boarded.request.detach();
+        flights.request.detach();
         let mut sources = self.sources(flight);
         let mut failure = PieceError::Cancelled;
         let mut visits = 0;
         while !sources.is_empty() {
-            let source = match self.gate(&boarded.request, &sources, std::slice::from_ref(flight)).await {
+            let source = match self.gate(&flights.request, &sources, std::slice::from_ref(flight)).await {
                 Ok(source) => source,
                 Err(error) => {
                     failure = error;
@@ -33,7 +33,7 @@ impl Host {
             if matches!(failure, PieceError::NoRoom(_)) {
                 break;
             }
-            if self.waits_on(&boarded.request, &source, &failure) {
+            if self.waits_on(&flights.request, &source, &failure) {
                 continue;
             }
             sources.retain(|known| known.id != source.id);
