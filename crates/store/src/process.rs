@@ -51,10 +51,11 @@ mod tests {
 
     #[test]
     fn a_zombie_is_dead() {
+        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        while start_time(child.id()).is_some() {
-            std::thread::yield_now();
-        }
+        // Until it has ended; NOWAIT leaves the remains for `wait`.
+        waitid(WaitId::Pid(Pid::from_child(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+        assert_eq!(start_time(child.id()), None);
         child.wait().unwrap();
     }
 }
