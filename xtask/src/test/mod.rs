@@ -13,9 +13,15 @@ use crate::packages::{self, Tool, tool};
 use crate::{images, paths, process, tidy};
 
 mod cargo;
+mod claims;
 mod count;
+mod disk;
+mod output;
+mod programs;
+mod schedule;
 
 use count::Count;
+use programs::Which;
 
 /// The options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -41,6 +47,7 @@ const TOOLS: &[Tool] = &[
     tool("docker-registry", "docker-registry"),
     tool("debootstrap", "debootstrap"),
     tool("fsck.erofs", "erofs-utils"),
+    tool("mkfs.ext4", "e2fsprogs"),
     tool("setfattr", "attr"),
     tool("getfacl", "acl"),
     tool("curl", "curl"),
@@ -57,12 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     all += check("lints", cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]));
     all += check("rules", tidy::run);
     all += dependencies(&mut skipped);
-    if args.quick {
-        println!("== tests");
-        all += cargo::test(&paths::root(), cargo::Which::AllButEndToEnd)?;
-    } else {
-        all += end_to_end(&mut skipped)?;
-    }
+    all += if args.quick { tests(&Which::AllButEndToEnd, Count::default)? } else { end_to_end(&mut skipped)? };
     for line in skipped {
         println!("skipped: {line}");
     }
@@ -107,15 +109,33 @@ fn dependencies(skipped: &mut Skipped) -> Count {
     check("dependencies", cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"]))
 }
 
-/// All the tests that cargo knows of.
+/// All the tests that cargo knows of, and the benchmarks that are checks.
 fn end_to_end(skipped: &mut Skipped) -> Result<Count> {
     let images = prepare_images();
-    // The end-to-end tests run the binary, which cargo builds for tests of its own package only.
-    let built = check("the binary", cargo(&["build", "--package", "tarpon"]));
-    let benchmarks = benchmark(images.as_ref(), skipped) + count_instructions(skipped);
-    println!("== tests");
     let registry = images.as_ref().map(images::TestImages::registry);
-    Ok(built + benchmarks + cargo::test(&paths::root(), cargo::Which::All { registry })?)
+    let _disk = images.as_ref().and_then(|_| {
+        let made = disk::Disk::mount();
+        made.inspect_err(|error| println!("the tests use the disk of {}: {error:#}", paths::root().display())).ok()
+    });
+    tests(&Which::All { registry }, || benchmark(images.as_ref(), skipped) + count_instructions(skipped))
+}
+
+/// Builds and runs tests. `meanwhile` runs between the two, with the machine for itself, because it measures.
+fn tests(which: &Which<'_>, meanwhile: impl FnOnce() -> Count) -> Result<Count> {
+    println!("== build");
+    let began = Instant::now();
+    let root = paths::root();
+    let programs = match cargo::build(&root, matches!(which, Which::All { .. })) {
+        Ok(programs) => programs,
+        Err(error) => {
+            println!("build failed: {error:#}");
+            return Ok(Count::failed());
+        }
+    };
+    println!("built {} test programs in {} s", programs.len(), began.elapsed().as_secs());
+    let measured = meanwhile();
+    println!("== tests");
+    Ok(measured + programs::run(&root, which, programs)?)
 }
 
 /// Whether the benchmark of starts still works, with one workload and two systems. Its figures are of no interest.
@@ -124,7 +144,8 @@ fn benchmark(images: Option<&images::TestImages>, skipped: &mut Skipped) -> Coun
         return skip(skipped, "the benchmark", &format!("it needs root, images and {TUN}"));
     };
     check("the benchmark", || {
-        let mut command = Command::new(std::env::current_exe()?);
+        // Not the program that runs: the build of the tests has replaced its file.
+        let mut command = Command::new(paths::target().join("debug/xtask"));
         command.args(["bench", "start", "--quick", "--tarpon"]).arg(paths::target().join("debug/tarpon"));
         process::check(command.env("REGISTRY", images.registry()))
     })

@@ -1,0 +1,102 @@
+//! Runs several things at once, but never two that get into each other's way.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+
+use super::claims::Claim;
+
+/// What is left to do, and what is under way.
+struct State<T> {
+    waiting: VecDeque<(Claim, T)>,
+    running: Vec<Claim>,
+}
+
+impl<T> State<T> {
+    /// The first task that gets into the way of none that runs.
+    fn next(&mut self) -> Option<(Claim, T)> {
+        let is_free = |(claim, _): &(Claim, T)| self.running.iter().all(|other| !claim.conflicts_with(*other));
+        let position = self.waiting.iter().position(is_free)?;
+        let (claim, task) = self.waiting.remove(position)?;
+        self.running.push(claim);
+        Some((claim, task))
+    }
+
+    fn ended(&mut self, claim: Claim) {
+        if let Some(position) = self.running.iter().position(|other| *other == claim) {
+            self.running.swap_remove(position);
+        }
+    }
+}
+
+/// Does `work` with every task, with at most `slots` at once, beginning with the first. Tasks that need the machine for
+/// themselves come last, because they wait until nothing else runs.
+pub(super) fn run_all<T: Send>(tasks: Vec<(Claim, T)>, slots: usize, work: impl Fn(T) + Sync) {
+    let (alone, others): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|(claim, _)| *claim == Claim::Machine);
+    let state = Mutex::new(State { waiting: others.into_iter().chain(alone).collect(), running: Vec::new() });
+    let changed = Condvar::new();
+    let worker = || {
+        let mut locked = state.lock().unwrap_or_else(PoisonError::into_inner);
+        while !locked.waiting.is_empty() {
+            let Some((claim, task)) = locked.next() else {
+                locked = changed.wait(locked).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(locked);
+            work(task);
+            locked = state.lock().unwrap_or_else(PoisonError::into_inner);
+            locked.ended(claim);
+            changed.notify_all();
+        }
+    };
+    thread::scope(|scope| (0..slots.max(1)).for_each(|_| drop(scope.spawn(worker))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs tasks and gives the claims that ran at the same moment, each time one began.
+    fn moments(claims: &[Claim], slots: usize) -> Vec<Vec<Claim>> {
+        let (running, moments) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let tasks = claims.iter().map(|claim| (*claim, *claim)).collect();
+        run_all(tasks, slots, |claim| {
+            {
+                let mut running = running.lock().unwrap();
+                running.push(claim);
+                moments.lock().unwrap().push(running.clone());
+            }
+            thread::yield_now();
+            let mut running = running.lock().unwrap();
+            let position = running.iter().position(|other| *other == claim).unwrap();
+            running.remove(position);
+        });
+        moments.into_inner().unwrap()
+    }
+
+    #[test]
+    fn every_task_runs_once_and_no_more_than_there_are_slots_run_at_once() {
+        let moments = moments(&[Claim::Nothing; 40], 3);
+        assert_eq!(moments.len(), 40);
+        assert!(moments.iter().all(|running| running.len() <= 3));
+    }
+
+    #[test]
+    fn users_of_one_thing_take_turns_and_who_needs_the_machine_has_it_alone() {
+        let claims = [Claim::Machine, Claim::Podman, Claim::Nothing, Claim::Podman, Claim::Machine].repeat(8);
+        let moments = moments(&claims, 4);
+        assert_eq!(moments.len(), claims.len());
+        for running in moments {
+            assert!(running.iter().filter(|claim| **claim == Claim::Podman).count() <= 1, "{running:?}");
+            assert!(running.len() == 1 || !running.contains(&Claim::Machine), "{running:?}");
+        }
+    }
+
+    #[test]
+    fn two_tasks_that_wait_for_each_other_run_side_by_side() {
+        let both = std::sync::Barrier::new(2);
+        run_all(vec![(Claim::Podman, ()), (Claim::Nothing, ())], 2, |()| {
+            both.wait();
+        });
+    }
+}
