@@ -317,7 +317,7 @@ impl Drop for Containerd {
 }
 
 /// The major version of the containerd that is installed.
-fn major() -> Result<u32> {
+pub fn major() -> Result<u32> {
     let text = run(Command::new("containerd").arg("--version"))?;
     // `containerd github.com/containerd/containerd/v2 v2.4.2 COMMIT`, with or without the letter.
     let version = text.split_whitespace().nth(2).map(|version| version.trim_start_matches('v'));
