@@ -27,14 +27,14 @@ const SPAN_BYTES: u64 = 256 << 10;
 pub(crate) fn estargz_toc() -> Runs {
     let mut blob = Vec::new();
     let options = EstargzOptions { level: 1, ..EstargzOptions::default() };
-    let written = estargz(&layer_tar(0, FILES)[..], &mut blob, &options).unwrap();
+    let written = estargz(&layer_tar(0, FILES)[..], &mut blob, &options, &Allowance::unbounded()).unwrap();
     toc(&written, &blob)
 }
 
 pub(crate) fn zstd_chunked_toc() -> Runs {
     let mut blob = Vec::new();
     let options = ZstdChunkedOptions { level: 1, ..ZstdChunkedOptions::default() };
-    let written = zstd_chunked(&layer_tar(0, FILES)[..], &mut blob, &options).unwrap();
+    let written = zstd_chunked(&layer_tar(0, FILES)[..], &mut blob, &options, &Allowance::unbounded()).unwrap();
     toc(&written, &blob)
 }
 

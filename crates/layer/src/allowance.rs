@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const MEMORY_BASE: u64 = 128 << 20;
 /// Memory for each byte that was received. An entry with content takes 60 bytes or more of a tar or table of contents, and 700 bytes here.
 pub const MEMORY_PER_BYTE: u64 = 20;
+/// Writing a layer in another format may take so many times that memory: beside the index, it holds each entry as the table of contents will
+/// show it. What can be prepared can be written.
+pub const WRITING: u64 = 2;
 /// Zeros that are hashed for any image: a second or two.
 pub const ZEROS_BASE: u64 = 512 << 20;
 /// Zeros that are hashed for each byte that was received: as many as gzip can make of one.
@@ -38,6 +41,7 @@ pub struct Allowance(Arc<Account>);
 
 #[derive(Debug, Default)]
 struct Account {
+    is_for_writing: bool,
     received: AtomicU64,
     memory: AtomicU64,
     zeros: AtomicU64,
@@ -46,12 +50,16 @@ struct Account {
 /// More than an image of this size may cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Excess {
-    /// Over [`MEMORY_BASE`] and [`MEMORY_PER_BYTE`].
+    /// Over [`MEMORY_BASE`] and [`MEMORY_PER_BYTE`], so many times.
     #[error(
-        "it would take more than {} MiB of memory and {MEMORY_PER_BYTE} bytes for each byte that was received",
-        MEMORY_BASE >> 20
+        "it would take more than {} MiB of memory and {} bytes for each byte that was received",
+        (times * MEMORY_BASE) >> 20,
+        times * MEMORY_PER_BYTE
     )]
-    Memory,
+    Memory {
+        /// 1, or [`WRITING`].
+        times: u64,
+    },
     /// Over [`ZEROS_BASE`] and [`ZEROS_PER_BYTE`].
     #[error(
         "it has more than {} MiB of zeros to hash and {ZEROS_PER_BYTE} bytes for each byte that was received",
@@ -68,7 +76,12 @@ impl Allowance {
         allowance
     }
 
-    /// Without bound: for layers that are rewritten and not prepared, and for what was within bounds when it was kept.
+    /// For a layer that is written in another format. Its zeros are not counted: the writer reads each of them anyway.
+    pub fn for_writing() -> Self {
+        Self(Arc::new(Account { is_for_writing: true, ..Account::default() }))
+    }
+
+    /// Without bound: for what was within bounds when it was kept, and for what this process made itself.
     pub fn unbounded() -> Self {
         let allowance = Self::default();
         allowance.receive(u64::MAX);
@@ -85,13 +98,22 @@ impl Allowance {
     /// # Errors
     /// [`Excess::Zeros`], before anything is hashed.
     pub fn take_zeros(&self, bytes: u64) -> Result<(), Excess> {
-        let most = self.most(ZEROS_BASE, ZEROS_PER_BYTE);
+        let most = if self.0.is_for_writing { u64::MAX } else { self.most(ZEROS_BASE, ZEROS_PER_BYTE) };
         if add(&self.0.zeros, bytes, most) { Ok(()) } else { Err(Excess::Zeros) }
     }
 
     /// Memory that is charged by and by.
     pub fn share(&self) -> Share {
         Share { allowance: self.clone(), taken: 0, left: 0 }
+    }
+
+    /// How many times the memory for preparing it may take.
+    fn times(&self) -> u64 {
+        if self.0.is_for_writing { WRITING } else { 1 }
+    }
+
+    fn most_memory(&self) -> u64 {
+        self.most(self.times() * MEMORY_BASE, self.times() * MEMORY_PER_BYTE)
     }
 
     fn most(&self, base: u64, per_byte: u64) -> u64 {
@@ -123,9 +145,9 @@ impl Share {
     pub fn take(&mut self, bytes: u64) -> Result<(), Excess> {
         if self.left < bytes {
             let missing = bytes - self.left;
-            let most = self.allowance.most(MEMORY_BASE, MEMORY_PER_BYTE);
+            let most = self.allowance.most_memory();
             let step = [missing.max(STEP), missing].into_iter().find(|step| add(&self.allowance.0.memory, *step, most));
-            let step = step.ok_or(Excess::Memory)?;
+            let step = step.ok_or(Excess::Memory { times: self.allowance.times() })?;
             self.taken += step;
             self.left += step;
         }
@@ -162,21 +184,23 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
+    const EXCESS: Excess = Excess::Memory { times: 1 };
+
     #[test]
     fn memory_is_bounded_by_what_was_received_and_free_again_when_it_is_dropped() {
         let allowance = Allowance::of(1000);
         let mut share = allowance.share();
         share.take(MEMORY_BASE).unwrap();
         let mut other = allowance.share();
-        assert_eq!(other.take(1000 * MEMORY_PER_BYTE + 1), Err(Excess::Memory));
+        assert_eq!(other.take(1000 * MEMORY_PER_BYTE + 1), Err(EXCESS));
         other.take(1000 * MEMORY_PER_BYTE).unwrap();
-        assert_eq!(share.take(1), Err(Excess::Memory));
+        assert_eq!(share.take(1), Err(EXCESS));
         allowance.receive(1);
         share.take(1).unwrap();
         drop(other);
         share.take(1000).unwrap();
         share.keep();
-        assert_eq!(allowance.share().take(MEMORY_BASE), Err(Excess::Memory), "what is kept stays taken");
+        assert_eq!(allowance.share().take(MEMORY_BASE), Err(EXCESS), "what is kept stays taken");
     }
 
     #[test]
@@ -186,8 +210,20 @@ mod tests {
         for bytes in [5, 3, MEMORY_BASE] {
             share.grow_to(bytes).unwrap();
         }
-        assert_eq!(share.grow_to(MEMORY_BASE + 1), Err(Excess::Memory));
-        assert_eq!(share.take(u64::MAX), Err(Excess::Memory), "nothing wraps");
+        assert_eq!(share.grow_to(MEMORY_BASE + 1), Err(EXCESS));
+        assert_eq!(share.take(u64::MAX), Err(EXCESS), "nothing wraps");
+    }
+
+    #[test]
+    fn writing_takes_more_memory_and_any_number_of_zeros() {
+        let allowance = Allowance::for_writing();
+        allowance.receive(10);
+        let mut share = allowance.share();
+        share.take(WRITING * (MEMORY_BASE + 10 * MEMORY_PER_BYTE)).unwrap();
+        let excess = share.take(1).unwrap_err();
+        let words = "it would take more than 256 MiB of memory and 40 bytes for each byte that was received";
+        assert_eq!(excess.to_string(), words);
+        allowance.take_zeros(u64::MAX).unwrap();
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub mod time;
 pub mod toc;
 pub mod write;
 
-pub use allowance::{Allowance, Excess, MEMORY_BASE, MEMORY_PER_BYTE, Share, ZEROS_BASE, ZEROS_PER_BYTE};
+pub use allowance::{Allowance, Excess, MEMORY_BASE, MEMORY_PER_BYTE, Share, WRITING, ZEROS_BASE, ZEROS_PER_BYTE};
 pub use index::{
     Attributes, Chunk, Codec, Device, Entry, FileContent, InvalidEntry, InvalidPath, InvalidXattr, LayerIndex,
     LayerName, LayerPath, Node, ObjectId, Place, Timestamp, Xattr,

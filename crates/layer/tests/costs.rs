@@ -2,10 +2,16 @@
 
 mod common;
 
+use std::io::{self, Cursor, Read as _};
+
 use common::index_by_toc_within;
+use tarpon_layer::decode::LayerReader;
 use tarpon_layer::plain::{Access, Options, import_within};
 use tarpon_layer::spans::SpanReader;
-use tarpon_layer::{Allowance, LayerIndex, MEMORY_BASE, ZEROS_BASE};
+use tarpon_layer::write::{
+    EstargzOptions, WriteError, Written, ZstdChunkedOptions, estargz, estargz_prioritised, zstd_chunked,
+};
+use tarpon_layer::{Allowance, LayerIndex, MEMORY_BASE, WRITING, ZEROS_BASE};
 use tarpon_testkit::layers::Layer;
 use tarpon_testkit::layers::bombs::{bombs, many_empty_files};
 use tarpon_testkit::sinks::Forgetful;
@@ -69,4 +75,49 @@ fn what_a_layer_that_was_refused_took_is_free_for_the_next() {
     let (_, make) = bombs(PART).swap_remove(1);
     assert!(index(&make()[0], &allowance).is_err());
     allowance.share().take(MEMORY_BASE / u64::from(PART)).unwrap();
+}
+
+/// The layer, rewritten by each writer within a part of what that may take.
+fn written(layer: &Layer, part: u32) -> [Result<Written, WriteError>; 3] {
+    let mut tar = Vec::new();
+    let mut decoder = LayerReader::sniffed(&layer.blob[..]).expect("a layer");
+    decoder.read_to_end(&mut tar).expect("it decodes");
+    let allowance = || {
+        let allowance = Allowance::for_writing();
+        let mut share = allowance.share();
+        share.take(WRITING * (MEMORY_BASE - MEMORY_BASE / u64::from(part))).expect("it is within the base");
+        share.keep();
+        allowance.receive(layer.blob.len() as u64);
+        allowance
+    };
+    let gzip = EstargzOptions { level: 1, ..EstargzOptions::default() };
+    let zstd = ZstdChunkedOptions { level: 1, ..ZstdChunkedOptions::default() };
+    [
+        estargz(&tar[..], io::sink(), &gzip, &allowance()),
+        estargz_prioritised(Cursor::new(&tar), &[], io::sink(), &gzip, &allowance()),
+        zstd_chunked(&tar[..], io::sink(), &zstd, &allowance()),
+    ]
+}
+
+#[test]
+fn a_layer_whose_table_of_contents_would_cost_more_than_it_weighs_is_not_written() {
+    const CASES: [&str; 5] =
+        ["many entries, zstd", "deep paths, gzip", "whiteouts of deep paths", "long targets of links", "large xattrs"];
+    let mut count = 0;
+    for (name, make) in bombs(PART).into_iter().filter(|(name, _)| CASES.contains(name)) {
+        for written in written(&make()[0], PART) {
+            let error = written.err().unwrap_or_else(|| panic!("{name} is written")).to_string();
+            let limit = "it would take more than 256 MiB of memory and 40 bytes for each byte that was received";
+            assert!(error.contains(limit), "{name}: {error}");
+            count += 1;
+        }
+    }
+    assert_eq!(count, 3 * CASES.len());
+}
+
+#[test]
+fn a_layer_of_as_many_empty_files_as_can_be_prepared_can_be_written() {
+    for written in written(&many_empty_files(230_000 / PART), PART) {
+        written.unwrap();
+    }
 }

@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use tarpon_layer::Allowance;
 use tarpon_layer::decode::LayerReader;
 use tarpon_layer::write::{EstargzOptions, Written, ZstdChunkedOptions, estargz, zstd_chunked};
 use tarpon_testkit::layers::{Dialect, Image, ImageBuilder, Item, Layer, tar};
@@ -35,13 +36,13 @@ fn layer(written: Written, blob: Vec<u8>) -> Layer {
 fn estargz_layer(tar: &[u8]) -> Layer {
     let mut blob = Vec::new();
     let options = EstargzOptions { chunk_bytes: 64 << 10, threads: 2, ..EstargzOptions::default() };
-    let written = estargz(tar, &mut blob, &options).unwrap();
+    let written = estargz(tar, &mut blob, &options, &Allowance::unbounded()).unwrap();
     layer(written, blob)
 }
 
 fn zstd_chunked_layer(tar: &[u8]) -> Layer {
     let mut blob = Vec::new();
-    let written = zstd_chunked(tar, &mut blob, &ZstdChunkedOptions::default()).unwrap();
+    let written = zstd_chunked(tar, &mut blob, &ZstdChunkedOptions::default(), &Allowance::unbounded()).unwrap();
     layer(written, blob)
 }
 

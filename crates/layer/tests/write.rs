@@ -83,13 +83,18 @@ fn decoded(blob: &[u8]) -> Vec<u8> {
 
 fn as_estargz(tar: &[u8], options: &EstargzOptions) -> Result<Layer, WriteError> {
     let mut blob = Vec::new();
-    let written = estargz(tar, &mut blob, options)?;
+    let written = estargz(tar, &mut blob, options, &Allowance::unbounded())?;
     Ok(layer(&written, blob))
 }
 
 fn as_zstd_chunked(tar: &[u8]) -> Result<Layer, WriteError> {
     let mut blob = Vec::new();
-    let written = zstd_chunked(tar, &mut blob, &ZstdChunkedOptions { threads: 2, ..Default::default() })?;
+    let written = zstd_chunked(
+        tar,
+        &mut blob,
+        &ZstdChunkedOptions { threads: 2, ..Default::default() },
+        &Allowance::unbounded(),
+    )?;
     Ok(layer(&written, blob))
 }
 
@@ -160,7 +165,9 @@ fn zstd_chunked_shows_the_tar_and_is_it() {
 fn an_external_toc_leaves_the_tar_as_it_is() {
     let tar = [tar(&sample(), Dialect::Pax), vec![0; 9000]].concat();
     let mut blob = Vec::new();
-    let written = estargz(&tar[..], &mut blob, &EstargzOptions { keep_diff_id: true, ..small_chunks() }).unwrap();
+    let written =
+        estargz(&tar[..], &mut blob, &EstargzOptions { keep_diff_id: true, ..small_chunks() }, &Allowance::unbounded())
+            .unwrap();
     let layer = layer(&written, blob);
     assert_eq!(decoded(&layer.blob), tar);
     let Ok(Claim::Toc(claim)) =
@@ -185,8 +192,14 @@ fn the_number_of_threads_does_not_show() {
         let (mut gzip, mut zstd) = (Vec::new(), Vec::new());
         let options = EstargzOptions { threads, ..small_chunks() };
         let written = [
-            estargz(&tar[..], &mut gzip, &options).unwrap(),
-            zstd_chunked(&tar[..], &mut zstd, &ZstdChunkedOptions { threads, ..Default::default() }).unwrap(),
+            estargz(&tar[..], &mut gzip, &options, &Allowance::unbounded()).unwrap(),
+            zstd_chunked(
+                &tar[..],
+                &mut zstd,
+                &ZstdChunkedOptions { threads, ..Default::default() },
+                &Allowance::unbounded(),
+            )
+            .unwrap(),
         ];
         (written, gzip, zstd)
     };
@@ -223,7 +236,8 @@ fn prioritised_entries_come_first_with_what_they_need() {
     let paths = ["second", "missing", "etc/first", "twice", "lib", "etc/first", "lib/a"];
     let paths = paths.map(|path| LayerPath::from_tar_name(path.as_bytes()).unwrap());
     let mut blob = Vec::new();
-    let written = estargz_prioritised(Cursor::new(&tar), &paths, &mut blob, &small_chunks()).unwrap();
+    let written =
+        estargz_prioritised(Cursor::new(&tar), &paths, &mut blob, &small_chunks(), &Allowance::unbounded()).unwrap();
     let layer = layer(&written, blob);
     assert_eq!(
         names(&toc(&layer)),
@@ -237,7 +251,7 @@ fn prioritised_entries_come_first_with_what_they_need() {
     let before: Vec<&[u8]> = index.entries.iter().filter(before).map(|entry| entry.path.as_bytes()).collect();
     assert_eq!(before, [&b"usr/bin/a"[..], b"etc/first"]);
     let keep = EstargzOptions { keep_diff_id: true, ..small_chunks() };
-    let refused = estargz_prioritised(Cursor::new(&tar), &paths, Vec::new(), &keep);
+    let refused = estargz_prioritised(Cursor::new(&tar), &paths, Vec::new(), &keep, &Allowance::unbounded());
     assert!(matches!(refused, Err(WriteError::Options(_))));
 }
 
@@ -246,7 +260,7 @@ fn hard_links_in_a_circle_are_not_moved() {
     let items = [Item::hard_link("a", "b"), Item::hard_link("b", "a")];
     let paths = ["a", "b"].map(|path| LayerPath::from_tar_name(path.as_bytes()).unwrap());
     let tar = tar(&items, Dialect::Pax);
-    let result = estargz_prioritised(Cursor::new(&tar), &paths, Vec::new(), &small_chunks());
+    let result = estargz_prioritised(Cursor::new(&tar), &paths, Vec::new(), &small_chunks(), &Allowance::unbounded());
     assert!(result.is_err());
 }
 
@@ -313,7 +327,8 @@ fn empty_layers_stay_empty() {
         let layer = as_estargz(&tar, &small_chunks()).unwrap();
         assert!(index_by_toc(&layer).unwrap().entries.is_empty());
         let mut blob = Vec::new();
-        estargz(&tar[..], &mut blob, &EstargzOptions { keep_diff_id: true, ..small_chunks() }).unwrap();
+        estargz(&tar[..], &mut blob, &EstargzOptions { keep_diff_id: true, ..small_chunks() }, &Allowance::unbounded())
+            .unwrap();
         assert_eq!(decoded(&blob), tar);
     }
 }
@@ -327,7 +342,9 @@ fn an_archive_that_ends_early_ends_properly_as_estargz() {
     assert_eq!(decoded(&layer.blob), tar[..513]);
     let path = [LayerPath::from_tar_name(b"a").unwrap()];
     let mut blob = Vec::new();
-    let written = estargz_prioritised(Cursor::new(&tar[..513]), &path, &mut blob, &small_chunks()).unwrap();
+    let written =
+        estargz_prioritised(Cursor::new(&tar[..513]), &path, &mut blob, &small_chunks(), &Allowance::unbounded())
+            .unwrap();
     assert_eq!(written.not_prioritised, path);
 }
 
@@ -451,13 +468,15 @@ fn options_out_of_range_are_refused() {
         assert!(matches!(as_estargz(&[], &options), Err(WriteError::Options(_))));
     }
     for level in [0, 23, -5] {
-        let result = zstd_chunked(&[][..], Vec::new(), &ZstdChunkedOptions { level, threads: 1 });
+        let result =
+            zstd_chunked(&[][..], Vec::new(), &ZstdChunkedOptions { level, threads: 1 }, &Allowance::unbounded());
         assert!(matches!(result, Err(WriteError::Options(_))));
     }
     let best = as_estargz(&[0; 1024], &EstargzOptions { level: 9, ..gzip }).unwrap();
     assert!(index_by_toc(&best).is_ok());
     let mut blob = Vec::new();
-    zstd_chunked(&[0; 1024][..], &mut blob, &ZstdChunkedOptions { level: 22, threads: 1 }).unwrap();
+    zstd_chunked(&[0; 1024][..], &mut blob, &ZstdChunkedOptions { level: 22, threads: 1 }, &Allowance::unbounded())
+        .unwrap();
 }
 
 proptest! {
@@ -480,7 +499,7 @@ proptest! {
             let path = |index: &prop::sample::Index| LayerPath::from_tar_name(&items[index.index(items.len())].path);
             let paths: Vec<LayerPath> = paths.iter().map(|index| path(index).unwrap()).collect();
             let mut blob = Vec::new();
-            let written = estargz_prioritised(Cursor::new(&tar), &paths, &mut blob, &options).unwrap();
+            let written = estargz_prioritised(Cursor::new(&tar), &paths, &mut blob, &options, &Allowance::unbounded()).unwrap();
             check_shows(&layer(&written, blob), &tar);
         }
     }

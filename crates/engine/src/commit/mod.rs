@@ -28,6 +28,7 @@ mod upper;
 
 use std::path::{Path, PathBuf};
 
+use tarpon_layer::Allowance;
 use tarpon_layer::toc::{Claim, Format};
 use tarpon_layer::write::{EstargzOptions, WriteError, Written, ZstdChunkedOptions, estargz, zstd_chunked};
 use tarpon_mount::Writable;
@@ -376,9 +377,15 @@ fn layer(
 ) -> std::result::Result<Layer, Failure> {
     let mut tar = LayerTar::new(Walk::new(upper, left_out, recipe.newest).map_err(Failure::Upper)?);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    // What is here takes more room on disk than the table of contents takes of memory.
+    let allowance = Allowance::unbounded();
     let written = match recipe.format {
-        Format::Estargz => estargz(&mut tar, blob, &EstargzOptions { threads, ..EstargzOptions::default() }),
-        Format::ZstdChunked => zstd_chunked(&mut tar, blob, &ZstdChunkedOptions { threads, ..Default::default() }),
+        Format::Estargz => {
+            estargz(&mut tar, blob, &EstargzOptions { threads, ..EstargzOptions::default() }, &allowance)
+        }
+        Format::ZstdChunked => {
+            zstd_chunked(&mut tar, blob, &ZstdChunkedOptions { threads, ..Default::default() }, &allowance)
+        }
     };
     if let Some(failure) = tar.failure() {
         return Err(Failure::Upper(failure));

@@ -14,11 +14,11 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use futures::StreamExt;
 use tarpon_blob::{BlobSource, Fault, SourceError};
-use tarpon_layer::LayerPath;
 use tarpon_layer::decode::LayerReader;
 use tarpon_layer::write::{
     EstargzOptions, WriteError, Written, ZstdChunkedOptions, estargz, estargz_prioritised, zstd_chunked,
 };
+use tarpon_layer::{Allowance, LayerPath};
 use tarpon_oci::{Blob, Digest, Hasher, Verified};
 use tarpon_registry::Destination;
 use tokio::sync::mpsc;
@@ -91,9 +91,15 @@ pub(super) async fn rewrite(
 ) -> Result<Written, RewriteError> {
     let (pieces, reader) = mpsc::channel(PIECES);
     let (mut sink, up) = upload::channel();
-    let (diff_id, recipe) = (job.diff_id, job.recipe.clone());
+    // Each layer has its own: nothing of it stays in memory when it is written.
+    let allowance = Allowance::for_writing();
+    let (diff_id, recipe, memory) = (job.diff_id, job.recipe.clone(), allowance.clone());
+    let received = move |bytes| {
+        allowance.receive(bytes);
+        received(bytes);
+    };
     let writing = tokio::task::spawn_blocking(move || {
-        let written = write(BlobReader::new(reader), diff_id, &recipe, &mut sink);
+        let written = write(BlobReader::new(reader), diff_id, &recipe, &memory, &mut sink);
         let sent = sink.finish(written.is_ok());
         let written = written?;
         sent.map(|()| written).map_err(|error| RewriteError::Write(WriteError::Blob(error)))
@@ -151,7 +157,13 @@ async fn pass(
 }
 
 /// Decodes on one thread and writes on this one; compares the diffID at the end.
-fn write(blob: BlobReader, diff_id: Digest, recipe: &Recipe, up: &mut Sink) -> Result<Written, RewriteError> {
+fn write(
+    blob: BlobReader,
+    diff_id: Digest,
+    recipe: &Recipe,
+    allowance: &Allowance,
+    up: &mut Sink,
+) -> Result<Written, RewriteError> {
     let decoder = LayerReader::sniffed(blob).map_err(bad)?;
     std::thread::scope(|scope| {
         let (sink, tar) = pipe::decoded();
@@ -162,10 +174,10 @@ fn write(blob: BlobReader, diff_id: Digest, recipe: &Recipe, up: &mut Sink) -> R
                 let spooled = spool(tar);
                 let (decoded, spooled) = (decoded()?, spooled?);
                 check(diff_id, decoded)?;
-                estargz_prioritised(spooled, prioritised, up, options).map_err(RewriteError::Write)
+                estargz_prioritised(spooled, prioritised, up, options, allowance).map_err(RewriteError::Write)
             }
             _ => {
-                let written = stream(tar, recipe, up);
+                let written = stream(tar, recipe, allowance, up);
                 // What the decoder found wrong is the cause of what the writer says about the end of its input.
                 let (decoded, written) = (decoded()?, written?);
                 check(diff_id, decoded)?;
@@ -176,10 +188,15 @@ fn write(blob: BlobReader, diff_id: Digest, recipe: &Recipe, up: &mut Sink) -> R
 }
 
 /// Writes the tar as it comes.
-fn stream(mut tar: DecodedReader, recipe: &Recipe, up: &mut Sink) -> Result<Written, RewriteError> {
+fn stream(
+    mut tar: DecodedReader,
+    recipe: &Recipe,
+    allowance: &Allowance,
+    up: &mut Sink,
+) -> Result<Written, RewriteError> {
     let written = match recipe {
-        Recipe::Estargz { options, .. } => estargz(&mut tar, up, options),
-        Recipe::ZstdChunked(options) => zstd_chunked(&mut tar, up, options),
+        Recipe::Estargz { options, .. } => estargz(&mut tar, up, options, allowance),
+        Recipe::ZstdChunked(options) => zstd_chunked(&mut tar, up, options, allowance),
     };
     let written = written.map_err(RewriteError::Write)?;
     // What a writer does not read is hashed all the same.

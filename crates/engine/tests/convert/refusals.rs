@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tarpon_engine::oci::{Compression, Digest};
 use tarpon_engine::{ConvertRequest, ErrorKind, LayerFormat, LayerPlan, Progress, convert};
+use tarpon_testkit::layers::bombs::bombs;
 use tarpon_testkit::layers::{Dialect, EstargzOptions, Image, ImageBuilder, Item, Layer, estargz, tar};
 use tarpon_testkit::registry::Fault;
 use tarpon_testkit::server::TestServer;
@@ -100,6 +101,17 @@ async fn what_the_format_cannot_hold_is_refused_by_name() {
         let message = refused(&image, ErrorKind::Refused, |request| request.format = format).await;
         assert!(message.contains("name that is not UTF-8") && message.contains("convert layer 1"), "{message}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_whose_table_of_contents_would_take_too_much_memory_is_refused_with_the_limit() {
+    // A part of a bomb is enough: each of its paths takes half a megabyte.
+    let (_, make) = bombs(4).into_iter().find(|(name, _)| *name == "deep paths, gzip").unwrap();
+    let image = ImageBuilder::new().layer(make().remove(0)).build();
+    let digest = Digest::of(&image.layers[0].blob);
+    let message = refused(&image, ErrorKind::Refused, |_| ()).await;
+    let limit = "it would take more than 256 MiB of memory and 40 bytes for each byte that was received";
+    assert!(message.contains(&format!("convert layer 1 ({digest})")) && message.contains(limit), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,14 +1,15 @@
 //! [`Contents`]: the table of contents while its layer is written.
 
 use std::collections::HashMap;
+use std::io;
 
 use tarpon_oci::{Digest, limits};
 
 use super::error::{Unrepresentable, WriteError};
 use super::header::Facts;
 use super::ordered::Landed;
-use super::record::Record;
-use crate::Allowance;
+use super::record::{Content, Kept, Record};
+use crate::allowance::{Allowance, Share};
 use crate::index::{Assembler, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName, LayerPath, Node};
 use crate::tar::{TarEntry, TarKind, printable};
 use crate::toc::{self, Format};
@@ -16,7 +17,6 @@ use crate::toc::{self, Format};
 /// A file of the layer.
 #[derive(Debug, Default)]
 struct File {
-    size: u64,
     /// Missing as long as the digest of its only chunk is.
     digest: Option<Digest>,
     /// Its chunks have these numbers.
@@ -49,28 +49,52 @@ pub struct Counts {
     pub pieces: u64,
 }
 
+/// Memory of a name in a map that doubles when it is full, without its bytes.
+const NAME: u64 = 2 * size_of::<((u8, Vec<u8>), usize)>() as u64;
+/// Memory of a chunk or file in a list that doubles when it is full.
+const IN_LIST: u64 = 2 * size_of::<Chunk>() as u64;
+/// The JSON has room for so many bytes more, and for a part of what it is: it does not double like a list.
+const JSON_ROOM: usize = 64 << 10;
+const JSON_ROOM_PART: usize = 8;
+
 pub(super) struct Contents {
     format: Format,
     /// What the tar means: what the TOC must say too.
     meaning: Assembler,
     /// `None` where a later entry of the same name counts.
-    records: Vec<Option<Record>>,
+    records: Vec<Option<Kept>>,
     by_name: HashMap<(u8, Vec<u8>), usize>,
     files: Vec<File>,
     chunks: Vec<Chunk>,
     has_duplicates: bool,
+    /// Of all that but the meaning.
+    memory: Share,
+}
+
+/// What the tar means, when no more of the contents is needed.
+pub(super) struct Meaning {
+    entries: Vec<Entry>,
+}
+
+/// The JSON of a table of contents, and what it must mean.
+pub(super) struct Told {
+    pub(super) json: Vec<u8>,
+    pub(super) meaning: Meaning,
+    pub(super) counts: Counts,
 }
 
 impl Contents {
-    pub(super) fn new(format: Format) -> Self {
+    /// What it takes is charged to `allowance`, before it is kept.
+    pub(super) fn new(format: Format, allowance: &Allowance) -> Self {
         Self {
             format,
-            meaning: Assembler::new(Duplicates::LastWins, &Allowance::unbounded()),
+            meaning: Assembler::new(Duplicates::LastWins, allowance),
             records: Vec::new(),
             by_name: HashMap::new(),
             files: Vec::new(),
             chunks: Vec::new(),
             has_duplicates: false,
+            memory: allowance.share(),
         }
     }
 
@@ -88,36 +112,43 @@ impl Contents {
         }
         let file = (entry.kind == TarKind::File && entry.size > 0).then_some(self.files.len());
         let mut record = Record::of(&entry, facts, self.format).map_err(cannot)?;
-        record.file = file;
         if entry.kind == TarKind::File {
             record.size = entry.size;
             record.digest = (file.is_none() && self.format == Format::Estargz).then(|| Digest::of(b""));
         }
         if file.is_some() {
-            self.begin_file(entry.size);
+            self.begin_file()?;
         }
         let number = self.records.len();
         let key = self.mean(entry, file).map_err(|problem| WriteError::Entry { name, problem })?;
+        self.memory.take(NAME + key.1.len() as u64)?;
         if let Some(before) = self.by_name.insert(key, number) {
             self.records[before] = None;
             self.has_duplicates = true;
         }
-        self.records.push(Some(record));
+        self.keep(&record, file)?;
         Ok(file)
     }
 
-    /// Adds a file that belongs to the format.
-    pub(super) fn own_file(&mut self, name: &str, size: u64) -> usize {
-        let file = self.files.len();
-        self.begin_file(size);
-        let record = Record { kind: "reg", name: name.to_owned(), size, file: Some(file), ..Record::default() };
-        self.records.push(Some(record));
-        file
+    fn keep(&mut self, record: &Record, file: Option<usize>) -> Result<(), WriteError> {
+        let kept = Kept::of(record, file).map_err(WriteError::Blob)?;
+        self.memory.take(kept.cost())?;
+        self.records.push(Some(kept));
+        Ok(())
     }
 
-    fn begin_file(&mut self, size: u64) {
+    /// Adds a file that belongs to the format.
+    pub(super) fn own_file(&mut self, name: &str, size: u64) -> Result<(), WriteError> {
+        let file = self.files.len();
+        self.begin_file()?;
+        self.keep(&Record { kind: "reg", name: name.to_owned(), size, ..Record::default() }, Some(file))
+    }
+
+    fn begin_file(&mut self) -> Result<(), WriteError> {
+        self.memory.take(IN_LIST)?;
         let first = self.chunks.len();
-        self.files.push(File { size, digest: None, chunks: first..first });
+        self.files.push(File { digest: None, chunks: first..first });
+        Ok(())
     }
 
     /// Adds the next chunk of the last file, and returns its number.
@@ -129,6 +160,7 @@ impl Contents {
         if number >= limits::CHUNKS {
             return Err(WriteError::Entry { name: String::new(), problem: InvalidEntry::TooManyChunks });
         }
+        self.memory.take(IN_LIST)?;
         file.chunks.end = number + 1;
         self.chunks.push(Chunk { offset, size, is_hole, ..Chunk::default() });
         Ok(number)
@@ -164,38 +196,27 @@ impl Contents {
     }
 
     /// The JSON. Everything has landed.
-    pub(super) fn json(&mut self, tar_split: Option<&Digest>) -> Result<Vec<u8>, WriteError> {
+    pub(super) fn tell(mut self, tar_split: Option<&Digest>) -> Result<Told, WriteError> {
         for file in &mut self.files {
             if let (None, Some(only)) = (file.digest, self.chunks[file.chunks.clone()].first()) {
                 file.digest = only.digest;
             }
         }
-        let mut json = br#"{"version":1,"entries":["#.to_vec();
-        let mut is_first = true;
-        for record in self.records.iter_mut().flatten() {
-            let parts = match record.file {
-                Some(file) => place(record, &self.files[file], &self.chunks, self.format),
-                None => Vec::new(),
-            };
-            for record in std::iter::once(&*record).chain(&parts) {
-                if !std::mem::take(&mut is_first) {
-                    json.push(b',');
-                }
-                serde_json::to_writer(&mut json, record).map_err(|error| WriteError::Blob(error.into()))?;
-                if json.len() as u64 > limits::TOC_BYTES {
-                    return Err(WriteError::TocTooLarge);
-                }
+        let counts = self.counts();
+        // From here on only the entries are needed, and no name is looked up.
+        self.by_name = HashMap::new();
+        let meaning = Meaning::of(self.meaning, &self.files)?;
+        let mut json = Json::new(self.memory.allowance());
+        for record in self.records.into_iter().flatten() {
+            match record.file {
+                Some(file) => json.file(&record, &self.files[file], &self.chunks, self.format)?,
+                None => json.part(|bytes| record.write(&Content::default(), bytes))?,
             }
         }
-        json.push(b']');
-        if let Some(digest) = tar_split {
-            json.extend_from_slice(format!(r#","tarSplitDigest":"{digest}""#).as_bytes());
-        }
-        json.push(b'}');
-        Ok(json)
+        Ok(Told { json: json.finish(tar_split), meaning, counts })
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    fn counts(&self) -> Counts {
         let records = || self.records.iter().flatten();
         let files = || records().filter_map(|record| record.file).map(|file| &self.files[file]);
         Counts {
@@ -203,34 +224,6 @@ impl Contents {
             files: files().count() as u64,
             chunks: files().map(|file| file.chunks.len() as u64).sum(),
             pieces: 0,
-        }
-    }
-
-    /// Compares what the TOC says, as our own reader has read it, with what the tar says.
-    pub(super) fn check(self, toc: LayerIndex) -> Result<(), WriteError> {
-        let meaning = self.meaning.finish();
-        let mut meaning =
-            meaning.map_err(|(path, problem)| WriteError::Entry { name: path.to_string(), problem })?.entries;
-        for entry in &mut meaning {
-            if let Node::File(content) = &mut entry.node {
-                let file = file_of(&content.object).and_then(|file| self.files.get(file));
-                content.object = file.and_then(|file| file.digest).unwrap_or(content.object);
-            }
-        }
-        let mut told = toc.entries;
-        for entry in &mut told {
-            if let Node::File(content) = &mut entry.node {
-                (content.first_chunk, content.chunk_count) = (0, 0);
-            }
-        }
-        for entries in [&mut meaning, &mut told] {
-            entries.sort_by(|one, other| (&one.path, rank(&one.node)).cmp(&(&other.path, rank(&other.node))));
-        }
-        let differ = meaning.iter().zip(&told).find(|(meant, told)| meant != told).map(|(meant, _)| meant);
-        let differ = differ.or_else(|| meaning.get(told.len())).or_else(|| told.get(meaning.len()));
-        match differ {
-            None => Ok(()),
-            Some(entry) => Err(WriteError::OrderMatters(entry.path.to_string())),
         }
     }
 
@@ -268,6 +261,113 @@ impl Contents {
     }
 }
 
+impl Meaning {
+    fn of(tar: Assembler, files: &[File]) -> Result<Self, WriteError> {
+        let meaning = tar.finish();
+        let mut entries =
+            meaning.map_err(|(path, problem)| WriteError::Entry { name: path.to_string(), problem })?.entries;
+        for entry in &mut entries {
+            if let Node::File(content) = &mut entry.node {
+                let file = file_of(&content.object).and_then(|file| files.get(file));
+                content.object = file.and_then(|file| file.digest).unwrap_or(content.object);
+            }
+        }
+        Ok(Self { entries })
+    }
+
+    /// Compares what the TOC says, as our own reader has read it, with what the tar says.
+    pub(super) fn check(self, toc: LayerIndex) -> Result<(), WriteError> {
+        let mut meaning = self.entries;
+        let mut told = toc.entries;
+        for entry in &mut told {
+            if let Node::File(content) = &mut entry.node {
+                (content.first_chunk, content.chunk_count) = (0, 0);
+            }
+        }
+        for entries in [&mut meaning, &mut told] {
+            entries.sort_by(|one, other| (&one.path, rank(&one.node)).cmp(&(&other.path, rank(&other.node))));
+        }
+        let differ = meaning.iter().zip(&told).find(|(meant, told)| meant != told).map(|(meant, _)| meant);
+        let differ = differ.or_else(|| meaning.get(told.len())).or_else(|| told.get(meaning.len()));
+        match differ {
+            None => Ok(()),
+            Some(entry) => Err(WriteError::OrderMatters(entry.path.to_string())),
+        }
+    }
+}
+
+/// The JSON while it grows.
+struct Json {
+    bytes: Vec<u8>,
+    is_first: bool,
+    memory: Share,
+}
+
+impl Json {
+    fn new(allowance: &Allowance) -> Self {
+        Self { bytes: br#"{"version":1,"entries":["#.to_vec(), is_first: true, memory: allowance.share() }
+    }
+
+    /// Appends one record.
+    fn part(&mut self, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> Result<(), WriteError> {
+        if !std::mem::take(&mut self.is_first) {
+            self.bytes.push(b',');
+        }
+        if self.bytes.capacity() - self.bytes.len() < JSON_ROOM {
+            let room = JSON_ROOM + self.bytes.len() / JSON_ROOM_PART;
+            self.memory.grow_to((self.bytes.len() + room) as u64)?;
+            self.bytes.reserve_exact(room);
+        }
+        write(&mut self.bytes).map_err(WriteError::Blob)?;
+        if self.bytes.len() as u64 > limits::TOC_BYTES { Err(WriteError::TocTooLarge) } else { Ok(()) }
+    }
+
+    /// Appends the record of a file, and those of its chunks after the first.
+    fn file(&mut self, record: &Kept, file: &File, chunks: &[Chunk], format: Format) -> Result<(), WriteError> {
+        let chunks = &chunks[file.chunks.clone()];
+        for (number, chunk) in chunks.iter().enumerate() {
+            let mut content = chunk.content(chunks.len() == 1, format);
+            if number > 0 {
+                self.part(|bytes| record.write_chunk(&content, bytes))?;
+                continue;
+            }
+            content.digest = file.digest;
+            if let (Format::ZstdChunked, Some(last)) = (format, chunks.last()) {
+                content.end_offset = last.end;
+            }
+            self.part(|bytes| record.write(&content, bytes))?;
+        }
+        Ok(())
+    }
+
+    fn finish(self, tar_split: Option<&Digest>) -> Vec<u8> {
+        let mut json = self.bytes;
+        json.push(b']');
+        if let Some(digest) = tar_split {
+            json.extend_from_slice(format!(r#","tarSplitDigest":"{digest}""#).as_bytes());
+        }
+        json.push(b'}');
+        json
+    }
+}
+
+impl Chunk {
+    /// What a record says of it.
+    fn content(&self, is_single: bool, format: Format) -> Content {
+        // zstd:chunked describes a file of one chunk of data by the file's own fields.
+        let has_digest = format == Format::Estargz || !is_single || self.is_hole;
+        let has_size = !is_single || self.is_hole;
+        Content {
+            offset: self.start,
+            chunk_offset: self.offset,
+            chunk_digest: self.digest.filter(|_| has_digest),
+            chunk_size: if has_size { self.size } else { 0 },
+            chunk_type: self.is_hole.then_some("zeros"),
+            ..Content::default()
+        }
+    }
+}
+
 /// Stands for the digest of a file until that is known.
 fn placeholder(file: usize) -> Digest {
     let mut bytes = [0; 32];
@@ -290,38 +390,4 @@ fn rank(node: &Node) -> u8 {
         Node::Opaque => 2,
         _ => 0,
     }
-}
-
-/// Completes the record of a file by what is known about its chunks; returns the records of those after the first.
-fn place(record: &mut Record, file: &File, chunks: &[Chunk], format: Format) -> Vec<Record> {
-    let chunks = &chunks[file.chunks.clone()];
-    record.size = file.size;
-    record.digest = file.digest;
-    let is_single = chunks.len() == 1;
-    let mut parts = Vec::new();
-    for (number, chunk) in chunks.iter().enumerate() {
-        let mut own = Record::default();
-        let part = match number {
-            0 => &mut *record,
-            _ => &mut own,
-        };
-        part.offset = chunk.start;
-        part.chunk_offset = chunk.offset;
-        // zstd:chunked describes a file of one chunk of data by the file's own fields.
-        if format == Format::Estargz || !is_single || chunk.is_hole {
-            part.chunk_digest = chunk.digest;
-        }
-        if !is_single || chunk.is_hole {
-            part.chunk_size = chunk.size;
-        }
-        part.chunk_type = chunk.is_hole.then_some("zeros");
-        if number > 0 {
-            (own.kind, own.name) = ("chunk", record.name.clone());
-            parts.push(own);
-        }
-    }
-    if let (Format::ZstdChunked, Some(last)) = (format, chunks.last()) {
-        record.end_offset = last.end;
-    }
-    parts
 }

@@ -4,6 +4,7 @@ use std::io;
 
 use tarpon_oci::limits;
 
+use crate::Excess;
 use crate::index::{InvalidEntry, InvalidXattr};
 use crate::tar::TarError;
 use crate::toc::{ClaimError, TocError};
@@ -21,6 +22,9 @@ pub enum WriteError {
     /// Reading the tar failed outside of its entries.
     #[error("reading the tar: {0}")]
     Read(#[source] io::Error),
+    /// The layer costs more than its size allows.
+    #[error(transparent)]
+    Excess(#[from] Excess),
     /// An entry that no reader takes.
     #[error("tar entry {name:?}: {problem}")]
     Entry {

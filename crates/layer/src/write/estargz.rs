@@ -5,7 +5,7 @@ use std::io::{Read, Seek, Write};
 
 use tarpon_oci::{Compression, Digest, Hasher, limits};
 
-use super::contents::Contents;
+use super::contents::{Contents, Told};
 use super::encode::Encoder;
 use super::error::WriteError;
 use super::header;
@@ -14,6 +14,7 @@ use super::own_tar;
 use super::prioritised::Prioritised;
 use super::source::{Before, Source};
 use super::{ExternalToc, HEADER_RUN_BYTES, Written, check, threads};
+use crate::allowance::Allowance;
 use crate::index::{LayerName, LayerPath};
 use crate::tar::{BLOCK, TarEntry, TarKind};
 use crate::toc::{
@@ -66,11 +67,17 @@ impl EstargzOptions {
 
 /// Writes the layer whose decompressed tar `tar` yields to `blob` as eStargz. What an input that is eStargz already has of its
 /// own (table of contents, landmark) is left out first. Give `blob` a buffer if its writes are costly.
+/// The memory for the table of contents is charged to `allowance`.
 ///
 /// # Errors
 /// [`WriteError`]; the blob is useless then.
-pub fn estargz<R: Read, W: Write>(tar: R, blob: W, options: &EstargzOptions) -> Result<Written, WriteError> {
-    write(tar, blob, options, (NO_PREFETCH_LANDMARK, 0))
+pub fn estargz<R: Read, W: Write>(
+    tar: R,
+    blob: W,
+    options: &EstargzOptions,
+    allowance: &Allowance,
+) -> Result<Written, WriteError> {
+    write(tar, blob, options, (NO_PREFETCH_LANDMARK, 0), allowance)
 }
 
 /// As [`estargz`], with the entries at `paths` before all others and in this order, each after the directories that it lies in
@@ -83,14 +90,15 @@ pub fn estargz_prioritised<R: Read + Seek, W: Write>(
     paths: &[LayerPath],
     blob: W,
     options: &EstargzOptions,
+    allowance: &Allowance,
 ) -> Result<Written, WriteError> {
     if options.keep_diff_id {
         return Err(WriteError::Options("another order of entries changes the diffID"));
     }
-    let mut tar = Prioritised::new(tar, paths)?;
+    let mut tar = Prioritised::new(tar, paths, allowance)?;
     let landmark = (PREFETCH_LANDMARK, tar.front());
     let not_prioritised = tar.take_left_out();
-    Ok(Written { not_prioritised, ..write(tar, blob, options, landmark)? })
+    Ok(Written { not_prioritised, ..write(tar, blob, options, landmark, allowance)? })
 }
 
 /// The name of the landmark, and the number of entries before it.
@@ -101,13 +109,14 @@ fn write<R: Read, W: Write>(
     blob: W,
     options: &EstargzOptions,
     landmark: Landmark,
+    allowance: &Allowance,
 ) -> Result<Written, WriteError> {
     options.check()?;
     let encoders = (0..threads(options.threads)).map(|_| Encoder::gzip(options.level)).collect();
     scope(blob, encoders, |blob| {
         let writer = Writer {
             blob,
-            contents: Contents::new(Format::Estargz),
+            contents: Contents::new(Format::Estargz, allowance),
             options,
             hasher: Hasher::new(),
             tar_bytes: 0,
@@ -175,7 +184,7 @@ impl<W: Write> Writer<'_, W> {
 
     fn landmark(&mut self, name: &str) -> Result<(), WriteError> {
         self.put(&own_tar::header(name, LANDMARK.len() as u64))?;
-        self.contents.own_file(name, LANDMARK.len() as u64);
+        self.contents.own_file(name, LANDMARK.len() as u64)?;
         self.payload(&mut FileSplit { left: LANDMARK.len() as u64, room: 0, whole: None }, LANDMARK)?;
         self.pad()
     }
@@ -250,10 +259,10 @@ impl<W: Write> Writer<'_, W> {
             self.pad()?;
         }
         self.settle()?;
-        let mut counts = self.contents.counts();
+        let Told { json, meaning, mut counts } = self.contents.tell(None)?;
         counts.pieces = self.blob.pieces();
-        let json = self.contents.json(None)?;
-        let toc_tar = own_tar::toc(&json);
+        let toc_digest = Digest::of(&json);
+        let toc_tar = own_tar::toc(json);
         let toc = gzip.encode(&toc_tar).map_err(WriteError::Blob)?;
         if toc.len() as u64 > limits::TOC_COMPRESSED_BYTES {
             return Err(WriteError::TocTooLarge);
@@ -272,7 +281,7 @@ impl<W: Write> Writer<'_, W> {
         };
         let blob = self.blob.finish()?;
         let annotations = BTreeMap::from([
-            (ESTARGZ_DIGEST.to_owned(), Digest::of(&json).to_string()),
+            (ESTARGZ_DIGEST.to_owned(), toc_digest.to_string()),
             (SIZE_ANNOTATION.to_owned(), self.tar_bytes.to_string()),
         ]);
         let mut written = Written {
@@ -285,10 +294,11 @@ impl<W: Write> Writer<'_, W> {
             not_prioritised: Vec::new(),
             counts,
         };
-        check(self.contents, &written, &place, &toc)?;
-        if self.options.keep_diff_id {
+        let diff_id = self.options.keep_diff_id.then(|| Digest::of(&toc_tar));
+        drop(toc_tar);
+        check(meaning, &written, &place, &toc)?;
+        if let Some(diff_id) = diff_id {
             let layer = (EXTERNAL_TOC_LAYER_ANNOTATION.to_owned(), blob.digest.to_string());
-            let diff_id = Digest::of(&toc_tar);
             written.external_toc = Some(ExternalToc { bytes: toc, diff_id, annotations: BTreeMap::from([layer]) });
         }
         Ok(written)

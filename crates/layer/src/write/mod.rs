@@ -6,7 +6,8 @@
 //! different after conversion is an error ([`WriteError::OrderMatters`]).
 //!
 //! The same tar and options give the same bytes, whatever the number of threads: nothing of the clock, the host or the order
-//! in which threads finish goes into a blob. Memory does not grow with the files of a layer, only with their number.
+//! in which threads finish goes into a blob. Memory does not grow with the files of a layer, only with their number, and that is charged to
+//! an [`Allowance`](crate::Allowance) before it is taken.
 
 mod contents;
 mod crc64;
@@ -35,7 +36,7 @@ pub use zstd_chunked::{DEFAULT_ZSTD_LEVEL, ZstdChunkedOptions, zstd_chunked};
 
 use crate::Allowance;
 use crate::toc::{Claim, TocPlace};
-use contents::Contents;
+use contents::Meaning;
 
 /// Threads that compress one layer at most: beyond that, reading the tar on one thread is slower.
 pub const MAX_THREADS: usize = 64;
@@ -81,10 +82,11 @@ fn threads(asked: usize) -> usize {
 }
 
 /// Reads the new table of contents back through the descriptor, as everybody does, and compares it with the tar.
-fn check(contents: Contents, written: &Written, place: &TocPlace, toc: &[u8]) -> Result<(), WriteError> {
+fn check(meaning: Meaning, written: &Written, place: &TocPlace, toc: &[u8]) -> Result<(), WriteError> {
     let media_type = MediaType::Layer(written.compression);
     match Claim::of(&media_type, &written.annotations, written.blob.size)? {
-        Claim::Toc(claim) => contents.check(claim.open(place, toc, &Allowance::unbounded())?.index()?),
+        // It says what the tar says, which was within bounds, and the records that it was made of are gone.
+        Claim::Toc(claim) => meaning.check(claim.open(place, toc, &Allowance::unbounded())?.index()?),
         Claim::Plain => Err(WriteError::Options("the new layer claims no table of contents")),
     }
 }

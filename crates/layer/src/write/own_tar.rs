@@ -21,13 +21,14 @@ pub(super) fn header(name: &str, size: u64) -> [u8; BLOCK] {
     block
 }
 
-/// The end of a tar: the table of contents and the trailer.
-pub(super) fn toc(json: &[u8]) -> Vec<u8> {
-    let name = String::from_utf8_lossy(TOC_NAME);
-    let mut tar = header(&name, json.len() as u64).to_vec();
-    tar.extend_from_slice(json);
-    tar.resize(tar.len().next_multiple_of(BLOCK) + 2 * BLOCK, 0);
-    tar
+/// The end of a tar: the table of contents and the trailer. The JSON is not copied: it can be large.
+pub(super) fn toc(mut json: Vec<u8>) -> Vec<u8> {
+    let header = header(&String::from_utf8_lossy(TOC_NAME), json.len() as u64);
+    let blocks = json.len().next_multiple_of(BLOCK);
+    json.reserve_exact(blocks - json.len() + 3 * BLOCK);
+    json.splice(..0, header);
+    json.resize(blocks + 3 * BLOCK, 0);
+    json
 }
 
 /// An empty gzip member with this extra field.

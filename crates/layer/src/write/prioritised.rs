@@ -6,6 +6,7 @@ use std::iter;
 use std::ops::Range;
 
 use super::error::{Unrepresentable, WriteError};
+use crate::allowance::{Allowance, Share};
 use crate::index::{LayerName, LayerPath};
 use crate::tar::{BLOCK, TarKind, TarReader, printable};
 use crate::toc;
@@ -22,6 +23,9 @@ struct Entry {
     is_moved: bool,
 }
 
+/// Memory of an entry without its names, in a map that doubles when it is full.
+const ENTRY: u64 = 2 * size_of::<(LayerPath, Entry)>() as u64;
+
 /// The entries of a tar, those at some paths first. Yields no trailer.
 pub(super) struct Prioritised<R> {
     tar: R,
@@ -35,9 +39,10 @@ pub(super) struct Prioritised<R> {
 
 impl<R: Read + Seek> Prioritised<R> {
     /// Walks the whole tar, from its beginning, to learn where entries are.
-    pub(super) fn new(mut tar: R, paths: &[LayerPath]) -> Result<Self, WriteError> {
+    pub(super) fn new(mut tar: R, paths: &[LayerPath], allowance: &Allowance) -> Result<Self, WriteError> {
         tar.rewind().map_err(WriteError::Read)?;
-        let (mut entries, end) = walk(&mut tar)?;
+        let mut memory = allowance.share();
+        let (mut entries, end) = walk(&mut tar, &mut memory)?;
         // The last file of an archive without trailer may lack its padding; nothing can come after it then.
         let end = end.min(tar.seek(SeekFrom::End(0)).map_err(WriteError::Read)?);
         entries.values_mut().for_each(|entry| entry.stays |= entry.span.end > end);
@@ -109,7 +114,7 @@ impl<R: Read + Seek> Read for Prioritised<R> {
 }
 
 /// All entries that may be moved, by path, and where the last entry ends.
-fn walk<R: Read>(tar: R) -> Result<(HashMap<LayerPath, Entry>, u64), WriteError> {
+fn walk<R: Read>(tar: R, memory: &mut Share) -> Result<(HashMap<LayerPath, Entry>, u64), WriteError> {
     let mut tar = TarReader::new(tar);
     let mut entries: HashMap<LayerPath, Entry> = HashMap::new();
     let mut end = 0;
@@ -132,6 +137,8 @@ fn walk<R: Read>(tar: R) -> Result<(HashMap<LayerPath, Entry>, u64), WriteError>
             TarKind::HardLink => LayerPath::from_tar_name(&entry.link).ok(),
             _ => None,
         };
+        let link_bytes = link.as_ref().map_or(0, |link| link.as_bytes().len());
+        memory.take(ENTRY + (path.as_bytes().len() + link_bytes) as u64)?;
         let is_directory = entry.kind == TarKind::Directory;
         let entry = Entry { span: start..end, is_directory, link, stays: false, is_moved: false };
         entries.insert(path, entry);

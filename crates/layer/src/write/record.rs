@@ -1,6 +1,9 @@
-//! [`Record`]: one entry of a table of contents, as it is written.
+//! [`Record`]: one entry of a table of contents, as it is written, and [`Kept`]: the same in as little memory as it takes to wait for what is
+//! known of its content when the blob was written.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -14,7 +17,7 @@ use crate::index::{Device, Timestamp};
 use crate::tar::{TarEntry, TarKind};
 use crate::toc::Format;
 
-/// An entry of the TOC. The keys are in the order of containers/storage.
+/// An entry of the TOC without its [`Content`]. The keys are in the order of containers/storage.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
@@ -43,6 +46,15 @@ pub(super) struct Record {
     pub(super) dev_minor: i64,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) xattrs: BTreeMap<String, String>,
+    /// Of a file without content.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) digest: Option<Digest>,
+}
+
+/// The content of a file, or of a chunk: the keys after those of [`Record`].
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Content {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) digest: Option<Digest>,
     #[serde(skip_serializing_if = "is_default")]
@@ -57,9 +69,63 @@ pub(super) struct Record {
     pub(super) chunk_digest: Option<Digest>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) chunk_type: Option<&'static str>,
+}
+
+/// A record as JSON, until its content is known.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// Without the last brace.
+    head: Box<[u8]>,
+    /// Where the name is in it, in quotes.
+    name: Range<usize>,
     /// Number of the file.
-    #[serde(skip)]
     pub(super) file: Option<usize>,
+}
+
+impl Kept {
+    /// Memory of it, in a list that doubles when it is full.
+    pub(super) fn cost(&self) -> u64 {
+        (2 * size_of::<Option<Self>>() + self.head.len()) as u64
+    }
+
+    pub(super) fn of(record: &Record, file: Option<usize>) -> io::Result<Self> {
+        let mut head = serde_json::to_vec(record)?;
+        head.pop();
+        let start = start_of(record.kind).len();
+        let name = start..start + serde_json::to_vec(&record.name)?.len();
+        Ok(Self { head: head.into(), name, file })
+    }
+
+    /// Appends the record.
+    pub(super) fn write(&self, content: &Content, json: &mut Vec<u8>) -> io::Result<()> {
+        json.extend_from_slice(&self.head);
+        end(content, json)
+    }
+
+    /// Appends the record of a further chunk.
+    pub(super) fn write_chunk(&self, content: &Content, json: &mut Vec<u8>) -> io::Result<()> {
+        json.extend_from_slice(start_of("chunk").as_bytes());
+        json.extend_from_slice(&self.head[self.name.clone()]);
+        end(content, json)
+    }
+}
+
+/// The JSON of a record up to its name.
+fn start_of(kind: &str) -> String {
+    format!(r#"{{"type":"{kind}","name":"#)
+}
+
+/// Ends a record with what is to be said of its content.
+fn end(content: &Content, json: &mut Vec<u8>) -> io::Result<()> {
+    let tail = serde_json::to_vec(content)?;
+    match tail.split_first() {
+        Some((_, rest)) if rest != b"}" => {
+            json.push(b',');
+            json.extend_from_slice(rest);
+        }
+        _ => json.push(b'}'),
+    }
+    Ok(())
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

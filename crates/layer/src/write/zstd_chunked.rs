@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 
 use tarpon_oci::{Compression, Digest, Hasher, limits};
 
-use super::contents::Contents;
+use super::contents::{Contents, Told};
 use super::crc64::Crc64;
 use super::cutter::{self, Cut, Cutter};
 use super::encode::Encoder;
@@ -16,6 +16,7 @@ use super::ordered::{Ordered, Piece, scope};
 use super::source::{Before, Source};
 use super::tar_split::{Done, TarSplit};
 use super::{HEADER_RUN_BYTES, Written, check, threads};
+use crate::allowance::Allowance;
 use crate::tar::TarEntry;
 use crate::toc::{Format, TocPlace};
 
@@ -53,9 +54,16 @@ impl Default for ZstdChunkedOptions {
 /// The blob has tar-split data unless containers/storage, which alone reads them, would refuse the layer for their sake: if a name
 /// occurs twice, or if its tar reader and ours may not see the same. It then pulls such a layer as a whole.
 ///
+/// The memory for the table of contents is charged to `allowance`.
+///
 /// # Errors
 /// [`WriteError`]; the blob is useless then.
-pub fn zstd_chunked<R: Read, W: Write>(tar: R, blob: W, options: &ZstdChunkedOptions) -> Result<Written, WriteError> {
+pub fn zstd_chunked<R: Read, W: Write>(
+    tar: R,
+    blob: W,
+    options: &ZstdChunkedOptions,
+    allowance: &Allowance,
+) -> Result<Written, WriteError> {
     if !(1..=22).contains(&options.level) {
         return Err(WriteError::Options("levels of zstd are 1 to 22"));
     }
@@ -64,7 +72,7 @@ pub fn zstd_chunked<R: Read, W: Write>(tar: R, blob: W, options: &ZstdChunkedOpt
     scope(blob, encoders, |blob| {
         let writer = Writer {
             blob,
-            contents: Contents::new(Format::ZstdChunked),
+            contents: Contents::new(Format::ZstdChunked, allowance),
             level: options.level,
             hasher: Hasher::new(),
             frame: Vec::new(),
@@ -257,29 +265,30 @@ impl<W: Write> Writer<W> {
 
     /// Appends the skippable frames.
     fn conclude(mut self, tar_bytes: u64, split: Option<&Done>) -> Result<Written, WriteError> {
-        let mut counts = self.contents.counts();
+        let Told { json, meaning, mut counts } = self.contents.tell(split.map(|split| &split.digest))?;
         counts.pieces = self.blob.pieces();
-        let json = self.contents.json(split.map(|split| &split.digest))?;
+        let json_length = json.len() as u64;
         let encoded = Encoder::zstd(self.level).and_then(|mut encoder| encoder.encode(&json));
         let toc = encoded.map_err(WriteError::Blob)?;
+        drop(json);
         if toc.len() as u64 > limits::TOC_COMPRESSED_BYTES {
             return Err(WriteError::TocTooLarge);
         }
-        let start = self.skippable(&toc)?;
+        let start = skippable(&mut self.blob, &toc)?;
         let place = TocPlace::InBlob(start..self.blob.position());
-        let position = [start, toc.len() as u64, json.len() as u64, MANIFEST_TYPE];
+        let position = [start, toc.len() as u64, json_length, MANIFEST_TYPE];
         let mut annotations = BTreeMap::from([
             (format!("{PREFIX}manifest-checksum"), Digest::of(&toc).to_string()),
             (format!("{PREFIX}manifest-position"), colons(&position)),
         ]);
         let mut split_position = [0; 3];
         if let Some(Done { compressed, decoded, .. }) = split {
-            split_position = [self.skippable(compressed)?, compressed.len() as u64, *decoded];
+            split_position = [skippable(&mut self.blob, compressed)?, compressed.len() as u64, *decoded];
             annotations.insert(format!("{PREFIX}tarsplit-position"), colons(&split_position));
         }
         let words = position.iter().chain(&split_position).flat_map(|word| word.to_le_bytes());
         let footer: Vec<u8> = words.chain(*FOOTER_MAGIC).collect();
-        self.skippable(&footer)?;
+        skippable(&mut self.blob, &footer)?;
         let written = Written {
             blob: self.blob.finish()?,
             compression: Compression::Zstd,
@@ -290,19 +299,19 @@ impl<W: Write> Writer<W> {
             not_prioritised: Vec::new(),
             counts,
         };
-        check(self.contents, &written, &place, &toc)?;
+        check(meaning, &written, &place, &toc)?;
         Ok(written)
     }
+}
 
-    /// Appends a frame that decoders leave out, and returns where its body starts.
-    fn skippable(&mut self, body: &[u8]) -> Result<u64, WriteError> {
-        let length = u32::try_from(body.len()).map_err(|_| WriteError::TocTooLarge)?;
-        self.blob.append(&SKIPPABLE_MAGIC)?;
-        self.blob.append(&length.to_le_bytes())?;
-        let start = self.blob.position();
-        self.blob.append(body)?;
-        Ok(start)
-    }
+/// Appends a frame that decoders leave out, and returns where its body starts.
+fn skippable<W: Write>(blob: &mut Ordered<W>, body: &[u8]) -> Result<u64, WriteError> {
+    let length = u32::try_from(body.len()).map_err(|_| WriteError::TocTooLarge)?;
+    blob.append(&SKIPPABLE_MAGIC)?;
+    blob.append(&length.to_le_bytes())?;
+    let start = blob.position();
+    blob.append(body)?;
+    Ok(start)
 }
 
 fn colons(words: &[u64]) -> String {

@@ -8,7 +8,7 @@ use tarpon_layer::decode::{LayerReader, decode_chunk};
 use tarpon_layer::plain::{Access, Options, import};
 use tarpon_layer::spans::SpanStarts;
 use tarpon_layer::write::{EstargzOptions, WriteError, Written, ZstdChunkedOptions, estargz, zstd_chunked};
-use tarpon_layer::{LayerIndex, Node, Place};
+use tarpon_layer::{Allowance, LayerIndex, Node, Place};
 use tarpon_oci::Digest;
 
 use super::{Sink, toc_of};
@@ -21,10 +21,13 @@ const CHUNK_BYTES: u64 = 700;
 pub fn write_layer(data: &[u8]) {
     for keep_diff_id in [false, true] {
         write(data, |blob, threads| {
-            estargz(data, blob, &EstargzOptions { chunk_bytes: CHUNK_BYTES, threads, keep_diff_id, level: 1 })
+            let options = EstargzOptions { chunk_bytes: CHUNK_BYTES, threads, keep_diff_id, level: 1 };
+            estargz(data, blob, &options, &Allowance::unbounded())
         });
     }
-    write(data, |blob, threads| zstd_chunked(data, blob, &ZstdChunkedOptions { threads, level: 1 }));
+    write(data, |blob, threads| {
+        zstd_chunked(data, blob, &ZstdChunkedOptions { threads, level: 1 }, &Allowance::unbounded())
+    });
 }
 
 fn write(data: &[u8], writer: impl Fn(&mut Vec<u8>, usize) -> Result<Written, WriteError>) {
