@@ -68,10 +68,12 @@ pub(super) async fn follow(
 ) -> Result<RuntimeEnded, RunError> {
     let began = Instant::now();
     let mut ran = false;
-    // A runtime that is still busy passes nothing on: a signal would only end it, and leave what it has begun.
-    let mut early: Option<(Signal, Instant)> = None;
+    // A runtime that is still busy passes nothing on: a signal would only end it, and leave what it has begun. Each kind is kept once,
+    // as the kernel does for a process that blocks it.
+    let mut early: Vec<Signal> = Vec::new();
+    let mut asked_to_stop: Option<Instant> = None;
     let status = loop {
-        let wait = if early.is_some() { LOOK } else { until_next_look(began.elapsed()) };
+        let wait = if early.is_empty() { until_next_look(began.elapsed()) } else { LOOK };
         let signal = tokio::select! {
             status = child.wait() => break status.map_err(|error| RunError::failed("wait for the runtime", error))?,
             signal = signals.next() => Some(signal),
@@ -81,24 +83,25 @@ pub(super) async fn follow(
             ran = true;
             started(pid);
         }
-        match (signal, early) {
-            _ if ran => {
-                let signals = early.take().map(|(signal, _)| signal).into_iter().chain(signal);
-                signals.for_each(|signal| pass_on(&child, signal));
+        if ran {
+            early.drain(..).chain(signal).for_each(|signal| pass_on(&child, signal));
+        } else if let Some(since) = asked_to_stop
+            && (signal.is_some_and(asks_to_stop) || since.elapsed() >= GRACE)
+        {
+            end(&mut child).await;
+            return Err(RunError::interrupted());
+        } else if let Some(signal) = signal.filter(|signal| !early.contains(signal)) {
+            if asks_to_stop(signal) {
+                asked_to_stop = Some(Instant::now());
             }
-            (Some(signal), None) if asks_to_stop(signal) => early = Some((signal, Instant::now())),
-            (signal, Some((_, since))) if signal.is_some_and(asks_to_stop) || since.elapsed() >= GRACE => {
-                end(&mut child).await;
-                return Err(RunError::interrupted());
-            }
-            _ => {}
+            early.push(signal);
         }
     };
     if let Some(pid) = pid(pid_file).filter(|_| !ran) {
         ran = true;
         started(pid);
     }
-    if !ran && early.is_some() {
+    if !ran && asked_to_stop.is_some() {
         // From a terminal the key that sent it reaches the runtime as well.
         return Err(RunError::interrupted());
     }
@@ -190,19 +193,22 @@ mod tests {
     #[tokio::test]
     async fn a_signal_that_comes_before_the_runtime_has_said_that_it_started_something_is_passed_on_then() {
         let _alone = SIGNALLED.lock().await;
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("pid");
-        let mut signals = Signals::listen().unwrap();
-        let script = "trap 'exit 42' QUIT HUP; echo 17 > $1; while :; do sleep .01; done";
-        let mut command = tokio::process::Command::new("sh");
-        command.args(["-c", script, "sh"]).arg(&file);
-        aside(&mut command, false);
-        let mut heard = Signals::listen().unwrap();
-        kill_process(rustix::process::getpid(), Signal::QUIT).unwrap();
-        heard.next().await;
-        // It is waiting already when the shell has not begun.
-        let ended = follow(command.spawn().unwrap(), &file, &mut signals, |_| {}).await.unwrap();
-        assert_eq!((ended.ran, ended.status.code()), (true, Some(42)));
+        for sent in [Signal::QUIT, Signal::USR1] {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("pid");
+            let mut signals = Signals::listen().unwrap();
+            let script = "trap 'exit 42' QUIT HUP USR1; echo 17 > $1; while :; do sleep .01; done";
+            let mut command = tokio::process::Command::new("sh");
+            command.args(["-c", script, "sh"]).arg(&file);
+            aside(&mut command, false);
+            let mut heard = Signals::listen().unwrap();
+            kill_process(rustix::process::getpid(), sent).unwrap();
+            heard.next().await;
+            // It is waiting already when the shell has not begun.
+            let follows = follow(command.spawn().unwrap(), &file, &mut signals, |_| {});
+            let ended = tokio::time::timeout(Duration::from_secs(60), follows).await.expect("it is passed on").unwrap();
+            assert_eq!((ended.ran, ended.status.code()), (true, Some(42)), "{sent:?}");
+        }
     }
 
     #[tokio::test]

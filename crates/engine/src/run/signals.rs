@@ -100,6 +100,7 @@ mod tests {
         let mut signals = Signals::listen().unwrap();
         rustix::process::kill_process(rustix::process::getpid(), Signal::USR2).unwrap();
         // Other tests send themselves others.
-        while signals.next().await != Signal::USR2 {}
+        let heard = async { while signals.next().await != Signal::USR2 {} };
+        tokio::time::timeout(std::time::Duration::from_secs(30), heard).await.expect("it is heard");
     }
 }
