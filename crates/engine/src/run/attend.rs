@@ -1,4 +1,4 @@
-//! Being there while something runs: a container in the foreground, or a process in it.
+//! Supervises a running process in the foreground: a container, or a process in it.
 
 use std::path::Path;
 use std::process::ExitStatus;
@@ -12,14 +12,15 @@ use super::held::Held;
 use super::signals::{Signals, asks_to_stop};
 use super::{RunError, RunOutcome};
 
-/// Shortest and longest time between two looks whether the runtime has started what it should; see [`until_next_look`].
+/// Shortest and longest interval between two checks of whether the runtime has started its process; see [`until_next_look`].
 const LOOK: Duration = Duration::from_millis(10);
 const SELDOM: Duration = Duration::from_millis(200);
-/// A runtime that is asked to stop may still say that it has started something: a program can hear and print before its runtime has
-/// written its number down. A hundred looks are more than it takes on a busy machine, and nobody notices them.
+/// Grace period for a runtime that was signalled to stop. It may still report a started process: a program can receive signals and print
+/// before its runtime has written the PID file. The time of a hundred checks is more than that takes on a busy machine, and short for a
+/// user.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Runs the container in the place of this process, to its end.
+/// Runs the container in the foreground of this process until it ends.
 pub(super) async fn attended(mut held: Held, signals: &mut Signals) -> Result<RunOutcome, RunError> {
     let (record, place) = (held.record(), held.place());
     let command = held.handle().run(place.folder(), &place.pid_file(), &place.runtime_log());
@@ -33,14 +34,14 @@ pub(super) async fn attended(mut held: Held, signals: &mut Signals) -> Result<Ru
     if ended.ran
         && let Err(error) = held.settle(code.as_ref().ok().copied())
     {
-        // It has run, and its exit code is what people wait for.
+        // The container has run, and its exit code is the result that users wait for.
         tracing::warn!(%error, "something of the container stays behind: tarpon rm removes it");
     }
     code.map(RunOutcome::Exited)
 }
 
-/// Without a terminal of its own, the runtime gets no signal but from here: what a key sends to all processes of the foreground would
-/// reach the container twice.
+/// Puts a runtime without a terminal of its own in a separate process group, so that it gets signals only from this process. Otherwise a
+/// key that signals the foreground process group would reach the container twice.
 pub(super) fn aside(command: &mut tokio::process::Command, terminal: bool) {
     if !terminal {
         command.process_group(0);
@@ -51,15 +52,15 @@ pub(super) fn aside(command: &mut tokio::process::Command, terminal: bool) {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RuntimeEnded {
     status: ExitStatus,
-    /// Whether it had started what it should.
+    /// Whether it had started its process.
     pub(super) ran: bool,
 }
 
-/// Waits for the end of a runtime, and passes signals on to it, which passes them on to its container. `started`: is told the process
-/// that runs in the container, once there is one.
+/// Waits for the end of a runtime and forwards signals to it. The runtime forwards them to its container. `started` is called with the PID
+/// of the process in the container, once there is one.
 ///
 /// # Errors
-/// Interrupted, and there was none within [`GRACE`] or at a second signal: then the runtime is dead.
+/// Interrupted, and no process started within [`GRACE`] or before a second signal. Then the runtime is dead.
 pub(super) async fn follow(
     mut child: Child,
     pid_file: &Path,
@@ -68,8 +69,8 @@ pub(super) async fn follow(
 ) -> Result<RuntimeEnded, RunError> {
     let began = Instant::now();
     let mut ran = false;
-    // A runtime that is still busy passes nothing on: a signal would only end it, and leave what it has begun. Each kind is kept once,
-    // as the kernel does for a process that blocks it.
+    // A runtime that is still starting forwards nothing: a signal would only kill it and leave a half-started container. So signals are
+    // held back, one of each kind, as the kernel does for a process that blocks them.
     let mut early: Vec<Signal> = Vec::new();
     let mut asked_to_stop: Option<Instant> = None;
     let status = loop {
@@ -102,14 +103,14 @@ pub(super) async fn follow(
         started(pid);
     }
     if !ran && asked_to_stop.is_some() {
-        // From a terminal the key that sent it reaches the runtime as well.
+        // A key on a terminal signals the runtime as well.
         return Err(RunError::interrupted());
     }
     Ok(RuntimeEnded { status, ran })
 }
 
-/// A quarter of what the start has taken so far: containers that are started at once make each other slow enough without looking a
-/// hundred times a second each. 64 of them took a quarter of the processor with it.
+/// A quarter of the time that the start has taken so far. Containers that start concurrently slow each other down enough without 100 checks
+/// per second each, which took a quarter of the processor with 64 containers.
 fn until_next_look(taken: Duration) -> Duration {
     (taken / 4).clamp(LOOK, SELDOM)
 }
@@ -120,12 +121,12 @@ fn pass_on(child: &Child, signal: Signal) {
     }
 }
 
-/// The number of a process that was not waited for yet, so that it is still its own.
+/// The PID of a process that was not waited for yet, so that the PID cannot have been reused.
 pub(super) fn process_of(child: &Child) -> Option<Pid> {
     child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
 }
 
-/// Kills a runtime with all that it has started beside the container, and waits for it.
+/// Kills a runtime with everything it has started outside the container, and waits for it.
 async fn end(child: &mut Child) {
     if let Some(process) = process_of(child) {
         let leads = getpgid(Some(process)) == Ok(process);
@@ -135,7 +136,7 @@ async fn end(child: &mut Child) {
     let _status = child.wait().await;
 }
 
-/// The exit code of what ran, which for one that a signal ended is 128 and the number of the signal.
+/// The exit code of the process; 128 plus the signal number if a signal ended it.
 pub(super) fn exit_code(ended: RuntimeEnded, step: &str, log: &Path) -> Result<u8, RunError> {
     if !ended.ran {
         return Err(RunError::of_runtime(step, log, ended.status));
@@ -145,7 +146,7 @@ pub(super) fn exit_code(ended: RuntimeEnded, step: &str, log: &Path) -> Result<u
 }
 
 fn pid(file: &Path) -> Option<u32> {
-    // Written at once by crun, and by runc under another name first.
+    // crun writes the file in place, runc writes it under another name first.
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
@@ -187,7 +188,7 @@ mod tests {
         assert!(looks < 40, "{looks}");
     }
 
-    /// Whose signals this process gets: those of one test at a time.
+    /// Serializes the tests that send signals to this process.
     static SIGNALLED: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
     #[tokio::test]
@@ -204,7 +205,7 @@ mod tests {
             let mut heard = Signals::listen().unwrap();
             kill_process(rustix::process::getpid(), sent).unwrap();
             heard.next().await;
-            // It is waiting already when the shell has not begun.
+            // The wait begins before the shell does.
             let follows = follow(command.spawn().unwrap(), &file, &mut signals, |_| {});
             let ended = tokio::time::timeout(Duration::from_secs(60), follows).await.expect("it is passed on").unwrap();
             assert_eq!((ended.ran, ended.status.code()), (true, Some(42)), "{sent:?}");
@@ -217,7 +218,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut signals = Signals::listen().unwrap();
         let (reads, writes) = std::io::pipe().unwrap();
-        // Deaf, and with a child that holds the pipe, too. It has the time that it may take to say that it started something.
+        // The shell ignores the signal, and so does its child, which holds the pipe. It has the grace period to report a started process.
         let script = "trap '' HUP; sleep 1000 & kill -HUP $PPID; wait";
         let mut command = tokio::process::Command::new("sh");
         command.args(["-c", script]).stdout(writes);

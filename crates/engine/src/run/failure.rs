@@ -1,4 +1,4 @@
-//! [`RunError`]: why nothing was run, with the exit code that people know for it.
+//! [`RunError`]: why a container did not run, with the customary exit code.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -9,26 +9,27 @@ use crate::{Error, ErrorKind};
 
 /// tarpon or the runtime failed.
 const FAILED: u8 = 125;
-/// There is such a program, and it cannot be executed.
+/// The program exists but cannot be executed.
 const CANNOT_EXECUTE: u8 = 126;
-/// There is no such program.
+/// The program does not exist.
 const NO_PROGRAM: u8 = 127;
-/// Ctrl-C, before anything ran.
+/// Ctrl-C before the container ran.
 const INTERRUPTED: u8 = 130;
 
-/// Bytes at the end of a runtime's log that are looked at.
+/// Bytes at the end of a runtime's log that are read.
 const LOG_BYTES: u64 = 64 << 10;
 
 /// Why a container or a process in it did not run.
 #[derive(Debug)]
 pub struct RunError {
-    /// As with Podman: 125 tarpon or the runtime failed, 126 the program cannot be executed, 127 there is none; 130 interrupted.
+    /// As with Podman: 125 if tarpon or the runtime failed, 126 if the program cannot be executed, 127 if it does not exist; 130 if
+    /// interrupted.
     pub exit: u8,
     /// What happened.
     pub error: Error,
 }
 
-/// The same on its way from one process to another.
+/// The serialized form of the error, passed between processes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Told {
     exit: u8,
@@ -65,7 +66,7 @@ impl RunError {
         Self { exit: INTERRUPTED, ..Self::failed("run the container", "it was interrupted") }
     }
 
-    /// What the runtime says in its log.
+    /// The error that the runtime wrote to its log.
     pub(super) fn of_runtime(step: &str, log: &Path, status: std::process::ExitStatus) -> Self {
         match last_error(log) {
             Some(cause) => Self { exit: exit_code(&cause), ..Self::failed(step, cause) },
@@ -74,7 +75,7 @@ impl RunError {
     }
 }
 
-/// The last error in a runtime's log, which has a JSON object a line.
+/// The last error in a runtime's log, which has one JSON object per line.
 fn last_error(log: &Path) -> Option<String> {
     #[derive(Deserialize)]
     struct Line {
@@ -88,13 +89,13 @@ fn last_error(log: &Path) -> Option<String> {
     file.take(LOG_BYTES).read_to_end(&mut text).ok()?;
     let mut lines = text.rsplit(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Line>(line).ok());
     let error = lines.find(|line| line.level == "error" || line.level == "fatal")?.msg;
-    // runc puts what it was doing in front, which we say too.
+    // runc prefixes the step that failed, which our message names too.
     let known = ["runc run failed: ", "exec failed: ", "unable to start container process: "];
     let plain = known.iter().fold(&*error, |text, begin| text.strip_prefix(begin).unwrap_or(text));
     Some(plain.to_owned())
 }
 
-/// As Podman reads the words of runtimes: no interface says it.
+/// The exit code, derived from the runtime's message as Podman does: no interface reports it.
 fn exit_code(cause: &str) -> u8 {
     let cause = cause.to_ascii_lowercase();
     let is_of_program = ["exec: ", "executable"].iter().any(|begin| cause.contains(begin));

@@ -1,7 +1,7 @@
-//! Containers that run behind the back of whoever started them: the process that started one hands it over to a keeper, a process that
-//! writes its output to the log, notes its end and clears up after it.
+//! Detached containers: the process that starts one hands it over to a keeper, a process that writes the output to the log, records the end
+//! and cleans up.
 //!
-//! The keeper inherits the container's lock as its standard input, so there is no moment at which nobody holds it.
+//! The keeper inherits the container's lock as its standard input, so the lock is held at every moment.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -25,21 +25,21 @@ use super::signals::Signals;
 use super::{ContainerName, RunError, RunOutcome, RunRequest};
 use crate::Engine;
 
-/// How long a container may take until it runs: its first program may have to be fetched.
+/// Time limit for a container to start. Its first program may have to be fetched.
 const STARTING: Duration = Duration::from_secs(300);
 
-/// How long a keeper that was asked to end may take to clear up. What it leaves, whoever asked it clears up.
+/// Time limit for a keeper to clean up after SIGTERM. The process that sent it cleans up whatever is left.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// Longest line in which a keeper says what came of it.
+/// Longest line in which a keeper reports its result.
 const SAID_BYTES: u64 = 64 << 10;
 
-/// How long the last output of a container that has ended may take to get into the log.
+/// Time limit for the last output of a container that has ended to reach the log.
 const LAST_WORD: Duration = Duration::from_secs(10);
 
 const STEP: &str = "run the container";
 
-/// What a keeper says, once.
+/// The one report of a keeper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "said")]
 enum Said {
@@ -47,7 +47,7 @@ enum Said {
     Failed(Told),
 }
 
-/// Starts a keeper for the container, and waits until it says that it runs.
+/// Starts a keeper for the container and waits until it reports that the container runs.
 pub(super) async fn hand_over(held: Held, request: &RunRequest, signals: &mut Signals) -> Result<RunOutcome, RunError> {
     let failed = |cause: &dyn std::fmt::Display| RunError::failed("start the container's keeper", cause);
     let (program, arguments) =
@@ -87,7 +87,7 @@ pub(super) async fn hand_over(held: Held, request: &RunRequest, signals: &mut Si
     }
 }
 
-/// Ends a keeper, which is not to keep what is removed now. Asked first: it ends the runtime that it has started, and waits for it.
+/// Ends a keeper whose container is about to be removed. SIGTERM comes first, so that the keeper ends its runtime and waits for it.
 async fn end(keeper: &mut tokio::process::Child) {
     if let Some(process) = process_of(keeper) {
         let _gone_just_now = kill_process(process, Signal::TERM);
@@ -107,9 +107,8 @@ fn heard(line: &[u8]) -> Result<(), RunError> {
 }
 
 impl Engine {
-    /// Keeps the container of this name until it ends: the life of a process that [`RunRequest::keeper_command`] starts. `lock`: what it
-    /// has as standard input; `said`: its standard output, which gets one line when the
-    /// container runs or cannot.
+    /// Keeps the container of this name until it ends: the main function of a process that [`RunRequest::keeper_command`] starts. `lock` is
+    /// its standard input. `said` is its standard output, which gets one line when the container runs or has failed to start.
     pub async fn keep(
         &self,
         name: &ContainerName,
@@ -117,7 +116,7 @@ impl Engine {
         said: impl Write,
         signals: &mut Signals,
     ) -> Result<(), RunError> {
-        // The terminal of whoever started us is not ours.
+        // The terminal of the parent process does not belong to the keeper.
         let _is_leader_already = rustix::process::setsid();
         let mut said = Some(said);
         let kept = keep(self, name, lock, signals, || say(said.take(), &Said::Runs)).await;
@@ -133,7 +132,7 @@ impl Engine {
 
 fn say(to: Option<impl Write>, what: &Said) {
     if let Some(mut to) = to {
-        // Whoever started us may be gone.
+        // The parent process may have ended.
         let line = serde_json::to_string(what).unwrap_or_default();
         let _nobody_listens = writeln!(to, "{line}").and_then(|()| to.flush());
     }
@@ -166,7 +165,7 @@ async fn keep(
     settled.await.map_err(|error| RunError::failed(STEP, error))?.map_err(RunError::from)
 }
 
-/// The runtime, who tells when all output is in the log, and what is to be kept open until the end.
+/// The runtime, the receiver that disconnects when all output is in the log, and the file to keep open until the end.
 type Started = (tokio::process::Child, Receiver<()>, Option<File>);
 
 fn start(held: &Held) -> io::Result<Started> {
@@ -189,7 +188,7 @@ fn start(held: &Held) -> io::Result<Started> {
         input(&mut command, record.input)?
     };
     let child = command.spawn()?;
-    // With it go the ends of the pipes that are the container's.
+    // This closes the container's ends of the pipes.
     drop(command);
     for (from, output) in outputs {
         let (log, tell) = (log.clone(), tell.clone());
@@ -202,7 +201,7 @@ fn start(held: &Held) -> io::Result<Started> {
     Ok((child, written, open))
 }
 
-/// Nobody writes to the container, but one whose input was asked to stay open does not see its end.
+/// The container gets no input. If its input is to stay open, it sees no end of file.
 fn input(command: &mut tokio::process::Command, is_open: bool) -> io::Result<Option<File>> {
     if !is_open {
         command.stdin(Stdio::null());
@@ -213,7 +212,7 @@ fn input(command: &mut tokio::process::Command, is_open: bool) -> io::Result<Opt
     Ok(Some(OwnedFd::from(ours).into()))
 }
 
-/// A terminal that nobody sits at, for the runtime to take for one of its user's.
+/// A terminal without a user, which the runtime takes for its user's terminal.
 fn terminal() -> io::Result<(File, OwnedFd)> {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     grantpt(&ours)?;
@@ -224,10 +223,10 @@ fn terminal() -> io::Result<(File, OwnedFd)> {
     Ok((ours.into(), theirs))
 }
 
-/// Waits until all that the container said is in the log.
+/// Waits until all output of the container is in the log.
 fn wait_for(written: &Receiver<()>) {
     match written.recv_timeout(LAST_WORD) {
-        // All who write have gone.
+        // All writers have finished.
         Err(RecvTimeoutError::Disconnected) | Ok(()) => {}
         Err(RecvTimeoutError::Timeout) => tracing::warn!("the last output of the container may be missing in the log"),
     }

@@ -1,4 +1,4 @@
-//! What is done with containers that are there: listing, stopping, removing them.
+//! Operations on existing containers: list, stop, signal, remove, logs.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -16,49 +16,49 @@ use crate::container::{Handle, forget_all};
 use crate::server::is_served;
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// How long a container that was killed may take until everything of it is settled.
+/// Time limit for a killed container to be settled.
 const KILLED: Duration = Duration::from_secs(30);
 
-/// How often a container that should end is looked at.
+/// Poll interval of a container that should end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A container that is there.
+/// The status of an existing container.
 #[derive(Debug, Clone)]
 pub struct ContainerStatus {
-    /// What people call it.
+    /// The name.
     pub name: ContainerName,
-    /// What is known of it, or why nothing is.
+    /// The record, or why it cannot be read.
     pub record: std::result::Result<ContainerRecord, String>,
-    /// Where it stands.
+    /// The lifecycle state.
     pub standing: Standing,
-    /// It runs, and the server that fetched what it reads is gone: what is not local cannot be read until it is started anew.
+    /// It runs, but the server that fetched its data has ended: data that is not local cannot be read until the container is restarted.
     pub source_lost: bool,
 }
 
-/// Whether something may run on what is mounted at `mountpoint`, because a container that has not ended is there. One whose keeper is dead
-/// may: nobody knows.
+/// Whether a process may run on what is mounted at `mountpoint`, because it is the root of a container that has not ended. A container
+/// whose keeper was killed may still run: its state is unknown.
 pub(crate) fn may_run_on(store: &Store, mountpoint: &Path) -> bool {
     place_at(store, mountpoint)
         .is_some_and(|(name, place)| place.is_mounted() && !ContainerStatus::of(name, &place).has_ended())
 }
 
-/// Where a container stands.
+/// The lifecycle state of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// It is being started.
     Starting,
-    /// It runs, or has ended just now and is being settled.
+    /// It runs, or has just ended and is being settled.
     Running,
-    /// It has ended, with this exit code if anybody saw it.
+    /// It has ended, with this exit code if it is known.
     Exited(Option<u8>),
-    /// Whoever kept it was killed: nobody knows what became of it.
+    /// Its keeper was killed: whether it still runs is unknown.
     Lost,
-    /// Its record means nothing to this program.
+    /// This version cannot read its record.
     Unreadable,
 }
 
 impl Standing {
-    /// In a word.
+    /// The state as one word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -72,24 +72,24 @@ impl Standing {
 
 impl ContainerStatus {
     pub(super) fn of(name: ContainerName, place: &Place) -> Self {
-        // In this order: a record that changes meanwhile is one of somebody who holds it.
+        // In this order: if the record changes in between, a process holds the lock.
         let is_held = place.is_held();
         let record = place.record();
         let standing = match record.as_ref().map(|record| &record.state) {
             Err(_) => Standing::Unreadable,
             Ok(ContainerState::Exited { code, .. }) if !is_held => Standing::Exited(*code),
             Ok(ContainerState::Created) if is_held => Standing::Starting,
-            // Also one that has ended, as long as its keeper is busy with what is left of it.
+            // This includes a container that has ended while its keeper still cleans up.
             Ok(_) if is_held => Standing::Running,
             Ok(_) => Standing::Lost,
         };
         Self { name, record, standing, source_lost: false }
     }
 
-    /// With what the records of mounts, read after its own, say of its source.
+    /// Adds whether the source is lost, from the records of mounts, which are read after the container's own.
     fn with_source(self, place: &Place, served: &HashSet<PathBuf>) -> Self {
         let runs = |record: &ContainerRecord| matches!(record.state, ContainerState::Running { .. });
-        // One that runs is mounted, and unmounted after its record says that it has ended.
+        // A running container is mounted. It is unmounted only after its record states that it has ended.
         let source_lost = self.standing == Standing::Running
             && self.record.as_ref().is_ok_and(runs)
             && !served.contains(&place.rootfs())
@@ -97,12 +97,12 @@ impl ContainerStatus {
         Self { source_lost, ..self }
     }
 
-    /// Whether it is this container still that is at its place.
+    /// Whether the directory still belongs to this container.
     fn is_at(&self, place: &Place) -> bool {
         self.record.as_ref().map_or_else(|_| place.exists(), |record| place.is_of(&record.id))
     }
 
-    /// Whether it is over and done with.
+    /// Whether it has ended and is settled.
     pub fn has_ended(&self) -> bool {
         matches!(self.standing, Standing::Exited(_))
     }
@@ -118,19 +118,18 @@ impl Engine {
         let mounts = mounts.map_err(|error| Error::new(ErrorKind::Store, "read the records of mounts", error))?;
         let served = mounts.into_iter().filter(is_served).map(|mount| mount.record.mountpoint).collect();
         let status = status.into_iter().map(|(status, place)| (status.with_source(&place, &served), place));
-        // What is gone by now was being removed.
+        // A directory that has disappeared by now was being removed.
         Ok(status.filter(|(_, place)| place.exists()).map(|(status, _)| status).collect())
     }
 
     /// # Errors
-    /// [`ErrorKind::Conflict`] if there is a container of this name.
+    /// [`ErrorKind::Conflict`] if a container of this name exists.
     pub fn check_container_name(&self, name: &ContainerName) -> Result<()> {
         Containers::of(self.store()).check_free(name)
     }
 
-    /// Sends a container its stop signal, and kills it if it runs still after `patience`; with none it is killed at once, as by
-    /// Podman. Returns when everything is settled; one that has ended already is no error, and another one that has got its name
-    /// meanwhile is left alone.
+    /// Sends a container its stop signal, and kills it if it still runs after `patience`. Zero patience kills it at once, as in Podman.
+    /// Returns when the container is settled. Success if it has already ended. A new container of the same name is left alone.
     pub fn stop_container(&self, name: &ContainerName, patience: Duration) -> Result<()> {
         let (place, record) = self.known(name)?;
         if ContainerStatus::of(name.clone(), &place).has_ended() {
@@ -164,7 +163,7 @@ impl Engine {
         handle.signal(&signal)
     }
 
-    /// Removes a container with everything that it wrote. `force`: also one that runs, or whose record cannot be read.
+    /// Removes a container with all its data. `force`: even if it runs or its record cannot be read.
     pub fn remove_container(&self, name: &ContainerName, force: bool) -> Result<()> {
         let step = "remove the container";
         let place = self.place(name)?;
@@ -194,7 +193,7 @@ impl Engine {
         let lock = match hold(&place)? {
             Holding::Ours(lock) => lock,
             Holding::Theirs if status.is_at(&place) => return Err(still_there(step)),
-            // One that is removed when it ends.
+            // The container is removed when it ends.
             Holding::Theirs | Holding::Gone => return Ok(()),
         };
         if !status.is_at(&place) {
@@ -208,8 +207,8 @@ impl Engine {
         Containers::of(self.store()).remove(&place, &lock)
     }
 
-    /// Gives what is wanted of the output of a detached container to `sink`, oldest first. `follow`: waits for more until the container ends, or
-    /// until this says that it is enough.
+    /// Passes the requested part of the output of a detached container to `sink`, oldest first. With `follow`, waits for more until the
+    /// container ends or the function returns `true`.
     pub fn container_logs(
         &self,
         name: &ContainerName,
@@ -228,7 +227,7 @@ impl Engine {
         log::read(place.folder(), wish, is_over, sink).map_err(|error| Error::new(ErrorKind::Store, step, error))
     }
 
-    /// What became of a container whose keeper died is not known; that it has ended now is.
+    /// Records the end of a container whose keeper was killed, without an exit code: how it ended is unknown.
     fn settle_lost(&self, place: &Place, known: &ContainerRecord) -> Result<()> {
         if !place.is_of(&known.id) {
             return Ok(());
@@ -257,7 +256,7 @@ impl Engine {
         Err(error.hint("tarpon ps -a lists them"))
     }
 
-    /// A container whose record can be read.
+    /// A container with a readable record.
     pub(super) fn known(&self, name: &ContainerName) -> Result<(Place, ContainerRecord)> {
         let place = self.place(name)?;
         let unreadable = |cause| {
@@ -278,7 +277,7 @@ fn still_there(step: &str) -> Error {
     Error::new(ErrorKind::Other, step, cause).hint("a process that waits for a disk or a network cannot be killed")
 }
 
-/// Sends a container a signal, as soon as it can take one: it may be just starting. One that has ended takes none, and that is that.
+/// Sends a container a signal, with retries because it may be just starting. A container that has ended takes none, which is no error.
 fn ask(container: &Handle, signal: &str, patience: Duration, is_there: impl Fn() -> bool) {
     let began = Instant::now();
     while container.signal(signal).is_err() && is_there() && began.elapsed() < patience {
@@ -286,8 +285,8 @@ fn ask(container: &Handle, signal: &str, patience: Duration, is_there: impl Fn()
     }
 }
 
-/// Waits until nobody keeps the container and nothing of it runs, or for so long. Whoever keeps it lets go when it is settled; a container
-/// that is another one is none that would have to be waited for.
+/// Waits up to `patience` until the container is released and nothing of it runs. The keeper releases the lock when the container is
+/// settled. A different container under the same name counts as ended.
 fn wait(place: &Place, record: &ContainerRecord, patience: Duration) -> Result<bool> {
     let began = Instant::now();
     loop {

@@ -1,6 +1,6 @@
 //! The output of a detached container: lines in the format of the Kubernetes CRI, in two files of a limited size.
 //!
-//! `2026-01-01T00:00:00.000000000Z stdout F a line`; `P` instead of `F` where a line goes on in the next one.
+//! `2026-01-01T00:00:00.000000000Z stdout F a line`; the tag is `P` instead of `F` if the line continues in the next one.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -9,23 +9,23 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Bytes of a log before it is put aside as `log.1`, instead of the one that was there: so a container keeps between one and two
-/// times as many of its last bytes.
+/// Bytes of a log before it is renamed to `log.1`, replacing the previous one. So the log holds between one and two times as many bytes of
+/// the latest output.
 pub(super) const LOG_BYTES: u64 = 8 << 20;
 
-/// Bytes of output that are one line of the log at most: longer ones are split.
+/// Maximum bytes of output in one line of the log. Longer lines are split.
 const LINE_BYTES: usize = 16 << 10;
 
 /// Bytes before the text of a line.
 const HEAD_BYTES: u64 = 64;
 
-/// How often a log that is followed is looked at.
+/// Poll interval of a log that is followed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Where a line was written to.
+/// The stream that a line was written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// Standard output, and all that a terminal shows.
+    /// Standard output, or all output of a terminal.
     Stdout,
     /// Standard error.
     Stderr,
@@ -40,35 +40,35 @@ impl Output {
     }
 }
 
-/// A piece of a log: a line, or a part of one that goes on in the next piece.
+/// A piece of a log: a line, or a part of one that continues in the next piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLine<'a> {
     /// When it was written: RFC 3339 with nanoseconds, UTC.
     pub time: &'a str,
-    /// Where to.
+    /// The stream that it was written to.
     pub output: Output,
-    /// With its end, if it has one.
+    /// The text, with its line end if it has one.
     pub text: &'a [u8],
 }
 
-/// Which part of a log is wanted. The default is all of it.
+/// The part of a log to read. The default is all of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogWish {
-    /// Of what is there, the last so many lines.
+    /// Only the last so many lines of the existing log.
     pub tail: Option<usize>,
-    /// What was written at that time or later.
+    /// Only output written at that time or later.
     pub since: Option<LogTime>,
 }
 
-/// A point of time, written as the beginning of the times in a log.
+/// A point in time, as a prefix of the timestamps in a log.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogTime(String);
 
 impl LogTime {
-    /// Reads seconds since 1970, a date, a time in UTC as RFC 3339 has it, or how long ago it was, such as `90s`, `10m` or `1h30m`.
+    /// Reads seconds since 1970, a date, a UTC time in RFC 3339 format, or an age such as `90s`, `10m` or `1h30m`.
     ///
     /// # Errors
-    /// In a line: it is none of these.
+    /// One line: the text is none of these.
     pub fn parse_at(text: &str, now: SystemTime) -> Result<Self, String> {
         if let Ok(seconds) = text.parse::<u32>() {
             return Ok(Self(time(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.into()))));
@@ -85,7 +85,7 @@ impl LogTime {
     }
 }
 
-/// `1h30m`, `90s` and the like.
+/// Seconds of a duration such as `1h30m` or `90s`.
 fn duration(text: &str) -> Option<Duration> {
     let (mut rest, mut seconds) = (text, 0_u64);
     while !rest.is_empty() {
@@ -103,7 +103,7 @@ fn duration(text: &str) -> Option<Duration> {
     Some(Duration::from_secs(seconds)).filter(|_| !text.is_empty())
 }
 
-/// Whether this is a date, perhaps with a time, as far as its digits go.
+/// Whether the text is a date, optionally with a time, as far as its digits go.
 fn is_time(text: &str) -> bool {
     const FORM: &str = "0000-00-00T00:00:00.000000000";
     let is_digit = |(is, form): (char, char)| if form == '0' { is.is_ascii_digit() } else { is == form };
@@ -111,7 +111,7 @@ fn is_time(text: &str) -> bool {
     is_whole && text.is_ascii() && text.chars().zip(FORM.chars()).all(is_digit)
 }
 
-/// A log that is written.
+/// Writes a log and rotates it.
 pub(super) struct LogWriter {
     path: PathBuf,
     file: File,
@@ -127,7 +127,7 @@ impl LogWriter {
         Ok(Self { path, file, size, limit })
     }
 
-    /// Writes a line, or a part of one if it does not end.
+    /// Writes a line, or a part of one if it has no line end.
     fn write(&mut self, output: Output, text: &[u8]) -> io::Result<()> {
         let (tag, text) = text.strip_suffix(b"\n").map_or(('P', text), |line| ('F', line));
         let mut line = format!("{} {} {tag} ", time(SystemTime::now()), output.name()).into_bytes();
@@ -148,7 +148,7 @@ fn open(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).mode(0o600).open(path)
 }
 
-/// Writes all that comes `from` the container, line by line. A disk that is full costs lines, and does not stop the container.
+/// Copies the output of the container to the log, line by line. A full disk loses lines but does not stop the container.
 pub(super) fn copy(from: impl Read, output: Output, log: &parking_lot::Mutex<LogWriter>) {
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
@@ -158,10 +158,11 @@ pub(super) fn copy(from: impl Read, output: Output, log: &parking_lot::Mutex<Log
     }
 }
 
-/// Takes the pieces of a log.
+/// Consumes the pieces of a log.
 pub(super) type Sink<'a> = dyn FnMut(&LogLine<'_>) -> io::Result<()> + 'a;
 
-/// Gives what is wanted of a log to `sink`, oldest first. `is_over`: none if nobody waits for more, else whether no more will come.
+/// Passes the requested part of a log to `sink`, oldest first. `is_over`: `None` to stop at the end of the log, else whether no more output
+/// will follow.
 pub(super) fn read(
     folder: &Path,
     wish: &LogWish,
@@ -193,7 +194,7 @@ pub(super) fn read(
     }
 }
 
-/// What comes to a log from now on.
+/// Passes on new output until the log is over.
 fn follow(
     path: &Path,
     mut reader: Option<BufReader<File>>,
@@ -201,14 +202,14 @@ fn follow(
     sink: &mut Sink<'_>,
 ) -> io::Result<()> {
     loop {
-        // Asked before the last look: what was written until then is seen.
+        // Checked before the last read, so that all output written until then is read.
         let is_last = is_over();
         if let Some(reader) = &mut reader {
             drain(reader, sink)?;
         }
         let newer = open_existing(path)?;
         if is_other(reader.as_ref().map(BufReader::get_ref), newer.as_ref())? {
-            // What was still written to the old one is seen before the new one is.
+            // The rest of the old file is read before the new file.
             if let Some(reader) = &mut reader {
                 drain(reader, sink)?;
             }
@@ -224,7 +225,7 @@ fn follow(
 /// The last lines of a log, which has at most two files of [`LOG_BYTES`].
 struct Tail {
     lines: usize,
-    /// Whole lines among the pieces.
+    /// Complete lines among the pieces.
     whole: usize,
     pieces: VecDeque<(String, Output, Vec<u8>)>,
 }
@@ -266,7 +267,7 @@ fn is_other(old: Option<&File>, new: Option<&File>) -> io::Result<bool> {
     }
 }
 
-/// All lines that are there.
+/// Passes on all lines up to the end of the file.
 fn drain(from: &mut BufReader<File>, sink: &mut Sink<'_>) -> io::Result<()> {
     let mut line = Vec::new();
     loop {
@@ -274,7 +275,7 @@ fn drain(from: &mut BufReader<File>, sink: &mut Sink<'_>) -> io::Result<()> {
         let limit = LINE_BYTES as u64 + HEAD_BYTES;
         let length = from.by_ref().take(limit).read_until(b'\n', &mut line)? as u64;
         if length < limit && !line.ends_with(b"\n") {
-            // The rest of it is being written.
+            // The rest of the line is still being written.
             return from.seek_relative(-i64::try_from(length).unwrap_or(0));
         }
         if let Some((time, output, text)) = parse(&line) {
@@ -283,7 +284,7 @@ fn drain(from: &mut BufReader<File>, sink: &mut Sink<'_>) -> io::Result<()> {
     }
 }
 
-/// When and where to a line was written, and its text with its end if it has one. None: this is no line of a log.
+/// The time, the stream and the text of a line, with its end if it has one. `None`: it is not a line of a log.
 fn parse(line: &[u8]) -> Option<(&str, Output, Vec<u8>)> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let mut parts = line.splitn(4, |byte| *byte == b' ');
@@ -302,12 +303,12 @@ fn parse(line: &[u8]) -> Option<(&str, Output, Vec<u8>)> {
     Some((std::str::from_utf8(time).ok()?, output, text))
 }
 
-/// RFC 3339 with nanoseconds, UTC.
+/// The time as RFC 3339 with nanoseconds, UTC.
 fn time(now: SystemTime) -> String {
     const DAY: u64 = 86_400;
     let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (since.as_secs() / DAY, since.as_secs() % DAY);
-    // Years that begin in March, in eras of 400 years: the leap day is the last of its year.
+    // Years begin in March, in eras of 400 years, so that the leap day is the last day of its year.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -384,7 +385,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let log = std::cell::RefCell::new(LogWriter::create(folder.path(), 200).unwrap());
         let (said, mut seen) = (Cell::new(0), Vec::new());
-        // One line between any two looks, and none after the tenth.
+        // One line between any two polls, and none after the tenth.
         let is_over = || {
             write(&mut log.borrow_mut(), Output::Stdout, &format!("{}\n", said.get()));
             said.set(said.get() + 1);

@@ -1,17 +1,18 @@
-//! [`Place`]: the directory of a container, and who may change it.
+//! [`Place`]: the directory of a container and its lock.
 //!
 //! ```text
-//! containers/.lock             held while a container is made or its directory goes
-//! containers/NAME/lock         held by the process that keeps the container, for as long as that lives
-//!                 container.json  the record; only whoever holds the lock writes it
+//! containers/.lock             held while a container is created or its directory is removed
+//! containers/NAME/lock         held by the process that keeps the container, as long as that process lives
+//!                 container.json  the record; only the holder of the lock writes it
 //!                 config.json  the bundle            rootfs/  where the image is mounted
-//!                 upper/       what it wrote         runtime/ what the OCI runtime remembers
+//!                 upper/       its writable layer    runtime/ the state of the OCI runtime
 //!                 log  log.1   its output, if it is detached
 //!                 waiters      held by processes that wait for its end
-//!                 hosts  hostname  resolv.conf       what it finds in /etc
+//!                 hosts  hostname  resolv.conf       mounted in its /etc
 //! ```
 //!
-//! A directory appears under its name whole, by a rename, and disappears by one; what a killed process left between is swept.
+//! A directory appears under its name complete, by a rename, and disappears by a rename. A sweep removes what a killed process left in
+//! between.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -28,14 +29,14 @@ use super::record::{ContainerRecord, RECORD_BYTES};
 use super::{ContainerName, name};
 use crate::{Error, ErrorKind, Result, flock, private};
 
-/// Begins the names of directories that are no container yet, or no more.
+/// Prefix of directories that are not yet, or no longer, a container.
 const HIDDEN: &str = ".";
 const LOCK: &str = "lock";
 
-/// How long others may take to make or remove a directory, which takes milliseconds unless it holds very much.
+/// How long to wait for another process that creates or removes a directory. That takes milliseconds unless the directory is very large.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long others may take who only look whether a container is kept, and hold its lock for that.
+/// How long to wait for processes that take a container's lock only to check if it is held.
 const RETAKEN: Duration = Duration::from_secs(1);
 
 /// All containers of a store.
@@ -50,18 +51,18 @@ pub(super) struct Place {
     folder: PathBuf,
 }
 
-/// The right to change a container, for the life of this value or of whoever inherits it.
+/// The right to change a container, for the life of this value or of the process that inherits it.
 #[derive(Debug)]
 pub(super) struct Lock(FileLock);
 
-/// What came of the wish to hold a container.
+/// The result of an attempt to hold a container.
 #[derive(Debug)]
 pub(super) enum Holding {
     /// This process holds it.
     Ours(Lock),
-    /// Another process does, for longer than one wanted to wait.
+    /// Another process holds it, for longer than the given patience.
     Theirs,
-    /// It is gone. There may be another one under its name.
+    /// It was removed. Another container may have its name.
     Gone,
 }
 
@@ -70,18 +71,18 @@ impl Containers {
         Self { folder: store.containers_folder() }
     }
 
-    /// The directory of the container of this name, whether there is one or not.
+    /// The directory of the container of this name, existing or not.
     pub(super) fn place(&self, name: &ContainerName) -> Place {
         Place { folder: self.folder.join(name.as_str()) }
     }
 
     /// # Errors
-    /// [`ErrorKind::Conflict`] if there is a container of this name.
+    /// [`ErrorKind::Conflict`] if a container of this name exists.
     pub(super) fn check_free(&self, name: &ContainerName) -> Result<()> {
         if self.place(name).exists() { Err(taken(name)) } else { Ok(()) }
     }
 
-    /// Makes the directory of a new container, which this process holds from now on.
+    /// Creates the directory of a new container and holds its lock.
     pub(super) fn create(&self, record: &ContainerRecord) -> Result<(Place, Lock)> {
         let made = || -> io::Result<Option<(Place, Lock)>> {
             match private::create_dir(&self.folder) {
@@ -89,7 +90,7 @@ impl Containers {
                 _ => {}
             }
             let staging = Place { folder: self.folder.join(format!("{HIDDEN}new-{}", record.id)) };
-            // The rest takes what the disk takes, and whoever sweeps leaves alone what is held.
+            // Creating the contents takes as long as the disk takes. The sweep skips directories that are held.
             let lock = {
                 let _whole = self.lock()?;
                 self.sweep();
@@ -109,7 +110,7 @@ impl Containers {
         made().map_err(failed)?.ok_or_else(|| taken(&record.name))
     }
 
-    /// All containers, by name; what cannot be a name is none.
+    /// All containers, by name. Entries whose name is not a valid container name are ignored.
     pub(super) fn list(&self) -> Result<Vec<(ContainerName, Place)>> {
         let failed = |error| Error::new(ErrorKind::Store, "list the containers", error);
         let entries = match std::fs::read_dir(&self.folder) {
@@ -126,11 +127,11 @@ impl Containers {
         Ok(all)
     }
 
-    /// Removes the directory of a container that `held` is the lock of. Its name is free at once. If it is gone already, whatever has its
-    /// name now stays.
+    /// Removes the directory of a container that `held` is the lock of. The name is free at once. If the container was removed already,
+    /// another one that has its name stays.
     ///
     /// # Errors
-    /// Something is mounted in it: then nothing is removed.
+    /// Something is mounted in the directory. Then nothing is removed.
     pub(super) fn remove(&self, place: &Place, held: &Lock) -> Result<()> {
         let failed = |error: io::Error| Error::new(ErrorKind::Store, "remove the container's directory", error);
         if held.is_of(place).map_err(failed)? && place.is_mounted() {
@@ -159,7 +160,7 @@ impl Containers {
         flock::hold(&self.folder.join(format!("{HIDDEN}lock")), PATIENCE)
     }
 
-    /// Removes what a killed process left that was making or removing a container. Whoever still is holds its lock.
+    /// Removes what a killed process left while it created or removed a container. A live process holds the lock.
     fn sweep(&self) {
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -172,7 +173,7 @@ impl Containers {
     }
 }
 
-/// The container that is run on what is mounted at `mountpoint`.
+/// The container whose root is mounted at `mountpoint`.
 pub(crate) fn container_at(store: &Store, mountpoint: &Path) -> Option<String> {
     place_at(store, mountpoint).map(|(name, _)| name.to_string())
 }
@@ -189,19 +190,19 @@ fn taken(name: &ContainerName) -> Error {
 }
 
 impl Place {
-    /// The directory of a new container, held, under a name that is not its own yet.
+    /// Creates the directory of a new container under a temporary name, and holds its lock.
     fn begin(&self) -> io::Result<Lock> {
         private::create_dir(&self.folder)?;
         let lock = Lock::within(flock::open(&self.folder.join(LOCK))?, Duration::ZERO)?;
         lock.ok_or_else(|| io::Error::other("a new directory is locked"))
     }
 
-    /// Everything else that it has.
+    /// Creates everything else in the directory.
     fn furnish(&self, record: &ContainerRecord) -> io::Result<()> {
         for directory in [self.rootfs(), self.upper(), self.runtime()] {
             private::create_dir(&directory)?;
         }
-        // What the container finds as its root: it is read by users who are not root.
+        // This is the container's root directory, which users other than root read.
         std::fs::set_permissions(self.upper(), std::fs::Permissions::from_mode(0o755))?;
         self.write(record)
     }
@@ -222,17 +223,17 @@ impl Place {
         self.folder.join("runtime")
     }
 
-    /// Where the runtime says that the container runs.
+    /// The file in which the runtime writes the PID of the container.
     pub(super) fn pid_file(&self) -> PathBuf {
         self.folder.join("pid")
     }
 
-    /// Where the runtime says what went wrong.
+    /// The file in which the runtime writes its errors.
     pub(super) fn runtime_log(&self) -> PathBuf {
         self.folder.join("runtime.log")
     }
 
-    /// Puts a file there that the container finds in `/etc`.
+    /// Writes a file that the container sees in `/etc`.
     pub(super) fn put(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.folder.join(name);
         let written = std::fs::write(&path, text)
@@ -245,10 +246,10 @@ impl Place {
         self.folder.symlink_metadata().is_ok()
     }
 
-    /// Its record.
+    /// Reads the record.
     ///
     /// # Errors
-    /// In a line: there is none, or it means nothing to this program.
+    /// One line: the record is missing or not readable by this version.
     pub(super) fn record(&self) -> std::result::Result<ContainerRecord, String> {
         let mut text = Vec::new();
         let read = File::open(self.folder.join("container.json"))
@@ -257,44 +258,44 @@ impl Place {
         ContainerRecord::parse(&text)
     }
 
-    /// Puts its record there, whole. For whoever holds the lock.
+    /// Writes the record atomically. The caller must hold the lock.
     pub(super) fn write(&self, record: &ContainerRecord) -> io::Result<()> {
         private::write(&self.folder.join("container.json"), &serde_json::to_vec(record)?)
     }
 
-    /// Whether a process keeps it.
+    /// Whether a process holds its lock.
     pub(super) fn is_held(&self) -> bool {
         let Ok(file) = File::open(self.folder.join(LOCK)) else { return false };
         matches!(flock::try_share(file), Ok(None))
     }
 
-    /// Whether the container of this `id` is here still, and no other one under its name. One that cannot be read is taken for it.
+    /// Whether the container at this place still has this `id`. One whose record cannot be read counts as the same.
     pub(super) fn is_of(&self, id: &str) -> bool {
         self.record().map_or_else(|_| self.exists(), |record| record.id == id)
     }
 
-    /// Holds it, once nobody else does.
+    /// Takes the lock, once it is free.
     pub(super) fn hold(&self, patience: Duration) -> io::Result<Holding> {
         let file = match File::open(self.folder.join(LOCK)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Holding::Gone),
             file => file?,
         };
         match Lock::within(file, patience)? {
-            // Whoever had it may have removed it: a lock is found by name, and kept by file.
+            // The previous holder may have removed the directory: the lock is found by path but held by file.
             Some(lock) if lock.is_of(self)? => Ok(Holding::Ours(lock)),
             Some(_) => Ok(Holding::Gone),
             None => Ok(Holding::Theirs),
         }
     }
 
-    /// The lock that this process inherited, if it is that of this container.
+    /// The lock that this process inherited, if it is the lock of this container.
     pub(super) fn inherit(&self, lock: OwnedFd) -> io::Result<Lock> {
         let lock = Lock::within(lock.into(), Duration::ZERO)?;
         let lock = lock.ok_or_else(|| io::Error::other("another process keeps the container"))?;
         if lock.is_of(self)? { Ok(lock) } else { Err(io::Error::other("this is not the lock of the container")) }
     }
 
-    /// Whether something is mounted where its image should be. Whoever cannot tell says yes.
+    /// Whether something is mounted at its root directory. If that cannot be determined, it counts as mounted.
     pub(super) fn is_mounted(&self) -> bool {
         tarpon_mount::is_mounted(&self.rootfs())
     }
@@ -305,7 +306,7 @@ impl Lock {
         Ok(flock::lock_within(file, patience)?.map(Self))
     }
 
-    /// Whether it is the lock of what is at this place now. While it is held, nobody else puts something else there.
+    /// Whether this is the lock of the directory now at this place. While it is held, no other process replaces that directory.
     pub(super) fn is_of(&self, place: &Place) -> io::Result<bool> {
         let ours = rustix::fs::fstat(&self.0)?;
         match rustix::fs::stat(place.folder.join(LOCK)) {
@@ -315,17 +316,17 @@ impl Lock {
         }
     }
 
-    /// It is the other process's from now on that has a copy of it ([`Lock::share`]).
+    /// Leaves the lock to the process that has a copy of it ([`Lock::share`]).
     pub(super) fn leave_to_heir(&mut self) {
         self.0.leave_to_heir();
     }
 
-    /// Takes it again after an heir may have released it. `false`: another process keeps the container now.
+    /// Takes it again after an heir may have released it. Returns `false` if another process keeps the container now.
     pub(super) fn retake(&self) -> io::Result<bool> {
         flock::take_within(&self.0, RETAKEN)
     }
 
-    /// The same lock for another process. Either of the two releases it for both.
+    /// A copy of the lock for another process. Either process releases it for both.
     pub(super) fn share(&self) -> io::Result<OwnedFd> {
         self.0.as_fd().try_clone_to_owned()
     }
@@ -392,7 +393,7 @@ mod tests {
         all.remove(&place, &keeper).unwrap();
         assert!(place.is_of(&next.id) && !place.is_of(&record("web").id), "the old lock removes nothing new");
         drop(keeper);
-        // It looked before all this, or comes after it: what it holds is the lock of what is there.
+        // The thread has opened the lock file before the rename, or opens it after: it holds the lock of the directory that exists.
         match waiting.join().unwrap() {
             Holding::Ours(lock) => assert!(lock.is_of(&place).unwrap()),
             Holding::Theirs => panic!("nobody holds it"),

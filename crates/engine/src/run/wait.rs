@@ -1,7 +1,7 @@
-//! Waiting for the end of a container, in another process than the one that keeps it.
+//! Waits for the end of a container in a process other than its keeper.
 //!
-//! A container that is removed when it ends takes its record along. So whoever waits holds a lock in the container's directory, and whoever
-//! removes the directory first gives those some time to read the record.
+//! A container that is removed when it ends takes its record along. So a waiter holds a lock in the container's directory, and a removal
+//! first gives waiters some time to read the record.
 
 use std::fs::File;
 use std::io;
@@ -18,18 +18,18 @@ use crate::{Engine, Error, ErrorKind, Result};
 
 const STEP: &str = "wait for the container";
 
-/// Shortest and longest time between two looks at a container.
+/// Shortest and longest interval between two checks of a container.
 const LOOK: Duration = Duration::from_millis(10);
 const SELDOM: Duration = Duration::from_millis(200);
 
-/// How long a removal waits for those who wait: many times as long as they take between two looks.
+/// How long a removal waits for waiters: many times their longest check interval.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a container that has ended may take until it is unmounted and nobody keeps it.
+/// Time limit for a container that has ended to be unmounted and released.
 const SETTLING: Duration = Duration::from_secs(30);
 
-/// Says that somebody waits for the container. While this lives its directory stays, within [`PATIENCE`]. Whoever removes the container has the lock
-/// for a moment, and after that there is nothing to wait for, which is seen at once.
+/// Marks the container as waited for. While this lives its directory stays, within [`PATIENCE`]. The process that removes the container
+/// holds the lock for a moment. After that there is nothing to wait for, which the next check shows.
 fn waiter(place: &Place) -> io::Result<Option<FileLock>> {
     let began = Instant::now();
     loop {
@@ -44,19 +44,19 @@ fn mark(place: &Place) -> PathBuf {
     place.folder().join("waiters")
 }
 
-/// Gives those who wait for a container the time to see how it ended, before its directory goes.
+/// Gives waiters time to see how a container ended, before its directory is removed.
 pub(super) fn let_waiters_look(place: &Place) {
-    // If nobody has ever waited there is no such file.
+    // The file does not exist if no process has ever waited.
     if let Ok(file) = File::open(mark(place)) {
         let _they_take_too_long = lock_within(file, PATIENCE);
     }
 }
 
 impl Engine {
-    /// Waits until a container has ended and is settled: its exit code, if anybody saw it. Blocks for as long as the container runs.
+    /// Waits until a container has ended and is settled. Returns its exit code if it is known. Blocks as long as the container runs.
     ///
     /// # Errors
-    /// Nobody will know how it ends, because its keeper was killed.
+    /// The exit code will never be known, because the keeper was killed.
     pub fn wait_container(&self, name: &ContainerName) -> Result<Option<u8>> {
         let (place, record) = self.known(name)?;
         let failed = |error: io::Error| Error::new(ErrorKind::Store, STEP, error);
@@ -81,7 +81,7 @@ impl Engine {
             pause = (pause * 2).min(SELDOM);
         };
         drop(waiter);
-        // Whoever has waited may remove it, or run another one under its name.
+        // The caller may remove the container next, or run another one under its name.
         let began = Instant::now();
         while place.is_of(&record.id) && place.is_held() && began.elapsed() < SETTLING {
             std::thread::sleep(LOOK);
@@ -134,7 +134,7 @@ mod tests {
             let engine = engine.clone();
             std::thread::spawn(move || engine.wait_container(&"web".parse().unwrap()))
         };
-        // It has its lock before it looks for the first time.
+        // The waiter takes its lock before its first check.
         while !mark(&place).exists() {
             std::thread::yield_now();
         }
