@@ -1,4 +1,4 @@
-//! Connections to the API, on a runtime of their own: so many at once, each within bounds of size and time.
+//! Connections to the API, on a separate runtime, with limits on their number, size and time.
 
 use std::io;
 use std::sync::Arc;
@@ -20,36 +20,37 @@ use crate::gates;
 use crate::patient::Patient;
 use crate::state::State;
 
-/// Connections at once; more wait in the socket's queue. Each is a few tasks and buffers. Those that are taken for long are not all.
+/// Connections at once; more wait in the socket's queue. Each costs a few tasks and buffers. More than [`gates::LONG`], so that long
+/// requests never take all of them.
 const CONNECTIONS: usize = gates::LONG + 40;
 /// Bytes of a request's line and headers. The longest path has a mount point of 4 KiB, escaped.
 const HEAD_BYTES: usize = 32 << 10;
 /// How long the head of a request may take, and how long a connection may be idle.
 const HEAD_TIME: Duration = Duration::from_secs(30);
-/// How long a client may take nothing of its answer: nobody pauses so long who still wants it.
+/// How long a client may read nothing of its answer: a client that still wants it does not pause for so long.
 const WRITE_TIME: Duration = Duration::from_secs(60);
-/// How long requests may take to be answered when the daemon ends: as long as the server lets reads take then.
+/// How long requests may take to finish when the daemon ends: the same time that the server gives to reads.
 const DRAIN: Duration = Duration::from_secs(10);
-/// How long to wait until another connection is accepted after one could not be.
+/// Pause after a failed accept.
 const BACKOFF: Duration = Duration::from_millis(100);
 
-/// Threads that handle requests. They wait for the most part; layers are decoded in threads of their own.
+/// Threads that handle requests. They mostly wait; layers are decoded in separate threads.
 const WORKERS: usize = 2;
-/// Threads that may block at the same time: those that wait, and others for decoding and writing.
+/// Threads that may block at the same time: those for waiting calls, and others for decoding and writing.
 const BLOCKING_THREADS: usize = gates::THREADS + 56;
 
-/// The running API. Dropped, it is cut off.
+/// The running API. Dropping it aborts all connections.
 pub(crate) struct Api {
     state: State,
     /// None once it has ended.
     runtime: Option<Runtime>,
     accepting: JoinHandle<()>,
-    /// None once nobody is to come any more.
+    /// None once no new connections are accepted.
     socket: Option<Socket>,
 }
 
 impl Api {
-    /// Begins to answer at the socket.
+    /// Starts to answer at the socket.
     pub(crate) fn start(state: State, socket: Socket) -> Result<Self> {
         let failed = |error: io::Error| Error::new(ErrorKind::Other, "start the API", error);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -76,7 +77,7 @@ impl Api {
         Ok(Self { state, runtime: Some(runtime), accepting, socket: Some(socket) })
     }
 
-    /// Accepts nobody any more, and gives those who are being answered some time.
+    /// Stops accepting connections, and gives requests in progress some time to finish.
     pub(crate) async fn stop(mut self) {
         self.state.stopping.send_replace(true);
         drop(self.socket.take());
@@ -97,7 +98,7 @@ impl Drop for Api {
     }
 }
 
-/// Accepts connections until the daemon ends, and returns when the last one has.
+/// Accepts connections until the daemon ends, and returns when the last one is closed.
 async fn accept(listener: UnixListener, router: Router, mut stopping: watch::Receiver<bool>) {
     let (places, mut connections) = (Arc::new(Semaphore::new(CONNECTIONS)), JoinSet::new());
     let log = LogLimit::new();
@@ -120,7 +121,7 @@ async fn accept(listener: UnixListener, router: Router, mut stopping: watch::Rec
                 });
             }
             Err(error) => {
-                // Out of file descriptors, most likely: something must end first.
+                // Most likely out of file descriptors: another connection must end first.
                 if let Some(left_out) = log.admit() {
                     tracing::warn!(%error, "a connection was not accepted{left_out}");
                 }

@@ -1,4 +1,4 @@
-//! What happens, as it happens: for any number of listeners, none of whom is waited for.
+//! The event feed: any number of listeners, none of which can delay the sender.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::api::Failure;
 use crate::flag;
 use crate::gates::Place;
 
-/// Events that a listener may be behind before it is cut off: a few hundred bytes each, kept once for all.
+/// Events that a listener may lag behind before it is cut off: a few hundred bytes each, stored once for all listeners.
 const BEHIND: usize = 1024;
 
-/// How long nothing happens until a listener is told that it still listens, and we find out whether it does.
+/// Idle time after which a listener gets a sign of life, which also detects closed connections.
 const SILENCE: Duration = Duration::from_secs(15);
 
 /// A line of `GET /v1/events`.
@@ -140,10 +140,10 @@ pub(crate) enum What {
     },
 }
 
-/// Where events are told.
+/// Publishes events.
 pub(crate) struct Feed {
     sender: Sender<Bytes>,
-    /// The number of the next event. Held while one is told, so that they come in their order.
+    /// The number of the next event. Locked while an event is sent, so that events arrive in order.
     next: Mutex<u64>,
 }
 
@@ -154,7 +154,7 @@ impl Default for Feed {
 }
 
 impl Feed {
-    /// Tells it to all who listen.
+    /// Sends an event to all listeners.
     pub(crate) fn tell(&self, what: What) {
         let mut next = self.next.lock();
         if self.sender.receiver_count() > 0 {
@@ -163,7 +163,7 @@ impl Feed {
         *next += 1;
     }
 
-    /// All that is told from now on, one JSON object a line. `place` is kept for as long.
+    /// All events from now on, one JSON object per line. `place` is held until the stream ends.
     pub(crate) fn lines(
         &self,
         stopping: watch::Receiver<bool>,
@@ -215,7 +215,7 @@ impl Listener {
 fn line(sequence: u64, what: What) -> Bytes {
     let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis();
     let event = Event { sequence, time_millis: u64::try_from(time).unwrap_or(u64::MAX), what };
-    // All of it can be written as JSON.
+    // Events always serialize to JSON.
     let mut text = serde_json::to_vec(&event).unwrap_or_default();
     text.push(b'\n');
     text.into()

@@ -1,8 +1,8 @@
-//! Flags that are set once, and waited for.
+//! Flags that are set once and can be awaited.
 
 use tokio::sync::watch;
 
-/// Resolves when it is set, or nobody can set it any more.
+/// Resolves when the flag is set or its sender is dropped.
 pub(crate) async fn set(flag: &mut watch::Receiver<bool>) {
     let _set_or_gone = flag.wait_for(|is_set| *is_set).await;
 }

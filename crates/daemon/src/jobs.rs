@@ -1,4 +1,4 @@
-//! Work that goes on when its request was answered: images that are pulled, starts that are recorded.
+//! Work that continues after its request was answered: images that are pulled, starts that are recorded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::api::Failure;
 use crate::feed::{Feed, What};
 use crate::flag;
 
-/// Jobs that are remembered, those that have ended among them. A trace has at most a few megabytes.
+/// Jobs that are kept, including finished ones. A trace has at most a few megabytes.
 const JOBS: usize = 64;
 
 /// A job.
@@ -64,7 +64,7 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
-    /// In a word.
+    /// Its name in the API.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -103,18 +103,18 @@ struct State {
     jobs: BTreeMap<u64, Arc<Entry>>,
 }
 
-/// A job and how to end it.
+/// A job and the means to end it.
 pub(crate) struct Entry {
     number: u64,
     job: watch::Sender<Job>,
     cancelled: watch::Sender<bool>,
-    /// A recording is over.
+    /// Set when a recording is to end.
     pub(crate) enough: Arc<AtomicBool>,
     trace: Mutex<Option<Bytes>>,
 }
 
 impl Jobs {
-    /// A new job. What ended first is forgotten for it.
+    /// Adds a job. If the list is full, the oldest finished one is removed.
     pub(crate) fn begin(&self, kind: Kind, image: String) -> Result<Arc<Entry>, Failure> {
         let mut state = self.state.lock();
         if state.jobs.len() >= JOBS {
@@ -145,7 +145,7 @@ impl Jobs {
         Ok(entry)
     }
 
-    /// All, in the order of their beginning.
+    /// All jobs, oldest first.
     pub(crate) fn list(&self) -> Vec<Job> {
         self.state.lock().jobs.values().map(|entry| entry.job()).collect()
     }
@@ -155,13 +155,13 @@ impl Jobs {
         found.ok_or_else(|| Failure::not_found("find the job", format!("there is no job {id}")))
     }
 
-    /// Ends it if it runs, and knows it no more.
+    /// Cancels the job if it runs, and removes it from the list.
     pub(crate) fn forget(&self, entry: &Entry) {
         entry.cancel();
         self.state.lock().jobs.remove(&entry.number);
     }
 
-    /// Ends all, for the end of the daemon.
+    /// Cancels all jobs and waits for them, when the daemon ends.
     pub(crate) async fn cancel_all(&self) {
         let entries: Vec<_> = self.state.lock().jobs.values().cloned().collect();
         entries.iter().for_each(|entry| entry.cancel());
@@ -184,24 +184,24 @@ impl Entry {
         self.cancelled.send_replace(true);
     }
 
-    /// Resolves when nobody wants it any more.
+    /// Resolves when the job is cancelled.
     pub(crate) async fn cancelled(&self) {
         flag::set(&mut self.cancelled.subscribe()).await;
     }
 
-    /// A recording has touched enough.
+    /// Ends a recording.
     pub(crate) fn stop(&self) {
         self.enough.store(true, Ordering::Relaxed);
     }
 
-    /// Resolves when it is over.
+    /// Resolves when the job has ended.
     pub(crate) async fn ended(&self) {
         let mut job = self.job.subscribe();
         // The sender lives in `self`.
         let _ended = job.wait_for(|job| job.state != Standing::Running).await;
     }
 
-    /// It is over.
+    /// Marks the job as ended.
     pub(crate) fn end(&self, outcome: Result<Outcome, Failure>) -> Standing {
         let state = if outcome.is_ok() { Standing::Done } else { Standing::Failed };
         self.job.send_modify(|job| {
@@ -214,18 +214,18 @@ impl Entry {
         state
     }
 
-    /// What was recorded.
+    /// Keeps the trace of a recording.
     pub(crate) fn keep_trace(&self, trace: Vec<u8>) {
         *self.trace.lock() = Some(trace.into());
     }
 
-    /// What was recorded, if it is here.
+    /// The trace of a recording, if there is one.
     pub(crate) fn trace(&self) -> Option<Bytes> {
         self.trace.lock().clone()
     }
 }
 
-/// A job that somebody works at. It is over when this is dropped, whatever the reason: nobody waits for one whose task panicked.
+/// A job in progress. Dropping it ends the job for any reason, so that no caller waits for a task that panicked.
 pub(crate) struct UnderWay {
     feed: Arc<Feed>,
     entry: Arc<Entry>,
@@ -236,7 +236,7 @@ impl UnderWay {
         Self { feed, entry }
     }
 
-    /// It is over: it is noted, and told.
+    /// Ends the job and sends the event.
     pub(crate) fn end(self, outcome: Result<Outcome, Failure>) {
         self.note(outcome);
     }
@@ -255,7 +255,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// In seconds since 1970.
+/// The time in seconds since 1970.
 fn now() -> u64 {
     UNIX_EPOCH.elapsed().unwrap_or_default().as_secs()
 }

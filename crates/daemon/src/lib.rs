@@ -1,4 +1,4 @@
-//! The server of a store as a service: it stays when nothing is mounted, and offers the engine over HTTP on a Unix socket.
+//! The server of a store as a service: it runs even if nothing is mounted, and offers the engine over HTTP on a Unix socket.
 //!
 //! ```text
 //!                     tarpon daemon
@@ -10,7 +10,7 @@
 //!       └── HTTP/JSON ── curl …
 //! ```
 //!
-//! The API asks the server as every other client does. So nothing that it does can be told from what the command line does, and the
+//! The API is a client of the server like every other. So its effects are the same as those of the command line, and the
 //! command line finds the daemon as it finds any server.
 
 mod api;
@@ -39,16 +39,16 @@ use connections::Api;
 use state::State;
 pub use tarpon_engine::service::Socket;
 
-/// How long all containers together may take to stop when the daemon is stopped, before they are killed: as one with `tarpon stop`.
+/// How long all containers together may take to stop when the daemon ends, before they are killed: as long as one with `tarpon stop`.
 const STOPPING: Duration = Duration::from_secs(10);
 
-/// Pause between two looks at those that have not stopped.
+/// Interval between two checks of containers that have not stopped.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Containers that are told something at the same time. Each takes a thread, and a process of its runtime.
+/// Containers that are signalled at the same time. Each takes a thread, and a process of its runtime.
 const TOLD_AT_ONCE: usize = 16;
 
-/// Where the API is if nobody says: `/run/tarpon/tarpon.sock` as root, else in the user's own runtime directory.
+/// The default path of the API socket: `/run/tarpon/tarpon.sock` as root, else in the user's own runtime directory.
 pub fn default_path() -> Result<PathBuf> {
     let user = || std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let folder = if rustix::process::geteuid().is_root() { Some(PathBuf::from("/run")) } else { user() };
@@ -58,18 +58,18 @@ pub fn default_path() -> Result<PathBuf> {
     })
 }
 
-/// What a daemon is made of, beside its engine.
+/// Options of a daemon.
 #[derive(Debug)]
 pub struct Options {
-    /// Where it listens.
+    /// Socket of the API.
     pub socket: Socket,
-    /// Where it tells metrics.
+    /// Address of the metrics endpoint.
     pub metrics: Option<SocketAddr>,
-    /// The command line that keeps containers ([`tarpon_engine::RunRequest::keeper_command`]).
+    /// The command line of the process that keeps a container ([`tarpon_engine::RunRequest::keeper_command`]).
     pub keeper_command: Vec<OsString>,
-    /// The OCI runtime, where a request names none and it is not the one that is found.
+    /// The OCI runtime if a request names none; else it is searched for.
     pub runtime: Option<PathBuf>,
-    /// Bytes per second to scrub the store with, if it is to.
+    /// Rate of the scrub of the store in bytes per second, if it is enabled.
     pub scrub: Option<NonZeroU64>,
 }
 
@@ -81,11 +81,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Becomes the server of the engine's store, and answers at the socket. Where another process serves mounts of the store, it answers by that
-    /// one, and takes its place when it has ended.
+    /// Becomes the server of the engine's store, and answers at the socket. If another process serves mounts of the store, the daemon uses
+    /// that server, and replaces it when it has ended.
     ///
     /// # Errors
-    /// Another process without mounts serves the store for good, or it cannot listen.
+    /// Another process without mounts holds the store permanently, or the daemon cannot listen.
     pub async fn start(engine: Engine, options: Options) -> Result<Self> {
         let Options { socket, metrics, keeper_command, runtime, scrub } = options;
         let place = socket.place();
@@ -99,7 +99,7 @@ impl Daemon {
                 Ok(Self { engine, server, api })
             }
             Err(error) => {
-                // What an earlier server had mounted is mounted here by now.
+                // Mounts of an earlier server are mounted again by now.
                 server.suspend().await;
                 Err(error)
             }
@@ -116,9 +116,9 @@ impl Daemon {
         self.server.until_told().await
     }
 
-    /// Ends: nobody is accepted any more, containers are stopped, everything is unmounted. What was mounted and is not a container's, the
-    /// next server of the store mounts again. While a mount is in use, all of them stay, and are served until the last one is unmounted or
-    /// until the process is told to end once more.
+    /// Ends the daemon: it accepts no more connections, stops all containers and unmounts everything. Mounts that belong to no
+    /// container are mounted again by the next server of the store. While a mount is in use, all of them stay, and are served until
+    /// the last one is unmounted or the process gets a second signal.
     pub async fn stop(self) {
         let Self { engine, server, api } = self;
         service::notify(service::STOPPING);
@@ -128,8 +128,8 @@ impl Daemon {
     }
 }
 
-/// Ends all containers of the store as `tarpon stop` does, and as fast as one: nobody would answer their reads any more. All are asked
-/// first, and what is there when their common time is over is killed.
+/// Ends all containers of the store in the time that `tarpon stop` gives one: nothing would answer their reads any more. All are
+/// signalled first, and those that run at the end of the common time are killed.
 async fn stop_containers(engine: &Engine) {
     let until = Instant::now() + STOPPING;
     stream::iter(not_ended(engine).await).for_each_concurrent(TOLD_AT_ONCE, |container| ask(engine, container)).await;
@@ -141,7 +141,7 @@ async fn stop_containers(engine: &Engine) {
     stream::iter(left).for_each_concurrent(TOLD_AT_ONCE, |container| stop(engine, container.name, until)).await;
 }
 
-/// The containers that have not ended, as far as anybody knows.
+/// The containers that have not ended, as far as is known.
 async fn not_ended(engine: &Engine) -> Vec<ContainerStatus> {
     let listed = blocking(engine, "list the containers", Engine::containers).await;
     let mut containers = listed.unwrap_or_else(|error| {
@@ -152,18 +152,18 @@ async fn not_ended(engine: &Engine) -> Vec<ContainerStatus> {
     containers
 }
 
-/// Asks a container to stop.
+/// Signals a container to stop.
 async fn ask(engine: &Engine, container: ContainerStatus) {
     let (Ok(record), name) = (container.record, container.name) else { return };
     let asked = name.clone();
     let told = blocking(engine, "stop it", move |engine| engine.kill_container(&asked, &record.stop_signal)).await;
     if let Err(error) = told {
-        // It is only being started, or has just ended: it is looked at again.
+        // It is still starting or has just ended: it is checked again.
         tracing::debug!(%name, %error, "not asked to stop");
     }
 }
 
-/// Sees to it that a container has ended; kills it when it is there after `until`.
+/// Waits until a container has ended; kills it if it still runs at `until`.
 async fn stop(engine: &Engine, name: ContainerName, until: Instant) {
     let stopped = name.clone();
     let stop = move |engine: &Engine| engine.stop_container(&stopped, until.saturating_duration_since(Instant::now()));

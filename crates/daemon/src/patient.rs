@@ -1,4 +1,4 @@
-//! [`Patient`]: a stream whose other end may be slow, and not for ever.
+//! [`Patient`]: a stream that tolerates a slow peer for a limited time.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream that fails when the other end has taken nothing for some time.
+/// A stream that fails when the peer has read nothing for some time.
 pub(crate) struct Patient<S> {
     stream: S,
     patience: Duration,
-    /// Runs while the other end takes nothing.
+    /// Runs while the peer reads nothing.
     until: Option<Pin<Box<Sleep>>>,
 }
 
@@ -21,7 +21,7 @@ impl<S> Patient<S> {
         Self { stream, patience, until: None }
     }
 
-    /// What came of a wish to write, or the end of patience.
+    /// The result of a write, or a timeout.
     fn watch<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.until = None;

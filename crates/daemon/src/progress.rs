@@ -1,4 +1,4 @@
-//! What preparing an image tells, as events.
+//! Events about the preparation of images.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use tarpon_engine::{LayerPlan, Progress};
 
 use crate::feed::{Feed, What};
 
-/// Bytes that arrive between two events that say so: a few events a second on a fast link.
+/// Bytes that arrive between two progress events: a few events a second on a fast link.
 const STEP: u64 = 8 << 20;
 
-/// Tells the feed how far an image is.
+/// Sends the progress of an image to the feed.
 pub(crate) struct Told {
     feed: Arc<Feed>,
     image: String,

@@ -1,4 +1,4 @@
-//! What all requests share: the engine, who is doing what, and how much of it at once.
+//! State that all requests share: the engine, the jobs and the limits on concurrent work.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::gates::{Gates, Place};
 use crate::jobs::Jobs;
 use crate::progress::Told;
 
-/// What all requests share.
+/// State that all requests share.
 #[derive(Clone)]
 pub(crate) struct State(Arc<Shared>);
 
@@ -36,12 +36,12 @@ pub(crate) struct Shared {
     prepares: Flights<(ImageWish, For), Result<Prepared, Failure>>,
 }
 
-/// What an image is prepared for.
+/// Purpose of a preparation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum For {
-    /// To be there.
+    /// To be available later.
     Later,
-    /// To be mounted at once: its boot pack begins to come.
+    /// To be mounted at once: fetching its boot pack begins.
     Mount,
 }
 
@@ -74,7 +74,7 @@ impl State {
         }))
     }
 
-    /// Calls the engine where it may block, for a moment as a rule. What was begun is done to its end, whether anybody still waits or not.
+    /// Calls the engine on a thread that may block, usually for milliseconds. The call runs to its end even if the client disconnects.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Engine) -> tarpon_engine::Result<T> + Send + 'static,
@@ -83,7 +83,7 @@ impl State {
         self.call_from(place, call).await
     }
 
-    /// The same, in a place that was found already.
+    /// The same, with a permit that the caller already has.
     pub(crate) async fn call_from<T: Send + 'static>(
         &self,
         place: Place,
@@ -97,8 +97,8 @@ impl State {
         Ok(called.await.map_err(|error| Failure::of_us("serve the request", error))??)
     }
 
-    /// Prepares an image for at most `patience`: together with all who want the same, and it goes on as long as one of them waits; or
-    /// alone, if what its name means is to be asked now.
+    /// Prepares an image for at most `patience`. Equal requests share one preparation, which continues as long as one of them waits.
+    /// An image whose name must be resolved for each request is prepared alone.
     pub(crate) async fn prepare(
         &self,
         wish: ImageWish,
@@ -108,13 +108,13 @@ impl State {
         let _waiting = self.gates.wait()?;
         let (state, wanted) = (self.clone(), wish.clone());
         let work = async move { state.prepare_alone(wanted, what_for).await }.boxed();
-        // Who joined would get an answer to a question that was put before his own.
+        // A joining request would get a name resolution that is older than the request.
         let flight = if wish.asks_anew()? { work.shared() } else { self.prepares.join((wish, what_for), || work) };
         let late = |_| Failure::late("prepare the image", patience);
         tokio::time::timeout(patience, flight).await.map_err(late)?
     }
 
-    /// What the engine is asked for, if the caller's credentials may be used with this store.
+    /// The request to the engine, if the caller's credentials may be used with this store.
     pub(crate) async fn admit(&self, wish: &ImageWish) -> Result<ImageRequest, Failure> {
         let request = wish.request()?;
         if wish.has_credentials() {
@@ -137,7 +137,7 @@ impl State {
         prepared
     }
 
-    /// Tells what came of an image.
+    /// Sends the result of a preparation to the feed.
     pub(crate) fn tell_prepared(&self, image: String, outcome: Result<String, &Failure>) {
         self.feed.tell(match outcome {
             Ok(manifest) => What::Prepared { image, manifest },
@@ -145,7 +145,7 @@ impl State {
         });
     }
 
-    /// Passes on what the server tells, until it ends or the daemon does.
+    /// Forwards the server's events until the server or the daemon ends.
     pub(crate) async fn tell_mounts(self) {
         let mut stopping = self.stopping.subscribe();
         let found = tokio::select! {
@@ -188,7 +188,7 @@ impl State {
         }
     }
 
-    /// The container whose image is mounted there: it is unmounted when the container has ended and that is on record.
+    /// The container whose image was mounted there: it is unmounted once the container has ended and its end is recorded.
     fn container_at(&self, mountpoint: &std::path::Path) -> Option<ContainerName> {
         let below = mountpoint.strip_prefix(self.engine.store().containers_folder()).ok()?;
         below.components().next()?.as_os_str().to_str()?.parse().ok()

@@ -1,4 +1,4 @@
-//! What the daemon says of itself.
+//! The daemon's own endpoints: counters, health, version and API description.
 
 use axum::body::Body;
 use axum::extract::State as With;
@@ -13,7 +13,7 @@ use super::Failure;
 use super::answer::{Answer, found, typed};
 use crate::state::State;
 
-/// Where the description is.
+/// Path of the API description.
 pub(super) const DESCRIPTION: &str = "/openapi.json";
 
 /// What the daemon has counted.
@@ -141,7 +141,7 @@ pub(super) async fn version() -> Answer<Version> {
     found(Version { version: env!("CARGO_PKG_VERSION"), api: "v1" })
 }
 
-/// The description of all of this.
+/// Serves the API description.
 pub(super) async fn described() -> Response {
     typed(HeaderValue::from_static("application/json"), Body::from(super::description()))
 }

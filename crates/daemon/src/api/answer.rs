@@ -1,4 +1,4 @@
-//! [`Answer`]: what a request that succeeded gets.
+//! [`Answer`]: the response to a request that succeeded.
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
@@ -7,18 +7,18 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// JSON, one value a line.
+/// Content type of JSON lines: one value per line.
 pub(super) const LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
-/// A status and what is said with it, in JSON.
+/// A status and a JSON body.
 pub(super) struct Answer<T>(pub(super) StatusCode, pub(super) T);
 
-/// What is there.
+/// A response with status 200.
 pub(super) fn found<T>(what: T) -> Answer<T> {
     Answer(StatusCode::OK, what)
 }
 
-/// A body of this type.
+/// A response with this content type.
 pub(super) fn typed(content_type: HeaderValue, body: Body) -> Response {
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
@@ -28,7 +28,7 @@ pub(super) fn typed(content_type: HeaderValue, body: Body) -> Response {
 impl<T: Serialize> IntoResponse for Answer<T> {
     fn into_response(self) -> Response {
         let Self(status, what) = self;
-        // Our types can be written as JSON.
+        // Our types always serialize to JSON.
         let mut text = serde_json::to_vec(&what).unwrap_or_default();
         text.push(b'\n');
         let mut response = typed(JSON, Body::from(text));

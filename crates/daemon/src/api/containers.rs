@@ -27,10 +27,10 @@ use crate::state::{For, State};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain");
 
-/// Seconds until a container that does not stop is killed, if nobody says: as with `tarpon stop`.
+/// Default time in seconds until a container that does not stop is killed, as with `tarpon stop`.
 const STOPPING: u32 = 10;
 
-/// Pieces of a log that wait for a slow client: each is a line of at most 16 KiB.
+/// Pieces of a log that are queued for a slow client: each is a line of at most 16 KiB.
 const PIECES: usize = 16;
 
 /// A container.
@@ -181,7 +181,7 @@ enum Connected {
 }
 
 impl RunWish {
-    /// What the engine is asked to run.
+    /// The request to the engine.
     fn request(self, image: ImageRequest, state: &State) -> Result<RunRequest, Failure> {
         let volumes =
             self.volumes.iter().map(|text| text.parse().map_err(invalid)).collect::<Result<Vec<Volume>, _>>()?;
@@ -318,13 +318,13 @@ pub(super) async fn list(With(state): With<State>) -> Result<Answer<Vec<Containe
 pub(super) async fn run(With(state): With<State>, Said(mut wish): Said<RunWish>) -> Result<Answer<Container>, Failure> {
     let patience = patience(wish.timeout_seconds)?;
     let image = ImageWish::new(wish.image.clone(), std::mem::take(&mut wish.image_options));
-    // What makes no sense is said before anything is fetched, and so is a name that is taken.
+    // Invalid requests and names that are in use fail before anything is fetched.
     let request = wish.request(image.request()?, &state)?;
     if let Some(name) = request.name.clone() {
         state.call(move |engine| engine.check_container_name(&name)).await?;
     }
     let prepared = state.prepare(image, For::Mount, patience).await?;
-    // From here on it is made to its end: a container that is half made is nobody's.
+    // From here on the container is created even if the client disconnects: a half-created one would have no owner.
     let made = tokio::spawn(start(state, request, prepared));
     made.await.map_err(|error| Failure::of_us("run the container", error))?
 }
@@ -349,7 +349,7 @@ fn unexpected() -> tarpon_engine::Error {
 }
 
 impl Container {
-    /// One that was removed when it ended, before anybody could look.
+    /// A container that was removed at its end, before its status could be read.
     fn nothing() -> Self {
         Self {
             name: String::new(),

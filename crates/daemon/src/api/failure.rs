@@ -1,4 +1,4 @@
-//! [`Failure`]: the one shape of everything that goes wrong.
+//! [`Failure`]: the common form of all errors.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::answer::Answer;
 
-/// Seconds until who was turned away as one too many may try again.
+/// Seconds until a client that was rejected as one too many may retry.
 const RETRY: HeaderValue = HeaderValue::from_static("1");
 
 /// Why a request failed.
@@ -105,7 +105,7 @@ impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         let failure = Self::from(error.error);
         match error.exit {
-            // The program is not there, or cannot be executed: so is the image.
+            // The program does not exist or cannot be executed: the image is at fault.
             126 | 127 => Self { kind: Kind::Refused, ..failure },
             _ => failure,
         }
@@ -117,7 +117,7 @@ impl Failure {
         Self { kind, step: step.into(), cause: cause.to_string(), hint: None }
     }
 
-    /// The request makes no sense.
+    /// The request is invalid.
     pub(crate) fn invalid(step: impl Into<String>, cause: impl fmt::Display) -> Self {
         Self::new(Kind::Invalid, step, cause)
     }
@@ -127,17 +127,17 @@ impl Failure {
         Self::new(Kind::TooLong, "read the request", format!("it has more than {limit} bytes"))
     }
 
-    /// There is no such thing.
+    /// The requested object does not exist.
     pub(crate) fn not_found(step: impl Into<String>, cause: impl fmt::Display) -> Self {
         Self::new(Kind::NotFound, step, cause)
     }
 
-    /// What is there is in the way.
+    /// An existing object prevents the operation.
     pub(super) fn conflict(step: impl Into<String>, cause: impl fmt::Display) -> Self {
         Self::new(Kind::Conflict, step, cause)
     }
 
-    /// Too many want the same.
+    /// Too many requests of one kind at once.
     pub(crate) fn busy(cause: &str) -> Self {
         Self {
             hint: Some("try again later".to_owned()),
@@ -145,7 +145,7 @@ impl Failure {
         }
     }
 
-    /// It was not done in time.
+    /// The operation took longer than `patience`.
     pub(crate) fn late(step: impl Into<String>, patience: Duration) -> Self {
         let failure = Self::new(Kind::Late, step, format!("not done within {} s", patience.as_secs()));
         Self {
@@ -154,12 +154,12 @@ impl Failure {
         }
     }
 
-    /// It ended before it was done, because somebody said so.
+    /// The operation was cancelled on request.
     pub(crate) fn cancelled(step: impl Into<String>) -> Self {
         Self::new(Kind::Other, step, "it was cancelled")
     }
 
-    /// It is our own fault.
+    /// An internal error.
     pub(crate) fn of_us(step: impl Into<String>, cause: impl fmt::Display) -> Self {
         Self::new(Kind::Other, step, cause)
     }
@@ -176,13 +176,13 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Nothing is there.
+/// The path does not exist.
 pub(super) async fn no_such_path(uri: Uri) -> Failure {
     let failure = Failure::not_found("find what is asked for", format!("there is nothing at {}", uri.path()));
     Failure { hint: Some("GET /openapi.json describes what there is".to_owned()), ..failure }
 }
 
-/// Something is there, and cannot be done with.
+/// The path exists, but not with this method.
 pub(super) async fn no_such_method(method: Method, uri: Uri) -> Failure {
     Failure::new(Kind::NoSuchMethod, "find what is asked for", format!("{} takes no {method}", uri.path()))
 }

@@ -1,4 +1,4 @@
-//! Which image a request means, and how to get at it.
+//! The image that a request names, and the options to access it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::Failure;
 
 const STEP: &str = "read which image is meant";
 
-/// An image, as it is asked for. Who asks for equal ones asks for the same.
+/// An image and its access options. Equal values share one preparation.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ImageWish {
     pub(crate) image: String,
@@ -74,13 +74,13 @@ impl ImageWish {
         Self { image, options }
     }
 
-    /// The profile that is meant.
+    /// The requested profile.
     pub(super) fn profile(&self) -> Option<String> {
         let named = self.options.profile.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned());
         Some(named).filter(|profile| profile != "none")
     }
 
-    /// Whether whoever knows what the name means is asked each time: the registry, or the layout or archive itself.
+    /// Whether the name is resolved for each request: by the registry, or from the layout or archive itself.
     pub(crate) fn asks_anew(&self) -> Result<bool, Failure> {
         let ImageRequest { source, pull, .. } = self.request()?;
         Ok(match pull {
@@ -90,12 +90,12 @@ impl ImageWish {
         })
     }
 
-    /// Whether the caller brings credentials of his own.
+    /// Whether the request contains credentials of its own.
     pub(crate) fn has_credentials(&self) -> bool {
         self.options.creds.is_some() || self.options.authfile.is_some()
     }
 
-    /// What the engine is asked for.
+    /// The request to the engine.
     pub(crate) fn request(&self) -> Result<ImageRequest, Failure> {
         let ImageOptions { platform, pull, index: _, profile: _, creds, authfile, cert_dir, tls_verify } =
             &self.options;
@@ -134,7 +134,7 @@ impl ImageWish {
     }
 }
 
-/// The daemon is nowhere in particular: a path that does not begin at the root means nothing to it.
+/// Refuses relative paths: the daemon has no meaningful working directory.
 fn check_absolute(source: &Source) -> Result<(), Failure> {
     let path = match source {
         Source::Registry(_) => return Ok(()),

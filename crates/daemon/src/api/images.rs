@@ -134,7 +134,7 @@ pub(super) async fn prepare(
 ))]
 pub(super) async fn prefetch(With(state): With<State>, Said(wish): Said<PrefetchWish>) -> Result<Answer<Job>, Failure> {
     let wish = ImageWish::new(wish.image, wish.image_options);
-    // What makes no sense is said at once.
+    // Invalid requests fail at once.
     wish.request()?;
     let entry = state.jobs.begin(Kind::Prefetch, wish.image.clone())?;
     let job = entry.job();

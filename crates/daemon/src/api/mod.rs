@@ -1,4 +1,4 @@
-//! The requests of the API. Each handler carries its own description, and the routes are made from the same: they cannot disagree.
+//! The requests of the API. The routes and the API description are generated from the same handlers, so they cannot disagree.
 
 mod about;
 mod answer;
@@ -46,7 +46,7 @@ use crate::state::State;
 )]
 struct Base;
 
-/// The routes, and their description.
+/// The routes and their description.
 fn routed() -> (Router<State>, OpenApi) {
     OpenApiRouter::with_openapi(Base::openapi())
         .routes(routes!(images::list))
@@ -71,7 +71,7 @@ fn routed() -> (Router<State>, OpenApi) {
         .split_for_parts()
 }
 
-/// Answers all requests.
+/// The service that answers all requests.
 pub(crate) fn router(state: State) -> Router {
     let (router, _) = routed();
     router
@@ -81,10 +81,10 @@ pub(crate) fn router(state: State) -> Router {
         .with_state(state)
 }
 
-/// The description of the API in OpenAPI, as it is served at `/openapi.json`.
+/// The OpenAPI description of the API, as served at `/openapi.json`.
 pub fn description() -> String {
     let (_, description) = routed();
-    // It is made of strings and numbers.
+    // It contains only strings and numbers, which always serialize.
     let mut text = description.to_pretty_json().unwrap_or_default();
     text.push('\n');
     text

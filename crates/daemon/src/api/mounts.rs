@@ -20,7 +20,7 @@ use super::image::{ImageOptions, ImageWish};
 use super::said::{Asked, Said, patience};
 use crate::state::{For, State};
 
-/// Digits of the name of a mount.
+/// Digits of a mount ID.
 const ID_DIGITS: usize = 12;
 
 /// A mount.
@@ -146,7 +146,7 @@ impl From<MountStatus> for Mount {
     }
 }
 
-/// A place holds one mount, and so names it.
+/// The ID of a mount. A mount point holds one mount, so its path identifies it.
 fn id(mountpoint: &Path) -> String {
     let mut digits = Digest::of(mountpoint.as_os_str().as_bytes()).hex().to_string();
     digits.truncate(ID_DIGITS);
@@ -280,7 +280,7 @@ pub(super) async fn mount(With(state): With<State>, Said(wish): Said<MountWish>)
         return Err(Failure::invalid("read where to mount", format!("{} is not absolute", path.display())));
     }
     let mountpoint = wish.mountpoint;
-    // Before anything is fetched.
+    // Checked before anything is fetched.
     let upper = wish.upper;
     let found = state.call(move |engine| {
         let mountpoint = place(&mountpoint)?;
@@ -316,7 +316,7 @@ fn place(wanted: &Path) -> tarpon_engine::Result<PathBuf> {
     if is_directory(&path) { Ok(path) } else { Err(failed("it is not a directory".to_owned())) }
 }
 
-/// The upper directory, with the links on the way to it followed.
+/// The upper directory, with symbolic links in its path resolved.
 fn upper_place(wanted: &Path) -> tarpon_engine::Result<PathBuf> {
     resolve_upper(wanted)
         .map_err(|error| Error::new(ErrorKind::CannotMount, format!("keep changes in {}", wanted.display()), error))
@@ -372,7 +372,7 @@ pub(super) async fn unmount(
     Ok(found(Gone { how }))
 }
 
-/// The mount that is named by its id or its place.
+/// The mount with this ID or mount point.
 async fn find(state: &State, name: String) -> Result<MountStatus, Failure> {
     let (mounts, path) = {
         let name = name.clone();

@@ -20,7 +20,7 @@ use super::said::{Said, patience};
 use crate::jobs::{Entry, Job, Kind, Outcome, UnderWay};
 use crate::state::{For, State};
 
-/// How long a recording that was told to stop may take until its container is gone: it has ten seconds itself.
+/// How long a stopped recording may take to remove its container: the container itself has ten seconds.
 const STOPPING: Duration = Duration::from_secs(60);
 
 /// A start to be recorded. It is over when the container ends, unless one of `until_port`, `until_log` and `for_seconds` says otherwise, or when
@@ -101,7 +101,7 @@ pub(super) async fn record(With(state): With<State>, Said(wish): Said<RecordWish
 }
 
 async fn recorded(state: &State, entry: &Entry, image: ImageWish, request: RecordRequest) -> Result<Outcome, Failure> {
-    // With those who want the same, and in its turn.
+    // Shared with equal requests, and queued.
     let prepared = tokio::select! {
         prepared = state.prepare(image, For::Later, request.patience) => prepared?,
         () = entry.cancelled() => return Err(Failure::cancelled("record")),

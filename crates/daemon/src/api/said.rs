@@ -1,4 +1,4 @@
-//! What a request says, read within bounds and with our own failures.
+//! Extractors for request bodies and queries, with size and time limits and our own errors.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use serde::de::DeserializeOwned;
 
 use super::Failure;
 
-/// Bytes of a body: the longest are commands and environments of containers, which the kernel holds below that.
+/// Limit on the size of a body: the longest hold commands and environments of containers, which the kernel limits to less.
 const BODY_BYTES: usize = 1 << 20;
-/// Bytes of a body that are read, if only to be thrown away.
+/// Limit on the bytes of a body that are read, including those that are discarded.
 const READ_BYTES: usize = 16 << 20;
 /// How long a body may take to arrive, from a client on this machine.
 const BODY_TIME: Duration = Duration::from_secs(30);
 
-/// How long an image may take to be prepared if the request does not say.
+/// Default time limit for preparing an image.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The longest that anybody may wait: a connection is not held for ever.
+/// Maximum time limit in seconds: no connection is held forever.
 const MOST: u32 = 3600;
 
-/// The body of a request, whatever its Content-Type says.
+/// The JSON body of a request, whatever its Content-Type.
 pub(super) struct Said<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
@@ -36,7 +36,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
     }
 }
 
-/// All of a body. The rest of one that is too long is read and thrown away, or its client would write on and never see the answer.
+/// Reads a whole body. The rest of one that is too long is read and discarded: its client would otherwise keep writing and never see
+/// the answer.
 async fn collect(mut body: Body) -> Result<Vec<u8>, Failure> {
     let (mut kept, mut read) = (Vec::new(), 0_usize);
     while let Some(frame) = body.frame().await {
@@ -52,7 +53,7 @@ async fn collect(mut body: Body) -> Result<Vec<u8>, Failure> {
     if read > BODY_BYTES { Err(Failure::too_long(BODY_BYTES)) } else { Ok(kept) }
 }
 
-/// What stands behind the `?` of a request.
+/// The query of a request.
 pub(super) struct Asked<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
@@ -64,7 +65,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
     }
 }
 
-/// How long a request may take that says so, or does not.
+/// The time limit of a request: the requested one or the default.
 pub(super) fn patience(seconds: Option<u32>) -> Result<Duration, Failure> {
     match seconds {
         None => Ok(PATIENCE),

@@ -1,4 +1,4 @@
-//! The description: current in the repository, and true.
+//! The API description: up to date in the repository, and correct.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::lab::Lab;
 
-/// Where the repository keeps it.
+/// Its file in the repository.
 const FILE: &str = "../../docs/openapi.json";
 
-/// What the daemon says of itself.
+/// The description as the daemon serves it.
 pub(crate) struct Description(Value);
 
 impl Description {
@@ -18,7 +18,7 @@ impl Description {
         Self(serde_json::from_str(&tarpon_daemon::description()).unwrap())
     }
 
-    /// Whether such an answer to such a request is described. Requests for what is not there are not.
+    /// Checks that this response to this request is described. Requests for unknown paths are not.
     pub(crate) fn check(&self, method: &Method, path: &str, status: StatusCode, body: &Value) {
         let path = path.split('?').next().unwrap();
         let paths = self.0["paths"].as_object().unwrap();
@@ -33,7 +33,7 @@ impl Description {
         }
     }
 
-    /// Whether a value is as its schema says. Of JSON Schema it knows what our schemas use, and refuses the rest.
+    /// Checks a value against its schema. Supports the parts of JSON Schema that our schemas use, and rejects the rest.
     fn fit(&self, schema: &Value, value: &Value, at: &str) {
         const KNOWN: [&str; 16] = [
             "type",

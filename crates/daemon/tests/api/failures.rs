@@ -1,4 +1,4 @@
-//! Failures have one shape, and the right status.
+//! Failures have one form and the right status.
 
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};

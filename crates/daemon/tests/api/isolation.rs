@@ -1,4 +1,4 @@
-//! Callers with credentials of their own, and what they get of each other's images.
+//! Callers with different credentials, and their access to each other's images.
 
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! A registry, a store, a daemon on it, and a client that believes nothing.
+//! A registry, a store, a daemon on it, and a client that checks every answer.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Lab {
         format!("{}/{name}", self.registry.host())
     }
 
-    /// A wish for an image of the registry.
+    /// A request for an image of the registry.
     pub(crate) fn wish(&self, name: &str) -> Value {
         json!({"image": self.image(name), "image_options": {"platform": "linux/amd64", "tls_verify": false}})
     }
@@ -88,13 +88,13 @@ impl Lab {
         client
     }
 
-    /// The head of an answer, and its body to be read.
+    /// Sends a request, and returns the head of the response with an unread body.
     pub(crate) async fn open(&self, method: Method, path: &str, body: &[u8]) -> Response<Incoming> {
         let request = request(method, path, body);
         self.connect().await.send_request(request).await.unwrap()
     }
 
-    /// Sends a request whose answer must be as described.
+    /// Sends a request whose response must match the description.
     pub(crate) async fn send(&self, method: Method, path: &str, body: &[u8]) -> (StatusCode, Value) {
         let response = self.open(method.clone(), path, body).await;
         let (head, body) = response.into_parts();
@@ -154,7 +154,7 @@ impl Lines {
         }
     }
 
-    /// The first line from here on that tells of this event.
+    /// The next line with this event.
     pub(crate) async fn until(&mut self, event: &str) -> Value {
         loop {
             let line = self.next().await.unwrap();

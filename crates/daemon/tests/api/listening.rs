@@ -1,4 +1,4 @@
-//! Who listens is told, not waited for; and the end is in order.
+//! Listeners get events, but the daemon does not wait for them; and it ends in order.
 
 use hyper::{Method, StatusCode};
 use serde_json::json;
@@ -8,7 +8,7 @@ use crate::lab::{Lab, Lines, with};
 /// Clients that may listen.
 const LISTENERS: usize = 16;
 
-/// Requests that tell more than a socket and a listener's backlog hold: two events of some hundred bytes each.
+/// Requests whose events exceed what a socket and a listener's backlog hold: two events of some hundred bytes each.
 const MANY: usize = 1300;
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn a_listener_that_does_not_read_is_cut_off_and_told_so_and_keeps_nobody_w
         let asked = crate::lab::request(Method::POST, "/v1/images/prepare", wish.as_bytes());
         let response = client.send_request(asked).await.unwrap();
         assert_eq!(response.status(), StatusCode::NOT_FOUND);
-        // To its end, so that the connection is free for the next.
+        // Read to its end, so that the connection is free for the next request.
         http_body_util::BodyExt::collect(response.into_body()).await.unwrap();
         client.ready().await.unwrap();
     }
@@ -44,7 +44,7 @@ async fn one_listener_too_many_is_turned_away_until_another_has_gone() {
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refused.headers()["retry-after"], "1");
     drop(listeners);
-    // The daemon sees within a moment that they are gone.
+    // The daemon notices within a moment that they have disconnected.
     while lab.open(Method::GET, "/v1/events", b"").await.status() != StatusCode::OK {
         tokio::task::yield_now().await;
     }

@@ -1,4 +1,4 @@
-//! The API as its clients see it: over its socket, with every answer held against the description.
+//! The API as its clients see it: over its socket, with every response checked against the description.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod description;

@@ -1,4 +1,4 @@
-//! Mounts. Needs root and /dev/fuse, and is passed over without.
+//! Mounts. Skipped without root and /dev/fuse.
 
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use tarpon_testkit::kernel::can_mount;
 
 use crate::lab::{HELLO, Lab, Lines, with};
 
-/// Reads on a thread of its own: the server runs on ours.
+/// Reads on a separate thread: the server runs on ours.
 async fn read(path: String) -> String {
     tokio::task::spawn_blocking(move || std::fs::read_to_string(path).unwrap()).await.unwrap()
 }
@@ -115,7 +115,7 @@ async fn what_is_mounted_again_goes_where_it_was_and_never_where_a_link_leads() 
     std::fs::create_dir(format!("{parent}/mnt")).unwrap();
     mounted(&lab, &format!("{parent}/mnt"), json!({})).await;
     lab.stop().await;
-    // As an unprivileged owner of the folder above it does.
+    // As an unprivileged owner of the parent directory does.
     let victim = lab.directory("victim");
     std::fs::create_dir(format!("{victim}/mnt")).unwrap();
     std::fs::rename(&parent, format!("{parent}-away")).unwrap();

@@ -1,4 +1,4 @@
-//! Images: prepared once for all who want them, for as long as somebody does, or brought whole behind everybody's back.
+//! Images: prepared once for all requests that want them, as long as one of them waits, or fetched whole in the background.
 
 use hyper::{Method, StatusCode};
 use serde_json::json;
@@ -45,7 +45,7 @@ async fn two_who_want_one_image_at_once_cost_the_registry_one() {
 async fn what_nobody_waits_for_any_more_is_not_prepared() {
     let lab = Lab::new().await;
     let mut events = Lines::of(lab.open(Method::GET, "/v1/events", b"").await);
-    // It takes connections, and says nothing.
+    // Accepts connections, but never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut clients = Vec::new();
     for number in 0..PREPARES {
@@ -55,7 +55,7 @@ async fn what_nobody_waits_for_any_more_is_not_prepared() {
         clients.push((tokio::spawn(asked), client));
         events.until("preparing").await;
     }
-    // All turns are taken by those who wait for a registry that does not answer. They would be told that it does not, sooner or later.
+    // All permits are taken by requests that wait for a registry that does not answer. They would fail sooner or later.
     let wish = lab.wish("app:v1");
     let next = lab.post("/v1/images/prepare", &wish);
     let leave = async {
