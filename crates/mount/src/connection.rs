@@ -1,8 +1,7 @@
 //! [`Connection`]: one FUSE connection, from `/dev/fuse` to its end.
 //!
-//! This process is the only holder of the file descriptor, on purpose: when it dies, the kernel ends the connection
-//! and every waiting reader gets ENOTCONN at once. A second holder would turn a crash into a hang
-//! (docs/design/decisions.md).
+//! This process is deliberately the only holder of the file descriptor: when it dies, the kernel ends the connection and
+//! every waiting reader gets ENOTCONN at once. A second holder would turn a crash into a hang (docs/design/decisions.md).
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -29,13 +28,13 @@ use crate::fusermount;
 use crate::kernel::{Context, StepError};
 use crate::table::SUBTYPE;
 
-/// Where the kernel hands out FUSE connections.
+/// Device that opens FUSE connections.
 const DEVICE: &str = "/dev/fuse";
-/// More event threads cost latency when little happens, and hits are answered in microseconds.
+/// Maximum number of event threads. More cost latency at low load, and hits are answered in microseconds.
 const MAX_EVENT_THREADS: usize = 4;
 
-/// A served FUSE connection. It ends when the kernel has no more use for the file system (all mounts and open files
-/// of it are gone), when it is aborted, or when this process dies.
+/// A served FUSE connection. It ends when the kernel no longer uses the file system (all its mounts and open files are
+/// closed), when it is aborted, or when this process dies.
 pub(crate) struct Connection {
     in_flight: InFlight,
     counters: Arc<Counters>,
@@ -46,7 +45,7 @@ pub(crate) struct Connection {
     notifier: Notifier,
 }
 
-/// What the adapter shares with its connection.
+/// State shared between the adapter and its connection.
 struct Watched {
     in_flight: InFlight,
     counters: Arc<Counters>,
@@ -62,7 +61,7 @@ impl Watched {
 }
 
 impl Connection {
-    /// Opens a connection with the rights of root, and makes a detached mount of it.
+    /// Opens a connection with root privileges and makes a detached mount of it.
     pub(crate) fn open(
         adapter: Adapter,
         source: &OsStr,
@@ -80,7 +79,7 @@ impl Connection {
             .text("group_id", "0")?
             .flag("allow_other")?
             .flag("default_permissions")?;
-        // Read-only, the kernel refuses to change anything without a word to us.
+        // On a read-only mount, the kernel refuses changes without a request to us.
         let mount = match adapter.is_told_of_attempts() {
             true => context.mount(attributes)?,
             false => context.flag("ro")?.mount(attributes | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
@@ -93,7 +92,7 @@ impl Connection {
         Ok((connection, mount))
     }
 
-    /// Opens a connection without special rights, mounted at `mountpoint` by the `fusermount3` helper.
+    /// Opens a connection without privileges, mounted at `mountpoint` by the `fusermount3` helper.
     pub(crate) fn open_unprivileged(adapter: Adapter, source: &OsStr, mountpoint: &Path) -> Result<Self, StepError> {
         let device = fusermount::mount(source, mountpoint)?;
         let watched = Watched::of(&adapter);
@@ -127,12 +126,12 @@ impl Connection {
         &self.in_flight
     }
 
-    /// What was served.
+    /// Counters of the served requests.
     pub(crate) fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Becomes true when the kernel is done with it.
+    /// Becomes true when the kernel has ended the connection.
     pub(crate) fn ended(&self) -> watch::Receiver<bool> {
         self.ended.clone()
     }
@@ -142,7 +141,7 @@ impl Connection {
         self.passes_through.load(Ordering::Relaxed)
     }
 
-    /// Tells the kernel not to read ahead on this file system. Where it will not be told, it fetches more than it need, no less.
+    /// Disables the kernel's read-ahead on this file system. Where that fails, the kernel fetches more than needed, never less.
     pub(crate) fn stop_read_ahead(&self) {
         let stopped = self
             .number
@@ -152,7 +151,7 @@ impl Connection {
         }
     }
 
-    /// Has the kernel forget the pages of files that hold one of these objects, also of those that are open.
+    /// Drops the kernel's cached pages of files that hold one of these objects, including open files.
     pub(crate) fn forget_pages(&self, objects: &HashSet<Digest>) {
         if *self.ended.borrow() {
             return;
@@ -164,7 +163,7 @@ impl Connection {
         }
     }
 
-    /// Breaks the connection off: whoever waits for an answer gets an error now.
+    /// Aborts the connection: every waiting request fails at once.
     pub(crate) fn abort(&self) -> io::Result<()> {
         let Some(number) = self.number else { return no_number() };
         let name = format!("{number}/abort");
@@ -178,7 +177,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether some request has waited for longer than `patience`.
+    /// Whether any request has waited for longer than `patience`.
     pub(crate) fn is_wedged(&self, patience: Duration) -> bool {
         !*self.ended.borrow() && self.in_flight.oldest().is_some_and(|since| since.elapsed() > patience)
     }
@@ -188,7 +187,7 @@ fn no_number() -> io::Result<()> {
     Err(io::Error::other("the connection's number is not known"))
 }
 
-/// Opens `/dev/fuse`, or says what to do about it.
+/// Opens `/dev/fuse`; the error explains what to do.
 pub(crate) fn open_device() -> Result<File, StepError> {
     OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| {
         let advice = match error.kind() {
@@ -207,7 +206,7 @@ fn session_config() -> Config {
     config
 }
 
-/// The number that the kernel's list of connections knows a FUSE file system by. Asks the kernel only, not the server.
+/// Number of a FUSE file system in the kernel's list of connections. Queries the kernel only, not the server.
 fn device_minor(mount: BorrowedFd<'_>) -> Option<u32> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     rustix::fs::statx(mount, "", flags, StatxFlags::INO).ok().map(|stat| stat.stx_dev_minor)

@@ -1,4 +1,4 @@
-//! [`MountError`]: why nothing was mounted.
+//! [`MountError`]: why a mount or unmount failed.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,32 +7,32 @@ use crate::kernel::StepError;
 use crate::spec::Mode;
 use crate::table::TableEntry;
 
-/// Why nothing was mounted, or not unmounted. Nothing is left half done.
+/// Why a mount or unmount failed. Nothing is left half done.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// The mount point does not do.
+    /// The mount point is not usable.
     #[error("mount point {}: {problem}", path.display())]
     Mountpoint {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
-    /// Somebody uses the mount.
+    /// The mount is in use.
     #[error("{} is in use", path.display())]
     Busy {
         /// The mount.
         path: PathBuf,
     },
-    /// What is mounted there is mounted elsewhere, too.
+    /// The file system of the mount is mounted elsewhere as well.
     #[error("{} is in use: it is also mounted at {}", path.display(), at.display())]
     Bound {
         /// The mount.
         path: PathBuf,
-        /// Where else, as the processes see it that have it there.
+        /// The other mount point, as seen by the processes in its namespace.
         at: PathBuf,
     },
-    /// Something else is mounted on the mount or in it, and would be lost with it.
+    /// Another mount lies on this mount or in it and would be lost with it.
     #[error(
         "{} is not unmounted: {kind} is mounted {} and would go with it",
         path.display(),
@@ -41,42 +41,42 @@ pub enum MountError {
     Covered {
         /// The mount.
         path: PathBuf,
-        /// Where the other one is.
+        /// Mount point of the other mount.
         above: PathBuf,
-        /// Its type.
+        /// Type of its file system.
         kind: String,
     },
-    /// The directory for writes does not do.
+    /// The upper directory is not usable.
     #[error("upper directory {}: {problem}", path.display())]
     Upper {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
     /// The image's tree cannot be read.
     #[error("read the image's tree: {problem}")]
     Tree {
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
-    /// This machine, or this user, cannot mount in this mode.
+    /// This machine or this user cannot mount in this mode.
     #[error("mode {mode} does not work here: {reason}")]
     Unsupported {
-        /// Which mode.
+        /// The mode.
         mode: Mode,
-        /// Why, and what to do about it.
+        /// The reason, and what to do about it.
         reason: String,
     },
     /// The kernel refused a step that should have worked.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// A directory or file of the mount could not be made.
+    /// A directory or file of the mount could not be created.
     #[error("{doing}: {error}")]
     Io {
-        /// What was being done.
+        /// The failed step.
         doing: String,
-        /// How it failed.
+        /// Its error.
         error: io::Error,
     },
 }

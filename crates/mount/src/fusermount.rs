@@ -1,7 +1,7 @@
-//! The helper `fusermount3`, by which users without special rights mount and unmount FUSE file systems.
+//! The helper `fusermount3`, by which unprivileged users mount and unmount FUSE file systems.
 //!
-//! It opens `/dev/fuse` and mounts with its own rights, and sends the open device back over a socket whose number it
-//! finds in `_FUSE_COMMFD` (libfuse's protocol; here it is its standard input).
+//! It opens `/dev/fuse` and mounts with its own privileges, and sends the open device back over a socket. The variable
+//! `_FUSE_COMMFD` holds the number of that socket (libfuse's protocol; here it is standard input).
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSliceMut};
@@ -19,10 +19,10 @@ use crate::connection::io_step;
 use crate::kernel::StepError;
 use crate::table::SUBTYPE;
 
-/// Its name.
+/// Name of the helper.
 pub(crate) const PROGRAM: &str = "fusermount3";
 
-/// Whether it is installed.
+/// Whether the helper is installed.
 pub(crate) fn is_installed() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(PROGRAM).is_file())
@@ -54,7 +54,7 @@ pub(crate) fn mount(source: &OsStr, mountpoint: &Path) -> Result<OwnedFd, StepEr
     }
 }
 
-/// Commas and backslashes in an option mean something to the helper.
+/// Escapes commas and backslashes, which the helper interprets in options.
 fn escaped(value: &OsStr) -> OsString {
     let escape = |byte: &u8| if matches!(byte, b',' | b'\\') { vec![b'\\', *byte] } else { vec![*byte] };
     OsString::from_vec(value.as_bytes().iter().flat_map(escape).collect())
@@ -78,7 +78,7 @@ fn refusal(doing: &str, stderr: &[u8], errno: Errno) -> StepError {
     StepError::new(format!("{doing} with {PROGRAM}"), errno).with(PROGRAM, said)
 }
 
-/// The one descriptor that comes over the socket; none if it is closed without.
+/// Receives the one descriptor sent over the socket; `None` if the socket is closed without one.
 fn receive(socket: &UnixStream) -> Result<Option<OwnedFd>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -24,34 +24,35 @@ use crate::table::{self, TableEntry};
 use crate::upper::{Upper, Uppers};
 use crate::{mountpoint, warden};
 
-/// Mounts images for one store, and keeps an eye on the mounts. One per process.
+/// Mounts images for one store and watches the mounts. One per process.
 ///
-/// All native mounts of the same objects share one FUSE connection for those that are not local; each mount in mode `fuse` has its own.
+/// Native mounts of the same objects share one FUSE connection for objects that are not local; each mount in mode `fuse`
+/// has its own.
 pub struct Host {
     maker: Maker,
     roll: Arc<Roll>,
     protected: Arc<RwLock<Protected>>,
 }
 
-/// What exists: the mounts, and the connections that the kernel still uses.
+/// All mounts, and the connections that the kernel still uses.
 #[derive(Default)]
 pub(crate) struct Roll {
     live: Mutex<Vec<Weak<Live>>>,
     connections: Mutex<Vec<Arc<Connection>>>,
-    /// Uppers of mounts that are gone, with the connection until whose end somebody may be using them.
+    /// Uppers of ended mounts, each with the connection until whose end the upper may still be in use.
     left: Mutex<Vec<(Arc<Connection>, Upper)>>,
     uppers: Arc<Uppers>,
-    /// What native mounts share, for as long as there is one of them: by the number of their objects.
+    /// What native mounts share while at least one of them exists, by the number of their objects.
     shared: Mutex<HashMap<u64, Weak<LazyObjects>>>,
-    /// The same, for the next one when the last one is gone: making a connection costs more than making a mount.
+    /// The same, kept for the next mount after the last one ended: making a connection costs more than making a mount.
     kept: Mutex<HashMap<u64, Arc<LazyObjects>>>,
-    /// How many objects there are beside the first.
+    /// Number of object sets besides the first.
     beside: AtomicU64,
 }
 
 impl Host {
-    /// A host that reads from `objects` and waits for them on `runtime`. `scratch` is a private directory on the
-    /// disk of the store (its `run/`); what a killed predecessor left there is removed.
+    /// Creates a host that reads from `objects` and waits for them on `runtime`. `scratch` is a private directory on the
+    /// disk of the store (its `run/`); leftovers of a killed predecessor are removed.
     pub fn new(objects: Arc<dyn Objects>, runtime: Handle, scratch: PathBuf) -> Result<Self, MountError> {
         let doing = format!("create {}", scratch.display());
         std::fs::create_dir_all(&scratch).map_err(MountError::io(doing.clone()))?;
@@ -66,33 +67,33 @@ impl Host {
         Ok(Self { maker, roll, protected })
     }
 
-    /// With the folder of the store named in the table of mounts, where whoever unmounts something finds it.
+    /// Records the folder of the store in the table of mounts, so that unmounting tools find it.
     pub fn of_store(mut self, store: &Path) -> Self {
         self.maker.name_store(store);
         self
     }
 
-    /// A host of other objects, and of the same mounts: what is asked of one about mounts holds for both.
+    /// A host of other objects that shares this host's mounts: queries about mounts give the same answer on both.
     pub fn beside(&self, objects: Arc<dyn Objects>) -> Self {
         let number = self.roll.beside.fetch_add(1, Ordering::Relaxed) + 1;
         let maker = self.maker.beside(objects, number);
         Self { maker, roll: self.roll.clone(), protected: self.protected.clone() }
     }
 
-    /// Nothing is mounted from now on where it would hide or change this.
+    /// Protects these paths: no later mount may hide or change them.
     pub fn protect(&self, more: Protected) {
         let mut protected = self.protected.write();
         protected.reachable.extend(more.reachable);
         protected.closed.extend(more.closed);
     }
 
-    /// Removes the temporary uppers that a killed predecessor left and no mount uses: those of its mounts were still in
-    /// use when this host was made.
+    /// Removes temporary uppers of a killed predecessor that no mount uses any more; those of its mounts were still in
+    /// use when this host was created.
     pub fn sweep(&self) {
         self.roll.uppers.sweep(self.maker.scratch());
     }
 
-    /// Looks which mounts are gone, without waiting for the kernel to say so.
+    /// Checks which mounts have ended, without waiting for a notification of the kernel.
     pub fn look_around(&self) -> Result<(), MountError> {
         self.roll.look_around(table::mounts).map_err(MountError::io("read the table of mounts"))
     }
@@ -102,7 +103,7 @@ impl Host {
         let protected = self.protected.read().clone();
         let mountpoint = mountpoint::prepare(&spec.mountpoint, &protected)?;
         check_upper(&spec.writable, &protected)?;
-        // The kernel may give the new mount the number of one that is gone.
+        // The kernel may reuse the number of an ended mount for the new one.
         self.look_around()?;
         match spec.mode {
             ModeChoice::Only(mode) => self.mount_as(mode, None, spec, &mountpoint),
@@ -115,8 +116,8 @@ impl Host {
         }
     }
 
-    /// Mounts a file system of the caller's on `mountpoint`, with the objects of this host: read-only, unless attempts to change
-    /// something mean something there. Needs root.
+    /// Mounts a file system of the caller at `mountpoint`, with the objects of this host. The mount is read-only, unless
+    /// the file system gives attempts to change something a meaning. Needs root.
     pub fn mount_files(&self, files: Arc<dyn Operations>, mountpoint: &Path) -> Result<Mounted, MountError> {
         let mountpoint = mountpoint::prepare(mountpoint, &self.protected.read())?;
         self.look_around()?;
@@ -125,8 +126,8 @@ impl Host {
         Ok(Mounted::new(live, Mode::Fuse, None))
     }
 
-    /// Has the kernel forget the names of those mounts that are `concerned`, and of what native mounts share, as far as nobody uses them: a file
-    /// that is opened next is looked up in what the store has then. A name that is in use keeps its file, also for those who open it from now on.
+    /// Drops the kernel's unused cached names of those mounts that are `concerned`, and of what native mounts share. A
+    /// file opened later is looked up in the current store. A name in use keeps its file, also for later opens.
     pub fn forget_names(&self, concerned: impl Fn(&Path) -> bool) {
         for live in self.roll.live().iter().filter(|live| concerned(live.mountpoint())) {
             if let Err(error) = live.forget_unused() {
@@ -139,31 +140,31 @@ impl Host {
         }
     }
 
-    /// Has the kernel forget all pages of these objects that came through FUSE. Walks the trees of all mounts in mode `fuse`. A file that is
-    /// passed through to a local one keeps its pages.
+    /// Drops all pages of these objects that the kernel cached through FUSE. Walks the trees of all mounts in mode
+    /// `fuse`. A file passed through to a local one keeps its pages.
     pub fn forget_pages(&self, objects: &HashSet<Digest>) {
         self.roll.connections().iter().for_each(|connection| connection.forget_pages(objects));
     }
 
-    /// Waits until the kernel has no more use for any file system that was mounted, also not for those that
-    /// were unmounted while in use. A server may exit then without failing anybody. The connection that native mounts share is
-    /// not kept for more of them from here on, until there are more.
+    /// Waits until the kernel uses no mounted file system any more, including those unmounted while in use. After that a
+    /// server can exit without failing any reader. From this call until the next native mount, the shared connection is
+    /// not kept for further mounts.
     pub async fn drained(&self) {
         self.roll.let_go();
         while let Some(connection) = self.roll.connections().into_iter().next() {
-            // An error means that its thread is gone, which is an end too.
+            // An error means that the thread has ended, which ends the connection too.
             let mut ended = connection.ended();
             let _ended = ended.wait_for(|ended| *ended).await;
         }
         self.roll.tidy();
     }
 
-    /// Whether nobody uses any mount.
+    /// Whether no mount is in use.
     pub fn is_drained(&self) -> bool {
         self.roll.connections().is_empty()
     }
 
-    /// Unmounts everything and waits, for at most `patience`, until running requests are answered. For SIGTERM.
+    /// Unmounts everything and waits at most `patience` for running requests. For SIGTERM.
     pub async fn shut_down(&self, patience: Duration) {
         let until = Instant::now() + patience;
         self.roll.let_go();
@@ -198,7 +199,8 @@ impl Host {
     }
 }
 
-/// What is written to the mount goes there: it must be no directory of the host's. One that is not there yet is none.
+/// Checks the upper directory: writes to the mount go there, so it must not be a directory of the host. A missing
+/// directory passes.
 fn check_upper(writable: &Writable, protected: &Protected) -> Result<(), MountError> {
     match writable {
         Writable::Upper(path) if path.exists() => {
@@ -209,16 +211,16 @@ fn check_upper(writable: &Writable, protected: &Protected) -> Result<(), MountEr
 }
 
 impl Roll {
-    /// The mounts that somebody still holds.
+    /// The mounts that are still referenced.
     pub(crate) fn live(&self) -> Vec<Arc<Live>> {
         let mut live = self.live.lock();
         live.retain(|live| live.strong_count() > 0);
         live.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Notices which mounts are gone.
+    /// Detects mounts that have ended.
     pub(crate) fn look_around(&self, read: impl FnOnce() -> io::Result<Vec<TableEntry>>) -> io::Result<()> {
-        // Before the table is read: what is mounted after that would be taken for gone.
+        // Before the table is read: a mount made after that would appear to have ended.
         let live = self.live();
         let table = read()?;
         live.iter().for_each(|live| live.look(&table));
@@ -232,7 +234,7 @@ impl Roll {
         connections.clone()
     }
 
-    /// What the next native mount shares with others: what they share already, as long as it `serves`, else what is made anew.
+    /// Returns the shared state for the next native mount: the existing one while it `serves`, else a new one.
     pub(crate) fn share<E>(
         &self,
         number: u64,
@@ -251,7 +253,7 @@ impl Roll {
         Ok(lazy)
     }
 
-    /// As [`Roll::let_go`], and no mount that is made from now on shares it: somebody uses it who is waited for.
+    /// As [`Roll::let_go`], and no later mount shares it: its current users are being waited for.
     pub(crate) fn retire(&self) {
         let mut shared = self.shared.lock();
         shared.clear();
@@ -260,7 +262,7 @@ impl Roll {
         drop(kept);
     }
 
-    /// It ends with the mounts that there are, and with who uses them.
+    /// Stops keeping the shared state: it ends with its current mounts and users.
     pub(crate) fn let_go(&self) {
         let kept = std::mem::take(&mut *self.kept.lock());
         // Not under the lock: this may unmount.
@@ -272,7 +274,7 @@ impl Roll {
         &self.uppers
     }
 
-    /// `upper` is not needed any more once `connection` has ended.
+    /// Registers `upper` for removal after `connection` has ended.
     pub(crate) fn clean_up_later(&self, connection: Arc<Connection>, upper: Upper) {
         self.left.lock().push((connection, upper));
     }
@@ -280,7 +282,7 @@ impl Roll {
     /// Cleans up after the connections that have ended.
     pub(crate) fn tidy(&self) {
         let is_over = |(connection, _): &mut (Arc<Connection>, Upper)| *connection.ended().borrow();
-        // Held until all is removed, so that it is when this returns, whoever else is at it.
+        // Held until everything is removed, so that removal is complete on return even with concurrent callers.
         let mut left = self.left.lock();
         left.extract_if(.., is_over).for_each(|(_, upper)| upper.clean_up());
     }

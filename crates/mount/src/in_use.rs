@@ -1,4 +1,4 @@
-//! Who else uses a mount, as far as the kernel tells: a mount that looks unused may be a layer of a container's root.
+//! Other users of a mount, as far as the kernel shows them: a mount that looks unused may be a layer of a container's root.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::table::{self, TableEntry};
 
-/// The tables of mounts that processes see, each mount namespace once. Those that nobody here may look at are left out.
+/// The mount tables visible to processes, each mount namespace once. Namespaces that this process may not read are left out.
 fn tables() -> impl Iterator<Item = Vec<TableEntry>> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = processes.filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit));
@@ -20,7 +20,7 @@ fn tables() -> impl Iterator<Item = Vec<TableEntry>> {
     })
 }
 
-/// Of these mount points, those that some overlay has as a layer, or that lie above one of its layers.
+/// Returns those mount points that are a layer of some overlay, or lie above one of its layers.
 pub fn below_overlays(mountpoints: &[PathBuf]) -> HashSet<PathBuf> {
     let mut found = HashSet::new();
     for table in tables() {
@@ -31,8 +31,8 @@ pub fn below_overlays(mountpoints: &[PathBuf]) -> HashSet<PathBuf> {
     found
 }
 
-/// Of these mount points, those whose file systems are mounted elsewhere, too, and where: bind mounts, and roots of containers. The kernel
-/// does not call a mount busy for them, and their users would lose the server with it.
+/// Returns those mount points whose file systems are also mounted elsewhere, and where: bind mounts and roots of
+/// containers. The kernel does not call a mount busy because of them, and their users would lose the server with it.
 pub fn bound_elsewhere(mountpoints: &[PathBuf]) -> io::Result<HashMap<PathBuf, PathBuf>> {
     if mountpoints.is_empty() {
         return Ok(HashMap::new());
@@ -41,7 +41,7 @@ pub fn bound_elsewhere(mountpoints: &[PathBuf]) -> io::Result<HashMap<PathBuf, P
     Ok(bound_in(&all, mountpoints))
 }
 
-/// The same by the tables of all namespaces, the own one first.
+/// As [`bound_elsewhere`], from the tables of all namespaces, the own one first.
 fn bound_in(tables: &[Vec<TableEntry>], mountpoints: &[PathBuf]) -> HashMap<PathBuf, PathBuf> {
     let own = tables.first().map(Vec::as_slice).unwrap_or_default();
     let places: HashSet<_> = mountpoints.iter().collect();
@@ -59,17 +59,18 @@ fn bound_in(tables: &[Vec<TableEntry>], mountpoints: &[PathBuf]) -> HashMap<Path
     found
 }
 
-/// A copy at the same place in another namespace does not count: each new namespace begins with one.
+/// Whether `entry` is another mount of the same file system. A copy at the same place in another namespace does not
+/// count: each new namespace starts with one.
 fn is_other_mount_of(entry: &TableEntry, mount: &TableEntry) -> bool {
     entry.device == mount.device && (&entry.mountpoint, &entry.root) != (&mount.mountpoint, &mount.root)
 }
 
-/// What the kernel unmounts along with a mount: its copies where the mount that it is attached to is propagated to. A container that
-/// looks at the host's mounts has such ones.
+/// What the kernel unmounts along with a mount: its copies wherever the parent mount propagates to. A container that sees
+/// the host's mounts has such copies.
 struct Reach {
-    /// Where it is attached, in the file system of the mount below.
+    /// Where the mount is attached, in the file system of the parent mount.
     place: Option<((u32, u32), PathBuf)>,
-    /// Peer groups of the mount below, and those that receive from them.
+    /// Peer groups of the parent mount, and those that receive from them.
     groups: HashSet<u64>,
 }
 
@@ -97,14 +98,15 @@ impl Reach {
     }
 }
 
-/// The mount to which this one is attached, and where in the file system of that. `None`: it cannot be seen from here.
+/// The parent of this mount, and the position in the parent's file system. `None` if it is not visible from here.
 fn attached<'t>(entry: &TableEntry, table: &'t [TableEntry]) -> Option<(&'t TableEntry, PathBuf)> {
     let parent = table.iter().find(|other| other.id == entry.parent && other.id != entry.id)?;
     let below = entry.mountpoint.strip_prefix(&parent.mountpoint).ok()?;
     Some((parent, parent.root.join(below)))
 }
 
-/// Whether a layer, as an overlay was told its path, is in what is mounted there. Whoever has many layers tells relative paths.
+/// Whether a layer, by the path given to the overlay, is in the mount at `mountpoint`. Overlays with many layers use
+/// relative paths.
 fn is_of(layer: &Path, mountpoint: &Path) -> bool {
     match layer.is_absolute() {
         true => layer.starts_with(mountpoint),
@@ -142,12 +144,12 @@ mod tests {
 
     #[test]
     fn what_goes_along_with_the_mount_is_no_use() {
-        // A namespace that was just made; a container that sees the host's mounts; one within that.
+        // A new namespace; a container that sees the host's mounts; a namespace within that.
         let copy = "91 90 8:1 / / rw - ext4 disk rw\n92 91 0:40 / /mnt ro - overlay tarpon:/s ro\n";
         let slave = "91 90 8:1 / /host rw shared:7 master:1 - ext4 disk rw\n92 91 0:40 / /host/mnt ro master:5 - overlay tarpon:/s ro\n";
         let below = "93 90 8:1 / /two rw master:7 - ext4 disk rw\n94 93 0:40 / /two/mnt ro - overlay tarpon:/s ro\n";
         assert_eq!(bound(HOST, &[copy, slave, below]), None);
-        // One that got them once, and hears of no change; and another place in one that does.
+        // A namespace that received them once and receives no changes; and another place in one that does.
         let private = slave.replace(" shared:7 master:1", "");
         assert_eq!(bound(HOST, &[&private]).as_deref(), Some(Path::new("/host/mnt")));
         assert_eq!(bound(HOST, &[below]).as_deref(), Some(Path::new("/two/mnt")), "nobody passes it on");

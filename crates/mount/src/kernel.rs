@@ -1,7 +1,7 @@
-//! The kernel's mount interface, wrapped so that every failure says what was being done and what the kernel said.
+//! The kernel's mount interface, wrapped so that every error names the failed step and carries the kernel's messages.
 //!
-//! Mounts are made detached: they hang on a file descriptor and not on a path, so nothing stays behind if this process
-//! is killed between two steps. [`attach`] is what makes one visible.
+//! Mounts are made detached: they hang on a file descriptor instead of a path, so nothing remains if this process is
+//! killed between two steps. [`attach`] makes a mount visible.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,7 +16,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, Move
 pub struct StepError {
     doing: String,
     errno: Errno,
-    /// Who said what about it, or nothing.
+    /// Messages about it with their source, or empty.
     said: String,
 }
 
@@ -26,7 +26,7 @@ impl StepError {
         Self { doing: doing.into(), errno, said: String::new() }
     }
 
-    /// With what `speaker` printed about it.
+    /// Adds what `speaker` printed about the failure.
     pub(crate) fn with(mut self, speaker: &str, words: &str) -> Self {
         if !words.is_empty() {
             self.said = format!("{speaker}: {words}");
@@ -55,19 +55,19 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Starts on a file system of type `kind`.
+    /// Starts configuring a file system of type `kind`.
     pub(crate) fn open(kind: &'static str) -> Result<Self, StepError> {
         rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)
             .map(|fd| Self { fd, kind })
             .map_err(|errno| StepError::new(format!("open a {kind} file system"), errno))
     }
 
-    /// Sets an option that is a switch.
+    /// Sets a flag option.
     pub(crate) fn flag(&self, key: &str) -> Result<&Self, StepError> {
         self.checked(key, rustix::mount::fsconfig_set_flag(self.fd.as_fd(), key))
     }
 
-    /// Sets an option to a text or path.
+    /// Sets an option to a string or path.
     pub(crate) fn text(&self, key: &str, value: impl AsRef<OsStr>) -> Result<&Self, StepError> {
         self.checked(key, rustix::mount::fsconfig_set_string(self.fd.as_fd(), key, value.as_ref()))
     }
@@ -77,7 +77,7 @@ impl Context {
         self.checked(key, rustix::mount::fsconfig_set_fd(self.fd.as_fd(), key, value))
     }
 
-    /// Makes the file system, and a mount of it that is nowhere yet.
+    /// Creates the file system and a detached mount of it.
     pub(crate) fn mount(&self, attributes: MountAttrFlags) -> Result<OwnedFd, StepError> {
         let kind = self.kind;
         rustix::mount::fsconfig_create(self.fd.as_fd())
@@ -94,7 +94,7 @@ impl Context {
         StepError::new(doing, errno).with("kernel", &self.messages())
     }
 
-    /// What the kernel wrote about this context, one message per read, each with a severity letter in front.
+    /// Messages of the kernel about this context: one per read, each prefixed with a severity letter.
     fn messages(&self) -> String {
         let mut said = Vec::new();
         let mut buffer = [0_u8; 1024];
@@ -106,13 +106,14 @@ impl Context {
     }
 }
 
-/// Drops the names, and the files behind them, that the kernel remembers of the file system at `path` below `directory` (empty: of
-/// `directory` itself) and nobody uses. Who uses them next looks them up again. `read_only`: whether the file system is.
+/// Drops the unused names, and the files behind them, that the kernel caches of the file system at `path` below
+/// `directory` (empty: of `directory` itself). Their next use looks them up again. `read_only`: whether the file system
+/// is.
 pub(crate) fn forget_unused(directory: BorrowedFd<'_>, path: &Path, read_only: bool) -> Result<(), StepError> {
     let mut flags =
         FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_SYMLINK_NOFOLLOW | FsPickFlags::FSPICK_NO_AUTOMOUNT;
     flags.set(FsPickFlags::FSPICK_EMPTY_PATH, path.as_os_str().is_empty());
-    // Changing nothing does it: each change of a superblock empties its cache of names first.
+    // An empty reconfiguration suffices: any change of a superblock first empties its cache of names.
     let context = rustix::mount::fspick(directory, path, flags)
         .map(|fd| Context { fd, kind: "mounted" })
         .map_err(|errno| StepError::new(format!("look at the mount at {}", path.display()), errno))?;
@@ -123,7 +124,7 @@ pub(crate) fn forget_unused(directory: BorrowedFd<'_>, path: &Path, read_only: b
     forgotten.map_err(|errno| context.explained("empty the cache of names".to_owned(), errno))
 }
 
-/// Puts a detached mount on an open directory, whatever leads to its path by now.
+/// Attaches a detached mount to an open directory, regardless of what its path leads to by now.
 pub(crate) fn attach(mount: BorrowedFd<'_>, directory: BorrowedFd<'_>, path: &Path) -> Result<(), StepError> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     rustix::mount::move_mount(mount, "", directory, "", flags)

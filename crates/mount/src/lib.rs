@@ -1,14 +1,14 @@
-//! Everything kernel: FUSE sessions, EROFS and overlayfs mounts, unmounting, and finding out what this machine can.
+//! Everything about the kernel: FUSE sessions, EROFS and overlayfs mounts, unmounting, and detecting what this machine supports.
 //!
 //! ```text
 //! Host::mount(MountSpec) ──► Maker ──► native: overlayfs ( [upper] : EROFS tree :: objects/ :: ObjectFs over FUSE )
 //!                                  └─► fuse:   ImageFs over FUSE, below overlayfs if it is to be writable
 //! ```
 //!
-//! Invariant: mounts are built detached and attached last, and this process is the only holder of its FUSE
-//! connections. So a kill at any moment leaves no half-made mount and no reader that waits.
+//! Invariant: mounts are built detached and attached last, and this process is the only holder of its FUSE connections. A
+//! kill at any moment thus leaves no half-made mount and no waiting reader.
 //!
-//! What is served is decided in `tarpon_fs`; `fuser` is known to the adapter and the connection here and to nobody else.
+//! `tarpon_fs` decides what is served; only the adapter and the connection here use `fuser`.
 
 mod adapter;
 mod connection;

@@ -1,4 +1,4 @@
-//! [`Maker`]: puts the pieces of a mount together and attaches the finished one.
+//! [`Maker`]: builds a mount from its parts and attaches the finished one.
 //!
 //! Everything is made detached first and attached last, so a failed or killed mount leaves nothing behind.
 
@@ -28,25 +28,25 @@ use crate::upper::Upper;
 /// Makes mounts for one [`crate::Host`].
 pub(crate) struct Maker {
     objects: Arc<dyn Objects>,
-    /// By this it is known which mounts have the same objects.
+    /// Identifies mounts with the same objects.
     number: u64,
     runtime: Handle,
     scratch: PathBuf,
     reach: Reach,
     roll: Arc<Roll>,
-    /// What the table of mounts names as the source of its mounts.
+    /// Source of its mounts in the table of mounts.
     source: OsString,
 }
 
-/// A connection that native mounts share, with a mount of it that keeps it alive while new overlays may want
-/// it. When this is gone, the connection ends as soon as the kernel has closed the last file.
+/// A connection that native mounts share, with a mount of it that keeps it alive while new overlays may need it. Once
+/// this is dropped, the connection ends as soon as the kernel has closed the last file.
 pub(crate) struct LazyObjects {
     connection: Arc<Connection>,
     root: Reachable,
 }
 
 impl LazyObjects {
-    /// As [`crate::Host::forget`], for what native mounts share.
+    /// As [`crate::Host::forget_names`], for what native mounts share.
     pub(crate) fn forget_unused(&self) -> Result<(), StepError> {
         self.root.forget_unused()
     }
@@ -76,7 +76,7 @@ impl Maker {
         }
     }
 
-    /// Names the store in the table of mounts.
+    /// Records the store in the table of mounts.
     pub(crate) fn name_store(&mut self, store: &Path) {
         self.source = table::source_of(store);
     }
@@ -85,7 +85,7 @@ impl Maker {
         Manner { source: &self.source, reach: self.reach }
     }
 
-    /// Overlayfs over EROFS, local objects and the shared FUSE connection.
+    /// Mounts overlayfs over EROFS, local objects and the shared FUSE connection.
     pub(crate) fn native(&self, spec: &MountSpec, mountpoint: &Mountpoint) -> Result<Live, MountError> {
         if !rustix::process::geteuid().is_root() {
             return Err(unsupported(Mode::Native, "it needs root"));
@@ -140,7 +140,7 @@ impl Maker {
         Ok((mount, lazy))
     }
 
-    /// One FUSE file system with the whole tree; for a writable mount, overlayfs on top.
+    /// Mounts one FUSE file system with the whole tree; for a writable mount, overlayfs on top.
     pub(crate) fn fuse(&self, spec: &MountSpec, mountpoint: &Mountpoint) -> Result<Live, MountError> {
         if rustix::process::geteuid().is_root() {
             self.fuse_as_root(spec, mountpoint)
@@ -176,7 +176,7 @@ impl Maker {
         )
     }
 
-    /// One FUSE file system that shows `files`, which may change what they list.
+    /// Mounts one FUSE file system that shows `files`, whose listing may change.
     pub(crate) fn files(&self, files: Arc<dyn Operations>, mountpoint: &Mountpoint) -> Result<Live, MountError> {
         let (reads, runtime) = (Reads::new(self.objects.clone()), self.runtime.clone());
         let adapter = Adapter::new(files, reads, runtime, OpenPolicy::PassThrough);
@@ -225,7 +225,7 @@ impl Maker {
         Ok(if spec.read_ahead && spec.watch.is_none() { adapter } else { adapter.without_read_ahead() })
     }
 
-    /// The shared connection; a new one if there is none or it has broken off.
+    /// Returns the shared connection; a new one if there is none or it is broken.
     fn lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {
         self.roll.share(self.number, |lazy| !*lazy.connection.ended().borrow(), || self.new_lazy_objects())
     }
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
     use crate::spec::{ModeChoice, TreeFile};
 
-    /// Every object is three bytes, which come late or never.
+    /// Objects of three bytes each, which arrive late or never.
     struct Abc {
         never: bool,
     }
@@ -315,7 +315,7 @@ mod tests {
         }
     }
 
-    /// Every object is three bytes, which come once so many readers wait for them.
+    /// Objects of three bytes each, which arrive once a given number of readers waits for them.
     struct Together(Arc<tokio::sync::Barrier>);
 
     impl Objects for Together {
@@ -330,7 +330,7 @@ mod tests {
         fn read(&self, _: Digest, _: u64, _: usize) -> BoxFuture<'static, Result<Bytes, Errno>> {
             let all = self.0.clone();
             Box::pin(async move {
-                // Far longer than it takes until all are here.
+                // Far longer than it takes until all readers wait.
                 let patience = std::time::Duration::from_secs(20);
                 tokio::time::timeout(patience, all.wait()).await.map_err(|_| Errno::Io)?;
                 Ok(Bytes::from_static(b"abc"))

@@ -1,4 +1,4 @@
-//! [`Mounted`]: one image that is mounted, until it is not.
+//! [`Mounted`]: one mounted image, until its unmount.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -22,44 +22,44 @@ use crate::spec::Mode;
 use crate::table::{self, TableEntry};
 use crate::upper::Upper;
 
-/// How an unmount went.
+/// Outcome of an unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unmounted {
-    /// Nobody used it.
+    /// The mount was unused.
     Clean,
-    /// Somebody used it: the path is free, the users go on until they close what they have open, and the server
-    /// should serve them that long ([`Mounted::unused`], [`crate::Host::drained`]).
+    /// The mount was in use: the path is free, its users continue until they close their files, and the server should
+    /// serve them until then ([`Mounted::unused`], [`crate::Host::drained`]).
     Lazy,
-    /// It was gone already.
+    /// The mount was already gone.
     Already,
 }
 
-/// An image that was mounted. Dropping it unmounts.
+/// A mounted image. Dropping it unmounts.
 pub struct Mounted {
     live: Arc<Live>,
     mode: Mode,
     fallback_reason: Option<String>,
 }
 
-/// The mount itself, as the host watches it.
+/// The mount itself, as watched by the host.
 pub(crate) struct Live {
     mountpoint: PathBuf,
     id: u64,
-    /// Where the kernel has such numbers.
+    /// The mount's unique id, on kernels that have such ids.
     unique: Option<u64>,
     connection: Arc<Connection>,
     roll: Arc<Roll>,
-    /// What is given back when the mount is gone; none once it is. Whoever holds the lock decides about the mount.
+    /// Resources released with the mount; `None` afterwards. The holder of the lock decides about the mount.
     rest: Mutex<Option<Rest>>,
-    /// Tells those who wait what became of it. Changes once.
+    /// Notifies waiters of the mount's fate. Changes once.
     fate: watch::Sender<Fate>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Mounted,
-    /// It left its path. `unused`: and nobody can be using it any more.
+    /// It left its path. `unused`: it cannot be in use any more.
     Gone {
         unused: bool,
     },
@@ -70,7 +70,7 @@ struct Rest {
     upper: Option<Upper>,
 }
 
-/// What a mount is made of.
+/// Parts of a mount.
 pub(crate) struct Parts {
     pub(crate) unique: Option<u64>,
     pub(crate) connection: Arc<Connection>,
@@ -83,32 +83,32 @@ impl Mounted {
         Self { live, mode, fallback_reason }
     }
 
-    /// How it is mounted.
+    /// The mode of the mount.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Why it is not mounted in the preferred mode, in one line.
+    /// Why the preferred mode was not used, in one line.
     pub fn fallback_reason(&self) -> Option<&str> {
         self.fallback_reason.as_deref()
     }
 
-    /// Where: absolute, without symbolic links.
+    /// The mount point: absolute, without symbolic links.
     pub fn mountpoint(&self) -> &Path {
         self.live.mountpoint()
     }
 
-    /// What was served; all native mounts of a host share these figures.
+    /// Counters of the served requests; all native mounts of a host share them.
     pub fn counters(&self) -> &Counters {
         self.live.connection.counters()
     }
 
-    /// Has the kernel read nothing ahead from now on: see [`MountSpec::read_ahead`](crate::MountSpec::read_ahead).
+    /// Disables the kernel's read-ahead from now on: see [`MountSpec::read_ahead`](crate::MountSpec::read_ahead).
     pub fn stop_read_ahead(&self) {
         self.live.connection.stop_read_ahead();
     }
 
-    /// Whether the mount is still where it was put.
+    /// Whether the mount is still at its place.
     pub fn is_attached(&self) -> bool {
         *self.live.fate.borrow() == Fate::Mounted
     }
@@ -121,7 +121,7 @@ impl Mounted {
     /// Unmounts unless it is in use.
     ///
     /// # Errors
-    /// [`MountError::Busy`] if it is, [`MountError::Bound`] if it is mounted elsewhere, too.
+    /// [`MountError::Busy`] if it is in use, [`MountError::Bound`] if it is mounted elsewhere as well.
     pub fn unmount_unused(&self) -> Result<Unmounted, MountError> {
         let doing = MountError::io("tell by the tables of mounts who uses the mount");
         let here = self.mountpoint().to_owned();
@@ -133,23 +133,23 @@ impl Mounted {
         self.live.unmount(false)
     }
 
-    /// Whether it would not be unmounted now because somebody uses it. A layer of an overlay and a bind mount do not count:
-    /// see [`below_overlays`](crate::below_overlays) and [`bound_elsewhere`].
+    /// Whether [`Mounted::unmount_unused`] would fail now because the mount is in use. A layer of an overlay and a bind
+    /// mount do not count: see [`below_overlays`](crate::below_overlays) and [`bound_elsewhere`].
     pub fn is_busy(&self) -> bool {
         self.is_attached() && Spot::open(self.mountpoint()).is_ok_and(|spot| spot.is_busy())
     }
 
-    /// Waits until it is unmounted, by whomever. Who still has files open goes on: see [`Mounted::unused`].
+    /// Waits until the image is unmounted, by this process or another. Open files stay usable: see [`Mounted::unused`].
     pub async fn wait(&self) {
         self.live.left().await;
     }
 
-    /// Waits until it is unmounted and nobody can be using it any more: its image must be served that long. After a lazy
-    /// unmount that is the end of its FUSE connection; native mounts share one, which ends with the last of them.
+    /// Waits until the image is unmounted and cannot be in use any more: its image must be served until then. After a
+    /// lazy unmount that is the end of its FUSE connection; native mounts share one, which ends with the last of them.
     pub async fn unused(&self) {
         if self.live.left().await == (Fate::Gone { unused: false }) {
             let mut ended = self.live.connection.ended();
-            // An error means that its thread is gone, which is an end too.
+            // An error means that the thread has ended, which ends the connection too.
             let _ended = ended.wait_for(|ended| *ended).await;
         }
     }
@@ -174,9 +174,9 @@ impl Live {
         &self.mountpoint
     }
 
-    /// `lazily`: also if it is in use.
+    /// Unmounts; with `lazily`, also while in use.
     pub(crate) fn unmount(&self, lazily: bool) -> Result<Unmounted, MountError> {
-        // Held throughout, so that two callers do not unmount what lies below.
+        // Held throughout, so that two callers do not unmount the mount below.
         let mut rest = self.rest.lock();
         if rest.is_none() {
             return Ok(Unmounted::Already);
@@ -190,7 +190,7 @@ impl Live {
             self.let_go(&mut rest, false);
             return Ok(Unmounted::Already);
         };
-        // The kernel unmounts by path, and what is topmost there; lazily also all that is mounted below.
+        // The kernel unmounts by path, the topmost mount there. A lazy unmount also takes all mounts below this one.
         if let Some(above) = table::above(&table, entry) {
             return Err(MountError::covered(entry, above));
         }
@@ -210,8 +210,8 @@ impl Live {
         Ok(how)
     }
 
-    /// Unmounts it if it is where it was put, and neither in use nor covered: that is usual, and the table of mounts, which is long
-    /// where many are, need not be read for it.
+    /// Unmounts the mount if it is at its place, unused and uncovered. That is the usual case, and it avoids reading the
+    /// table of mounts, which is long on hosts with many mounts.
     fn unmount_unused(&self) -> Result<bool, MountError> {
         let there = Spot::open(&self.mountpoint).ok().and_then(|spot| spot.unique_id());
         if self.unique.is_none() || there != self.unique {
@@ -224,9 +224,9 @@ impl Live {
         }
     }
 
-    /// Drops what the kernel remembers of the mount and nobody uses.
+    /// Drops the kernel's unused cached names of the mount.
     pub(crate) fn forget_unused(&self) -> Result<(), MountError> {
-        // Held, so that nobody unmounts it meanwhile.
+        // Held, so that the mount is not unmounted meanwhile.
         let rest = self.rest.lock();
         let doing = "look at the mount";
         let top = Spot::open(&self.mountpoint).and_then(|spot| spot.top()).map_err(MountError::io(doing))?;
@@ -239,7 +239,7 @@ impl Live {
         Ok(kernel::forget_unused(top.as_fd(), Path::new(""), read_only)?)
     }
 
-    /// Whether what is open is this mount.
+    /// Whether `open` is this mount.
     fn is(&self, open: BorrowedFd<'_>) -> bool {
         match self.unique {
             Some(unique) => table::unique_id_of(open) == Some(unique),
@@ -247,9 +247,9 @@ impl Live {
         }
     }
 
-    /// Compares with the table of mounts, which may show that somebody else has unmounted it.
+    /// Compares with the table of mounts, which reveals unmounts by other processes.
     pub(crate) fn look(&self, table: &[TableEntry]) {
-        // Whoever holds the lock is just unmounting it or finding out the same. What is asked next must see the outcome.
+        // The holder of the lock is unmounting or detecting the same. A later query must see the outcome.
         let mut rest = self.rest.lock();
         if rest.is_some() && self.find(table).is_none() {
             tracing::info!(path = %self.mountpoint.display(), "was unmounted by somebody else");
@@ -257,8 +257,8 @@ impl Live {
         }
     }
 
-    /// The mount in the table, also if its directory was renamed. The kernel gives the number of a mount that is gone to the
-    /// next one, which may be another server's: that one is elsewhere, and our directory is where it was.
+    /// Finds the mount in the table, also if its directory was renamed. The kernel may reuse the id of an ended mount for
+    /// a new one, possibly of another server: that one is elsewhere, and our directory is unmoved.
     fn find<'t>(&self, table: &'t [TableEntry]) -> Option<&'t TableEntry> {
         let entry = table.iter().find(|entry| entry.id == self.id && entry.is_ours())?;
         (entry.mountpoint == self.mountpoint || !self.mountpoint.exists()).then_some(entry)
@@ -266,7 +266,8 @@ impl Live {
 
     fn let_go(&self, rest: &mut Option<Rest>, unused: bool) {
         if !unused {
-            // Its users go on until the connection that it shares ends, which no later mount may put off: that has another one.
+            // Its users continue until the shared connection ends. No later mount may delay that, so later mounts get
+            // another connection.
             self.roll.retire();
         }
         if let Some(upper) = rest.take().and_then(|rest| rest.upper) {

@@ -1,4 +1,4 @@
-//! Is this directory fit to be mounted on? And clearing what a dead server left there.
+//! Checks that a directory may be mounted on, and removes what a dead server left there.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use crate::protected::{self, Protected};
 use crate::table::TableEntry;
 use crate::{fusermount, kernel, table};
 
-/// A directory to mount on, open: what is checked is what is mounted on.
+/// An open directory to mount on: the checked directory is the one mounted on.
 #[derive(Debug)]
 pub(crate) struct Mountpoint {
     pub(crate) path: PathBuf,
     pub(crate) directory: OwnedFd,
 }
 
-/// Opens an existing directory that carries no mount of ours and may carry one. A dead mount is removed first. The path must be absolute and
-/// free of symbolic links: with one in it, whoever owns that would say where is mounted.
+/// Opens an existing directory that carries no mount of ours and may carry one. A dead mount is removed first. The path
+/// must be absolute and free of symbolic links: the owner of a link would choose where to mount.
 pub(crate) fn prepare(path: &Path, protected: &Protected) -> Result<Mountpoint, MountError> {
     if is_mounted(path) {
         clear_dead(path)?;
@@ -39,7 +39,7 @@ pub(crate) fn prepare(path: &Path, protected: &Protected) -> Result<Mountpoint, 
     Ok(Mountpoint { path: path.to_owned(), directory })
 }
 
-/// Removes a FUSE mount of ours at `path` whose server is dead. Anything else is left alone; says whether there was one.
+/// Removes a FUSE mount of ours at `path` whose server is dead. Any other mount stays. Returns whether there was one.
 pub fn clear_dead(path: &Path) -> Result<bool, MountError> {
     let absolute = absolute(path)?;
     let top = table::mount_at(&absolute).map_err(MountError::io("read the table of mounts"))?;
@@ -56,8 +56,8 @@ pub fn clear_dead(path: &Path) -> Result<bool, MountError> {
     Ok(removed)
 }
 
-/// Removes the mount of ours at `path`, dead or alive, for whoever knows that its server is gone; says whether there
-/// was one. Users of it keep what they have open.
+/// Removes the mount of ours at `path`, dead or alive, for callers that know its server has ended. Returns whether there
+/// was one. Its users keep their open files.
 ///
 /// # Errors
 /// [`MountError::Covered`] if something else is mounted on it or in it.
@@ -78,7 +78,8 @@ pub fn clear(path: &Path) -> Result<bool, MountError> {
     Ok(removed)
 }
 
-/// Whether something is mounted at `path`, which costs much less than to read the table of mounts. Where nobody can tell, it is.
+/// Whether something is mounted at `path`; much cheaper than reading the table of mounts. Returns true if that cannot be
+/// determined.
 pub fn is_mounted(path: &Path) -> bool {
     let flags = AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
     match rustix::fs::statx(CWD, path, flags, StatxFlags::empty()) {
@@ -95,7 +96,7 @@ fn refuse_covered(mount: &TableEntry) -> Result<(), MountError> {
     table::above(&table, mount).map_or(Ok(()), |above| Err(MountError::covered(mount, above)))
 }
 
-/// What is topmost at `path`, if anything is there.
+/// Opens the topmost mount at `path`, or the directory itself; `None` if the path does not exist.
 fn open_top(path: &Path) -> Result<Option<OwnedFd>, MountError> {
     match Spot::open(path).and_then(|spot| spot.top()) {
         Ok(top) => Ok(Some(top)),
@@ -104,8 +105,8 @@ fn open_top(path: &Path) -> Result<Option<OwnedFd>, MountError> {
     }
 }
 
-/// Removes this mount of the table, which nothing covers, and no other: whoever else clears the place may mount there at once. `false`: it is
-/// gone.
+/// Removes this mount of the table, which nothing covers, and no other: a concurrent cleaner may mount at the same place
+/// at once. Returns `false` if the mount is gone.
 fn detach(mount: &TableEntry) -> Result<bool, MountError> {
     let is_it = |open: BorrowedFd<'_>| table::mount_id(open).is_ok_and(|id| id == mount.id);
     match remove_lazily(&mount.mountpoint, is_it) {
@@ -115,18 +116,18 @@ fn detach(mount: &TableEntry) -> Result<bool, MountError> {
     }
 }
 
-/// No canonical path: that could ask the server.
+/// Makes `path` absolute without canonicalizing it: that could query the server.
 fn absolute(path: &Path) -> Result<PathBuf, MountError> {
     std::path::absolute(path).map_err(MountError::io("find the mount point"))
 }
 
-/// Whether FUSE says that nobody serves it. `statfs` is never answered from a cache.
+/// Whether FUSE reports that the server is dead. `statfs` is never answered from a cache.
 fn is_dead(mount: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(mount).is_err_and(|errno| errno == Errno::NOTCONN)
 }
 
-/// Unmounts what is at `path`, unless it is in use (`EBUSY`), with whatever right this process has: the system call, or `fusermount3` for those
-/// who may not. For whoever has just seen that it is his.
+/// Unmounts the mount at `path` unless it is in use (`EBUSY`), by the system call, or by `fusermount3` for unprivileged
+/// users. For callers that have just checked that the mount is theirs.
 pub(crate) fn remove_unused(path: &Path) -> Result<(), kernel::StepError> {
     match spot(path)?.unmount_unused() {
         Err(error) if error.errno() == Errno::PERM => fusermount::unmount(path, false),
@@ -134,7 +135,7 @@ pub(crate) fn remove_unused(path: &Path) -> Result<(), kernel::StepError> {
     }
 }
 
-/// As [`remove_unused`], in use or not, if it is the mount that `is_it` knows; `EINVAL` if it is not.
+/// As [`remove_unused`], in use or not, if `is_it` accepts the mount; `EINVAL` otherwise.
 pub(crate) fn remove_lazily(path: &Path, is_it: impl Fn(BorrowedFd<'_>) -> bool) -> Result<(), kernel::StepError> {
     match spot(path)?.detach(is_it) {
         Err(error) if error.errno() == Errno::PERM => fusermount::unmount(path, true),

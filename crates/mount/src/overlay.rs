@@ -1,4 +1,4 @@
-//! The file systems below and in a native mount: EROFS from a file, overlayfs over it.
+//! The file systems of a native mount: EROFS from a file, overlayfs over it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,11 +13,11 @@ use crate::kernel::{Context, StepError};
 use crate::table;
 use crate::upper::Upper;
 
-/// Attributes of mounts that nobody sees but the overlay above them.
+/// Attributes of mounts that are visible to the overlay above them only.
 pub(crate) const INNER: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_RDONLY.union(MountAttrFlags::MOUNT_ATTR_NODEV).union(MountAttrFlags::MOUNT_ATTR_NOSUID);
 
-/// A directory that an overlay is made of.
+/// A layer directory of an overlay.
 #[derive(Clone, Copy)]
 pub(crate) enum Layer<'a> {
     /// The root of a mount that may be detached (kernel 6.15 or newer), or any open directory (6.13).
@@ -26,10 +26,10 @@ pub(crate) enum Layer<'a> {
     Path(&'a Path),
 }
 
-/// What all overlays of a host have in common.
+/// Settings that all overlays of a host share.
 #[derive(Clone, Copy)]
 pub(crate) struct Manner<'a> {
-    /// The source that the table of mounts names.
+    /// The source shown in the table of mounts.
     pub(crate) source: &'a OsStr,
     pub(crate) reach: Reach,
 }
@@ -41,17 +41,17 @@ pub(crate) struct ImageLayers<'a> {
     pub(crate) lazy: Layer<'a>,
 }
 
-/// Mounts an EROFS image straight from its file: without a loop device, so nothing outlives the mount. Needs kernel 6.12.
+/// Mounts an EROFS image directly from its file: without a loop device, so nothing outlives the mount. Needs kernel 6.12.
 pub(crate) fn erofs(image: &File) -> Result<OwnedFd, StepError> {
     let context = Context::open("erofs")?;
-    // By descriptor, so that the file that was checked is the file that is mounted.
+    // By descriptor, so that the checked file is the mounted file.
     context.text("source", format!("/proc/self/fd/{}", image.as_raw_fd()))?.flag("ro")?;
     context.mount(INNER)
 }
 
-/// The image: metadata from `tree`, content from the first data layer that has it.
+/// Mounts the image: metadata from `tree`, content from the first data layer that has it.
 ///
-/// With an upper, changes of mode and owner are kept there without the data (metacopy).
+/// With an upper, changes of mode and owner are stored there without the data (metacopy).
 pub(crate) fn image(
     layers: &ImageLayers<'_>,
     upper: Option<&Upper>,
@@ -67,7 +67,7 @@ pub(crate) fn image(
     finish(&context, upper, reach, attributes)
 }
 
-/// An ordinary overlay: `upper` over one read-only directory, whatever that is made of.
+/// Mounts an ordinary overlay: `upper` over any one read-only directory.
 pub(crate) fn writable(
     lower: Layer<'_>,
     upper: &Upper,
@@ -78,10 +78,10 @@ pub(crate) fn writable(
     let context = Context::open("overlay")?;
     context.text("source", source)?.text("metacopy", "off")?;
     if is_initial_user_namespace() {
-        // A directory that is moved is copied, also where the kernel would note by default where it was: the upper stands by itself.
+        // A moved directory is copied, even where the kernel would store a redirect by default: the upper is self-contained.
         context.text("redirect_dir", "off")?;
     } else {
-        // Without such notes too: they are not for users.
+        // No redirects here either: users cannot set them.
         context.flag("userxattr")?;
     }
     add(&context, "lowerdir+", lower)?;
@@ -102,12 +102,12 @@ fn finish(
         Some(upper) => {
             let [directory, work] = upper.open_directories();
             match reach {
-                // What was checked, whatever is at its path by now.
+                // The checked directory, regardless of what its path leads to by now.
                 Reach::Detached => context.file("upperdir", directory)?.file("workdir", work)?,
                 Reach::ByPath => context.text("upperdir", upper.directory())?.text("workdir", upper.work())?,
             };
             if upper.is_temporary() {
-                // Nobody will read it after a crash: spare the syncs.
+                // The upper is not read after a crash: skip the syncs.
                 context.flag("volatile")?;
             }
             context.mount(attributes)
@@ -123,30 +123,30 @@ fn add(context: &Context, key: &str, layer: Layer<'_>) -> Result<(), StepError> 
     Ok(())
 }
 
-/// In any other, overlayfs may not use `trusted.*` attributes.
+/// Whether this is the initial user namespace. In any other, overlayfs may not use `trusted.*` attributes.
 pub(crate) fn is_initial_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Whether this process sees what overlayfs notes of files under mounts of root, in attributes `trusted.overlay.*`. Who does not, is not even
-/// told that there are any.
+/// Whether this process sees overlayfs' own attributes `trusted.overlay.*` on files under mounts of root. For a process
+/// that does not, the kernel does not even list them.
 pub fn sees_trusted() -> bool {
     let has_it = |sets: CapabilitySets| sets.effective.contains(CapabilitySet::SYS_ADMIN);
     is_initial_user_namespace() && rustix::thread::capabilities(None).is_ok_and(has_it)
 }
 
-/// How an overlay is told where its layers are.
+/// How an overlay refers to its layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// By open descriptors of mounts that are attached nowhere.
+    /// By open descriptors of detached mounts.
     Detached,
-    /// By private paths that exist for a moment: for kernels whose overlayfs takes no detached mounts.
+    /// By short-lived private paths: for kernels whose overlayfs accepts no detached mounts.
     ByPath,
 }
 
 impl Reach {
-    /// What this kernel can. Since 6.15, a mount may be cloned that is in no namespace.
+    /// What this kernel supports. Since 6.15, a detached mount can be cloned.
     pub(crate) fn of_this_kernel() -> Self {
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         if kernel_version(&release) >= (6, 15) { Self::Detached } else { Self::ByPath }
@@ -159,14 +159,14 @@ pub(crate) fn kernel_version(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// A mount that overlays can be made of; attached nowhere, or at a private path for as long as this lives.
+/// A mount that can be a layer of overlays: detached, or at a private path during the life of this value.
 pub(crate) struct Reachable {
     mount: OwnedFd,
     path: Option<PathBuf>,
 }
 
 impl Reachable {
-    /// Makes `mount` reachable; a private path is made in `scratch`.
+    /// Makes `mount` reachable; a private path is created in `scratch`.
     pub(crate) fn new(mount: OwnedFd, reach: Reach, scratch: &Path) -> Result<Self, StepError> {
         match reach {
             Reach::Detached => Ok(Self { mount, path: None }),
@@ -184,7 +184,7 @@ impl Reachable {
         }
     }
 
-    /// Drops what the kernel remembers of it and nobody uses. For a read-only file system.
+    /// Drops the kernel's unused cached names of it. For a read-only file system.
     pub(crate) fn forget_unused(&self) -> Result<(), StepError> {
         crate::kernel::forget_unused(self.mount.as_fd(), Path::new(""), true)
     }
@@ -205,10 +205,10 @@ impl Drop for Reachable {
     }
 }
 
-/// Begins the names of private mount points.
+/// Prefix of private mount points.
 const PRIVATE: &str = "layer-";
 
-/// Removes the mount of this id that is at a private path.
+/// Removes the mount with this id at a private path.
 fn remove_private(path: &Path, id: Option<u64>) {
     let is_it = |open: BorrowedFd<'_>| id.is_some() && table::mount_id(open).ok() == id;
     if let Err(error) = crate::mountpoint::remove_lazily(path, is_it) {

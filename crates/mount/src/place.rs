@@ -1,4 +1,4 @@
-//! Directories by their descriptors: what was checked is what is mounted on or unmounted, whoever renames something meanwhile.
+//! Directories by descriptor: the checked directory is the one mounted on or unmounted, despite concurrent renames.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,21 +12,22 @@ use rustix::mount::UnmountFlags;
 use crate::kernel::StepError;
 use crate::table;
 
-/// For looking only: no file system is asked.
+/// Opens for inspection only, without a request to any file system.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
-/// Opens the directory at an absolute path. A symbolic link anywhere on the way is an error (`ELOOP`): its owner decides where it leads.
+/// Opens the directory at an absolute path. A symbolic link anywhere on the way is an error (`ELOOP`): its owner controls
+/// the target.
 pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     if !path.is_absolute() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an absolute path"));
     }
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    // Without O_NOFOLLOW, which would open a link at the end and call it no directory.
+    // Without O_NOFOLLOW, which would open a final link and report that it is no directory.
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
     Ok(rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)?)
 }
 
-/// Which directory it is, whatever path leads there.
+/// Identity of a directory, independent of the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     device: (u32, u32),
@@ -38,7 +39,7 @@ impl Identity {
         Self::at(directory, Path::new(""), AtFlags::EMPTY_PATH)
     }
 
-    /// Of what `path` leads to, through links too.
+    /// Identity of the target of `path`, following links.
     pub(crate) fn of_path(path: &Path) -> io::Result<Self> {
         Self::at(CWD, path, AtFlags::empty())
     }
@@ -50,8 +51,8 @@ impl Identity {
     }
 }
 
-/// The directory that is open at `path`, and all above it. Those are found by path and not from it: it may be the root of a mount
-/// whose server does not answer.
+/// Identities of the directory open at `path` and of all its ancestors. Those are found by path, not from the directory:
+/// it may be the root of a mount whose server does not answer.
 pub(crate) fn lineage(directory: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<Identity>> {
     let mut lineage = vec![Identity::of(directory)?];
     for above in path.ancestors().skip(1) {
@@ -60,10 +61,10 @@ pub(crate) fn lineage(directory: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<
     Ok(lineage)
 }
 
-/// The place of a mount by the directory that holds it, which stays open.
+/// The place of a mount, by the open directory that contains it.
 pub(crate) struct Spot<'p> {
     path: &'p Path,
-    /// None for want of descriptors: then by the path, so that something can be unmounted all the same.
+    /// `None` if descriptors ran out: then the path is used, so that unmounting still works.
     parent: Option<OwnedFd>,
     name: &'p OsStr,
 }
@@ -82,35 +83,35 @@ impl<'p> Spot<'p> {
         }
     }
 
-    /// Where the name is looked up.
+    /// Directory in which the name is looked up.
     fn directory(&self) -> BorrowedFd<'_> {
         self.parent.as_ref().map_or(CWD, AsFd::as_fd)
     }
 
-    /// The root of the topmost mount there, or the directory itself.
+    /// Opens the root of the topmost mount there, or the directory itself.
     pub(crate) fn top(&self) -> io::Result<OwnedFd> {
         Ok(rustix::fs::openat(self.directory(), self.name, LOOK, Mode::empty())?)
     }
 
-    /// The number of the topmost mount there that no other mount ever has.
+    /// Unique id of the topmost mount there, never reused.
     pub(crate) fn unique_id(&self) -> Option<u64> {
         table::unique_id_in(self.directory(), Path::new(self.name))
     }
 
-    /// Unmounts what is topmost there. `EBUSY` if it is in use.
+    /// Unmounts the topmost mount there. `EBUSY` if it is in use.
     pub(crate) fn unmount_unused(&self) -> Result<(), StepError> {
         self.unmount(UnmountFlags::empty())
     }
 
-    /// Whether somebody uses what is topmost there, which stays mounted.
+    /// Whether the topmost mount there is in use; it stays mounted.
     pub(crate) fn is_busy(&self) -> bool {
-        // Marks it if it is unused, and unmounts it the second time; looking at it takes the mark away.
+        // The first call marks an unused mount, the second would unmount it; accessing the mount clears the mark.
         let marked = self.unmount(UnmountFlags::EXPIRE);
         drop(self.top());
         marked.is_err_and(|error| error.errno() == Errno::BUSY)
     }
 
-    /// Unmounts what is topmost there if that is the mount that `is_it` knows, and leaves anything else alone (`EINVAL`). Its users go on.
+    /// Unmounts the topmost mount there if `is_it` accepts it, else leaves it alone (`EINVAL`). Its users continue.
     pub(crate) fn detach(&self, is_it: impl Fn(BorrowedFd<'_>) -> bool) -> Result<(), StepError> {
         let failed = |errno| StepError::new(format!("unmount {}", self.path.display()), errno);
         let errno = |error: &io::Error| Errno::from_io_error(error).unwrap_or(Errno::IO);
@@ -119,7 +120,7 @@ impl<'p> Spot<'p> {
             return Err(failed(Errno::INVAL));
         }
         match descriptor_path(top.as_fd()) {
-            // The link must be followed here: it leads to the mount itself and to no path.
+            // The link must be followed here: it leads to the mount itself, not to a path.
             Some(path) => rustix::mount::unmount(path, UnmountFlags::DETACH).map_err(failed),
             None => self.unmount(UnmountFlags::DETACH),
         }
@@ -133,7 +134,7 @@ impl<'p> Spot<'p> {
     }
 }
 
-/// A path that leads to what is open; `None` where there is no `/proc`.
+/// A path to the open file; `None` without `/proc`.
 pub(crate) fn descriptor_path(open: BorrowedFd<'_>) -> Option<PathBuf> {
     let numbers = rustix::fs::statfs("/proc/self/fd").ok()?;
     (numbers.f_type == rustix::fs::PROC_SUPER_MAGIC)

@@ -1,6 +1,6 @@
-//! What this machine and this user can do, found out by trying: for `tarpon doctor`.
+//! Capabilities of this machine and user, determined by trying: for `tarpon doctor`.
 //!
-//! Mounting does not ask here. It tries the wanted mode and falls back, which is both cheaper and never out of date.
+//! Mounting does not use this. It tries the wanted mode and falls back, which is cheaper and never out of date.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -19,14 +19,14 @@ use crate::fusermount;
 use crate::overlay::{self, ImageLayers, Manner, Reach, Reachable};
 use crate::table::SOURCE;
 
-/// One thing that mounting may need.
+/// One capability that mounting may need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
-    /// What it is.
+    /// Name of the capability.
     pub name: &'static str,
-    /// What it is good for.
+    /// What it is needed for.
     pub needed_for: &'static str,
-    /// What was found, or in one line why it is missing and what to do.
+    /// The finding, or in one line why it is missing and what to do.
     pub found: Result<String, String>,
 }
 
@@ -81,7 +81,7 @@ fn data_only(scratch: &Path) -> Result<String, String> {
     overlay::image(&layers, None, manner, overlay::INNER).map(|_| "works".to_owned()).map_err(|error| error.to_string())
 }
 
-/// The kernel says at the start of a connection what it can.
+/// Whether the kernel supports passthrough, which it reports when a connection starts.
 fn passthrough(runtime: Handle) -> Result<String, String> {
     let files = ImageFs::new(tiny_tree().map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
     let adapter = Adapter::new(Arc::new(files), Reads::new(Arc::new(Nothing)), runtime, OpenPolicy::PassThrough);
@@ -94,7 +94,7 @@ fn passthrough(runtime: Handle) -> Result<String, String> {
     }
 }
 
-/// No objects at all.
+/// An empty set of objects.
 struct Nothing;
 
 impl Objects for Nothing {
@@ -136,7 +136,7 @@ fn user_namespaces() -> Result<String, String> {
     }
 }
 
-/// A file with an image with nothing in it but the root directory.
+/// Creates a file with an image that contains only the root directory.
 fn tiny_image(scratch: &Path) -> std::io::Result<File> {
     let mut file = tempfile::tempfile_in(scratch)?;
     file.write_all(&tiny_tree()?)?;

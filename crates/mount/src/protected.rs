@@ -1,4 +1,4 @@
-//! [`Protected`]: directories that nothing is mounted on, because the host or the server could not work afterwards.
+//! [`Protected`]: directories that must not be mounted on, because the host or the server would stop working.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,27 +6,28 @@ use std::path::{Path, PathBuf};
 
 use crate::place::{self, Identity};
 
-/// Directories of the host that all programs need. They are compared by what they are: another name of one is no way around.
+/// Directories of the host that all programs need. They are compared by identity, so another path to one does not bypass
+/// the check.
 const HOST: [&str; 12] =
     ["/", "/proc", "/sys", "/dev", "/run", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/boot"];
 
-/// Those of them that are the kernel's: nothing is mounted inside of them either.
+/// Those of them that belong to the kernel: nothing is mounted inside of them either.
 const KERNEL: [&str; 2] = ["/proc", "/sys"];
 
-/// What must stay reachable as it is, beside the host's own directories.
+/// Paths that must stay reachable unchanged, besides the host's own directories.
 #[derive(Debug, Clone, Default)]
 pub struct Protected {
-    /// Directories and sockets: nothing is mounted on them, or on what contains them.
+    /// Directories and sockets: nothing is mounted on them or on their ancestors.
     pub reachable: Vec<PathBuf>,
     /// Directories: nothing is mounted in them either.
     pub closed: Vec<PathBuf>,
 }
 
 impl Protected {
-    /// Whether something may be mounted on the directory at this path, or written to as the upper directory of a mount.
+    /// Checks whether the directory at this path may be mounted on, or be the upper directory of a mount.
     ///
     /// # Errors
-    /// In a few words: why not.
+    /// A short reason why not.
     pub fn check(&self, path: &Path) -> Result<(), String> {
         let directory = place::open_directory(path).map_err(|error| explained(&error))?;
         self.check_open(directory.as_fd(), path)
@@ -50,7 +51,7 @@ impl Protected {
     }
 }
 
-/// Of a directory, or of the one that holds a file; of the nearest one that is there, if it is not.
+/// Lineage of a directory, or of the directory of a file; of the nearest existing ancestor if the path does not exist.
 fn lineage_of(path: &Path) -> io::Result<Vec<Identity>> {
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for above in path.ancestors() {
@@ -66,7 +67,7 @@ fn lineage_of(path: &Path) -> io::Result<Vec<Identity>> {
     Err(last)
 }
 
-/// Why a directory cannot be opened.
+/// Explains why a directory cannot be opened.
 pub(crate) fn explained(error: &io::Error) -> String {
     match rustix::io::Errno::from_io_error(error) {
         Some(rustix::io::Errno::LOOP) => {

@@ -1,4 +1,4 @@
-//! [`MountSpec`]: what a caller wants mounted, and how.
+//! [`MountSpec`]: what to mount, and how.
 
 use std::fmt;
 use std::fs::File;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tarpon_fs::Objects;
 
-/// How an image is put into the kernel's hands.
+/// How an image is presented to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -21,7 +21,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The word for it on the command line and in reports.
+    /// Name of the mode on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -36,14 +36,14 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Which mode the caller asks for.
+/// The mode that the caller requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModeChoice {
     /// `native` where it works, else `fuse`.
     #[default]
     Auto,
-    /// This one or an error.
+    /// This mode or an error.
     #[serde(untagged)]
     Only(Mode),
 }
@@ -79,23 +79,22 @@ pub enum Writable {
     No,
     /// To a directory in the store that is removed at unmount.
     ///
-    /// In mode `native` it is the upper of the very overlay that has the image's lowers: changing the mode or owner of a file
-    /// fetches and copies no data. The price are overlayfs' own marks in it, which nobody will read.
+    /// In mode `native` it is the upper of the same overlay that has the image's lowers: changing the mode or owner of a
+    /// file fetches and copies no data. The cost is overlayfs' own metadata in it, which nothing else reads.
     Temporary,
     /// To this directory, which is kept. Its work directory lies beside it.
     ///
-    /// It belongs to a plain overlay on top of the read-only image, so that it holds whole files only and any tool
-    /// that knows overlayfs can read it. The price: changing the mode of a file copies the file.
+    /// It belongs to a plain overlay on top of the read-only image, so it holds whole files only, readable by any tool
+    /// that supports overlayfs. The cost: changing the mode of a file copies the file.
     Upper(PathBuf),
 }
 
-/// A finished EROFS file of the store, verified, never to be written again: for the kernel to mount, and its bytes to be
-/// served from.
+/// A finished EROFS file of the store, verified and immutable: the kernel mounts it, and its bytes are served.
 #[derive(Debug, Clone)]
 pub struct TreeFile {
     /// The file.
     pub file: Arc<File>,
-    /// What is in it, mapped in memory.
+    /// Its content, mapped into memory.
     pub bytes: Bytes,
 }
 
@@ -108,23 +107,23 @@ pub struct MountSpec {
     pub objects: PathBuf,
     /// An existing directory.
     pub mountpoint: PathBuf,
-    /// How.
+    /// The requested mode.
     pub mode: ModeChoice,
     /// Whether and where writes go.
     pub writable: Writable,
-    /// Let setuid bits and file capabilities of the image work.
+    /// Whether setuid bits and file capabilities of the image take effect.
     pub suid: bool,
-    /// Let device nodes of the image work.
+    /// Whether device nodes of the image work.
     pub dev: bool,
-    /// Whether the kernel may read ahead of readers. Not where only parts of files are brought early (a boot pack): what it reads
-    /// ahead lies just outside of them.
+    /// Whether the kernel may read ahead of readers. Off where only parts of files are fetched early (a boot pack): the
+    /// kernel would read just outside of those parts.
     pub read_ahead: bool,
-    /// Somebody sees every read of this mount.
+    /// An observer of every read of this mount.
     pub watch: Option<Watch>,
 }
 
-/// Reads go through these objects instead of those of the host, and all of them do: no file is passed through to the kernel, and
-/// it reads nothing ahead. In mode `fuse` only.
+/// Reads use these objects instead of those of the host, without exception: no file is passed through to the kernel, and
+/// the kernel reads nothing ahead. In mode `fuse` only.
 #[derive(Clone)]
 pub struct Watch(pub Arc<dyn Objects>);
 

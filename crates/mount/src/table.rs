@@ -1,4 +1,4 @@
-//! The table of mounts of this mount namespace (`/proc/self/mountinfo`): who is mounted where, and waiting for changes.
+//! The table of mounts of this mount namespace (`/proc/self/mountinfo`): reading it and waiting for changes.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,12 +14,12 @@ use rustix::mount::MountAttrFlags;
 
 use crate::kernel::Context;
 
-/// Where the kernel shows it.
+/// Path of the table.
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// Source name of every mount that tarpon makes; a colon and the folder of its store follow, where they fit.
+/// Source name of every mount by tarpon; a colon and the folder of its store follow, where they fit.
 pub(crate) const SOURCE: &str = "tarpon";
-/// Longest source that the kernel takes, without the NUL at its end.
+/// Longest source that the kernel accepts, without the terminating NUL.
 const SOURCE_BYTES: usize = 255;
 
 /// The source name of the mounts of this store.
@@ -34,25 +34,25 @@ pub(crate) const SUBTYPE: &str = "tarpon";
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableEntry {
-    /// Names the mount as long as it exists; may be used again later.
+    /// Id of the mount while it exists; may be reused later.
     pub id: u64,
     /// The mount that this one is attached to.
     pub parent: u64,
-    /// Major and minor number of the file system: all mounts of it have the same.
+    /// Major and minor number of the file system, equal for all mounts of it.
     pub(crate) device: (u32, u32),
-    /// Which directory of the file system is mounted.
+    /// The directory of the file system that is mounted.
     pub(crate) root: PathBuf,
-    /// The group of mounts that hear of what is mounted on this one and unmounted from it, and tell it of theirs.
+    /// Peer group of the mount: its members send each other mount and unmount events.
     pub(crate) shared: Option<u64>,
-    /// The group that it hears of and tells nothing.
+    /// The peer group from which the mount only receives events.
     pub(crate) master: Option<u64>,
-    /// Where it is.
+    /// Mount point.
     pub mountpoint: PathBuf,
     /// Type of the file system: `overlay`, `fuse.tarpon`.
     pub kind: String,
-    /// What was mounted: `tarpon` for ours.
+    /// Source of the mount: `tarpon` for ours.
     pub source: OsString,
-    /// Options of the file system, as the kernel prints them: separated by commas, odd characters escaped.
+    /// Options of the file system, as the kernel prints them: separated by commas, special characters escaped.
     options: Vec<u8>,
 }
 
@@ -63,7 +63,7 @@ impl TableEntry {
             && matches!(self.kind.as_str(), "overlay" | "fuse.tarpon" | "fuse" | "erofs")
     }
 
-    /// The folder of the store that the mount is of, as far as its source says.
+    /// The folder of the mount's store, if the source names it.
     pub fn store(&self) -> Option<&Path> {
         let store = self.source.as_bytes().strip_prefix(SOURCE.as_bytes())?.strip_prefix(b":")?;
         Some(Path::new(OsStr::from_bytes(store))).filter(|store| store.is_absolute())
@@ -94,7 +94,7 @@ impl TableEntry {
     }
 }
 
-/// All mounts, in the order in which they were made.
+/// All mounts, in order of creation.
 pub fn mounts() -> io::Result<Vec<TableEntry>> {
     let mut table = Vec::new();
     open()?.read_to_end(&mut table)?;
@@ -104,17 +104,17 @@ pub fn mounts() -> io::Result<Vec<TableEntry>> {
 /// The topmost mount exactly at `path`, which must be absolute and free of symbolic links.
 pub fn mount_at(path: &Path) -> io::Result<Option<TableEntry>> {
     let mut here: Vec<_> = mounts()?.into_iter().filter(|entry| entry.mountpoint == path).collect();
-    // Not the last one: the table is in the order in which mounts were made, not in which they were attached.
+    // Not the last one: the table is in order of creation, not of attachment.
     let top = here.iter().rposition(|entry| !here.iter().any(|other| other.covers(entry)));
     Ok(top.map(|top| here.swap_remove(top)))
 }
 
-/// What is mounted on `below` or in it, if anything is: unmounting `below` would take it along.
+/// The first mount on `below` or in it, if any: unmounting `below` would take it along.
 pub(crate) fn above<'t>(table: &'t [TableEntry], below: &TableEntry) -> Option<&'t TableEntry> {
     table.iter().find(|entry| entry.parent == below.id && entry.id != below.id)
 }
 
-/// The table, also where nothing or something else is mounted on `/proc`: then through a mount of its own, which is attached nowhere.
+/// Opens the table. If `/proc` is hidden or not mounted, opens it through a detached mount of its own.
 fn open() -> io::Result<File> {
     match File::open(TABLE) {
         Ok(table) if rustix::fs::fstatfs(&table)?.f_type == rustix::fs::PROC_SUPER_MAGIC => Ok(table),
@@ -128,7 +128,7 @@ fn open() -> io::Result<File> {
     }
 }
 
-/// The id of the mount that `mount` is open on.
+/// Id of the mount that `mount` is open on.
 pub(crate) fn mount_id(mount: BorrowedFd<'_>) -> io::Result<u64> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let found = rustix::fs::statx(mount, "", flags, StatxFlags::MNT_ID)?;
@@ -138,15 +138,15 @@ pub(crate) fn mount_id(mount: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// `STATX_MNT_ID_UNIQUE`, since kernel 6.8, for which there is no name yet in the library.
+/// `STATX_MNT_ID_UNIQUE`, since kernel 6.8; the library has no name for it yet.
 const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// The number of the topmost mount at `path` that no other mount ever has; `None` where the kernel knows no such numbers. Asks no server.
+/// Unique id of the topmost mount at `path`, never reused; `None` on kernels without such ids. Sends no request to a server.
 pub(crate) fn unique_id_in(directory: BorrowedFd<'_>, path: &Path) -> Option<u64> {
     unique_id(directory, path, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// The same of the mount that `mount` is open on.
+/// The same for the mount that `mount` is open on.
 pub(crate) fn unique_id_of(mount: BorrowedFd<'_>) -> Option<u64> {
     unique_id(mount, Path::new(""), AtFlags::EMPTY_PATH)
 }
@@ -182,7 +182,7 @@ fn parse_line(line: &[u8]) -> Option<TableEntry> {
     Some(TableEntry { id, parent, device, root, shared, master, mountpoint, kind, source, options })
 }
 
-/// The kernel writes space, tab, newline and backslash, and the comma of an option, as three octal digits.
+/// Decodes space, tab, newline and backslash, and the comma of an option, which the kernel writes as three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -205,12 +205,12 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 pub(crate) struct Changes(File);
 
 impl Changes {
-    /// Changes from now on.
+    /// Watches for changes from now on.
     pub(crate) fn watch() -> io::Result<Self> {
         open().map(Self)
     }
 
-    /// The table as it is now; the next [`Changes::wait`] wakes up for what changes after this.
+    /// Returns the current table; the next [`Changes::wait`] wakes up for changes after this.
     pub(crate) fn read(&mut self) -> io::Result<Vec<TableEntry>> {
         let mut table = Vec::new();
         self.0.rewind()?;

@@ -1,4 +1,4 @@
-//! [`Upper`]: where the writes of a mount go.
+//! [`Upper`]: the directory that receives the writes of a mount.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -17,14 +17,14 @@ use crate::protected;
 use crate::spec::Writable;
 use crate::table;
 
-/// Begins the name of every temporary upper in the scratch directory.
+/// Prefix of every temporary upper in the scratch directory.
 const PREFIX: &str = "upper-";
 
-/// Of an upper directory that is made here. The root of the mount has it too, whatever the umask of this process: everybody in a container
-/// passes there.
+/// Mode of an upper directory that is created here. The root of the mount has it too, regardless of this process's umask:
+/// every user in a container must be able to traverse it.
 const ROOT_MODE: Mode = Mode::from_raw_mode(0o755);
 
-/// The upper directories of this process, each in use by one mount, until nobody can be using it any more.
+/// The upper directories of this process, each used by one mount until it cannot be in use any more.
 #[derive(Debug, Default)]
 pub(crate) struct Uppers {
     taken: Mutex<HashSet<PathBuf>>,
@@ -35,15 +35,15 @@ pub(crate) struct Uppers {
 pub(crate) struct Upper {
     directory: PathBuf,
     work: PathBuf,
-    /// The two of them, open.
+    /// Both directories, open.
     open: [OwnedFd; 2],
-    /// Holds both, and is removed with them.
+    /// Parent directory of both, removed with them.
     temporary: Option<PathBuf>,
     uppers: Arc<Uppers>,
 }
 
 impl Uppers {
-    /// Makes what `writable` asks for; temporary ones below `scratch`.
+    /// Creates what `writable` requests; temporary directories below `scratch`.
     pub(crate) fn prepare(self: &Arc<Self>, writable: &Writable, scratch: &Path) -> Result<Option<Upper>, MountError> {
         match writable {
             Writable::No => Ok(None),
@@ -104,7 +104,7 @@ impl Uppers {
     pub(crate) fn sweep(&self, scratch: &Path) {
         let Ok(mounts) = table::mounts() else { return };
         let used: HashSet<PathBuf> = mounts.iter().filter_map(table::TableEntry::upper).collect();
-        // Held throughout: an upper that is made meanwhile is not in `used`.
+        // Held throughout: an upper created meanwhile is not in `used`.
         let taken = self.taken.lock();
         for entry in std::fs::read_dir(scratch).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -126,7 +126,7 @@ impl Upper {
         &self.work
     }
 
-    /// The directory and the work directory.
+    /// The upper and the work directory.
     pub(crate) fn open_directories(&self) -> [BorrowedFd<'_>; 2] {
         let [directory, work] = &self.open;
         [directory.as_fd(), work.as_fd()]
@@ -136,7 +136,7 @@ impl Upper {
         self.temporary.is_some()
     }
 
-    /// The mount is gone and nothing uses it: removes what is not to be kept.
+    /// Removes temporary directories once the mount has ended and is unused.
     pub(crate) fn clean_up(self) {
         let rubbish = self.temporary.as_ref().unwrap_or(&self.work);
         if let Err(error) = std::fs::remove_dir_all(rubbish) {
@@ -151,8 +151,9 @@ impl Drop for Upper {
     }
 }
 
-/// Opens the directory, after making it with those above it if it is not there: then it gets this mode, whatever the umask is. No symbolic
-/// link is followed, and what was made is reached by its descriptor alone: an owner of a directory above could put something else in its place.
+/// Opens the directory; creates it and its ancestors if missing, with this mode regardless of the umask. No symbolic link
+/// is followed, and a created directory is reached by its descriptor only: the owner of a parent directory could replace
+/// it.
 fn make(path: &Path, mode: Option<Mode>) -> io::Result<OwnedFd> {
     match place::open_directory(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -171,7 +172,7 @@ fn make(path: &Path, mode: Option<Mode>) -> io::Result<OwnedFd> {
     if let Some(mode) = mode
         && is_empty(&made)?
     {
-        // One that has content is another one than was made.
+        // A directory with content is not the one that was created.
         rustix::fs::fchmod(&made, mode)?;
     }
     Ok(made)
@@ -186,12 +187,12 @@ fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Overlayfs wants upper and work directory in one mount; a bind mount of the same disk does not do.
+/// Whether upper and work directory are on one mount, as overlayfs requires; a bind mount of the same disk does not suffice.
 fn is_on_the_mount_of_its_parent(directory: BorrowedFd<'_>, path: &Path) -> bool {
     let Some(Ok(parent)) = path.parent().map(place::open_directory) else { return false };
     match (table::mount_id(directory), table::mount_id(parent.as_fd())) {
         (Ok(here), Ok(there)) => here == there,
-        // The kernel will say.
+        // The kernel will report it.
         _ => true,
     }
 }

@@ -1,7 +1,6 @@
-//! The warden: one thread that notices mounts which disappear behind our back, and ends connections that no longer
-//! answer.
+//! The warden: one thread that detects mounts removed by other processes, and ends connections that no longer answer.
 //!
-//! It uses nothing that it watches: no async runtime, no session thread.
+//! It depends on nothing that it watches: no async runtime, no session thread.
 
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -12,11 +11,11 @@ use crate::host::Roll;
 use crate::kernel::StepError;
 use crate::table::Changes;
 
-/// How often to look when nothing happens. Changes of the table of mounts wake it at once.
+/// Interval between checks without events. Changes of the table of mounts wake it at once.
 const ROUND: Duration = Duration::from_secs(2);
-/// Between two rounds: where many are mounted at once, the table changes all the time, and is long.
+/// Minimum interval between rounds: while many mounts are made, the table changes all the time and is long.
 const BREATH: Duration = Duration::from_millis(20);
-/// A request that is unanswered for this long means that this server is broken: reads give up after 30 s.
+/// A request unanswered for this long means that this server is broken: reads give up after 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts the thread; it ends when the host is gone.
@@ -52,8 +51,8 @@ fn make_round(roll: &Weak<Roll>, changes: &mut Changes) -> Option<()> {
     Some(())
 }
 
-/// The last resort against processes that wait for ever. Where the kernel's abort file is out of reach, only the end
-/// of this process, the one holder of the connection, is left.
+/// Last resort against processes that would wait forever. If the kernel's abort file is not accessible, the only
+/// remaining way is to end this process, the sole holder of the connection.
 fn break_off(connection: &Connection) {
     tracing::error!(?PATIENCE, "a request was never answered: breaking off the FUSE connection");
     if let Err(error) = connection.abort() {

@@ -1,4 +1,4 @@
-//! [`Asked`]: the file system, asked from any thread.
+//! [`Asked`]: the file system, callable from any thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Asks and replies.
+    /// Runs `ask` and replies with its result.
     pub(super) fn answer<R: Refuse, T>(
         &self,
         reply: R,
@@ -33,7 +33,7 @@ impl Asked {
         });
     }
 
-    /// Runs `operation`; a panic in it is an I/O error.
+    /// Runs `operation` and turns a panic in it into an I/O error.
     pub(super) fn guarded<T>(&self, operation: impl FnOnce(&dyn Operations) -> T) -> Result<T, Errno> {
         catch_unwind(AssertUnwindSafe(|| operation(&*self.files))).map_err(|_panic| {
             self.counters.panics.fetch_add(1, Ordering::Relaxed);
@@ -59,12 +59,12 @@ impl Asked {
         );
     }
 
-    /// How long the kernel may believe what it was told of an inode, and of the names in it.
+    /// How long the kernel may cache the attributes of an inode and the names in it.
     pub(super) fn presence_lasts(&self, node: NodeId) -> Duration {
         if self.files.lasts(node) { FOR_EVER } else { Duration::ZERO }
     }
 
-    /// How long a name that is not in `parent` may be remembered as such.
+    /// How long the kernel may cache that a name does not exist in `parent`.
     fn absence_lasts(&self, parent: NodeId) -> Duration {
         if self.files.names_may_appear() { Duration::ZERO } else { self.presence_lasts(parent) }
     }

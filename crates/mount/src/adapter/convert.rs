@@ -1,4 +1,4 @@
-//! Our words into fuser's.
+//! Conversions of our types to those of fuser.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use fuser::{FileAttr, FileType, INodeNo};
 use tarpon_fs::{Attr, Errno, Kind, NodeId};
 use tarpon_layer::Timestamp;
 
-/// Bytes that one block of `st_blocks` stands for.
+/// Bytes per block of `st_blocks`.
 const BLOCK: u64 = 512;
 
 pub(super) fn node(inode: INodeNo) -> NodeId {
@@ -58,7 +58,7 @@ pub(super) fn attributes(attr: &Attr) -> FileAttr {
     }
 }
 
-/// An entry without an inode: the kernel takes it for "there is no such name", and may remember that.
+/// An entry without an inode: the kernel takes it as "no such name" and may cache that.
 pub(super) fn nothing() -> FileAttr {
     let nobody = Attr {
         node: NodeId(0),
@@ -74,12 +74,12 @@ pub(super) fn nothing() -> FileAttr {
     attributes(&nobody)
 }
 
-/// Device numbers as FUSE carries them: the kernel's `new_encode_dev`.
+/// Device number in the encoding of FUSE: the kernel's `new_encode_dev`.
 fn device((major, minor): (u32, u32)) -> u32 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// Times outside of what the system's clock type can hold become 1970.
+/// Converts a time; one outside the range of the system's clock type becomes 1970.
 fn time(stamp: Timestamp) -> SystemTime {
     let seconds = Duration::from_secs(stamp.seconds.unsigned_abs());
     let whole = if stamp.seconds < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };

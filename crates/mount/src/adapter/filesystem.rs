@@ -1,4 +1,4 @@
-//! [`fuser::Filesystem`] for [`Adapter`]: each operation in its one shape, then refusals of everything that writes.
+//! [`fuser::Filesystem`] for [`Adapter`]: each operation in the same shape, then refusals of every write operation.
 
 use std::ffi::OsStr;
 use std::io;
@@ -62,7 +62,7 @@ impl Filesystem for Adapter {
 
     fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let Some(opens) = &self.opens else {
-            // Sticky: the kernel never asks again, and keeps the cache over opens.
+            // Sticky: the kernel never asks again and keeps its page cache across opens.
             return reply.error(fuser::Errno::ENOSYS);
         };
         self.answer(
@@ -140,7 +140,7 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         if !self.asked.files.lists_change() {
-            // Sticky, and lets the kernel keep the listing.
+            // Sticky, and allows the kernel to keep the listing.
             return reply.error(fuser::Errno::ENOSYS);
         }
         let kept = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
@@ -212,8 +212,8 @@ impl Filesystem for Adapter {
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    // From here on: everything that would change something. Most mounts are read-only, so that the kernel refuses almost all of it
-    // by itself.
+    // From here on: the operations that change something. Most mounts are read-only, so the kernel itself refuses almost
+    // all of them.
 
     fn setattr(
         &self,
@@ -307,8 +307,7 @@ impl Adapter {
         });
     }
 
-    /// Replies from the async runtime, when the bytes are here. A runtime that shuts down drops the reply, which
-    /// answers EIO.
+    /// Replies from the async runtime once the bytes are local. A runtime that shuts down drops the reply, which answers EIO.
     fn read_later(&self, content: Content, offset: u64, size: u32, reply: ReplyData) {
         let reads = self.reads.clone();
         self.reply_later(async move { reads.later(content, offset, size).await }, reply);
@@ -333,7 +332,7 @@ impl Adapter {
 }
 
 impl Adapter {
-    /// Refuses to change something. What such an attempt means is answered from the async runtime.
+    /// Refuses a change. The meaning of such an attempt is resolved on the async runtime.
     fn refuse<R: Refuse>(&self, parent: INodeNo, name: &OsStr, what: Attempt, reply: R) {
         match self.guarded(|files| files.attempted(node(parent), name.as_bytes(), what)) {
             Ok(Some(answer)) => {
@@ -349,7 +348,7 @@ impl Adapter {
     }
 }
 
-/// What of `bytes` a read gets.
+/// The part of `bytes` that a read returns.
 fn part(bytes: &Bytes, offset: u64, size: u32) -> Bytes {
     let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
     let length = usize::try_from(size).unwrap_or(usize::MAX).min(bytes.len() - start);
@@ -360,7 +359,7 @@ fn full(no_room: bool) -> Take {
     if no_room { Take::Enough } else { Take::More }
 }
 
-/// The two-step protocol of xattrs: size 0 asks for the length, anything else must suffice.
+/// The two-step protocol of xattrs: size 0 queries the length, any other size must suffice.
 fn give_xattr(reply: ReplyXattr, value: &[u8], size: u32) {
     match u32::try_from(value.len()) {
         Ok(length) if size == 0 => reply.size(length),

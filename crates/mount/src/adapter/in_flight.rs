@@ -1,4 +1,4 @@
-//! [`InFlight`]: the requests that the kernel waits for, so that a server that no longer answers can be noticed.
+//! [`InFlight`]: the requests that the kernel waits for, to detect a server that no longer answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-/// Requests without an answer. Cheap to clone.
+/// Unanswered requests. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct InFlight(Arc<Mutex<Started>>);
 
@@ -16,14 +16,14 @@ struct Started {
     since: BTreeMap<u64, Instant>,
 }
 
-/// One request; dropped when it has been answered.
+/// One request; dropped once it is answered.
 pub(crate) struct Request {
     all: InFlight,
     number: u64,
 }
 
 impl InFlight {
-    /// A request begins.
+    /// Registers a new request.
     pub(crate) fn begin(&self) -> Request {
         let mut started = self.0.lock();
         let number = started.next;

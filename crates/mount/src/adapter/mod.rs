@@ -1,8 +1,8 @@
-//! Between fuser and [`Operations`]: the only module that speaks FUSE.
+//! Adapter between fuser and [`Operations`]: the only module that speaks FUSE.
 //!
-//! Every operation has the same shape: count it as in flight, ask the file system, reply. Session threads answer from
-//! memory and local files; a read that needs the network takes its reply along to the async runtime, so no session thread ever
-//! waits for it. A panic in an operation becomes `EIO` for its caller and a line in the log; it does not end the mount.
+//! Every operation has the same shape: count it as in flight, call the file system, reply. Session threads answer from
+//! memory and local files. A read that needs the network moves its reply to the async runtime, so no session thread ever
+//! waits for the network. A panic in an operation becomes `EIO` for its caller and a log line; it does not end the mount.
 
 mod asked;
 mod convert;
@@ -24,14 +24,15 @@ pub(crate) use self::in_flight::InFlight;
 use self::opens::Opens;
 use self::reply::Refuse;
 
-/// How long the kernel may believe an answer: what lasts ([`Operations::lasts`]) never changes.
+/// How long the kernel may cache an answer that never changes ([`Operations::lasts`]).
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Largest request. The kernel allows no more without a sysctl.
 const REQUEST_BYTES: u32 = 1 << 20;
-/// Requests of read-ahead that the kernel may have waiting for an answer. Those beyond the limit wait in the kernel, where no deadline of ours
-/// covers them. Each costs the server a task until its answer, and there are no more of them than readers.
+/// Maximum number of background (read-ahead) requests that the kernel may have outstanding. Requests beyond the limit
+/// wait in the kernel, where none of our deadlines covers them. Each costs the server a task until its answer, and there
+/// are no more of them than readers.
 const BACKGROUND_REQUESTS: u16 = 16_384;
-/// Nothing is ever made anew under an old inode number.
+/// Inode numbers are never reused.
 const GENERATION: Generation = Generation(0);
 /// On top of a FUSE file system with this depth, one overlayfs still fits; its backing files must be on a plain disk.
 const STACK_DEPTH: u32 = 1;
@@ -39,9 +40,9 @@ const STACK_DEPTH: u32 = 1;
 /// Figures of one mount, for `status`.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Reads answered from this machine.
+    /// Reads answered from local data.
     pub reads_local: AtomicU64,
-    /// Reads that had to wait for a fetch.
+    /// Reads that waited for a fetch.
     pub reads_fetched: AtomicU64,
     /// Reads that ended with an error.
     pub read_errors: AtomicU64,
@@ -52,13 +53,13 @@ pub struct Counters {
 /// How files are opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpenPolicy {
-    /// The kernel does not tell us of opens at all: cheapest.
+    /// The kernel does not send opens at all: cheapest.
     Untold,
-    /// Complete local files are passed through to the kernel where it can.
+    /// Complete local files are passed through to the kernel where it supports that.
     PassThrough,
 }
 
-/// A file system as fuser wants it.
+/// A file system in the form that fuser requires.
 pub(crate) struct Adapter {
     asked: Asked,
     reads: Reads,
@@ -83,7 +84,7 @@ impl Adapter {
         }
     }
 
-    /// The kernel is to ask for nothing but what a reader wants.
+    /// Disables read-ahead: the kernel requests only what a reader reads.
     pub(crate) fn without_read_ahead(self) -> Self {
         Self { reads_ahead: false, ..self }
     }
@@ -100,17 +101,17 @@ impl Adapter {
         self.asked.counters.clone()
     }
 
-    /// Whether the kernel is to pass on attempts to change something.
+    /// Whether the kernel must forward attempts to change something.
     pub(crate) fn is_told_of_attempts(&self) -> bool {
         self.asked.files.is_told_of_attempts()
     }
 
-    /// Set when the kernel agreed to it.
+    /// Flag that is set when the kernel agreed to passthrough.
     pub(crate) fn passes_through(&self) -> Arc<AtomicBool> {
         self.passes_through.clone()
     }
 
-    /// Asks and replies on this thread.
+    /// Runs the operation and replies on this thread.
     fn answer<R: Refuse, T>(
         &self,
         reply: R,
@@ -145,13 +146,13 @@ impl Adapter {
             Some(_) => InitFlags::FUSE_PASSTHROUGH,
         };
         if self.asked.files.has_access_lists() {
-            // Access lists are obeyed as they are in mode native; it costs a question per inode.
+            // Access lists are enforced as in mode native; it costs one request per inode.
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }
         wanted
     }
 
-    /// Asks for what the kernel has of the things that are wanted; all of them only make it faster.
+    /// Requests those wanted features that the kernel offers; each of them is only an optimization.
     fn negotiate(&self, config: &mut KernelConfig) {
         let available = self.wanted_capabilities() & config.capabilities();
         let granted = config.add_capabilities(available);
@@ -161,7 +162,7 @@ impl Adapter {
             self.passes_through.store(true, Ordering::Relaxed);
         }
         if !self.reads_ahead {
-            // Less than a page; the library takes no 0.
+            // Less than a page; the library does not accept 0.
             let _previous = config.set_max_readahead(1);
         }
         let _previous = config.set_max_write(REQUEST_BYTES);
@@ -169,7 +170,7 @@ impl Adapter {
     }
 }
 
-/// Flags of an open through the page cache: what was read stays, closing is not our business.
+/// Flags of an open through the page cache: cached pages stay valid, and closes are not forwarded.
 fn cached_open() -> FopenFlags {
     FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
 }

@@ -1,8 +1,8 @@
-//! [`Opens`]: which inodes are open, and whether through the page cache of FUSE or straight on a local file.
+//! [`Opens`]: which inodes are open, and whether through the FUSE page cache or passed through to a local file.
 //!
-//! The kernel's rule for an inode is "all or nothing": while any open of it is cached, none may be passed through, and the other
-//! way round; and all passed-through opens must use one and the same backing id. The mode may change when nothing is
-//! open. A release arrives after the kernel has let go of the mode, so a count of zero here means zero there.
+//! The kernel's rule per inode is "all or nothing": while any open is cached, none may be passed through, and vice versa.
+//! All passed-through opens must use the same backing id. The mode may change while the inode is not open. A release
+//! arrives after the kernel has dropped the mode, so a count of zero here means zero in the kernel.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,8 +14,8 @@ use fuser::BackingId;
 use parking_lot::Mutex;
 use tarpon_fs::NodeId;
 
-/// Below this size a backing id costs more than it saves: opening through one takes 17 µs, and such a file is read
-/// with one request.
+/// Minimum file size for passthrough. Below it a backing id costs more than it saves: registering one takes 17 µs, and
+/// such a file is read with one request.
 const PASS_THROUGH_BYTES: u64 = 128 << 10;
 
 /// The open files of one mount.
@@ -31,13 +31,13 @@ struct Open {
 }
 
 impl Opens {
-    /// Whether an open of `node`, a file of `size` bytes, would ask for the local file.
+    /// Whether an open of `node`, a file of `size` bytes, would use the local file.
     pub(super) fn wants_local(&self, node: NodeId, size: u64) -> bool {
         size >= PASS_THROUGH_BYTES && !self.refused.load(Ordering::Relaxed) && !self.inodes.lock().contains_key(&node)
     }
 
-    /// One more open of `node`, a file of `size` bytes. `local` gives the complete local file; `register` makes a backing
-    /// id of it. Returns the id to answer with, or `None` for an open through the page cache.
+    /// Counts one more open of `node`, a file of `size` bytes. `local` returns the complete local file; `register` makes
+    /// a backing id of it. Returns the id to answer with, or `None` for an open through the page cache.
     pub(super) fn open(
         &self,
         node: NodeId,
@@ -55,7 +55,7 @@ impl Opens {
         backing
     }
 
-    /// An open of `node` is gone.
+    /// Counts one open of `node` less.
     pub(super) fn release(&self, node: NodeId) {
         let mut inodes = self.inodes.lock();
         if let Some(open) = inodes.get_mut(&node) {
@@ -66,7 +66,7 @@ impl Opens {
         }
     }
 
-    /// A kernel that refuses one backing file (no capability, a store on a stacked file system) refuses all.
+    /// Registers a backing file. A kernel that refuses one (no capability, a store on a stacked file system) refuses all.
     fn back(
         &self,
         local: impl FnOnce() -> Option<Arc<File>>,

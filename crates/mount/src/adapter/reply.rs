@@ -1,4 +1,4 @@
-//! What all replies have in common: they can say no.
+//! The common part of all replies: they can return an error.
 
 /// A reply that can be an error.
 pub(super) trait Refuse: Send + 'static {

@@ -1,4 +1,4 @@
-//! [`Bed`]: a store folder, a host and images made of a few words.
+//! [`Bed`]: a store folder, a host and small test images.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::objects::Memory;
 
 pub(crate) const MODES: [Mode; 2] = [Mode::Native, Mode::Fuse];
 
-/// Everything that a mount needs. Mounts go away when they are dropped, before the folder does.
+/// Everything that a mount needs. Mounts end when they are dropped, before the folder is removed.
 pub(crate) struct Bed {
     pub(crate) host: Host,
     pub(crate) objects: Arc<Memory>,
@@ -22,12 +22,12 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// None, with a line that says why, where real mounts cannot be made.
+    /// `None`, with a line that explains why, where real mounts are not possible.
     pub(crate) fn new() -> Option<Self> {
         Self::new_in(tempfile::tempdir().unwrap())
     }
 
-    /// In this folder.
+    /// A bed in this folder.
     pub(crate) fn new_in(folder: TempDir) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/fuse").exists() {
             println!("skipped: mounting needs root and /dev/fuse");
@@ -36,7 +36,7 @@ impl Bed {
         Some(Self::in_folder(folder))
     }
 
-    /// For a user who owns `folder`.
+    /// A bed for a user that owns `folder`.
     pub(crate) fn in_folder(folder: TempDir) -> Self {
         for name in ["objects", "run", "mnt"] {
             std::fs::create_dir_all(folder.path().join(name)).unwrap();
@@ -48,7 +48,7 @@ impl Bed {
         Self { host, objects, runtime, folder }
     }
 
-    /// A host of another process on the same folder, as it seems.
+    /// A second host on the same folder, like that of another process.
     pub(crate) fn second_host(&self) -> Host {
         Host::new(self.objects.clone(), self.runtime.handle().clone(), self.path("run")).expect("a host")
     }
@@ -63,7 +63,7 @@ impl Bed {
         self.path("mnt").join(name)
     }
 
-    /// What mounting this image read-only takes.
+    /// Spec of a read-only mount of this image.
     pub(crate) fn spec(&self, mode: Mode, image: impl IntoIterator<Item = Made>) -> MountSpec {
         let layers = [layer(image)];
         MountSpec {
@@ -79,7 +79,7 @@ impl Bed {
         }
     }
 
-    /// A file with these bytes.
+    /// A tree file with these bytes.
     pub(crate) fn tree(&self, bytes: Vec<u8>) -> TreeFile {
         let mut file = tempfile::tempfile_in(self.folder.path()).unwrap();
         file.write_all(&bytes).unwrap();

@@ -1,4 +1,4 @@
-//! What programs see when bytes cannot be had.
+//! What programs see when bytes are unavailable.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,7 +11,7 @@ use tarpon_testkit::entries::file;
 use crate::bed::{Bed, MODES, errno};
 use crate::objects::Manner;
 
-/// Breaks the connection of a FUSE mount off, as the kernel does when its server is killed.
+/// Aborts the connection of a FUSE mount, as the kernel does when its server is killed.
 fn kill_connection(bed: &Bed) {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
     let stat = rustix::fs::statx(

@@ -1,4 +1,4 @@
-//! Mounting, unmounting, and what happens behind our back.
+//! Mounting, unmounting, and unmounts by other processes.
 
 use std::fs::File;
 use std::io::Read;
@@ -89,7 +89,7 @@ fn nothing_is_mounted_on_what_the_host_or_the_server_needs_or_where_a_link_leads
     }
 }
 
-/// A tmpfs that goes with its guard.
+/// A tmpfs that is unmounted with its guard.
 struct Tmpfs(std::path::PathBuf);
 
 impl Tmpfs {

@@ -1,4 +1,4 @@
-//! Mounts on the real kernel, in both modes, over objects in memory. Needs root and `/dev/fuse`; says so and passes without.
+//! Mounts on the real kernel, in both modes, over objects in memory. Without root or `/dev/fuse`, prints so and passes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::expect_used)]
 

@@ -1,4 +1,4 @@
-//! Objects in memory, each with its own manners.
+//! Objects in memory, each with its own behavior.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,9 +18,9 @@ pub(crate) enum Manner {
     /// In memory.
     #[default]
     Local,
-    /// Only by the slow way.
+    /// Only by a remote read.
     Remote,
-    /// Not to be had.
+    /// Unavailable.
     Broken,
     /// Reads panic.
     Panics,
@@ -37,35 +37,35 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// No objects; complete ones will be files in `folder`.
+    /// An empty set; complete objects become files in `folder`.
     pub(crate) fn new(folder: PathBuf) -> Self {
         Self { known: Mutex::default(), asked: watch::Sender::new(0), silent: watch::Sender::new(true), folder }
     }
 
-    /// One more, or one that changes its manners.
+    /// Adds an object, or changes its behavior.
     pub(crate) fn add(&self, content: impl Into<Bytes>, manner: Manner) {
         let content = content.into();
         self.known.lock().insert(Digest::of(&content), (content, manner));
     }
 
-    /// Puts it among the complete objects.
+    /// Stores it as a complete object.
     pub(crate) fn complete(&self, content: &[u8]) {
         let path = self.path(&Digest::of(content));
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
     }
 
-    /// Lets waiting reads go on.
+    /// Releases waiting reads.
     pub(crate) fn speak(&self) {
         self.silent.send_replace(false);
     }
 
-    /// How many reads came the slow way.
+    /// Number of remote reads.
     pub(crate) fn asked(&self) -> u64 {
         *self.asked.borrow()
     }
 
-    /// Blocks until a read has come the slow way.
+    /// Blocks until a remote read has arrived.
     pub(crate) fn wait_until_asked(&self, runtime: &tokio::runtime::Runtime) {
         runtime.block_on(self.asked.subscribe().wait_for(|asked| *asked > 0)).unwrap();
     }

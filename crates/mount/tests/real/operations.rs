@@ -14,7 +14,7 @@ use tarpon_testkit::entries::{Made, char_device, dir, fifo, file, link, sized_fi
 use crate::bed::{Bed, MODES, errno};
 use crate::objects::Manner;
 
-/// Bytes that differ at every place where a mistake would show.
+/// Bytes that differ wherever a mistake would show.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| u8::try_from((at ^ (at >> 8) ^ (at >> 16)) & 0xff).unwrap()).collect()
 }

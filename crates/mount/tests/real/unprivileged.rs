@@ -1,4 +1,4 @@
-//! Mounting as a user without rights. The test runs itself once more, as `nobody`.
+//! Mounting as an unprivileged user. The test runs itself again as `nobody`.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
@@ -23,10 +23,10 @@ fn a_user_without_rights_mounts_through_fusermount() {
     let home = tempfile::tempdir().unwrap();
     std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
     chown(home.path(), Some(NOBODY), Some(NOBODY)).unwrap();
-    // The binary may lie where nobody may not look.
+    // The binary may be in a directory that `nobody` cannot read.
     let program = home.path().join("test");
     std::fs::copy(std::env::current_exe().unwrap(), program).unwrap();
-    // In a private mount namespace /dev/fuse gets the mode that it has on most systems.
+    // In a private mount namespace, /dev/fuse gets the mode that it has on most systems.
     let script = "mknod -m 666 $TMPDIR/fuse c 10 229 && mount --bind $TMPDIR/fuse /dev/fuse && \
         exec setpriv --reuid 65534 --regid 65534 --clear-groups $TMPDIR/test \
         --ignored --exact unprivileged::as_nobody --nocapture";
