@@ -1,4 +1,4 @@
-//! AppArmor: the profile that a container is confined by, where the host has AppArmor.
+//! AppArmor: the profile that confines a container, on a host with AppArmor.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,44 +6,44 @@ use std::process::{Command, Stdio};
 
 use crate::{Error, ErrorKind, Result};
 
-/// Our profile. The number changes with its text, because a host keeps what it has loaded under a name.
+/// Our profile. The number changes with its text, because a host keeps a loaded profile under its name.
 const PROFILE: &str = "tarpon-default-1";
 const TEXT: &str = include_str!("apparmor.txt");
 
-/// Profiles of other tools for the same purpose, for a host that has no `apparmor_parser` to load ours.
+/// Equivalent profiles of other tools, for a host without `apparmor_parser` to load ours.
 const OTHERS: [&str; 3] = ["containers-default-", "docker-default", "cri-containerd.apparmor.d"];
 
-/// Where administrators' programs are, which are not on every user's `PATH`.
+/// Directories of administrative programs, which are not on every user's `PATH`.
 const SBIN: [&str; 2] = ["/usr/sbin", "/sbin"];
 
 const STEP: &str = "confine the container with AppArmor";
 
-/// By which AppArmor profile a container is confined.
+/// The AppArmor profile of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum AppArmor {
-    /// Ours, where the host has AppArmor.
+    /// Ours, if the host has AppArmor.
     #[default]
     Usual,
-    /// None.
+    /// No profile.
     Unconfined,
-    /// This one, which must be loaded.
+    /// A loaded profile of this name.
     Profile(String),
 }
 
 /// The AppArmor of a host.
 struct Host {
-    /// Says `Y` if the kernel has it and it is on.
+    /// Contains `Y` if the kernel has AppArmor and it is on.
     enabled: PathBuf,
-    /// The loaded profiles, `NAME (MODE)` a line.
+    /// The loaded profiles, one `NAME (MODE)` per line.
     profiles: PathBuf,
     parser: Option<PathBuf>,
 }
 
 impl AppArmor {
-    /// The profile on this host; none if it has no AppArmor.
+    /// The profile on this host; `None` if it has no AppArmor.
     ///
     /// # Errors
-    /// A profile was named that is not loaded.
+    /// The named profile is not loaded.
     pub(super) fn profile(&self) -> Result<Option<String>> {
         self.profile_on(&Host::this())
     }
@@ -86,7 +86,7 @@ impl Host {
         text.lines().map(name).collect()
     }
 
-    /// Ours, loaded if it is not, or else that of another tool.
+    /// Our profile, loaded if needed, or else that of another tool.
     fn usual(&self) -> Option<String> {
         let loaded = self.loaded();
         if loaded.iter().any(|name| name == PROFILE) {
@@ -106,7 +106,7 @@ impl Host {
     fn load(&self) -> std::result::Result<(), String> {
         let parser = self.parser.as_deref().ok_or("there is no apparmor_parser")?;
         let mut child = Command::new(parser)
-            // Without a cache: the text is ours and short.
+            // No cache, because the text is ours and short.
             .args(["--skip-cache", "--replace"])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// A host whose parser runs a script with the profile as input; `$0` is beside what it keeps.
+    /// A host whose parser runs a script with the profile as input. `$0` is in the directory of its files.
     fn host(folder: &Path, enabled: &str, loaded: &str, script: Option<&str>) -> Host {
         let (known, profiles, parser) = (folder.join("enabled"), folder.join("profiles"), folder.join("parser"));
         std::fs::write(&known, enabled).unwrap();

@@ -1,4 +1,4 @@
-//! [`Bundle`]: the directory that an OCI runtime takes, made of an image config and what the user says otherwise.
+//! [`Bundle`]: the directory that an OCI runtime runs, made from an image config and the user's options.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,29 +13,29 @@ use tarpon_oci::RunConfig;
 use super::{Confinement, ContainerOptions, Network, mounts, process, runtime, seccomp};
 use crate::{Error, ErrorKind, Result};
 
-/// What Podman hides of the kernel beside what all do.
+/// Kernel paths that Podman masks in addition to the defaults.
 const MASKED: [&str; 3] = ["/sys/fs/selinux", "/sys/dev/block", "/sys/devices/virtual/powercap"];
 
-/// Longest description that is read. The longest part is the command with its environment, which the kernel holds below 2 MiB.
+/// Longest description that is read. The longest part is the command with its environment, which the kernel limits to 2 MiB.
 const CONFIG_BYTES: u64 = 8 << 20;
 
-/// What reading it is called.
+/// The step named in read errors.
 const READ: &str = "read the container's description";
 
-/// What a container calls itself that nobody gave a name.
+/// Host name of a container without a name.
 const HOSTNAME: &str = "tarpon";
 
-/// A bundle on disk. Directory and root file system are somebody else's.
+/// A bundle on disk. The caller owns the directory and the root file system.
 pub(crate) struct Bundle {
     folder: PathBuf,
 }
 
 impl Bundle {
-    /// Writes the bundle of a container whose root file system is mounted at `root` into `folder`. `own`: what is mounted in
-    /// it beside the usual and what the options say; `confinement`: what of the host confines it.
+    /// Writes the bundle of a container whose root file system is mounted at `root` into `folder`. `own`: mounts in addition to the
+    /// defaults and the options; `confinement`: the host's means that confine the container.
     ///
     /// # Errors
-    /// [`ErrorKind::Refused`] for an image that says nothing that could be run, or names a user that it does not have.
+    /// [`ErrorKind::Refused`] if the image has nothing to run, or names a user that it does not have.
     pub(crate) fn write(
         folder: &Path,
         root: &Path,
@@ -62,12 +62,12 @@ impl Bundle {
         read(folder)?.process().clone().ok_or_else(says_nothing)
     }
 
-    /// What is mounted in the container whose bundle is in `folder`.
+    /// The mounts of the container whose bundle is in `folder`.
     pub(crate) fn mounts(folder: &Path) -> Result<Vec<Mount>> {
         Ok(read(folder)?.mounts().clone().unwrap_or_default())
     }
 
-    /// What is run in a container of this image.
+    /// The command line of a container of this image.
     pub(crate) fn arguments(config: &RunConfig, options: &ContainerOptions) -> Vec<String> {
         process::arguments(config, options)
     }
@@ -99,7 +99,7 @@ fn spec(
         .masked_paths(masked_paths())
         .readonly_paths(get_default_readonly_paths())
         .build()?;
-    // Without limits, cgroups are nobody's business.
+    // Without limits, the resources stay unset and cgroups are not touched.
     linux.set_resources(resources);
     linux.set_seccomp(if options.filtered { Some(seccomp::filter(&granted)?) } else { None });
     SpecBuilder::default()
@@ -111,12 +111,12 @@ fn spec(
         .build()
 }
 
-/// What a container does not see of the kernel: the usual, and what Podman hides beside it.
+/// Kernel paths hidden from a container: the defaults and those that Podman adds.
 fn masked_paths() -> Vec<String> {
     [get_default_maskedpaths(), MASKED.map(str::to_owned).to_vec()].concat()
 }
 
-/// `cgroup2`: whether the host has cgroups that a container may be shown its own part of.
+/// The container's namespaces. `cgroup2`: whether the host has cgroup v2, so that a container can see only its own subtree.
 fn namespaces(network: Network, cgroup2: bool) -> std::result::Result<Vec<LinuxNamespace>, OciSpecError> {
     let own = [LinuxNamespaceType::Pid, LinuxNamespaceType::Ipc, LinuxNamespaceType::Uts, LinuxNamespaceType::Mount];
     let network = (network == Network::None).then_some(LinuxNamespaceType::Network);
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::container::{CapabilityChanges, Limits};
 
-    /// A host that has nothing to confine a container by.
+    /// A host without any means to confine a container.
     const NONE: Confinement = Confinement { processes: None, apparmor: None };
 
     fn written(options: &ContainerOptions) -> Value {
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600, "it may hold secrets of the environment");
         Spec::load(&file).unwrap();
         let mut spec: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-        // Hosts differ in this.
+        // This differs between hosts.
         spec["linux"]["namespaces"].as_array_mut().unwrap().retain(|one| one["type"] != "cgroup");
         spec
     }
@@ -161,7 +161,7 @@ mod tests {
     fn a_usual_container_is_as_with_other_tools() {
         let mut spec = written(&ContainerOptions::default());
         assert_eq!(spec["linux"]["resources"], Value::Null);
-        // A set: in no order.
+        // A set, so the order is not defined.
         for set in spec["process"]["capabilities"].as_object_mut().unwrap().values_mut() {
             set.as_array_mut().unwrap().sort_by_key(Value::to_string);
         }

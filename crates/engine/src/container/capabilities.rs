@@ -1,10 +1,10 @@
-//! What a container's process may do.
+//! The capabilities of a container's process.
 
 use std::collections::HashSet;
 
 use oci_spec::runtime::{Capability, LinuxCapabilities, LinuxCapabilitiesBuilder};
 
-/// What a process may do that runs as root: what Podman grants by default.
+/// The capabilities of a process that runs as root: Podman's defaults.
 const USUAL: [Capability; 11] = [
     Capability::Chown,
     Capability::DacOverride,
@@ -19,7 +19,7 @@ const USUAL: [Capability; 11] = [
     Capability::SysChroot,
 ];
 
-/// All of them, each at its number in the kernel.
+/// All capabilities, each at the index of its kernel number.
 const ALL: [Capability; 41] = [
     Capability::Chown,
     Capability::DacOverride,
@@ -64,31 +64,31 @@ const ALL: [Capability; 41] = [
     Capability::CheckpointRestore,
 ];
 
-/// The word for all of them.
+/// The name that stands for all of them.
 const EVERY: &str = "ALL";
 
-/// What a container may do otherwise than usual: `NET_ADMIN`, `CAP_NET_ADMIN` or `ALL`, in any case.
+/// Changes to the default capabilities: `NET_ADMIN`, `CAP_NET_ADMIN` or `ALL`, in any case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CapabilityChanges {
-    /// Beside the usual ones.
+    /// Added to the defaults.
     pub add: Vec<String>,
-    /// Not even these. What is added and dropped by its name is an error; beside `ALL`, the name counts.
+    /// Removed from the defaults. A name that is both added and dropped is an error. Beside `ALL`, the name takes precedence.
     pub drop: Vec<String>,
 }
 
 impl CapabilityChanges {
-    /// What a process of this user gets.
+    /// The capabilities of a process of this user.
     ///
     /// # Errors
-    /// In a line: a name that is none, or both added and dropped.
+    /// One line: an unknown name, or one both added and dropped.
     pub(super) fn apply(&self, uid: u32) -> Result<LinuxCapabilities, String> {
         let (granted, added) = self.granted(bounding())?;
-        // A process that is not root keeps only what is ambient. What is usual goes with root, what was asked for stays.
+        // A process that is not root keeps only ambient capabilities. The defaults require root, requested ones are kept.
         let kept = if uid == 0 { HashSet::new() } else { added };
         sets(granted, kept)
     }
 
-    /// What a process of this user gets in a container whose own process has these.
+    /// The capabilities of another process of this user in a container whose own process has these.
     pub(super) fn of_another(container: &LinuxCapabilities, uid: u32) -> Result<LinuxCapabilities, String> {
         let granted = container.bounding().clone().unwrap_or_default();
         let kept = |one: &Capability| uid != 0 && !USUAL.contains(one);
@@ -97,7 +97,7 @@ impl CapabilityChanges {
         sets(granted, kept)
     }
 
-    /// All that is granted, and what of it was asked for. `ours`: those that this process may give away, as a mask.
+    /// All granted capabilities, and those of them that were requested. `ours`: the mask of those that this process can grant.
     fn granted(&self, ours: u64) -> Result<(HashSet<Capability>, HashSet<Capability>), String> {
         let (add_all, add) = read(&self.add)?;
         let (drop_all, drop) = read(&self.drop)?;
@@ -123,7 +123,7 @@ fn sets(granted: HashSet<Capability>, kept: HashSet<Capability>) -> Result<Linux
         .map_err(|error| error.to_string())
 }
 
-/// Whether `ALL` is among the names, and the others.
+/// Whether `ALL` is among the names, and the other names.
 fn read(names: &[String]) -> Result<(bool, HashSet<Capability>), String> {
     let (mut all, mut others) = (false, HashSet::new());
     for name in names {
@@ -138,7 +138,7 @@ fn read(names: &[String]) -> Result<(bool, HashSet<Capability>), String> {
     Ok((all, others))
 }
 
-/// The capabilities that this process can give to others, as the kernel's mask; all that are known where it does not say.
+/// The capabilities that this process can grant, as the kernel's mask; all known ones if the kernel does not report it.
 fn bounding() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));

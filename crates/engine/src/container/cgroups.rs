@@ -1,10 +1,10 @@
-//! What the cgroups of this host can limit.
+//! Detects which limits the cgroups of this host support.
 
 use std::path::Path;
 
 use rustix::fs::Access;
 
-/// Where cgroups are.
+/// The mount point of cgroups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// The cgroups of a host.
@@ -24,7 +24,7 @@ impl<'a> Cgroups<'a> {
         Self { folder }
     }
 
-    /// In the one hierarchy of cgroup v2, or in one of its own.
+    /// Whether the controller exists, in the unified hierarchy of cgroup v2 or in one of its own.
     pub(super) fn has_controller(&self, name: &str) -> bool {
         match self.read("cgroup.controllers") {
             Some(controllers) => has_word(&controllers, name),
@@ -32,11 +32,11 @@ impl<'a> Cgroups<'a> {
         }
     }
 
-    /// Whether a runtime can set a limit of this controller here. In a container of others, cgroups are often visible and read-only, or the
-    /// controller cannot be handed on.
+    /// Whether a runtime can set a limit of this controller here. Inside another container, cgroups are often visible but read-only, or the
+    /// controller cannot be delegated.
     pub(super) fn can_limit(&self, name: &str) -> bool {
         let Some(controllers) = self.read("cgroup.controllers") else { return can_write(&self.folder.join(name)) };
-        // Only below the root of the host may processes and controllers be in one group, and only the root has no events.
+        // Only the root cgroup of the host may have both processes and enabled controllers, and only the root has no `cgroup.events`.
         let is_root = !self.folder.join("cgroup.events").exists();
         let hands_on = || has_word(&self.read("cgroup.subtree_control").unwrap_or_default(), name);
         has_word(&controllers, name) && can_write(self.folder) && (is_root || hands_on())
@@ -51,7 +51,7 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split_ascii_whitespace().any(|one| one == word)
 }
 
-/// Also for root this is no on a read-only file system.
+/// Whether the folder is writable. On a read-only file system it is not, even for root.
 fn can_write(folder: &Path) -> bool {
     folder.is_dir() && rustix::fs::access(folder, Access::WRITE_OK).is_ok()
 }

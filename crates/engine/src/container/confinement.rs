@@ -1,27 +1,27 @@
-//! [`Confinement`]: what of this host keeps a container within bounds, as far as the host has it.
+//! [`Confinement`]: the means of this host to confine a container.
 
 use std::path::Path;
 
 use super::{ContainerOptions, cgroups::Cgroups};
 use crate::Result;
 
-/// Exists on a host where SELinux is on, whether it enforces its policy or only logs.
+/// Exists on a host with SELinux on, enforcing or permissive.
 const SELINUX: &str = "/sys/fs/selinux/enforce";
 
-/// What a container is confined by beside its namespaces, capabilities and filter for system calls.
+/// Confinement of a container beyond namespaces, capabilities and the system call filter.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Confinement {
-    /// Processes and threads that it may have; none: as many as the host.
+    /// Maximum number of processes and threads; `None`: the host's limit.
     pub(crate) processes: Option<u32>,
     /// Its AppArmor profile.
     pub(crate) apparmor: Option<String>,
 }
 
 impl Confinement {
-    /// What confines a container with these options on this host.
+    /// The confinement of a container with these options on this host.
     ///
     /// # Errors
-    /// Something was asked for by name that this host does not have.
+    /// An option names something that this host does not have.
     pub(crate) fn of(options: &ContainerOptions) -> Result<Self> {
         let processes = options.limits.processes(&Cgroups::of_this_host());
         if lacks_label(options, Path::new(SELINUX)) {
@@ -31,7 +31,7 @@ impl Confinement {
     }
 }
 
-/// Whether the host would confine the container by a label that it does not get.
+/// Whether the host uses SELinux labels and the container gets none.
 fn lacks_label(options: &ContainerOptions, selinux: &Path) -> bool {
     !options.unlabelled && selinux.exists()
 }

@@ -1,4 +1,4 @@
-//! A small init for a container: it passes signals on and reaps what nobody waits for.
+//! A small init for a container: it forwards signals and reaps orphaned processes.
 
 use std::path::{Path, PathBuf};
 
@@ -6,18 +6,18 @@ use oci_spec::runtime::Mount;
 
 use super::mounts::bind;
 
-/// Where the container finds it: in `/dev`, which is no part of what the container writes.
+/// Its path in the container: in `/dev`, which is not part of the container's writable layer.
 const INSIDE: &str = "/dev/tarpon-init";
 
-/// Programs for it, with nothing to load from the image: Podman's first, then Docker's.
+/// Statically linked programs for it: Podman's first, then Docker's.
 const KNOWN: [&str; 3] =
     ["/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit", "/usr/libexec/docker/docker-init"];
 const ON_PATH: [&str; 3] = ["catatonit", "tini-static", "docker-init"];
 
-/// The init of this host.
+/// Finds the init of this host.
 ///
 /// # Errors
-/// In a line: there is none.
+/// One line: none was found.
 pub(super) fn find() -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path =
@@ -29,10 +29,10 @@ pub(super) fn find() -> Result<PathBuf, String> {
         .ok_or_else(|| "--init needs a program for that on this host, and there is none: install catatonit".to_owned())
 }
 
-/// The init in the container.
+/// The mount of the init in the container.
 ///
 /// # Errors
-/// In a line: the description cannot be made.
+/// One line: the description is invalid.
 pub(super) fn mount(program: &Path) -> Result<Mount, String> {
     bind(program, Path::new(INSIDE), &["ro", "nosuid", "nodev"].map(str::to_owned))
 }

@@ -1,43 +1,43 @@
-//! How much a container may use.
+//! Resource limits of a container.
 
 use oci_spec::runtime::{LinuxCpuBuilder, LinuxMemoryBuilder, LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder};
 
 use super::cgroups::Cgroups;
 
-/// Processes and threads of a container where nobody says: as with Podman. More is a fork bomb sooner than a program.
+/// Default limit of processes and threads, as with Podman. More processes indicate a fork bomb rather than a program.
 const PROCESSES: u32 = 2048;
 
-/// Microseconds in which the processor time of a container is counted: the kernel's own default.
+/// Microseconds in the accounting period of processor time: the kernel's default.
 const PERIOD: u64 = 100_000;
 
-/// The least memory that a runtime can start a process in: runc and crun need a few megabytes of their own there.
+/// The least memory in which a runtime can start a process: runc and crun need a few megabytes themselves.
 const LEAST_MEMORY: u64 = 6 << 20;
 
-/// Limits of a container; none where nothing is said, but for processes.
+/// Limits of a container. By default only processes are limited.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Limits {
     /// Bytes of memory, swap included.
     pub memory: Option<u64>,
-    /// Processors, in parts of one.
+    /// Processors; fractions are allowed.
     pub cpus: Option<f64>,
     /// Processes and threads.
     pub pids: ProcessLimit,
 }
 
-/// How many processes and threads a container may have.
+/// The limit of processes and threads of a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ProcessLimit {
-    /// 2048, where the cgroups of the host can limit it.
+    /// 2048, if the cgroups of the host can limit it.
     #[default]
     Usual,
-    /// As many as the host.
+    /// The host's limit.
     Unlimited,
-    /// So many, or none is started.
+    /// So many; an error if the host cannot limit it.
     At(u32),
 }
 
 impl Limits {
-    /// Processes and threads that a container may have on a host with these cgroups; none: as many as the host.
+    /// The limit of processes and threads on a host with these cgroups; `None`: the host's limit.
     pub(super) fn processes(&self, cgroups: &Cgroups<'_>) -> Option<u32> {
         match self.pids {
             ProcessLimit::At(number) => Some(number),
@@ -46,10 +46,11 @@ impl Limits {
         }
     }
 
-    /// What a runtime is told; nothing if there are none, for then cgroups are nobody's business. `processes`: see [`Limits::processes`].
+    /// The limits in the form that a runtime takes; `None` without limits, because then cgroups are not touched. `processes`: see
+    /// [`Limits::processes`].
     ///
     /// # Errors
-    /// In a line: a limit that makes no sense, or that the cgroups of this machine do not keep.
+    /// One line: an invalid limit, or one that the cgroups of this machine do not support.
     pub(super) fn resources(&self, processes: Option<u32>) -> Result<Option<LinuxResources>, String> {
         if self.memory.is_none() && self.cpus.is_none() && processes.is_none() {
             return Ok(None);
@@ -91,7 +92,7 @@ fn quota(cpus: f64) -> Result<i64, String> {
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "at most 6.6e9, checked above")]
     let quota = (cpus * PERIOD as f64).round() as i64;
-    // The kernel takes no less than a millisecond.
+    // The kernel's minimum is one millisecond.
     Ok(quota.max(1000))
 }
 

@@ -1,4 +1,4 @@
-//! Running what is in an image: from its config to a bundle, and a bundle in the hands of an OCI runtime.
+//! Runs containers: makes a bundle from an image config and runs it with an OCI runtime.
 
 mod apparmor;
 mod bundle;

@@ -1,10 +1,10 @@
-//! [`MountOption`]: `--mount type=…,source=…,destination=…`, for what `--volume` and `--tmpfs` say more briefly.
+//! [`MountOption`]: `--mount type=…,source=…,destination=…`, the long form of `--volume` and `--tmpfs`.
 
 use std::path::Path;
 
 use super::{Tmpfs, Volume};
 
-/// What `--mount` says.
+/// The value of one `--mount`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountOption {
     /// `type=bind`, or `type=volume` without a source.
@@ -23,10 +23,10 @@ struct Parts<'a> {
 }
 
 impl MountOption {
-    /// Reads `text`; relative paths of the host begin at `base`.
+    /// Parses `text`. Relative paths of the host are resolved from `base`.
     ///
     /// # Errors
-    /// In a line: what is wrong with it, or not offered.
+    /// One line: invalid or not supported.
     pub fn parse_in(text: &str, base: &Path) -> Result<Self, String> {
         let mut parts = Parts::default();
         for part in text.split(',') {
@@ -43,7 +43,7 @@ impl MountOption {
             ("tmpfs", Some(_)) => Err("a tmpfs has no source".to_owned()),
             ("bind", None) => Err("a bind mount needs a source".to_owned()),
             ("bind", Some(source)) => {
-                // A source that is no path with a slash is a directory here, other than with --volume.
+                // A source without a slash is a relative directory here, unlike with `--volume`.
                 let source = if source.contains('/') { source.to_owned() } else { format!("./{source}") };
                 Volume::parse_in(&format!("{source}:{destination}:{options}"), base).map(Self::Volume)
             }
@@ -76,7 +76,7 @@ impl<'a> Parts<'a> {
                 "private" => "Z".to_owned(),
                 odd => return Err(format!("relabel={odd}: expected shared or private")),
             }),
-            // Every mount is that.
+            // Every mount is private.
             "bind-propagation" if matches!(value, Some("private" | "rprivate")) => {}
             _ => return Err(format!("{part:?} is not offered")),
         }

@@ -1,4 +1,4 @@
-//! What is mounted in a container: the usual, the image's volumes, and what the user asks for.
+//! The mounts of a container: the defaults, the image's volumes and the user's.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,51 +11,51 @@ use rustix::io::Errno;
 
 use super::{ContainerOptions, init};
 
-/// Where a container whose root cannot be written finds room all the same, as with Podman.
+/// Directories that stay writable in a container with a read-only root, as with Podman.
 const SCRATCH: [&str; 3] = ["/tmp", "/run", "/var/tmp"];
 
-/// Shared memory, and the option of its file system for how much there is.
+/// Shared memory, and the option of its file system for the size.
 const SHM: &str = "/dev/shm";
 const SIZE: &str = "size=";
 
-/// What may be said of a directory of the host: whether several containers use it, for SELinux.
+/// Options for a directory of the host: whether containers share it, for SELinux.
 const RELABEL: [&str; 2] = ["z", "Z"];
 
-/// What may be said of every mount.
+/// Options for every mount.
 const VOLUME_OPTIONS: [&str; 8] = ["ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec"];
 
-/// Where the kernel's own file systems are, with what a runtime hides in them.
+/// Mount points of the kernel's file systems, where a runtime hides some paths.
 const KERNEL: [&str; 2] = ["/proc", "/sys"];
 
-/// Permissions of a volume that the image has nothing at.
+/// Permissions of a volume whose path does not exist in the image.
 const VOLUME_MODE: u32 = 0o755;
 
-/// A directory or file that a container has beside its image: `SOURCE:DESTINATION[:OPTIONS]`, or `DESTINATION` alone, which is a
-/// volume as an image declares them.
+/// A directory or file mounted in a container: `SOURCE:DESTINATION[:OPTIONS]`, or `DESTINATION` alone, which is a volume as an image
+/// declares them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
-    /// On the host, absolute. None: in the container's writable layer.
+    /// Absolute path on the host. `None`: in the container's writable layer.
     pub source: Option<PathBuf>,
-    /// In the container, absolute.
+    /// Absolute path in the container.
     pub destination: PathBuf,
     /// `ro` and the like.
     pub options: Vec<String>,
 }
 
-/// A directory in memory: `DESTINATION[:OPTIONS]`.
+/// A file system in memory: `DESTINATION[:OPTIONS]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tmpfs {
-    /// In the container, absolute.
+    /// Absolute path in the container.
     pub destination: PathBuf,
     /// `size=1m` and the like.
     pub options: Vec<String>,
 }
 
 impl Volume {
-    /// Reads `text`, in which a relative path of the host begins with `.` and is one from `base`.
+    /// Parses `text`. A relative path of the host begins with `.` and is resolved from `base`.
     ///
     /// # Errors
-    /// In a line: what is wrong with it, or not offered.
+    /// One line: invalid or not supported.
     pub fn parse_in(text: &str, base: &Path) -> Result<Self, String> {
         let is_relative = text.split(['/', ':']).next().is_some_and(|first| [".", ".."].contains(&first));
         if !is_relative || !text.contains(':') {
@@ -111,7 +111,7 @@ fn split(options: &str, is_known: impl Fn(&str) -> bool) -> Result<Vec<String>, 
     }
 }
 
-/// A place in a container, in its one spelling.
+/// Parses a path in a container, in canonical spelling.
 fn destination(text: &str) -> Result<PathBuf, String> {
     let path: PathBuf = Path::new(text).components().collect();
     let is_plain = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
@@ -121,11 +121,10 @@ fn destination(text: &str) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// All mounts of a container, those that others lie in first. `own`: what it gets beside the usual; what the user asks for goes
-/// before that.
+/// All mounts of a container, parents first. `own`: mounts in addition to the defaults; those of the user take precedence.
 ///
 /// # Errors
-/// In a line: two mounts at one place, or nothing at the source of one.
+/// One line: two mounts have the same destination, or a source does not exist.
 pub(super) fn all(options: &ContainerOptions, own: Vec<Mount>) -> Result<Vec<Mount>, String> {
     let mut mounts = get_default_mounts();
     if let Some(size) = options.shm_size {
@@ -156,13 +155,13 @@ fn resize(mount: &mut Mount, bytes: u64) {
     mount.set_options(Some(options));
 }
 
-/// The places that the user named, in the order of [`asked`].
+/// The destinations that the user named, in the order of [`asked`].
 fn places(options: &ContainerOptions) -> impl Iterator<Item = &Path> {
     let volumes = options.volumes.iter().map(|volume| &*volume.destination);
     volumes.chain(options.tmpfs.iter().map(|tmpfs| &*tmpfs.destination))
 }
 
-/// What the user asks for, by its place. None: a volume of the container's own, which is mounted already.
+/// The user's mounts, by destination. `None`: a volume of the container's own, which is mounted already.
 fn asked(options: &ContainerOptions) -> Result<Vec<(&Path, Option<Mount>)>, String> {
     let mut asked = Vec::new();
     for Volume { source, destination, options } in &options.volumes {
@@ -182,40 +181,39 @@ fn asked(options: &ContainerOptions) -> Result<Vec<(&Path, Option<Mount>)>, Stri
     Ok(asked)
 }
 
-/// Instead of what is mounted there already.
+/// Adds a mount and replaces one with the same destination.
 fn put(mounts: &mut Vec<Mount>, mount: Mount) {
     mounts.retain(|other| other.destination() != mount.destination());
     mounts.push(mount);
 }
 
-/// A part of the host in the container.
+/// A bind mount of a path of the host.
 pub(crate) fn bind(source: &Path, destination: &Path, options: &[String]) -> Result<Mount, String> {
     let usual = ["rbind", "rprivate"].map(str::to_owned);
     let mount = MountBuilder::default().destination(destination).typ("bind").source(source);
     mount.options([&usual[..], options].concat()).build().map_err(|error| error.to_string())
 }
 
-/// What the image has there is copied into it, as with Podman.
+/// A tmpfs. The image's content at its destination is copied into it, as with Podman.
 fn tmpfs(destination: PathBuf, options: &[String]) -> Result<Mount, String> {
     let usual = ["rprivate", "nosuid", "nodev", "tmpcopyup"].map(str::to_owned);
     let mount = MountBuilder::default().destination(destination).typ("tmpfs").source("tmpfs");
     mount.options([&usual[..], options].concat()).build().map_err(|error| error.to_string())
 }
 
-/// What the network of the host is used with, as it is.
+/// Bind mounts of the files of the host's network configuration.
 pub(crate) fn host_files() -> Result<Vec<Mount>, String> {
     let files = ["/etc/resolv.conf", "/etc/hosts"].map(PathBuf::from);
     let options = ["ro", "nosuid", "nodev", "noexec"].map(str::to_owned);
     files.into_iter().filter(|file| file.exists()).map(|file| bind(&file, &file, &options)).collect()
 }
 
-/// Volumes that an image declares, or the user with a destination alone: each is a directory of the container's own writable layer,
-/// mounted on itself. So it has what the image has there, without a copy; it can be written where the rest cannot; and it stays
-/// until the container is removed. What an image declares in the place of what every container has is left out: images for systemd
-/// declare `/sys/fs/cgroup`.
+/// Mounts of the volumes that an image declares, or the user with a destination alone. Each is a directory of the container's own writable
+/// layer, mounted on itself. So it has the image's content without a copy, it is writable where the rest is not, and it persists until the
+/// container is removed. A declared volume in the place of a default mount is ignored: images for systemd declare `/sys/fs/cgroup`.
 ///
 /// # Errors
-/// In a line: the image has no directory there, and none can be made; or the user names such a place.
+/// One line: the image has no directory there and none can be created, or the user names the place of a default mount.
 pub(crate) fn image_volumes(
     root: &Path,
     declared: &[String],
@@ -240,13 +238,13 @@ pub(crate) fn image_volumes(
     wanted.iter().map(|place| bind(&directory_in(root, place)?, place, &[])).collect()
 }
 
-/// Whether a volume there would take away what every container has, or show what is hidden of it.
+/// Whether a volume there would replace a default mount, or reveal hidden paths of the kernel.
 fn is_taken(place: &Path) -> bool {
     let usual = get_default_mounts();
     KERNEL.iter().any(|kernel| place.starts_with(kernel)) || usual.iter().any(|mount| mount.destination() == place)
 }
 
-/// The path on the host of a directory in an image, which is made if it is not there. Links lead nowhere outside of the image.
+/// The path on the host of a directory in an image, created if missing. Symbolic links cannot lead outside of the image.
 fn directory_in(root: &Path, place: &Path) -> Result<PathBuf, String> {
     let failed = |error: Errno| format!("make a directory for the volume {}: {error}", place.display());
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,56 +1,55 @@
-//! What the user says otherwise than the image.
+//! Options that override the image config.
 
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use super::{AppArmor, CapabilityChanges, Limits, Tmpfs, Ulimit, Volume};
 
-/// What a container is to be otherwise than its image says. The default is what the image says, on the network
-/// of the host, with all system calls.
+/// Options of a container. The default is the image config, on the network of the host, with all system calls.
 #[derive(Debug, Clone, Default)]
 pub struct ContainerOptions {
-    /// Instead of the image's entrypoint; the image's command goes with that.
+    /// Replaces the image's entrypoint, and drops the image's command.
     pub entrypoint: Option<Vec<String>>,
-    /// Instead of the image's command.
+    /// Replaces the image's command.
     pub command: Vec<String>,
-    /// `NAME=VALUE`, beside or instead of the image's.
+    /// `NAME=VALUE`, in addition to or instead of the image's.
     pub env: Vec<String>,
     /// `USER[:GROUP]` instead of the image's.
     pub user: Option<String>,
-    /// Where it starts, instead of the image's.
+    /// The working directory, instead of the image's.
     pub directory: Option<String>,
-    /// Its name for itself.
+    /// The host name.
     pub hostname: Option<String>,
-    /// What it is connected to.
+    /// The network.
     pub network: Network,
     /// Whether it has a terminal.
     pub terminal: bool,
-    /// Whether its root file system cannot be written.
+    /// Whether its root file system is read-only.
     pub read_only: bool,
-    /// Whether setuid programs and file capabilities give it nothing.
+    /// Whether setuid programs and file capabilities have no effect.
     pub no_new_privileges: bool,
-    /// Whether its system calls are filtered, which its runtime must be able to do.
+    /// Whether system calls are filtered, which the runtime must support.
     pub filtered: bool,
-    /// Capabilities, otherwise than usual.
+    /// Changes to the default capabilities.
     pub capabilities: CapabilityChanges,
-    /// Directories and files of the host.
+    /// Mounted directories and files of the host.
     pub volumes: Vec<Volume>,
-    /// Directories in memory.
+    /// File systems in memory.
     pub tmpfs: Vec<Tmpfs>,
-    /// How much it may use.
+    /// Resource limits of the container.
     pub limits: Limits,
-    /// How much each of its processes may use.
+    /// Resource limits of each of its processes.
     pub ulimits: Vec<Ulimit>,
     /// Bytes of its shared memory, `/dev/shm`.
     pub shm_size: Option<u64>,
     /// Whether its process runs below an init.
     pub init: bool,
-    /// Names that it finds in `/etc/hosts`.
+    /// Additional names in `/etc/hosts`.
     pub hosts: Vec<HostEntry>,
-    /// By which AppArmor profile it is confined.
+    /// The AppArmor profile.
     pub apparmor: AppArmor,
-    /// Whether it is meant to run without an SELinux label of its own. Containers get none in any case; without this, a
-    /// host that has SELinux is a reason for a warning.
+    /// Whether it is intended to run without an SELinux label of its own. Containers never get one. Unless this is set, a host with SELinux
+    /// causes a warning.
     pub unlabelled: bool,
 }
 
@@ -86,13 +85,13 @@ impl FromStr for HostEntry {
     }
 }
 
-/// What a container is connected to.
+/// The network of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Network {
-    /// The network of this host, as it is.
+    /// The network of this host.
     #[default]
     Host,
-    /// Nothing but itself.
+    /// No network beyond the container itself.
     None,
 }
 

@@ -1,8 +1,8 @@
-//! [`Paused`]: a container whose processes do nothing for a while, also if whoever wanted that is killed.
+//! [`Paused`]: a container whose processes are paused for a while, recoverable if the pausing process is killed.
 //!
-//! In the container's directory lies a mark. Whoever pauses the container holds its lock, and something is in it until the container goes on.
-//! If something is in it and nobody holds it, a process was killed that had paused the container: then it goes on as soon as somebody wants
-//! something of it.
+//! The container's directory has a mark file. The process that pauses the container holds the file's lock, and the file is not empty until
+//! the container is resumed. A file that is not empty and not locked means that the pausing process was killed. The next operation on the
+//! container resumes it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,12 +14,12 @@ use tarpon_store::FileLock;
 
 use crate::{Error, ErrorKind, Result, flock};
 
-/// Beside what the runtime remembers. It stays: a lock that is removed and made again would be two.
+/// Name of the mark file, beside the runtime's state. It is never removed: a lock on a recreated file would be a second lock.
 const MARK: &str = "paused";
-/// How runtimes call the state.
+/// Name of the state in runtimes.
 const STATUS: &str = "paused";
 
-/// A container whose processes do nothing. Dropped, they go on.
+/// A paused container. It is resumed on drop.
 #[derive(Debug)]
 pub(crate) struct Paused {
     handle: Handle,
@@ -35,10 +35,10 @@ impl Drop for Paused {
 }
 
 impl Handle {
-    /// Stops all of its processes where they are, for as long as the value lives. One that a killed process left paused is this one's.
+    /// Pauses all of its processes for the life of the value. Takes over a pause that a killed process left.
     ///
     /// # Errors
-    /// The runtime's word why not: most need cgroups for that which this host may not have. Or another process has paused it.
+    /// The runtime's message (most runtimes need cgroups that this host may lack), or another process has paused it.
     pub(crate) fn pause(&self) -> Result<Paused> {
         const STEP: &str = "pause the container";
         let failed = |error: io::Error| Error::new(ErrorKind::Store, STEP, error);
@@ -50,7 +50,7 @@ impl Handle {
                 "another process has paused it, and lets it go on when it likes",
             ));
         };
-        // First, so that one that is paused never goes without.
+        // Written first, so that a paused container is never unmarked.
         (&*mark).write_all(STATUS.as_bytes()).map_err(failed)?;
         let refused = match self.ask(STEP, &["pause", self.id()]) {
             Ok(output) if output.status.success() => None,
@@ -66,7 +66,7 @@ impl Handle {
         }
     }
 
-    /// Lets it go on if a process paused it that was killed. That it cannot be done is said, and no reason not to try what is to be done.
+    /// Resumes the container if a killed process left it paused. A failure is logged and does not prevent the operation that follows.
     pub(crate) fn resume_if_left(&self) {
         let path = self.mark();
         if !path.metadata().is_ok_and(|mark| mark.len() > 0) {
@@ -75,7 +75,7 @@ impl Handle {
         let resumed = || -> Result<()> {
             let failed = |error: io::Error| Error::new(ErrorKind::Store, "look whether the container is paused", error);
             let mark = flock::open(&path).map_err(failed)?;
-            // Else it is paused by somebody who lives, and goes on by itself.
+            // If the lock is taken, a live process has paused the container and will resume it.
             flock::try_lock(mark).map_err(failed)?.map_or(Ok(()), |mark| self.go_on(&mark))
         };
         if let Err(error) = resumed() {
@@ -83,11 +83,11 @@ impl Handle {
         }
     }
 
-    /// For whoever holds the mark's lock.
+    /// Resumes the container. The caller must hold the mark's lock.
     fn go_on(&self, mark: &File) -> Result<()> {
         const STEP: &str = "have the container go on";
         let output = self.ask(STEP, &["resume", self.id()])?;
-        // What has ended meanwhile, or was never paused, need not go on.
+        // A container that has ended meanwhile, or was never paused, need not be resumed.
         if !output.status.success() && self.is_paused()? {
             return Err(said_no(STEP, &output));
         }
@@ -112,7 +112,7 @@ mod tests {
     use super::super::runtime::tests::container;
     use super::*;
 
-    /// A runtime whose container is paused while there is a file that says so.
+    /// A runtime whose container is paused while a certain file exists.
     const RUNTIME: &str = r#"
         shift 2
         is="$(dirname "$0")/is-paused"
@@ -137,7 +137,7 @@ mod tests {
             assert_eq!(handle.pause().unwrap_err().kind, ErrorKind::Conflict);
             handle.resume_if_left();
             assert!(is_paused(folder.path()), "somebody who lives has paused it");
-            // As if this process were killed: the lock goes, and nothing is cleared up.
+            // Simulates a killed process: the lock is released without any cleanup.
             let paused = std::mem::ManuallyDrop::new(paused);
             rustix::fs::flock(&paused.mark, rustix::fs::FlockOperation::Unlock).unwrap();
         };

@@ -8,9 +8,9 @@ use tarpon_oci::RunConfig;
 
 use super::{CapabilityChanges, Confinement, ContainerOptions, init, ulimit, user};
 
-/// What `PATH` is where neither the image nor the user says: as with other tools.
+/// `PATH` if neither the image nor the user sets it: as with other tools.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// What a terminal is taken for where nobody says: as with other tools.
+/// `TERM` if neither the image nor the user sets it: as with other tools.
 const TERM: &str = "TERM=xterm";
 
 pub(super) fn process(
@@ -43,13 +43,13 @@ pub(super) fn process(
         .no_new_privileges(options.no_new_privileges)
         .build();
     let mut process = process.map_err(|error| error.to_string())?;
-    // Else the limits of whoever starts it.
+    // Without any, the limits of the calling process apply.
     process.set_rlimits(ulimit::rlimits(&options.ulimits)?);
     process.set_apparmor_profile(confinement.apparmor.clone());
     Ok(process)
 }
 
-/// What another process in a container is to be otherwise than the container's own.
+/// Deviations of another process in a container from the container's own.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AnotherProcess<'a> {
     pub(crate) args: &'a [String],
@@ -60,10 +60,10 @@ pub(crate) struct AnotherProcess<'a> {
 }
 
 impl AnotherProcess<'_> {
-    /// The whole of it, in a container whose own process is `first` and whose root is `root`: what nobody says otherwise is as there.
+    /// The full description, in a container with the first process `first` and the root `root`. Unset options are as in `first`.
     ///
     /// # Errors
-    /// In a line: a user that the image does not know.
+    /// One line: the image has no such user.
     pub(crate) fn beside(&self, mut first: Process, root: &Path) -> Result<Process, String> {
         let mut env = first.env().clone().unwrap_or_default();
         let has_term = env.iter().any(|variable| variable.starts_with("TERM="));
@@ -88,7 +88,7 @@ impl AnotherProcess<'_> {
     }
 }
 
-/// What is run. The image's command belongs to the image's entrypoint: with another one it means nothing.
+/// The command line. The image's command is the arguments of the image's entrypoint, so another entrypoint drops it.
 pub(super) fn arguments(config: &RunConfig, options: &ContainerOptions) -> Vec<String> {
     let command = match (&options.command[..], &options.entrypoint) {
         ([], None) => &config.cmd,
@@ -98,7 +98,7 @@ pub(super) fn arguments(config: &RunConfig, options: &ContainerOptions) -> Vec<S
     entrypoint.iter().chain(command).cloned().collect()
 }
 
-/// Each name once: the last value, at the place of the first.
+/// Removes duplicates: each name has its last value, at the position of the first.
 fn environment(said: Vec<String>) -> Vec<String> {
     let name = |variable: &str| variable.split('=').next().unwrap_or_default().to_owned();
     let mut seen = HashSet::new();
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!((other.cwd().as_path(), other.terminal()), (Path::new("/tmp"), Some(true)));
         assert_eq!((other.user().uid(), other.user().gid()), (7, 8));
         assert_eq!(other.user().additional_gids().as_deref(), Some(&[9][..]));
-        // As if the container had been started as this user.
+        // The result is the same as for a container started as this user.
         let started = made(&ContainerOptions { user: Some("7:8".into()), ..options });
         assert_eq!(other.capabilities(), started.capabilities());
         let unknown = AnotherProcess { user: Some("nobody"), ..AnotherProcess::default() };

@@ -1,4 +1,4 @@
-//! [`Runtime`]: crun or runc, and a container in its hands.
+//! [`Runtime`]: crun or runc, and [`Handle`]: a container that it runs.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use super::Bundle;
 use crate::{Error, ErrorKind, Result};
 
-/// By these variables systemd talks to its services.
+/// Variables through which systemd communicates with its services.
 const MANAGER: [&str; 4] = ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 
 /// Superblock number of cgroup v2.
 const CGROUP2: i64 = 0x6367_7270;
 
-/// How often a stopping container is looked at.
+/// Poll interval of a container that is stopping.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// An OCI runtime.
@@ -24,37 +24,37 @@ pub(crate) struct Runtime {
     program: PathBuf,
 }
 
-/// Where the container's output goes.
+/// The destination of the container's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stdio {
-    /// To this process's own.
+    /// This process's own output.
     Inherit,
     /// All of it to this process's standard error.
     Errors,
-    /// To pipes, for somebody to read.
+    /// Pipes, for the caller to read.
     Piped,
 }
 
-/// A container, as its runtime knows it.
+/// A container, as seen by its runtime.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     runtime: Runtime,
     id: String,
-    /// What the runtime remembers is in there.
+    /// The directory with the runtime's state.
     state: PathBuf,
 }
 
-/// A container that was started. Dropped, it is killed and forgotten by the runtime.
+/// A container that was started. Dropping it kills the container and deletes it from the runtime.
 pub(crate) struct Running {
     handle: Handle,
     child: Child,
     ended: Option<ExitStatus>,
 }
 
-/// The runtime that runs containers here, in words: its path, and whether it filters system calls.
+/// Describes the runtime that runs containers on this host: its path, and whether it filters system calls.
 ///
 /// # Errors
-/// There is none.
+/// No runtime was found.
 pub fn oci_runtime() -> Result<String> {
     let runtime = Runtime::find(None)?;
     let filter = match runtime.has_seccomp() {
@@ -66,8 +66,8 @@ pub fn oci_runtime() -> Result<String> {
 }
 
 impl Runtime {
-    /// The runtime that the user names, or the one that works here: crun, which starts faster, except where cgroups are not
-    /// those that it takes.
+    /// Finds the runtime that the user named, or one that works on this host: crun, which starts faster, unless the cgroups of the host are
+    /// not those that it supports.
     pub(crate) fn find(named: Option<&Path>) -> Result<Self> {
         if let Some(program) = named {
             let found = on_path(program.as_os_str()).map(|program| Self { program });
@@ -83,10 +83,10 @@ impl Runtime {
         &self.program
     }
 
-    /// Whether it was built to filter system calls: both say so with their version.
+    /// Whether it was built to filter system calls. Both runtimes report that with their version.
     ///
     /// # Errors
-    /// It cannot be asked.
+    /// It cannot be run.
     pub(crate) fn has_seccomp(&self) -> Result<bool> {
         let output = Command::new(&self.program).arg("--version").stdin(std::process::Stdio::null()).output();
         let step = "ask the runtime whether it filters system calls";
@@ -102,12 +102,12 @@ impl Runtime {
         Ok(said.contains("libseccomp:") || said.contains("+seccomp"))
     }
 
-    /// The one that a container was started with.
+    /// The runtime that a container was started with.
     pub(crate) fn of(program: PathBuf) -> Self {
         Self { program }
     }
 
-    /// A container of this name. `state`: a directory for what the runtime has to remember of it.
+    /// The container of this id. `state`: the directory for the runtime's state.
     pub(crate) fn container(&self, id: &str, state: &Path) -> Handle {
         Handle { runtime: self.clone(), id: id.to_owned(), state: state.to_owned() }
     }
@@ -116,7 +116,7 @@ impl Runtime {
 impl Handle {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.runtime.program);
-        // What a service manager has said to us is not said to a container: runtimes pass these on.
+        // Messages of a service manager to this process are not for a container, but runtimes pass these variables on.
         for variable in MANAGER {
             command.env_remove(variable);
         }
@@ -124,8 +124,8 @@ impl Handle {
         command
     }
 
-    /// The command that starts the container and goes on until it has ended, with its exit code. `pid`: a file that says that the
-    /// container runs. `log`: a file that says why it does not.
+    /// The command that starts the container, waits for its end and returns its exit code. `pid`: the PID file, written when the container
+    /// runs. `log`: the file for errors.
     pub(crate) fn run(&self, bundle: &Path, pid: &Path, log: &Path) -> Command {
         let mut command = self.command();
         command.arg("--log").arg(log).args(["--log-format", "json", "run", "--bundle"]).arg(bundle);
@@ -133,8 +133,8 @@ impl Handle {
         command
     }
 
-    /// The command that runs another process in the container: the one that the file `process` describes, which, other than a command
-    /// line, not everybody reads.
+    /// The command that runs another process in the container. The file `process` describes it. Unlike a command line, other users cannot
+    /// read that file.
     pub(crate) fn exec(&self, process: &Path, pid: &Path, log: &Path) -> Command {
         let mut command = self.command();
         command.arg("--log").arg(log).args(["--log-format", "json", "exec", "--process"]).arg(process);
@@ -142,7 +142,7 @@ impl Handle {
         command
     }
 
-    /// Starts the container, for as long as the value lives.
+    /// Starts the container, for the life of the returned value.
     pub(crate) fn start(self, bundle: &Bundle, stdio: Stdio) -> Result<Running> {
         let (out, err) = match stdio {
             Stdio::Inherit => (std::process::Stdio::inherit(), std::process::Stdio::inherit()),
@@ -163,10 +163,10 @@ impl Handle {
         Ok(Running { handle: self, child, ended: None })
     }
 
-    /// Sends it a signal.
+    /// Sends the container a signal.
     ///
     /// # Errors
-    /// The runtime's word why not: it does not run, or there is no such signal.
+    /// The runtime's message: the container does not run, or there is no such signal.
     pub(crate) fn signal(&self, signal: &str) -> Result<()> {
         let said = |cause: String| Error::new(ErrorKind::Other, "send a signal to the container", cause);
         let output = self.command().args(["kill", &self.id, signal]).output();
@@ -177,20 +177,20 @@ impl Handle {
         Err(said(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
     }
 
-    /// Whether the runtime remembers anything of it. Both have a directory of its name for as long as there is something to it.
+    /// Whether the runtime has state of the container. Both keep a directory of its id as long as they have any.
     fn is_remembered(&self) -> bool {
         self.state.join(&self.id).symlink_metadata().is_ok()
     }
 
-    /// Whether it runs.
+    /// Whether the container runs.
     ///
     /// # Errors
-    /// The runtime has something of it, and cannot be asked: then it may well run.
+    /// The runtime has state of the container, but cannot be run. Then the container may still run.
     pub(crate) fn is_running(&self) -> Result<bool> {
         Ok(self.status()?.is_some_and(|status| status != "stopped"))
     }
 
-    /// What the runtime calls its state; `None`: it remembers nothing of it.
+    /// The container's state as the runtime names it; `None` if the runtime has no state of it.
     pub(super) fn status(&self) -> Result<Option<String>> {
         #[derive(serde::Deserialize)]
         struct State {
@@ -207,13 +207,13 @@ impl Handle {
         }
     }
 
-    /// Makes the runtime forget it, and kills what is left of it.
+    /// Kills what is left of the container and deletes its state from the runtime.
     ///
     /// # Errors
-    /// The runtime cannot be started, or still has something of it: then it may well run.
+    /// The runtime cannot be started, or still has state of the container. Then the container may still run.
     pub(crate) fn forget(&self) -> Result<()> {
         const STEP: &str = "have the runtime end the container";
-        // What has ended by itself the runtime has forgotten by itself.
+        // For a container that ended by itself, the runtime has already deleted the state.
         if !self.is_remembered() {
             return Ok(());
         }
@@ -225,7 +225,7 @@ impl Handle {
         &self.id
     }
 
-    /// What the runtime remembers is in there.
+    /// The directory with the runtime's state.
     pub(super) fn state(&self) -> &Path {
         &self.state
     }
@@ -239,18 +239,18 @@ impl Handle {
     }
 }
 
-/// What a runtime says when it fails.
+/// The error of a runtime that failed.
 pub(super) fn said_no(step: &str, output: &Output) -> Error {
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let cause = if said.is_empty() { format!("the runtime failed without a word ({})", output.status) } else { said };
     Error::new(ErrorKind::Other, step, cause)
 }
 
-/// Makes runtimes forget every container that the directory `state` has something of, and kills what is left: for a container of which
-/// nothing else is known.
+/// Kills every container with state in the directory `state` and deletes it from its runtime: for a container of which nothing else is
+/// known.
 ///
 /// # Errors
-/// The runtime that it belongs to cannot be started, or does not do it.
+/// The container's runtime cannot be started, or fails.
 pub(crate) fn forget_all(state: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "look for what the runtime has", error);
     let entries = match std::fs::read_dir(state) {
@@ -260,7 +260,8 @@ pub(crate) fn forget_all(state: &Path) -> Result<()> {
     for entry in entries {
         let entry = entry.map_err(failed)?;
         let has = |name: &str| entry.path().join(name).exists();
-        // Each knows only its own: the other one would take them for nothing, and forget them as they run.
+        // Each runtime knows only its own containers. The other one would delete the state of running containers that it does not
+        // recognize.
         let owner = [("state.json", "runc"), ("status", "crun")].into_iter().find(|(file, _)| has(file));
         if let Some((_, runtime)) = owner {
             let runtime = Runtime::find(Some(Path::new(runtime)))?;
@@ -271,12 +272,12 @@ pub(crate) fn forget_all(state: &Path) -> Result<()> {
 }
 
 impl Running {
-    /// The pipes of the container's output, once.
+    /// Takes the pipes of the container's output; `None` at a second call.
     pub(crate) fn output(&mut self) -> (Option<std::process::ChildStdout>, Option<std::process::ChildStderr>) {
         (self.child.stdout.take(), self.child.stderr.take())
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, if the container has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().map_err(|error| failed(error.to_string()))?;
@@ -284,7 +285,7 @@ impl Running {
         Ok(self.ended)
     }
 
-    /// Asks it to stop with `signal`, and kills it when it has not after `patience`.
+    /// Stops it with `signal`. Kills it if it still runs after `patience`.
     pub(crate) fn stop(&mut self, signal: &str, patience: Duration) -> Result<()> {
         self.signal_or_log(signal);
         let began = Instant::now();
@@ -324,7 +325,7 @@ fn on_path(program: &OsStr) -> Option<PathBuf> {
         let path = std::env::var_os("PATH")?;
         std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
     };
-    // Others use it later, from another directory.
+    // The path is used later, from another directory.
     std::path::absolute(found?).ok()
 }
 
@@ -343,7 +344,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A runtime that does what a script says, and a container that it has something of.
+    /// A runtime that runs a script, with a container that it has state of.
     pub(in crate::container) fn container(folder: &Path, script: &str) -> Handle {
         let (program, state) = (folder.join("runtime"), folder.join("state"));
         write_program(&program, &format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -371,7 +372,7 @@ pub(super) mod tests {
         let error = missing.forget().unwrap_err();
         assert!(error.cause.contains("/nonexistent/runc") && error.hint.unwrap().contains("may still run"));
         assert!(missing.is_running().is_err());
-        // Nothing is left that could run.
+        // With the state gone, nothing is left that could run.
         std::fs::remove_dir(state.join("box")).unwrap();
         assert!(missing.forget().is_ok() && !missing.is_running().unwrap());
     }

@@ -1,4 +1,4 @@
-//! Which system calls a container's processes may make: `seccomp.txt`, as an OCI runtime takes it.
+//! The system call filter of a container: `seccomp.txt`, as an OCI runtime takes it.
 
 use std::collections::HashSet;
 
@@ -10,13 +10,12 @@ use oci_spec::runtime::{
 
 const POLICY: &str = include_str!("seccomp.txt");
 
-/// What the kernel says of a call that is not permitted, of one with arguments that mean nothing, and of one that it does not know.
+/// Error codes for a call that is not permitted, one with invalid arguments, and an unknown one.
 const EPERM: u32 = 1;
 const EINVAL: u32 = 22;
 const ENOSYS: u32 = 38;
 
-/// Kinds of programs that a process may say it is: Linux of 64 and of 32 bits, each also with addresses that are not random, and the
-/// question what it is now.
+/// Permitted personalities of a process: Linux with 64 and with 32 bits, each also with `UNAME26`, and the query of the current one.
 const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
 /// A socket to the kernel's audit system: family and protocol.
@@ -50,7 +49,7 @@ pub(super) fn filter(granted: &HashSet<Capability>) -> Result<LinuxSeccomp, OciS
         .build()
 }
 
-/// All sockets but that to the audit system, which is for whoever may write there.
+/// Permits all sockets except those to the audit system, which require the capability to write there.
 fn sockets(audit: bool) -> Result<Vec<LinuxSyscall>, OciSpecError> {
     let socket = ["socket".to_owned()];
     if audit {
@@ -64,7 +63,7 @@ fn sockets(audit: bool) -> Result<Vec<LinuxSyscall>, OciSpecError> {
     ])
 }
 
-/// The names of sections and the calls in them.
+/// The section names and the calls in each.
 fn sections() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
     let text = POLICY.split("\n[").skip(1);
     text.filter_map(|section| {
@@ -73,7 +72,7 @@ fn sections() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
     })
 }
 
-/// That of this machine, with those that its kernel runs beside it.
+/// The architecture of this machine, and the others that its kernel runs.
 fn architectures() -> Vec<Arch> {
     match std::env::consts::ARCH {
         "x86_64" => vec![Arch::ScmpArchX86_64, Arch::ScmpArchX86, Arch::ScmpArchX32],

@@ -1,13 +1,13 @@
-//! [`Ulimit`]: a limit of the kernel for each process of a container.
+//! [`Ulimit`]: a kernel limit for each process of a container.
 
 use std::str::FromStr;
 
 use oci_spec::runtime::{PosixRlimit, PosixRlimitBuilder, PosixRlimitType};
 
-/// What the kernel takes as no limit.
+/// The kernel's value for no limit.
 const UNLIMITED: u64 = u64::MAX;
 
-/// Every limit by the name that `ulimit` options have for it.
+/// Every limit, by its name in `ulimit` options.
 const NAMES: [(&str, PosixRlimitType); 16] = [
     ("as", PosixRlimitType::RlimitAs),
     ("core", PosixRlimitType::RlimitCore),
@@ -62,10 +62,10 @@ fn number(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What a runtime is told; of several for one limit, the last. None: the limits of whoever starts it.
+/// The limits in the form that a runtime takes; the last one of each kind counts. `None`: the limits of the calling process.
 ///
 /// # Errors
-/// In a line: the description cannot be made.
+/// One line: the description is invalid.
 pub(super) fn rlimits(all: &[Ulimit]) -> Result<Option<Vec<PosixRlimit>>, String> {
     let mut limits: Vec<PosixRlimit> = Vec::new();
     for Ulimit { kind, soft, hard } in all {

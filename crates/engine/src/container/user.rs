@@ -1,4 +1,4 @@
-//! Who a container's process is: `USER[:GROUP]` of an image config, looked up in the image's own `/etc/passwd` and `/etc/group`.
+//! The user of a container's process: `USER[:GROUP]` of an image config, looked up in the image's own `/etc/passwd` and `/etc/group`.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,17 +7,17 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
-/// Bytes of `/etc/passwd` or `/etc/group` that are looked at: ten thousand users.
+/// Bytes of `/etc/passwd` or `/etc/group` that are read: enough for ten thousand users.
 const DATABASE_BYTES: u64 = 1 << 20;
 
-/// Numbers, as a runtime wants them.
+/// The numeric ids that a runtime takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Further groups that the user is in.
+    /// Supplementary groups of the user.
     pub(crate) groups: Vec<u32>,
-    /// Where its files are, if the image says so.
+    /// The home directory, if the image has one for the user.
     pub(crate) home: Option<String>,
 }
 
@@ -29,10 +29,10 @@ struct Account {
     home: String,
 }
 
-/// Finds out who `asked` is in the image whose root is `root`. Empty means root.
+/// Resolves `asked` in the image whose root is `root`. Empty means root.
 ///
 /// # Errors
-/// In a line: a name that the image does not know.
+/// One line: the image has no such name.
 pub(crate) fn find(root: &Path, asked: &str) -> Result<User, String> {
     let (user, group) = asked.split_once(':').map_or((asked, None), |(user, group)| (user, Some(group)));
     let user = if user.is_empty() { "0" } else { user };
@@ -49,7 +49,7 @@ pub(crate) fn find(root: &Path, asked: &str) -> Result<User, String> {
         None => account.map_or(0, |account| account.gid),
         Some(group) => named_group(&groups, group).ok_or_else(|| format!("the image knows no group {group:?}"))?,
     };
-    // A group that was named is the only one, as with other tools.
+    // An explicit group is the only group, as with other tools.
     let further = match account.filter(|_| group.is_none()) {
         Some(account) => groups_of(&groups, &account.name).filter(|other| *other != gid).collect(),
         None => Vec::new(),
@@ -85,7 +85,7 @@ fn groups_of<'a>(text: &'a str, user: &'a str) -> impl Iterator<Item = u32> + 'a
     groups(text).filter(move |(_, _, members)| members.split(',').any(|member| member == user)).map(|(_, gid, _)| gid)
 }
 
-/// A file of the image, as far as it can be read; links lead nowhere outside of it.
+/// Reads a file of the image, as far as possible. Symbolic links cannot lead outside of the image.
 fn read(root: &Path, file: &str) -> String {
     let open = || -> rustix::io::Result<OwnedFd> {
         let root = rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;

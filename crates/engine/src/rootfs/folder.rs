@@ -1,11 +1,11 @@
-//! Directories for root file systems that nobody named one for.
+//! Directories for root file systems without a given directory.
 //!
 //! ```text
-//! run/rootfs-XXXXXX/      of one engine, locked as long as that lives
-//!                   1/ 2/ …   where one is mounted
+//! run/rootfs-XXXXXX/      of one engine, locked as long as it lives
+//!                   1/ 2/ …   mount points
 //! ```
 //!
-//! A folder that nobody holds the lock of is one of a process that was killed: whoever makes the next one unmounts and removes what is there.
+//! An unlocked folder belongs to a killed process. The next process that creates a folder unmounts and removes its contents.
 
 use std::fs::File;
 use std::io;
@@ -20,10 +20,10 @@ use super::Host;
 use crate::server::Hold;
 use crate::{Error, ErrorKind, Result, flock, private};
 
-/// How the names of the folders begin.
+/// Prefix of the folders.
 const PREFIX: &str = "rootfs-";
 
-/// What an engine has for its root file systems, once it has made one: a folder, and a server that stays.
+/// The resources of an engine for its root file systems, created at first use: a folder, and a server that keeps running.
 #[derive(Debug, Default)]
 pub(crate) struct Folders {
     folder: Mutex<Option<Arc<Folder>>>,
@@ -37,16 +37,16 @@ struct Folder {
     made: AtomicU64,
 }
 
-/// A directory that something is mounted on.
+/// A mount point.
 #[derive(Debug)]
 pub(super) struct Place {
     path: PathBuf,
-    /// The directory was made for it, and goes with it.
+    /// The folder that the directory was created in; the directory is removed with the mount.
     own: Option<Arc<Folder>>,
 }
 
 impl Folders {
-    /// Has the server stay as long as the engine lives: else each one that is alone would start it anew, and end it.
+    /// Keeps the server running as long as the engine lives. Otherwise each single root file system would start and end a server.
     pub(super) fn hold(&self, host: &Host) -> Result<()> {
         let mut hold = self.hold.lock();
         if !hold.as_ref().is_some_and(Hold::lasts) {
@@ -55,7 +55,7 @@ impl Folders {
         Ok(())
     }
 
-    /// A directory of its own, for whoever asks.
+    /// Creates a directory for a new root file system.
     pub(super) fn place(&self, store: &Store, host: &Host) -> Result<Place> {
         let failed = |error: io::Error| Error::new(ErrorKind::Store, "make a place for the root file system", error);
         let folder = self.folder(store, host).map_err(failed)?;
@@ -80,13 +80,13 @@ impl Folders {
 impl Folder {
     fn make(run: &Path) -> io::Result<Self> {
         loop {
-            // Private: it holds images with their setuid programs.
+            // Private, because it holds images with setuid programs.
             let path = tempfile::Builder::new().prefix(PREFIX).tempdir_in(run)?.keep();
             let lock = match File::open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 opened => opened?,
             };
-            // Another process that sweeps may take it for one that was left.
+            // A concurrent sweep in another process may take the folder for an abandoned one.
             let Some(lock) = flock::try_lock(lock)? else { continue };
             if path.exists() {
                 return Ok(Self { path, _lock: lock, made: AtomicU64::new(1) });
@@ -97,13 +97,13 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Something that was kept, or could not be unmounted, keeps it.
+        // A root file system that was kept, or could not be unmounted, prevents the removal.
         let _with_the_last = std::fs::remove_dir(&self.path);
     }
 }
 
 impl Place {
-    /// A directory of somebody else's.
+    /// A directory of the caller's.
     pub(super) fn given(path: &Path) -> Result<Self> {
         let failed = |error| Error::new(ErrorKind::NotFound, format!("find {}", path.display()), error);
         Ok(Self { path: path.canonicalize().map_err(failed)?, own: None })
@@ -113,7 +113,8 @@ impl Place {
         &self.path
     }
 
-    /// Nobody knows whether it was mounted: the answer may be what was lost. On a directory of somebody else's may be what was there before.
+    /// Cleans up after a failed mount. Whether it was mounted is unknown: the reply may have been lost. A directory of the caller's is left
+    /// alone, because an earlier mount may be on it.
     pub(super) fn abandon(&self, host: &Host) {
         if self.own.is_some()
             && let Err(error) = host.unmount(&self.path)
@@ -123,7 +124,7 @@ impl Place {
         self.remove();
     }
 
-    /// Nothing is mounted on it any more.
+    /// Removes the directory after the unmount.
     pub(super) fn remove(&self) {
         if self.own.is_some()
             && let Err(error) = std::fs::remove_dir(&self.path)
@@ -133,7 +134,7 @@ impl Place {
     }
 }
 
-/// Unmounts and removes what processes left that were killed.
+/// Unmounts and removes what killed processes left.
 fn sweep(run: &Path, host: &Host) {
     for entry in std::fs::read_dir(run).into_iter().flatten().flatten() {
         let path = entry.path();

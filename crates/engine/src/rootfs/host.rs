@@ -1,4 +1,4 @@
-//! [`Host`]: who mounts and serves a root file system.
+//! [`Host`]: the server that mounts and serves a root file system.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -7,12 +7,12 @@ use crate::protocol::{MountRequest, MountStatus, Request, Response};
 use crate::server::{self, Client, Hold, Mounts};
 use crate::{Error, ErrorKind, Result};
 
-/// Who mounts and serves it.
+/// The server that mounts and serves it.
 #[derive(Debug, Clone)]
 pub(crate) enum Host {
     /// The store's server.
     Server(Client),
-    /// This process is that server, as long as it is.
+    /// This process, as long as its server lives.
     Here(Weak<Mounts>),
 }
 
@@ -43,7 +43,7 @@ impl Host {
         }
     }
 
-    /// Has the server stay until what is returned is dropped. This process stays by itself.
+    /// Keeps the server running until the returned value is dropped. This process keeps running by itself.
     pub(super) fn hold(&self) -> Result<Option<Hold>> {
         match self {
             Self::Server(client) => client.hold().map(Some),
@@ -51,7 +51,7 @@ impl Host {
         }
     }
 
-    /// It may be unmounted already.
+    /// Unmounts it. It may be unmounted already.
     pub(super) fn unmount(&self, path: &Path) -> Result<()> {
         match self {
             Self::Server(client) => client.release(path),

@@ -1,4 +1,4 @@
-//! [`Rootfs`]: an image as a root file system that somebody runs something in, and that goes with its holder.
+//! [`Rootfs`]: an image as a root file system, mounted as long as its owner holds it.
 //!
 //! ```text
 //! prepare(image) ─► Prepared ─┬─► rootfs ─► path … close        each: a mount of its own with an upper of its own
@@ -22,21 +22,20 @@ use crate::image::Prepared;
 use crate::protocol::{Backfill, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// How a root file system is to be. The default is what a container has: writable, what is written goes when it is closed, and setuid
-/// bits take effect.
+/// Options of a root file system. The default is that of a container: writable, writes are discarded on close, and setuid bits take effect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RootfsRequest {
-    /// An existing directory to mount it on, which stays. None: one in the store, which goes with it.
+    /// An existing directory to mount it on, which is kept. `None`: one in the store, which is removed with it.
     pub directory: Option<PathBuf>,
     /// How it is mounted.
     pub mode: ModeChoice,
-    /// Whether and where writes go.
+    /// Whether it is writable, and where writes go.
     pub writable: Writable,
     /// Whether setuid and setgid bits take effect.
     pub suid: bool,
     /// Whether device nodes work.
     pub dev: bool,
-    /// Whether the rest of the image is brought in the background.
+    /// Whether the rest of the image is fetched in the background.
     pub backfill: Backfill,
 }
 
@@ -53,19 +52,19 @@ impl Default for RootfsRequest {
     }
 }
 
-/// A root file system that is mounted.
+/// A mounted root file system.
 ///
-/// [`Rootfs::close`] unmounts it and says whether that worked. Dropped, it is unmounted too, behind the back of whoever drops it, and what
-/// goes wrong goes to the log. One whose process was killed, in a directory of the store, is unmounted by the next engine that makes one there.
+/// [`Rootfs::close`] unmounts it and returns the result. Dropping it unmounts it in the background and logs errors. If the process is
+/// killed, the next engine that creates a directory in the store unmounts what was in one.
 #[derive(Debug)]
 pub struct Rootfs {
-    /// None once it is closed.
+    /// `None` once it is closed.
     mount: Option<RootMount>,
     path: PathBuf,
     status: MountStatus,
 }
 
-/// The mount itself. Dropped, it is unmounted on the spot: that blocks.
+/// The mount itself. Dropping it unmounts it synchronously: that blocks.
 #[derive(Debug)]
 pub(crate) struct RootMount {
     host: Host,
@@ -74,17 +73,17 @@ pub(crate) struct RootMount {
 }
 
 impl Engine {
-    /// Makes a root file system of an image, by the store's server, which is started if none runs, and stays from then on as long as this
-    /// engine or a clone of it lives. Takes milliseconds and does not block the runtime; many can be made at the same time. If the
+    /// Creates a root file system of an image through the store's server. The server is started if none runs, and keeps running as long as
+    /// this engine or a clone of it lives. Takes milliseconds and does not block the runtime. Many can be created concurrently. If the
     /// future is dropped, nothing stays mounted.
     ///
     /// # Errors
-    /// [`ErrorKind::CannotMount`] if the kernel or the user's rights do not allow it, [`ErrorKind::Store`] if the server cannot be had.
+    /// [`ErrorKind::CannotMount`] if the kernel or the user's rights do not allow it, [`ErrorKind::Store`] if the server is unavailable.
     pub async fn rootfs(&self, prepared: &Prepared, request: &RootfsRequest) -> Result<Rootfs> {
         self.rootfs_by(self.client().into(), prepared, request).await
     }
 
-    /// As [`Engine::rootfs`], by this host.
+    /// As [`Engine::rootfs`], through this host.
     pub(crate) async fn rootfs_by(&self, host: Host, prepared: &Prepared, request: &RootfsRequest) -> Result<Rootfs> {
         let (engine, prepared, request) = (self.clone(), prepared.clone(), request.clone());
         let made = spawn_blocking(move || {
@@ -102,7 +101,7 @@ impl Engine {
 }
 
 impl RootfsRequest {
-    /// The mount of `prepared` on `directory` that this asks for.
+    /// The mount request for `prepared` on `directory`.
     pub(crate) fn of(&self, prepared: &Prepared, directory: PathBuf) -> MountRequest {
         MountRequest {
             mode: self.mode,
@@ -116,20 +115,20 @@ impl RootfsRequest {
 }
 
 impl Rootfs {
-    /// Where it is: an absolute path without symbolic links.
+    /// The mount point: an absolute path without symbolic links.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How it was mounted, and what had been fetched of its image by then.
+    /// The status after the mount, with the bytes fetched of its image by then.
     pub fn status(&self) -> &MountStatus {
         &self.status
     }
 
-    /// Unmounts it. Whoever still has files of it open goes on with them. What was written to a temporary upper is gone then.
+    /// Unmounts it. Programs with open files can go on using them. Writes to a temporary upper are discarded.
     ///
     /// # Errors
-    /// Something else is mounted in it, or its server cannot be had. Then it stays mounted.
+    /// Something else is mounted in it, or its server is unavailable. Then it stays mounted.
     pub async fn close(mut self) -> Result<()> {
         let Some(mount) = self.mount.take() else { return Ok(()) };
         let closed = spawn_blocking(move || mount.unmount()).await;
@@ -140,7 +139,7 @@ impl Rootfs {
 impl Drop for Rootfs {
     fn drop(&mut self) {
         let Some(mount) = self.mount.take() else { return };
-        // A closure that a runtime does not come to run is dropped, and the mount with it.
+        // If the runtime never runs the closure, it drops it, and the mount with it.
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(move || drop(mount))),
             Err(_) => drop(mount),
@@ -149,7 +148,7 @@ impl Drop for Rootfs {
 }
 
 impl RootMount {
-    /// Mounts what is asked for at a directory that is somebody else's.
+    /// Mounts on a directory of the caller's.
     pub(crate) fn at(host: impl Into<Host>, request: MountRequest) -> Result<Self> {
         let place = Place::given(&request.mountpoint)?;
         Self::mount(host.into(), place, request).map(|(mount, _)| mount)
@@ -174,7 +173,7 @@ impl RootMount {
         self.end()
     }
 
-    /// Leaves it to somebody else, who will unmount it.
+    /// Keeps it mounted, for another process to unmount.
     pub(crate) fn keep(mut self) {
         self.is_over = true;
     }

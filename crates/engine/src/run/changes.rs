@@ -1,4 +1,4 @@
-//! What a container made of its image, for whoever reads it from outside.
+//! The changes that a container made to its image, for readers outside the container.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::commit::LeftOut;
 use crate::container::{Bundle, Handle, Paused};
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// How long a container that does not run is waited for while another process is at it.
+/// How long to wait for another process that holds a container that does not run.
 const BUSY: Duration = Duration::from_secs(10);
 
-/// What a container wrote, and of which image.
+/// The changes of a container, and its image.
 pub(crate) struct Changes {
     /// Its upper directory: whole files, and the whiteouts of overlayfs.
     pub(crate) upper: PathBuf,
@@ -24,30 +24,30 @@ pub(crate) struct Changes {
     pub(crate) image: String,
     /// Digest of its manifest.
     pub(crate) manifest: Digest,
-    /// What was run.
+    /// The command that was run.
     pub(crate) command: Vec<String>,
-    /// What is there and no change of the image.
+    /// Paths that are present but not a change of the image.
     pub(crate) left_out: LeftOut,
-    /// While this lives, one that has ended is not removed.
+    /// While this lives, a container that has ended is not removed.
     _kept: Option<Lock>,
-    /// One that runs.
+    /// The handle, if the container runs.
     running: Option<Handle>,
 }
 
 impl Changes {
-    /// Holds the container still, if it runs. Whoever is told that it cannot be done reads it as it changes.
+    /// Pauses the container if it runs. On an error, callers read the changes while they may still change.
     pub(crate) fn pause(&self) -> Result<Option<Paused>> {
         self.running.as_ref().map(Handle::pause).transpose()
     }
 
-    /// Whether it may still change.
+    /// Whether the changes may still change.
     pub(crate) fn is_running(&self) -> bool {
         self.running.is_some()
     }
 }
 
 impl Engine {
-    /// What the container of this name wrote.
+    /// The changes of the container of this name.
     pub(crate) fn container_changes(&self, name: &ContainerName) -> Result<Changes> {
         let (place, record) = self.known(name)?;
         let (kept, running) = hold(&place, &record)?;
@@ -57,14 +57,14 @@ impl Engine {
     }
 }
 
-/// The lock of a container that has ended, or one that runs. Whoever has the lock of one that does not run starts it, settles it, reads it or
-/// removes it: then it is waited for, since what it wrote may go meanwhile.
+/// The lock of a container that has ended, or the handle of one that runs. If a container does not run and its lock is taken, another
+/// process starts, settles, reads or removes it. That process is waited for, since its changes may disappear meanwhile.
 fn hold(place: &Place, record: &ContainerRecord) -> Result<(Option<Lock>, Option<Handle>)> {
     let gone = || Error::new(ErrorKind::NotFound, "find the container", "it was just removed");
     for patience in [Duration::ZERO, BUSY] {
         let held = place.hold(patience);
         match held.map_err(|error| Error::new(ErrorKind::Store, "look whether the container runs", error))? {
-            // There may be another one under its name.
+            // Another container may have its name.
             Holding::Ours(lock) if place.is_of(&record.id) => return Ok((Some(lock), None)),
             Holding::Ours(_) | Holding::Gone => return Err(gone()),
             Holding::Theirs => {
@@ -81,7 +81,7 @@ fn hold(place: &Place, record: &ContainerRecord) -> Result<(Option<Lock>, Option
     Err(error.hint("it is being started, removed or committed: try again when that is over"))
 }
 
-/// Places that others are mounted on, and volumes, which are directories of the container's own.
+/// Mount points, and volumes, which are directories of the container's own.
 fn left_out(mounts: &[Mount], place: &Place) -> LeftOut {
     let root = place.rootfs();
     let mut left_out = LeftOut::default();

@@ -1,4 +1,4 @@
-//! Another process in a container that runs.
+//! Runs another process in a running container.
 
 use super::attend::{aside, exit_code, follow};
 use super::held::handle;
@@ -10,25 +10,25 @@ use crate::{Engine, Error, ErrorKind, private};
 
 const STEP: &str = "run a process in the container";
 
-/// A process to be run in a container.
+/// A request to run a process in a container.
 #[derive(Debug, Clone, Default)]
 pub struct ExecRequest {
-    /// What to run.
+    /// The command to run.
     pub command: Vec<String>,
-    /// `NAME=VALUE`, beside or instead of the container's.
+    /// `NAME=VALUE`, in addition to or instead of the container's.
     pub env: Vec<String>,
-    /// Where it starts, instead of where the container did.
+    /// The working directory, instead of the container's.
     pub directory: Option<String>,
     /// `USER[:GROUP]` instead of the container's.
     pub user: Option<String>,
-    /// Whether it has this terminal.
+    /// Whether it gets this terminal.
     pub terminal: bool,
-    /// Whether it has this process's standard input.
+    /// Whether it gets this process's standard input.
     pub input: bool,
 }
 
 impl Engine {
-    /// Runs another process in a container that runs, in the place of this process; its exit code.
+    /// Runs another process in a running container, in the foreground of this process. Returns its exit code.
     pub async fn exec(
         &self,
         name: &ContainerName,
@@ -39,7 +39,7 @@ impl Engine {
         if ContainerStatus::of(name.clone(), &place).standing != Standing::Running {
             return Err(RunError::failed(STEP, "the container does not run"));
         }
-        // Two at a time must not read each other's.
+        // Concurrent calls must not read each other's files.
         let folder = tempfile::Builder::new().prefix("exec-").tempdir_in(place.folder());
         let folder = folder.map_err(|error| Error::new(ErrorKind::Store, STEP, error))?;
         let [log, pid, file] = ["log", "pid", "process.json"].map(|name| folder.path().join(name));

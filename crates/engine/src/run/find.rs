@@ -1,20 +1,20 @@
-//! A container by a part of its name.
+//! Finds a container by a prefix of its name.
 
 use super::ContainerName;
 use super::place::Containers;
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// Names that are listed when a prefix is of several.
+/// Maximum number of names listed when a prefix is ambiguous.
 const LISTED: usize = 4;
 
 impl Engine {
-    /// The container that `text` is the name of, or the only one whose name begins with it. If there is none, it is `text`: whoever looks
-    /// for that says so.
+    /// The container named `text`, or the only one whose name has that prefix. If there is none, returns `text`: the caller then reports
+    /// that it does not exist.
     ///
-    /// Not for what ends or removes containers: a script that names one that is gone must not meet another one.
+    /// Not for calls that end or remove containers: a script that names a removed container must not hit another one.
     ///
     /// # Errors
-    /// Several names begin with it.
+    /// The prefix is ambiguous.
     pub fn container_named(&self, text: &ContainerName) -> Result<ContainerName> {
         let containers = Containers::of(self.store());
         if containers.place(text).exists() {

@@ -1,4 +1,4 @@
-//! [`Held`]: a container that this process keeps, from its first directory to its end.
+//! [`Held`]: a container that this process keeps, from the creation of its directory to its end.
 
 use std::path::Path;
 
@@ -17,16 +17,16 @@ use crate::image::Prepared;
 use crate::rootfs::{RootMount, RootfsRequest};
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// What asks a container to stop where neither the image nor the user says.
+/// The stop signal if neither the image nor the user sets one.
 const STOP: &str = "TERM";
 
 /// Bytes of the host's `/etc/hosts` and `/etc/resolv.conf` that a container gets.
 const HOST_FILE_BYTES: u64 = 1 << 20;
 
-/// Names for a container that nobody named are tried so often.
+/// Number of generated names that are tried for a container without a given name.
 const NAMES: usize = 8;
 
-/// A container that this process keeps. Dropped before it was settled, nothing of it is left.
+/// A container that this process keeps. If it is dropped before it is settled, everything of it is removed.
 pub(super) struct Held {
     engine: Engine,
     place: Place,
@@ -36,7 +36,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Makes a container: directory, mount and bundle.
+    /// Creates a container: directory, mount and bundle.
     pub(super) fn make(engine: Engine, request: &RunRequest, prepared: &Prepared, runtime: &Runtime) -> Result<Self> {
         let config = prepared.config(&engine)?.run;
         let record = record(request, prepared, &config, runtime)?;
@@ -48,14 +48,14 @@ impl Held {
             writable: Writable::Upper(held.place.upper()),
             ..RootfsRequest::default()
         };
-        // It is unmounted by whoever keeps the container at its end, which may be another process.
+        // The keeper of the container unmounts it at the end. The keeper may be another process.
         RootMount::at(held.engine.client(), rootfs.of(prepared, held.place.rootfs()))?.keep();
         let options = ContainerOptions { filtered: held.record.filtered, ..request.options.clone() };
         held.describe(options, &config)?;
         Ok(held)
     }
 
-    /// Takes over from the process that made it, with the lock that this one inherited.
+    /// Takes the container over from the process that created it, with the lock inherited by this process.
     pub(super) fn inherit(engine: Engine, name: &ContainerName, lock: std::os::fd::OwnedFd) -> Result<Self> {
         let failed = |cause: String| Error::new(ErrorKind::Other, "keep the container", cause);
         let place = Containers::of(engine.store()).place(name);
@@ -64,7 +64,7 @@ impl Held {
         Ok(Self { engine, place, lock, record, is_settled: false })
     }
 
-    /// Writes the bundle, and what the container finds in `/etc`.
+    /// Writes the bundle, and the files for the container's `/etc`.
     fn describe(&self, mut options: ContainerOptions, config: &RunConfig) -> Result<()> {
         let refused = |cause: String| Error::new(ErrorKind::Refused, "describe the container", cause);
         options.hostname = Some(options.hostname.unwrap_or_else(|| self.usual_hostname(options.network)));
@@ -75,7 +75,7 @@ impl Held {
         Bundle::write(self.place.folder(), &self.place.rootfs(), config, &options, &confinement, own).map(drop)
     }
 
-    /// With the host's network goes the host's name, as with Podman.
+    /// The default host name. A container on the host's network gets the host's name, as with Podman.
     fn usual_hostname(&self, network: Network) -> String {
         match network {
             Network::Host => rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -83,14 +83,14 @@ impl Held {
         }
     }
 
-    /// What every container has of its own in `/etc`.
+    /// The mounts of the files in `/etc` that every container has of its own.
     fn files(&self, options: &ContainerOptions) -> Result<Vec<Mount>> {
         let name = options.hostname.as_deref().unwrap_or_default();
         let (hosts, resolv) = match options.network {
             Network::Host => (with_name(&host_file("/etc/hosts"), name), host_file("/etc/resolv.conf")),
             Network::None => (format!("127.0.0.1 localhost {name}\n::1 localhost {name}\n"), String::new()),
         };
-        // The first line that has a name is believed.
+        // The first line with a name takes effect.
         let hosts = options.hosts.iter().map(HostEntry::line).chain([hosts]).collect::<String>();
         let files = [("hosts", hosts), ("resolv.conf", resolv), ("hostname", format!("{name}\n"))];
         let mut usual = ["nosuid", "nodev", "noexec"].map(str::to_owned).to_vec();
@@ -119,7 +119,7 @@ impl Held {
         handle(&self.place, &self.record)
     }
 
-    /// It runs. That this is not written down is no reason to end it.
+    /// Records that the container runs. A failed write does not end the container.
     pub(super) fn note_start(&mut self, pid: u32) {
         self.record.state = ContainerState::Running { pid, since: now() };
         if let Err(error) = self.place.write(&self.record) {
@@ -127,8 +127,8 @@ impl Held {
         }
     }
 
-    /// It has run and ended: the runtime forgets it, the image is unmounted, and the rest stays or goes as was asked. How it ended is
-    /// written down first: what cannot be cleared up takes that along with nothing.
+    /// Settles a container that has ended: the runtime deletes it, the image is unmounted, and the rest is kept or removed as requested.
+    /// The exit code is recorded first, so that a failed cleanup does not lose it.
     pub(super) fn settle(mut self, code: Option<u8>) -> Result<()> {
         self.is_settled = true;
         self.record.state = ContainerState::Exited { code, at: now() };
@@ -141,13 +141,13 @@ impl Held {
         written.map_err(|error| Error::new(ErrorKind::Store, "write down how the container ended", error))
     }
 
-    /// It is another process's from now on.
+    /// Leaves the container to another process.
     pub(super) fn give_up(mut self) {
         self.is_settled = true;
         self.lock.leave_to_heir();
     }
 
-    /// Removes it whatever became of it, after its heir has ended.
+    /// Removes the container in any state, after its heir has ended.
     pub(super) fn remove(mut self) -> Result<()> {
         self.is_settled = true;
         let cannot = |error| Error::new(ErrorKind::Store, "hold the container", error);
@@ -168,7 +168,7 @@ impl Drop for Held {
     }
 }
 
-/// Removes a container that is held, running or not. Whoever shared the lock may have done so already.
+/// Removes a held container, running or not. A process that shared the lock may have removed it already.
 fn clear_away(engine: &Engine, place: &Place, record: &ContainerRecord, lock: &Lock) -> Result<()> {
     let cannot = |error| Error::new(ErrorKind::Store, "remove the container's directory", error);
     if !lock.is_of(place).map_err(cannot)? {
@@ -212,7 +212,7 @@ fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime
     })
 }
 
-/// Whether the runtime filters system calls; one that does not is no reason to run nothing, but to be said.
+/// Whether the runtime filters system calls. One that does not causes a warning, not an error.
 fn filters(runtime: &Runtime) -> Result<bool> {
     let filters = runtime.has_seccomp()?;
     if !filters {
@@ -222,7 +222,7 @@ fn filters(runtime: &Runtime) -> Result<bool> {
     Ok(filters)
 }
 
-/// A directory for the container, under another name if the one that nobody chose is taken.
+/// The directory of the container. A generated name that is taken is replaced.
 fn directory(
     engine: &Engine,
     mut record: ContainerRecord,
@@ -240,7 +240,7 @@ fn directory(
     Ok((place, lock, record))
 }
 
-/// A file of the host; nothing if there is none.
+/// The content of a file of the host; empty if it does not exist.
 fn host_file(path: &str) -> String {
     use std::io::Read;
     let mut text = Vec::new();
@@ -250,7 +250,7 @@ fn host_file(path: &str) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The host's names, and the container's own if it is another one.
+/// The content of the host's `/etc/hosts`, with the container's own name added if it is missing.
 fn with_name(hosts: &str, name: &str) -> String {
     let is_known = hosts.lines().any(|line| line.split_ascii_whitespace().skip(1).any(|known| known == name));
     let end = if hosts.is_empty() || hosts.ends_with('\n') { "" } else { "\n" };

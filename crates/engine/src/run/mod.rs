@@ -5,8 +5,8 @@
 //!            └────────────── Held: dropped here, nothing is left ────────┘
 //! ```
 //!
-//! A process keeps the container from its directory to its end, and holds its lock for as long: the one that was asked to run it, or,
-//! of a detached one, a keeper that inherits the lock. So the kernel says who was killed.
+//! One process keeps the container from the creation of its directory to its end, and holds its lock as long. That is the process asked to
+//! run it, or for a detached container a keeper that inherits the lock. So the kernel shows whether the keeper was killed.
 
 mod attend;
 pub(crate) mod changes;
@@ -44,36 +44,36 @@ use crate::progress::Progress;
 use crate::protocol::Backfill;
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// A container to be run.
+/// A request to run a container.
 #[derive(Debug, Clone)]
 pub struct RunRequest {
-    /// Of which image.
+    /// The image.
     pub image: ImageRequest,
     /// How to mount it.
     pub mode: ModeChoice,
-    /// Whether the rest of it is brought in the background.
+    /// Whether the rest of the image is fetched in the background.
     pub backfill: Backfill,
-    /// What it is otherwise than the image says. Its system calls are filtered if that is asked for and its runtime can.
+    /// Deviations from the image config. System calls are filtered if that is requested and the runtime supports it.
     pub options: ContainerOptions,
-    /// What to call it.
+    /// The container's name.
     pub name: Option<ContainerName>,
-    /// A new file that its name is written into.
+    /// A new file that the name is written to.
     pub name_file: Option<PathBuf>,
     /// Whether to remove it when it ends.
     pub remove: bool,
-    /// Whether to return when it runs, and keep its output in a log.
+    /// Whether to return when the container runs, and keep its output in a log.
     pub detach: bool,
-    /// Whether it has this process's standard input.
+    /// Whether it gets this process's standard input.
     pub input: bool,
-    /// What asks it to stop, instead of what the image says.
+    /// The stop signal, instead of the image's.
     pub stop_signal: Option<String>,
-    /// The OCI runtime, if not the one that is found.
+    /// The OCI runtime; `None` to find one.
     pub runtime: Option<PathBuf>,
-    /// The command line that runs [`Engine::keep`] with the name that is put behind it. Needed for `detach` alone.
+    /// The command line that runs [`Engine::keep`], to which the name is appended. Needed only for `detach`.
     pub keeper_command: Vec<OsString>,
 }
 
-/// What came of a container.
+/// The result of running a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunOutcome {
     /// It has ended with this exit code.
@@ -83,10 +83,10 @@ pub enum RunOutcome {
 }
 
 impl Engine {
-    /// Runs a container: in the place of this process until it ends, or until it runs.
+    /// Runs a container: in the foreground until it ends, or detached until it has started.
     ///
     /// # Errors
-    /// It did not come to run. Then nothing of it is left.
+    /// The container did not start. Then nothing of it is left.
     pub async fn run(
         &self,
         request: &RunRequest,
@@ -101,7 +101,7 @@ impl Engine {
         self.run_on(request, prepared, runtime, signals).await
     }
 
-    /// As [`Engine::run`], of an image that was prepared already: what its name means by now is not asked again.
+    /// As [`Engine::run`], of a prepared image. The image name is not resolved again.
     pub async fn run_prepared(
         &self,
         request: &RunRequest,
@@ -112,7 +112,7 @@ impl Engine {
         self.run_on(request, prepared, runtime, signals).await
     }
 
-    /// What can be said before anything is fetched.
+    /// Checks that need nothing fetched.
     fn check_run(&self, request: &RunRequest) -> Result<Runtime> {
         check_user()?;
         let runtime = Runtime::find(request.runtime.as_deref())?;
@@ -150,12 +150,12 @@ impl Engine {
     }
 }
 
-/// The file with the name of a container. Dropped, it goes: a container that did not come to run leaves nothing.
+/// The file with the name of a container. It is removed on drop, so that a container that did not start leaves nothing.
 struct NameFile(Option<PathBuf>);
 
 impl NameFile {
     /// # Errors
-    /// There is something at this path.
+    /// A file exists at this path.
     fn check(file: &Path) -> Result<()> {
         match file.symlink_metadata() {
             Ok(_) => Err(Self::failed(file, "there is a file already, perhaps of another container")),
@@ -187,7 +187,7 @@ impl Drop for NameFile {
     }
 }
 
-/// Mounting, and what a container's processes may do, is root's to give.
+/// Mounting, and confining a container's processes, requires root.
 fn check_user() -> Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());

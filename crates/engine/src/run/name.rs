@@ -1,4 +1,4 @@
-//! [`ContainerName`]: what a container is called, and what it is called if nobody says.
+//! [`ContainerName`]: the name of a container, given or generated.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest name: it is a directory, and there is room for what is put before it while it is removed.
+/// Longest name. It names a directory, which gets a longer name while it is removed.
 const NAME_BYTES: usize = 128;
 
 const QUALITIES: [&str; 16] = [
@@ -24,7 +24,7 @@ const FISH: [&str; 16] = [
 pub struct ContainerName(String);
 
 impl ContainerName {
-    /// One that is likely free.
+    /// A generated name that is likely to be free.
     pub(super) fn random() -> Self {
         let mut number = random();
         let mut pick = |words: &[&'static str; 16]| {
@@ -42,12 +42,12 @@ impl ContainerName {
     }
 }
 
-/// Twelve hexadecimal digits that no other container has.
+/// Twelve hexadecimal digits, unique to a container.
 pub(super) fn random_id() -> String {
     format!("{:012x}", random() & 0xffff_ffff_ffff)
 }
 
-/// Good enough for names: nobody gains by guessing it.
+/// A random number. Its quality is sufficient for names, which need not be unpredictable.
 fn random() -> u64 {
     RandomState::new().hash_one((std::process::id(), std::time::UNIX_EPOCH.elapsed().unwrap_or_default()))
 }

@@ -1,4 +1,4 @@
-//! [`ContainerRecord`]: what is known of a container, as a file in its directory.
+//! [`ContainerRecord`]: the persistent record of a container, a file in its directory.
 
 use std::path::PathBuf;
 
@@ -7,30 +7,30 @@ use tarpon_oci::Digest;
 
 use super::ContainerName;
 
-/// The version that this program writes, and the only one that it reads.
+/// The format version that is written, and the only one that is read.
 pub(super) const VERSION: u32 = 1;
 
-/// Longest record that is read. The longest part is the command, which the kernel holds below 2 MiB.
+/// Longest record that is read. The longest part is the command, which the kernel limits to 2 MiB.
 pub(super) const RECORD_BYTES: u64 = 4 << 20;
 
-/// What is known of a container.
+/// The persistent record of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerRecord {
-    /// Of this file: [`VERSION`].
+    /// Version of the file format: [`VERSION`].
     pub(super) version: u32,
-    /// What people call it.
+    /// The name.
     pub name: ContainerName,
-    /// What its runtime calls it; its own for all time.
+    /// The id for the runtime. It is never reused.
     pub id: String,
     /// The image, as the user wrote it.
     pub image: String,
     /// Digest of its manifest.
     pub manifest: Digest,
-    /// What is run.
+    /// The command that is run.
     pub command: Vec<String>,
-    /// When it was made, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
-    /// Whether it runs behind the back of whoever started it, and its output is kept.
+    /// Whether it runs detached, with its output in a log.
     pub detached: bool,
     /// Whether it has a terminal.
     pub terminal: bool,
@@ -38,25 +38,25 @@ pub struct ContainerRecord {
     pub input: bool,
     /// Whether it is removed as soon as it ends.
     pub remove: bool,
-    /// What asks it to stop.
+    /// The stop signal.
     pub stop_signal: String,
-    /// The OCI runtime that has it.
+    /// The OCI runtime that runs it.
     pub runtime: PathBuf,
     /// Whether its system calls are filtered.
     pub filtered: bool,
-    /// Processes and threads that it may have; none: as many as the host.
+    /// Maximum number of processes and threads; `None`: the host's limit.
     #[serde(default)]
     pub process_limit: Option<u32>,
     /// The AppArmor profile that confines it.
     #[serde(default)]
     pub apparmor: Option<String>,
-    /// Directories of its writable layer that are data and no part of what it made of its image.
+    /// Directories of its writable layer that are data and not changes of its image.
     pub volumes: Vec<String>,
-    /// What became of it.
+    /// The state.
     pub state: ContainerState,
 }
 
-/// What became of a container.
+/// The state of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "is")]
 pub enum ContainerState {
@@ -64,23 +64,23 @@ pub enum ContainerState {
     Created,
     /// It runs.
     Running {
-        /// Its first process, as this host numbers it.
+        /// PID of its first process on this host.
         pid: u32,
-        /// Since when, in seconds since 1970.
+        /// Start time, in seconds since 1970.
         since: u64,
     },
     /// It has ended.
     Exited {
-        /// Its exit code, if anybody was there to see it.
+        /// The exit code, if it is known.
         code: Option<u8>,
-        /// When, in seconds since 1970.
+        /// End time, in seconds since 1970.
         at: u64,
     },
 }
 
 impl ContainerRecord {
     /// # Errors
-    /// In a line: it is of another version, or damaged.
+    /// One line: the record has another version, or is damaged.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Version {
@@ -94,7 +94,7 @@ impl ContainerRecord {
     }
 }
 
-/// In seconds since 1970.
+/// The current time in seconds since 1970.
 pub(super) fn now() -> u64 {
     std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs()
 }

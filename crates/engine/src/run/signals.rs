@@ -1,4 +1,4 @@
-//! [`Signals`]: what this process is told while a container runs in its place.
+//! [`Signals`]: the signals that this process receives while it runs a container in the foreground.
 
 use std::future::poll_fn;
 use std::io;
@@ -8,24 +8,24 @@ use futures::FutureExt as _;
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// Those that are passed on to the container.
+/// The signals that are forwarded to the container.
 const FORWARDED: [Signal; 7] =
     [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
 
-/// The signals that are passed on to a container. While this lives none of them does to this process what it usually does.
+/// Receives the signals to forward to a container. While this lives, none of them has its default effect on this process.
 #[derive(Debug, Default)]
 pub struct Signals {
     streams: Vec<(Signal, Stream)>,
 }
 
 impl Signals {
-    /// Begins to listen.
+    /// Starts to listen.
     pub fn listen() -> io::Result<Self> {
         let stream = |number: Signal| Ok((number, signal(SignalKind::from_raw(number.as_raw()))?));
         Ok(Self { streams: FORWARDED.into_iter().map(stream).collect::<io::Result<_>>()? })
     }
 
-    /// Nobody says anything: for whoever ends containers otherwise.
+    /// Receives nothing: for callers that end containers otherwise.
     pub fn none() -> Self {
         Self::default()
     }
@@ -41,28 +41,28 @@ impl Signals {
         .await
     }
 
-    /// Resolves when the user wants it to end, while there is no container that could be told.
+    /// Resolves when the user wants to stop, while there is no container to forward the signal to.
     pub(super) async fn asked_to_stop(&mut self) {
         while !asks_to_stop(self.next().await) {}
     }
 
-    /// Whether the user has wanted it to end since somebody looked the last time.
+    /// Whether the user has signalled a stop since the last check.
     pub(super) fn were_asked_to_stop(&mut self) -> bool {
         self.asked_to_stop().now_or_never().is_some()
     }
 }
 
-/// Whether a signal is the wish of somebody that something ends.
+/// Whether the signal means that the container should stop.
 pub(super) fn asks_to_stop(signal: Signal) -> bool {
     matches!(signal, Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT)
 }
 
-/// What a runtime takes as a signal: a name, with or without `SIG`, or a number.
+/// The signal in the form that a runtime accepts: a name, with or without `SIG`, or a number.
 ///
 /// # Errors
-/// In a line: it is none.
+/// One line: it is not a signal.
 pub fn signal_name(text: &str) -> Result<String, String> {
-    /// The first that is for everybody's use, as the C library numbers them, and the last.
+    /// The first real-time signal for applications, as the C library numbers them, and the last.
     const REAL_TIME: u32 = 34;
     const LAST: u32 = 64;
     let upper = text.to_ascii_uppercase();
@@ -99,7 +99,7 @@ mod tests {
     async fn a_signal_is_heard_and_does_not_end_the_process() {
         let mut signals = Signals::listen().unwrap();
         rustix::process::kill_process(rustix::process::getpid(), Signal::USR2).unwrap();
-        // Other tests send themselves others.
+        // Other tests send this process other signals.
         let heard = async { while signals.next().await != Signal::USR2 {} };
         tokio::time::timeout(std::time::Duration::from_secs(30), heard).await.expect("it is heard");
     }

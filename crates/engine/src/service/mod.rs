@@ -1,4 +1,4 @@
-//! What services of ours have in common: a socket that others connect to, and a service manager that wants to know how far they are.
+//! Common parts of our services: a listening socket, and status notifications for a service manager.
 
 mod notify;
 mod socket;

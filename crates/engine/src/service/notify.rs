@@ -1,16 +1,16 @@
-//! Telling the service manager how far we are: one datagram to the socket that `$NOTIFY_SOCKET` names, as sd_notify(3) says.
+//! Notifies the service manager of our state: one datagram to the socket in `$NOTIFY_SOCKET`, as in sd_notify(3).
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The service answers.
+/// The service is ready.
 pub const READY: &str = "READY=1";
-/// It has begun to end.
+/// The service is stopping.
 pub const STOPPING: &str = "STOPPING=1";
 
-/// Tells it, if somebody wants to know.
+/// Sends the state, if there is a service manager.
 pub fn notify(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };
     if let Err(error) = send(socket.as_bytes(), state) {
@@ -24,7 +24,7 @@ fn send(socket: &[u8], state: &str) -> io::Result<()> {
         None => SocketAddr::from_pathname(std::path::Path::new(std::ffi::OsStr::from_bytes(socket)))?,
     };
     let sender = UnixDatagram::unbound()?;
-    // A manager that does not read its mail must not keep us from serving.
+    // A manager that does not read its socket must not block the service.
     sender.set_nonblocking(true)?;
     sender.send_to_addr(state.as_bytes(), &address).map(drop)
 }

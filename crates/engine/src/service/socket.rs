@@ -1,4 +1,4 @@
-//! [`Socket`]: handed over by systemd, or made here.
+//! [`Socket`]: a listening socket, passed by systemd or created here.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
@@ -9,22 +9,22 @@ use listenfd::ListenFd;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Whoever may connect may do all that this user may: nobody else.
+/// Owner only: every client that can connect has all rights of this user.
 const MODE: u32 = 0o600;
-/// A directory that is made for it. Others may look into it, as into `/run`; the socket is closed to them.
+/// Mode of a directory created for the socket. Others may list it, as with `/run`; the socket itself is closed to them.
 const FOLDER_MODE: u32 = 0o755;
 
-/// A listening socket. One that was made here is removed when this is dropped.
+/// A listening socket. One created here is removed on drop.
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
-    /// Where it was made, and which file that is.
+    /// The path where it was created, and the inode of the file.
     made: Option<(PathBuf, u64)>,
 }
 
 impl Socket {
-    /// The one that systemd hands over, if it does, else one at `path`. Call it before there are other threads: it takes what concerns
-    /// it out of the environment.
+    /// The socket passed by systemd, else a new one at `path`. Call it before there are other threads: it removes systemd's variables from
+    /// the environment.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| {
             Error::new(ErrorKind::Other, format!("listen at {}", path.display()), error)
@@ -38,10 +38,10 @@ impl Socket {
         }
     }
 
-    /// It appears under its name closed to others, and in place of one that nobody listens at any more.
+    /// Creates a socket. It appears under its name with its final permissions, and replaces a socket without a listener.
     ///
     /// # Errors
-    /// Also if somebody listens there, or something else than a socket is there.
+    /// Among others: a process listens there, or the file there is not a socket.
     pub fn make(path: &Path) -> io::Result<Self> {
         if let Some(folder) = path.parent() {
             std::fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
@@ -61,18 +61,18 @@ impl Socket {
         }
     }
 
-    /// Where it is, for people.
+    /// The path for messages.
     pub fn place(&self) -> String {
         self.path().map_or_else(|| "the socket that was handed over".to_owned(), |path| path.display().to_string())
     }
 
-    /// Where it is, if it has a path.
+    /// The path, if it has one.
     pub fn path(&self) -> Option<PathBuf> {
         let made = self.made.as_ref().map(|(path, _)| path.clone());
         made.or_else(|| self.listener.local_addr().ok()?.as_pathname().map(Path::to_owned))
     }
 
-    /// The same for a task to listen at. For a runtime.
+    /// The socket as an asynchronous listener. Must be called in a runtime.
     pub fn listener(&self) -> io::Result<tokio::net::UnixListener> {
         let listener = self.listener.try_clone()?;
         listener.set_nonblocking(true)?;
@@ -90,7 +90,7 @@ impl Drop for Socket {
     }
 }
 
-/// Whether nothing is at `path` but, perhaps, a socket that nobody listens at.
+/// Checks that `path` is free or a socket without a listener.
 fn check_free(path: &Path) -> io::Result<()> {
     let other = |cause: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, cause));
     match path.symlink_metadata() {
@@ -129,7 +129,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("api.sock");
         let dead = UnixListener::bind(&path).unwrap();
-        // Before it is closed: another test may just be forking.
+        // Shut down before it is closed: another test may fork right now and inherit it.
         rustix::net::shutdown(&dead, rustix::net::Shutdown::Both).unwrap();
         drop(dead);
         let socket = Socket::make(&path).unwrap();
