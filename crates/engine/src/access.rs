@@ -1,4 +1,4 @@
-//! From how a user wants an image reached to an opened source, and from a source's errors to ours.
+//! Opens sources with a user's access options, and maps their errors to ours.
 
 use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::{ImageConfig, Platform, Source};
@@ -7,24 +7,24 @@ use tarpon_registry::{AccessOptions, Credentials, Destination, Repository, Resol
 use crate::protocol::Access;
 use crate::{Error, ErrorKind, Result};
 
-/// Opens `image`. A registry is not asked anything yet; an archive is walked once.
+/// Opens `image`. A registry is not contacted yet; an archive is walked once.
 pub(crate) async fn open(image: &str, access: &Access) -> Result<Repository> {
     let (source, options) = read(image, access)?;
     tarpon_registry::open(&source, &options).await.map_err(|error| registry("open the image", error))
 }
 
-/// Opens `image`, whose record is here already: its source may be gone, and is touched only for what is missing.
+/// Opens `image`, whose record already exists: its source may be gone, and is accessed only for missing content.
 pub(crate) fn open_later(image: &str, access: &Access) -> Result<Repository> {
     let (source, options) = read(image, access)?;
     tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
 }
 
-/// Opens `image` to write to it. Nothing is asked or written yet.
+/// Opens `image` for writing. Nothing is requested or written yet.
 pub(crate) fn destination(image: &str, access: &Access) -> Result<Destination> {
     open_destination(&parse(image)?, access)
 }
 
-/// As [`destination`], of an image that was read already.
+/// As [`destination`], of a parsed reference.
 pub(crate) fn open_destination(destination: &Source, access: &Access) -> Result<Destination> {
     let options = options(access, destination)?;
     tarpon_registry::open_destination(destination, &options).map_err(|error| registry("open the destination", error))
@@ -61,14 +61,14 @@ pub(crate) async fn resolve(repository: &Repository, platform: &Platform) -> Res
     repository.resolve(platform).await.map_err(|error| unresolved(repository, error))
 }
 
-/// A tag or digest that leads to no image, with the host that was asked: users write `alpine` and mean Docker Hub's.
+/// The error for a tag or digest that leads to no image, with the host that was contacted: users write `alpine` and mean Docker Hub's.
 fn unresolved(repository: &Repository, error: tarpon_registry::Error) -> Error {
     let error = registry("resolve", error);
     let Some(host) = host(repository) else { return error };
     let cause = match error.kind {
-        // The index is there, and the message names the platforms in it.
+        // The index exists, and the message names the platforms in it.
         ErrorKind::NotFound if error.cause.starts_with("GET ") => format!("{host} has no such image: {}", error.cause),
-        // Docker Hub answers so for repositories that do not exist.
+        // Docker Hub replies this for repositories that do not exist.
         ErrorKind::Denied if !error.cause.contains(&host) => {
             format!("{host} denies access, or has no such image: {}", error.cause)
         }
@@ -77,7 +77,7 @@ fn unresolved(repository: &Repository, error: tarpon_registry::Error) -> Error {
     Error { cause, ..error }
 }
 
-/// The registry; none of a layout or an archive.
+/// The registry's host; `None` for a layout or an archive.
 fn host(repository: &Repository) -> Option<String> {
     match repository.name().parse() {
         Ok(Source::Registry(reference)) => Some(reference.registry().to_owned()),
@@ -90,12 +90,12 @@ pub(crate) async fn config(repository: &Repository, image: &ResolvedImage) -> Re
     repository.config(image).await.map_err(|error| registry("read the config", error))
 }
 
-/// Reading a blob failed while doing `step`.
+/// The error for a blob that could not be read while doing `step`.
 pub(crate) fn source(step: impl Into<String>, error: &SourceError) -> Error {
     with_hint(Error::new(kind(error.fault), step, error), error.fault)
 }
 
-/// A registry, layout or archive failed while doing `step`.
+/// The error for a registry, layout or archive that failed while doing `step`.
 pub(crate) fn registry(step: impl Into<String>, error: tarpon_registry::Error) -> Error {
     let fault = error.fault();
     with_hint(Error::new(kind(fault), step, error), fault)

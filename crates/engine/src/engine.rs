@@ -1,4 +1,4 @@
-//! [`Engine`]: one store, and the door to everything that is done with images in it.
+//! [`Engine`]: one store, and the entry point to all operations on images in it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::{Error, ErrorKind, Result};
 /// Which store, and how its server is started.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// The store's directory; made if it is not there.
+    /// The store's directory, created if missing.
     pub store: PathBuf,
     /// The command line that runs [`crate::serve`] on this store. Empty: this program starts no servers.
     pub server_command: Vec<OsString>,
@@ -38,10 +38,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Settles how the store is isolated, for all who use it.
+    /// Sets the isolation of the store, for all its users.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if it is isolated otherwise, or has content that is shared.
+    /// [`ErrorKind::Conflict`] if it is isolated in another way, or has content that is shared.
     pub fn settle_isolation(&self, isolation: Isolation) -> Result<()> {
         self.store.settle_isolation(isolation).map_err(|error| {
             let kind = match error {
@@ -53,7 +53,7 @@ impl Engine {
         })
     }
 
-    /// Opens the store. Cheap: nothing is scanned, nobody is asked.
+    /// Opens the store. Cheap: nothing is scanned, no request is made.
     pub fn open(options: EngineOptions) -> Result<Self> {
         let EngineOptions { store, server_command } = options;
         let failed = |error| {
@@ -64,12 +64,12 @@ impl Engine {
         Ok(Self { store, server_command, flights: Arc::default(), rootfs_folders: Arc::default() })
     }
 
-    /// The store itself: listing, checking and emptying it are its own affairs.
+    /// The store itself, which provides listing, checking and emptying.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The same with another part of the store.
+    /// This engine with another part of the store.
     pub(crate) fn with_store(&self, store: Store) -> Self {
         Self { store, ..self.clone() }
     }
@@ -79,17 +79,17 @@ impl Engine {
         &self.server_command
     }
 
-    /// What is being prepared by this engine and its clones.
+    /// Preparations under way in this engine and its clones.
     pub(crate) fn flights(&self) -> &Preparations {
         &self.flights
     }
 
-    /// Where root file systems are that nobody named a directory for.
+    /// Folders of root file systems for which the user named no directory.
     pub(crate) fn rootfs_folders(&self) -> &Folders {
         &self.rootfs_folders
     }
 
-    /// The scrub of the store: as its server says, or as it was left. `None`: there never was any.
+    /// The scrub of the store: as its server reports it, or as it was left. `None`: there never was any.
     pub fn scrub_status(&self) -> Result<Option<ScrubStatus>> {
         let status = self.client().scrub()?.unwrap_or_else(|| ScrubStatus::of_store(&self.store));
         Ok(Some(status).filter(ScrubStatus::is_known))

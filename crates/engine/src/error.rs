@@ -1,22 +1,22 @@
-//! One error for the outside: which image, which step, why, and what kind of failure it is.
+//! The public error: which step failed, why, and the kind of failure.
 
 use std::fmt;
 
-/// Why an operation on an image failed. Displays as one line: the step and the cause; the caller puts the image and
-/// what the user asked for in front.
+/// Why an operation on an image failed. Displays as one line: the step and the cause. The caller prepends the image and the operation that
+/// the user requested.
 #[derive(Debug, Clone)]
 pub struct Error {
     /// The kind, which decides the exit code.
     pub kind: ErrorKind,
-    /// What was being done: "resolve the tag", "read layer 3 (sha256:…)".
+    /// The failed step: "resolve the tag", "read layer 3 (sha256:…)".
     pub step: String,
     /// Why it failed.
     pub cause: String,
-    /// What the user can do, if anything is known to help.
+    /// What the user can do, if any remedy is known.
     pub hint: Option<String>,
 }
 
-/// Classes of failure that scripts tell apart.
+/// Classes of failure that scripts distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
@@ -24,15 +24,15 @@ pub enum ErrorKind {
     NotFound,
     /// 401 or 403.
     Denied,
-    /// The registry or the network failed or did not answer in time.
+    /// The registry or the network failed or timed out.
     Unavailable,
-    /// The image is malformed, unsupported, or not what its digest says.
+    /// The image is malformed, unsupported, or contradicts its digest.
     Refused,
     /// This machine or user cannot mount this way.
     CannotMount,
     /// The local store failed: disk, permissions, lock.
     Store,
-    /// What is there already is in the way: a name that is taken, a container that has not ended.
+    /// An existing object conflicts: a name that is taken, a container that has not ended.
     Conflict,
     /// Anything else.
     Other,

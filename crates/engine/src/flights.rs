@@ -1,4 +1,4 @@
-//! [`Flights`]: work that several want at once is done once.
+//! [`Flights`]: deduplicates concurrent work.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,8 +7,7 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
 
-/// Work that is under way, by what it is about. Who asks for what is under way waits for the same work, and it ends when nobody waits any
-/// more.
+/// Work under way, by key. Callers with the key of running work wait for it, and it is cancelled when no caller waits any more.
 pub struct Flights<K, T: Clone> {
     under_way: Mutex<HashMap<K, WeakShared<BoxFuture<'static, T>>>>,
 }
@@ -20,10 +19,10 @@ impl<K, T: Clone> Default for Flights<K, T> {
 }
 
 impl<K: Eq + Hash, T: Clone> Flights<K, T> {
-    /// What comes of the work that `key` names: of that which is under way, or of new work. It goes on as long as somebody waits.
+    /// The outcome of the work for `key`: of work under way, or of new work. It runs as long as a caller waits.
     pub fn join(&self, key: K, work: impl FnOnce() -> BoxFuture<'static, T>) -> Shared<BoxFuture<'static, T>> {
         let mut under_way = self.under_way.lock();
-        // One that is done is not under way: what was true then need not be now.
+        // Completed work is not under way: its outcome may be outdated.
         let goes_on = |flight: &Shared<_>| flight.peek().is_none();
         under_way.retain(|_, flight| flight.upgrade().as_ref().is_some_and(goes_on));
         if let Some(flight) = under_way.get(&key).and_then(WeakShared::upgrade) {
@@ -44,7 +43,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts those who have it.
+    /// Counts its holders.
     struct Guard(Arc<AtomicUsize>);
 
     impl Drop for Guard {

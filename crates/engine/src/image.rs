@@ -1,4 +1,4 @@
-//! Which image is meant, and what is known of it once it is prepared.
+//! Requests for images, and prepared images.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,21 +11,21 @@ use tarpon_store::ImageRecord;
 use crate::protocol::{Access, Backfill, MountRequest};
 use crate::{Engine, Error, ErrorKind, Result, prepare};
 
-/// Whether to ask the registry for a tag that was resolved before.
+/// Whether to query the registry for a tag that was resolved before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pull {
     /// Only when the store has no image of this name.
     #[default]
     Missing,
-    /// Ask; but if the registry cannot be reached, take what the store has.
+    /// Query; if the registry is unreachable, use the store's image.
     Newer,
-    /// Ask, and fail if there is no answer.
+    /// Query, and fail without a response.
     Always,
     /// Never.
     Never,
 }
 
-/// Which index may stand in for tables of contents that an image's layers do not have.
+/// Which index may replace missing tables of contents of an image's layers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum IndexChoice {
     /// None: such layers are streamed.
@@ -33,7 +33,7 @@ pub enum IndexChoice {
     None,
     /// The index with this digest, which the user vouches for.
     Pinned(Digest),
-    /// The index that the lock pins for the image, if it pins one. Whoever wrote the lock is believed.
+    /// The index that the lock pins for the image, if any. The author of the lock is trusted.
     Locked(Arc<IndexLock>),
     /// Whichever the registry lists for the image.
     Registry,
@@ -51,33 +51,33 @@ impl FromStr for IndexChoice {
     }
 }
 
-/// The way of starting an image that is meant where none is named.
+/// The default profile of a start.
 pub const DEFAULT_PROFILE: &str = "default";
 
-/// An image, as it is asked for.
+/// A requested image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageRequest {
     /// The image, as the user wrote it.
     pub text: String,
     /// The same, parsed.
     pub source: Source,
-    /// For which platform.
+    /// The platform.
     pub platform: Platform,
-    /// Whether the user named it: then nothing else will do.
+    /// Whether the user named the platform: then no other is accepted.
     pub platform_named: bool,
-    /// Whether to ask again.
+    /// Whether to query the registry again.
     pub pull: Pull,
     /// Which index may be used.
     pub index: IndexChoice,
-    /// Which of an index's boot packs is used: the one for this way of starting the image. None: no boot pack.
+    /// Profile of the start whose boot pack is used, out of an index's packs. None: no boot pack.
     pub profile: Option<String>,
-    /// How to get at it.
+    /// How to access it.
     pub access: Access,
 }
 
 impl ImageRequest {
-    /// The image that `source`, written as `text`, names, as it is in the registry or the store: no index, no boot pack, no credentials;
-    /// change what should be otherwise.
+    /// The image that `source`, written as `text`, names, as it is in the registry or the store: no index, no boot pack, no credentials.
+    /// Change the fields that should differ.
     pub fn new(text: impl Into<String>, source: Source, platform: Platform) -> Self {
         Self {
             text: text.into(),
@@ -92,31 +92,31 @@ impl ImageRequest {
     }
 }
 
-/// An image whose record is complete in the store: it can be listed and mounted without asking anybody.
+/// An image whose record is complete in the store: it can be listed and mounted without contacting any source.
 #[derive(Debug, Clone)]
 pub struct Prepared {
     /// The image, as the user wrote it.
     pub text: String,
     /// Its record.
     pub record: ImageRecord,
-    /// How its blobs are got at.
+    /// How to access its blobs.
     pub access: Access,
-    /// What fell back to something slower, in one line each.
+    /// Fallbacks to something slower, one line each.
     pub fallbacks: Vec<String>,
 }
 
 impl Prepared {
-    /// Digest of the manifest: what a mount of it is pinned to.
+    /// Digest of the manifest, to which a mount of it is pinned.
     pub fn manifest(&self) -> &Digest {
         &self.record.manifest
     }
 
-    /// Whether every layer was seen whole here and is what manifest and config say.
+    /// Whether every layer was seen whole locally and matches manifest and config.
     pub fn is_verified(&self) -> bool {
         prepare::seen_whole(&self.record)
     }
 
-    /// Its config, out of the store.
+    /// Its config, from the store.
     pub(crate) fn config(&self, engine: &Engine) -> Result<ImageConfig> {
         let failed = |cause: String| Error::new(ErrorKind::Store, "read the image's config", cause);
         let part = engine.for_image(&self.text, &self.access)?;
@@ -125,7 +125,7 @@ impl Prepared {
         ImageConfig::parse(bytes).map_err(|error| failed(error.to_string()))
     }
 
-    /// A read-only mount of it on `mountpoint`, in the mode that works best here; change what should be otherwise.
+    /// A read-only mount of it on `mountpoint`, in the mode that works best here. Change the fields that should differ.
     pub fn mount_on(&self, mountpoint: PathBuf) -> MountRequest {
         MountRequest {
             image: self.text.clone(),

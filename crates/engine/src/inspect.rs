@@ -1,4 +1,4 @@
-//! What an image is, without mounting it and without fetching any of its files.
+//! Describes an image, without mounting it and without fetching any of its files.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use tarpon_store::LayerKind;
 use crate::image::{ImageRequest, Pull};
 use crate::{Engine, Error, ErrorKind, Result, access};
 
-/// An image, described.
+/// The description of an image.
 #[derive(Debug, Clone, Serialize)]
 pub struct Inspection {
     /// The image, normalised.
@@ -25,19 +25,19 @@ pub struct Inspection {
     /// The config, byte for byte.
     #[serde(skip)]
     pub config_bytes: Bytes,
-    /// The manifest, as it is.
+    /// The manifest, verbatim.
     pub manifest: Box<serde_json::value::RawValue>,
-    /// The config, as it is.
+    /// The config, verbatim.
     pub config: Box<serde_json::value::RawValue>,
     /// The layers, lowest first.
     pub layers: Vec<LayerInspection>,
     /// Compressed bytes of all layers.
     pub size: u64,
-    /// Whether the store can mount it without asking anybody.
+    /// Whether the store can mount it without contacting any source.
     pub in_store: bool,
 }
 
-/// One layer, described.
+/// The description of a layer.
 #[derive(Debug, Clone, Serialize)]
 pub struct LayerInspection {
     /// Digest of the blob.
@@ -51,8 +51,8 @@ pub struct LayerInspection {
 }
 
 impl Engine {
-    /// Describes the image that [`Engine::prepare`] would make ready: what the store has of that name, or what its source has now. The source is
-    /// asked for the manifest and the config only.
+    /// Describes the image that [`Engine::prepare`] would prepare: the store's image of that name, or the current one of its source. Only
+    /// the manifest and the config are requested from the source.
     pub async fn inspect(&self, request: &ImageRequest) -> Result<Inspection> {
         if let Some(found) = self.inspect_local(request)? {
             return Ok(found);
@@ -66,7 +66,7 @@ impl Engine {
         }
     }
 
-    /// The image in the store, if its source need not be asked. Of a record that is damaged nothing is said here: preparing mends it.
+    /// The image in the store, if its source need not be contacted. A damaged record is not reported here: preparing repairs it.
     fn inspect_local(&self, request: &ImageRequest) -> Result<Option<Inspection>> {
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
         let Some(record) = self.without_source(request)? else { return Ok(None) };
@@ -102,7 +102,7 @@ impl Engine {
             Ok(LayerInspection { digest: layer.digest, size: layer.size, format, lazy })
         });
         let manifest_digest = *image.manifest.digest();
-        // An isolated store has nothing of what is in no registry.
+        // An isolated store contains nothing that is in no registry.
         let part = self.for_image(&request.text, &request.access).ok();
         let known = part.map_or(Ok(None), |part| part.store().image(&manifest_digest));
         let known = known.map_err(|error| Error::new(ErrorKind::Store, "look in the store", error))?;
@@ -125,7 +125,7 @@ impl Engine {
 fn plain_format(layer: &MediaType) -> &'static str {
     match layer {
         MediaType::Layer(compression) => LayerKind::plain(*compression).as_str(),
-        // Refused when it is read.
+        // Rejected when it is read.
         _ => "unknown",
     }
 }

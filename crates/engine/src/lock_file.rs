@@ -1,7 +1,7 @@
 //! [`LockFile`]: where a lock of indexes is, and how an entry gets into it.
 //!
-//! Decided by the client's environment, and never by the current directory: it may be a checkout or a download of somebody else, and
-//! who wrote a directory must not decide whose word about images is taken in it.
+//! The client's environment determines it, never the current directory: that may be a checkout or a download from a third party, and the
+//! author of a directory must not decide whose claims about images are trusted in it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -17,13 +17,13 @@ use tarpon_store::FileLock;
 
 use crate::{Error, ErrorKind, Result, flock};
 
-/// What it is called in the folders where it is looked for.
+/// Its file name in the folders that are searched.
 const NAME: &str = "tarpon.lock";
 
-/// Where all users of the machine find it.
+/// The folder for all users of the machine.
 const OF_ALL: &str = "/etc/tarpon";
 
-/// How long somebody is waited for who writes into the same folder. Writing takes milliseconds.
+/// How long to wait for another writer in the same folder. Writing takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A lock on disk.
@@ -33,23 +33,23 @@ pub struct LockFile {
 }
 
 impl LockFile {
-    /// The one at this path.
+    /// The lock file at this path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// The lock of this user, else that of the machine, if there is one.
+    /// The lock of this user, else that of the machine, if any.
     ///
     /// # Errors
-    /// There is one, and it cannot be read or means nothing.
+    /// A lock exists, and it cannot be read or parsed.
     pub fn of_environment() -> Result<Option<IndexLock>> {
         first(&places(|name| std::env::var_os(name)))
     }
 
-    /// What it pins.
+    /// The entries of the lock.
     ///
     /// # Errors
-    /// It is not there, cannot be read or means nothing.
+    /// It does not exist, or cannot be read or parsed.
     pub fn read(&self) -> Result<IndexLock> {
         self.read_if_there()?.ok_or_else(|| self.failed("there is no such file"))
     }
@@ -67,16 +67,16 @@ impl LockFile {
         IndexLock::parse(&bytes).map(Some).map_err(|error| self.failed(error))
     }
 
-    /// Whether an entry could be added: asked before hours of work whose result it is to name.
+    /// Whether an entry could be added. Checked before hours of work whose result it will name.
     ///
     /// # Errors
-    /// The file is there and means nothing, or its folder is not there.
+    /// The file exists and cannot be parsed, or its folder does not exist.
     pub fn check(&self) -> Result<()> {
         self.folder()?;
         self.read_if_there().map(drop)
     }
 
-    /// Pins an index that was published. Other entries stay; readers see the file as it was before or as it is afterwards.
+    /// Pins a published index. Other entries stay. Readers see the file either before or after the change.
     ///
     /// # Errors
     /// As [`LockFile::check`], or it cannot be written.
@@ -97,7 +97,7 @@ impl LockFile {
         folder.map(Path::to_owned).ok_or_else(|| self.failed("its folder is not there"))
     }
 
-    /// Keeps others out who add an entry: the lock is on the folder, because the file is another one afterwards.
+    /// Locks out other writers. The lock is on the folder, because the file is replaced.
     fn alone(&self, folder: &Path) -> Result<FileLock> {
         let folder = File::open(folder).map_err(|error| self.failed(error))?;
         let lock = flock::lock_within(folder, PATIENCE).map_err(|error| self.failed(error))?;
@@ -105,7 +105,7 @@ impl LockFile {
     }
 
     fn replace(&self, folder: &Path, bytes: &[u8]) -> io::Result<()> {
-        // As any file that the user makes, or as the one that was there.
+        // With the usual permissions of a new file of the user, or those of the existing one.
         let permissions =
             fs::metadata(&self.path).map_or_else(|_| Permissions::from_mode(0o666), |before| before.permissions());
         let is_new = !self.path.exists();
@@ -125,7 +125,7 @@ impl LockFile {
     }
 }
 
-/// Where a lock is looked for that nobody names. Relative folders mean nothing here: they would be the current directory's.
+/// Default places of a lock. Relative folders are ignored: they would be relative to the current directory.
 fn places(variable: impl Fn(&str) -> Option<OsString>) -> Vec<LockFile> {
     let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")));
@@ -133,7 +133,7 @@ fn places(variable: impl Fn(&str) -> Option<OsString>) -> Vec<LockFile> {
     folders.into_iter().flatten().map(|folder| LockFile::at(folder.join(NAME))).collect()
 }
 
-/// The first one that is there. They are not joined: who has a lock of their own decides alone.
+/// The first existing one. Locks are not merged: a user's own lock decides alone.
 fn first(places: &[LockFile]) -> Result<Option<IndexLock>> {
     for place in places {
         if let Some(lock) = place.read_if_there()? {

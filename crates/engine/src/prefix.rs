@@ -1,8 +1,8 @@
 //! The lowest layers of an image, as an image of their own.
 //!
-//! Containerd knows a stack of layers by its chain ID, whichever image it came with. What is to be mounted may so end in the middle of the
-//! image that is known here: at the layers of the base that it was built on. Such a stack gets a manifest and a config, which
-//! are the image's own with fewer layers, and with them a record like any other: nobody below needs to know.
+//! Containerd identifies a stack of layers by its chain ID, whichever image it came with. A stack to mount may therefore end in the middle
+//! of the known image: at the layers of the base that it was built on. Such a stack gets a manifest and a config, which are the image's own
+//! with fewer layers, and with them an ordinary record, so that the code below needs no special case.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ use crate::prepare::{self, Known};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// A JSON object whose values are not looked into.
+/// A JSON object whose values are not parsed.
 type Object = BTreeMap<String, Box<RawValue>>;
 
 impl Engine {
-    /// The chain IDs of the image's layers as its config gives them, lowest first: what containerd knows each stack of layers by.
+    /// The chain IDs of the image's layers by its config, lowest first: containerd's keys for each stack of layers.
     pub fn chain_ids(&self, prepared: &Prepared) -> Result<Vec<Digest>> {
         let mut chain: Vec<Digest> = Vec::new();
         for diff_id in prepared.config(self)?.diff_ids {
@@ -34,7 +34,7 @@ impl Engine {
     /// The lowest `count` layers of a prepared image, prepared like an image of their own.
     ///
     /// # Errors
-    /// [`ErrorKind::Refused`] if the layers are not kept here any more and are not what the image's record was made of.
+    /// [`ErrorKind::Refused`] if the layers are no longer kept and differ from those that the image's record was made of.
     pub async fn lowest_layers(
         &self,
         request: &ImageRequest,
@@ -60,11 +60,11 @@ impl Engine {
     }
 }
 
-/// Whether the record of the lowest layers is what the image's record makes of them now. What an index from elsewhere said may have
-/// changed meanwhile, and the image may have been verified; the tree of all others follows from the manifest.
+/// Whether the record of the lowest layers is still what the image's record makes of them. The claims of an external index may have changed
+/// meanwhile, and the image may have been verified; the tree of all others follows from the manifest.
 fn follows(lowest: &ImageRecord, image: &ImageRecord) -> bool {
     let is_same = |(lowest, image): (&LayerRecord, &LayerRecord)| {
-        // What was found to be wrong stays so as long as it is mounted.
+        // A refutation remains as long as it is mounted.
         lowest.verification.is_refuted()
             || lowest.verification == image.verification && !image.verification.is_by_index()
     };

@@ -1,4 +1,4 @@
-//! What long work tells its watcher.
+//! Progress reports of long work.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use futures::{FutureExt, TryStreamExt};
 use tarpon_blob::{BlobSource, BlobStream, SourceError};
 use tarpon_oci::{Blob, Digest};
 
-/// Told what is going on while an image is prepared. Called from several threads at once; must not block.
+/// Receives progress while an image is prepared. Called from several threads at once; must not block.
 pub trait Progress: Send + Sync {
     /// The image was resolved. `layers` are in manifest order, bottom first, each blob once.
     fn resolved(&self, manifest: &Digest, layers: &[LayerPlan]) {
@@ -26,19 +26,19 @@ pub trait Progress: Send + Sync {
         let _ = layer;
     }
 
-    /// Something worth a line to the user: a fallback and its reason.
+    /// A line for the user: a fallback and its reason.
     fn note(&self, line: &str) {
         let _ = line;
     }
 }
 
-/// Says nothing.
+/// Reports nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 
 impl Progress for Silent {}
 
-/// How one layer will be made ready.
+/// How a layer is prepared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerPlan {
     /// Its place in the manifest, from 0.
@@ -47,18 +47,18 @@ pub struct LayerPlan {
     pub digest: Digest,
     /// Compressed bytes of the blob.
     pub size: u64,
-    /// What it takes.
+    /// How it is indexed.
     pub way: LayerWay,
 }
 
-/// What it takes to index a layer.
+/// How a layer is indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerWay {
-    /// Its index is in the store already.
+    /// Its index is already in the store.
     Local,
-    /// Its table of contents is fetched; its files come when they are read.
+    /// Its table of contents is fetched; its files are fetched when they are read.
     Toc,
-    /// An index from elsewhere stands in for the table of contents that it does not have.
+    /// An external index replaces the missing table of contents.
     Index,
     /// It is wanted as a whole, and streamed.
     Whole,
@@ -67,13 +67,13 @@ pub enum LayerWay {
 }
 
 impl LayerWay {
-    /// Whether all of its bytes come by.
+    /// Whether all of its bytes are received.
     pub fn is_streamed(self) -> bool {
         matches!(self, Self::Stream | Self::Whole)
     }
 }
 
-/// A source that tells what it reads.
+/// A source that reports what it reads.
 pub(crate) struct Counted {
     pub(crate) source: Arc<dyn BlobSource>,
     pub(crate) progress: Arc<dyn Progress>,

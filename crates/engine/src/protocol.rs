@@ -1,4 +1,4 @@
-//! What a client and the store's server say to each other: one JSON object a line, over a Unix socket in the store.
+//! The protocol between clients and the store's server: one JSON object per line, over a Unix socket in the store.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,76 +15,77 @@ use crate::ErrorKind;
 use crate::namespaces::Namespaces;
 use crate::podman::{PodmanImage, PodmanNames};
 
-/// Longest request: a server reads those of many clients at once.
+/// Maximum length of a request. A server reads requests of many clients at once.
 pub(crate) const LINE_BYTES: u64 = 4 << 20;
 
-/// Longest answer, of which a client reads one at a time. A status of ten thousand mounts fits, at some thousand bytes each.
+/// Maximum length of a response, of which a client reads one at a time. A status of ten thousand mounts fits, at about a thousand bytes
+/// each.
 pub(crate) const ANSWER_BYTES: u64 = 64 << 20;
 
-/// A server answers within this: a mount from local records takes milliseconds, an unmount may drain for ten seconds.
+/// Timeout for a response: a mount from local records takes milliseconds, an unmount may drain for ten seconds.
 pub(crate) const ANSWER: Duration = Duration::from_secs(60);
 
-/// What changes nothing is answered within this: ten thousand mounts are described in a second, on a machine that does nothing else.
+/// Timeout for read-only requests: describing ten thousand mounts takes a second on an otherwise idle machine.
 const SOON: Duration = Duration::from_secs(30);
 
-/// What a client asks of the server.
+/// A request from a client to the server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "ask")]
 pub enum Request {
     /// Mount an image whose record is in the store.
     Mount {
-        /// Which, where and how.
+        /// Image, mount point and options.
         request: Box<MountRequest>,
-        /// Where the mount point is to be seen.
+        /// Namespaces in which the mount point is visible.
         namespaces: Namespaces,
     },
-    /// Begin to bring a boot pack of an image that will be mounted in a moment.
+    /// Start to fetch the boot pack of an image that is about to be mounted.
     Bring {
         /// The image, as the user wrote it.
         image: String,
-        /// How its blobs are got at.
+        /// How to access its blobs.
         access: Access,
-        /// Where the pack is.
+        /// Blob that holds the pack.
         pack: Blob,
     },
-    /// Unmount what is mounted at this path.
+    /// Unmount the file system at this path.
     Unmount {
         /// Absolute and without symbolic links.
         mountpoint: PathBuf,
-        /// Leave it mounted if it is in use.
+        /// Keep it mounted if it is in use.
         #[serde(default)]
         only_unused: bool,
     },
-    /// Take an image away from Podman.
+    /// Remove an image from Podman.
     PodmanRemove {
-        /// Where it is in Podman's store.
+        /// Its place in Podman's store.
         mountpoint: PathBuf,
-        /// Only this name of it, if it has others.
+        /// Remove only this name of it, if it has others.
         name: Option<String>,
-        /// Also while containers use it.
+        /// Remove it even while containers use it.
         force: bool,
     },
-    /// Say whether Podman uses any of what it is shown.
+    /// Report whether Podman uses any image that is exposed to it.
     PodmanUnused,
-    /// Write down what was touched at a mount that is recorded.
+    /// Write the trace of a mount that is recorded.
     Trace {
         /// Absolute and without symbolic links.
         mountpoint: PathBuf,
     },
-    /// Mend what mounts show of objects that were found damaged.
+    /// Repair what mounts show of objects that were found damaged.
     Mend,
     /// Describe the scrub of the store.
     Scrub,
     /// Describe all mounts.
     Status,
-    /// Describe one of them, if it is there.
+    /// Describe one mount, if it exists.
     StatusOf {
         /// Absolute and without symbolic links.
         mountpoint: PathBuf,
     },
-    /// Do not end for want of mounts as long as this connection is there: more will come.
+    /// Keep the server running without mounts as long as this connection is open: more requests will follow.
     Hold,
-    /// Say what one of them waited for.
+    /// Report what one mount waited for.
     Why {
         /// Absolute and without symbolic links.
         mountpoint: PathBuf,
@@ -92,7 +93,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// How long a client waits for the answer.
+    /// How long a client waits for the response.
     pub(crate) fn patience(&self) -> Duration {
         match self {
             Self::Status | Self::StatusOf { .. } | Self::Scrub | Self::Why { .. } | Self::Hold | Self::Bring { .. } => {
@@ -107,46 +108,46 @@ impl Request {
         }
     }
 
-    /// A mount for this process.
+    /// A request to mount in the namespaces of this process.
     pub(crate) fn mount(request: MountRequest) -> Self {
         Self::Mount { request: Box::new(request), namespaces: Namespaces::of_this_process() }
     }
 }
 
-/// What the server answers.
+/// A response of the server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "answer")]
 pub enum Response {
     /// The mount is usable.
     Mounted(Box<MountStatus>),
-    /// It begins to come.
+    /// The fetch has started.
     Coming,
-    /// The server does not end before the connection does.
+    /// The server stays up until the connection closes.
     Held,
     /// It is unmounted.
     Unmounted {
-        /// Whether somebody still used it.
+        /// Whether it was still in use.
         how: Unmounted,
     },
-    /// What was touched.
+    /// The trace of a recorded mount.
     Trace {
-        /// A file with the trace, which is the client's from now on.
+        /// A file with the trace. The client owns it from now on.
         file: PathBuf,
     },
-    /// The mounts that were asked for.
+    /// The requested mounts.
     Status {
         /// In the order of their paths.
         mounts: Vec<MountStatus>,
     },
-    /// It is not used.
+    /// Podman uses none.
     Unused,
-    /// What one waited for.
+    /// What a mount waited for.
     Why(Box<MountAccount>),
-    /// How the scrub stands.
+    /// The state of the scrub.
     Scrub(ScrubStatus),
-    /// What was mended, and what was not.
+    /// What was repaired, and what was not.
     Mended(Mended),
-    /// It failed.
+    /// The request failed.
     Failed {
         /// As in [`crate::Error`].
         kind: ErrorKind,
@@ -159,33 +160,33 @@ pub enum Response {
     },
 }
 
-/// The scrub of a store, which hashes all objects from time to time.
+/// The scrub of a store, which periodically hashes all objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubStatus {
-    /// Bytes that the server reads for it in a second, at most. `None`: no server of the store scrubs.
+    /// Maximum bytes per second that the server reads for it. `None`: no server of the store scrubs.
     pub rate: Option<NonZeroU64>,
-    /// Whether a run is going on just now.
+    /// Whether a run is in progress.
     pub running: bool,
-    /// How far the run has come that was begun and has not ended; it goes on with the next server that scrubs.
+    /// Progress of an unfinished run, which the next server that scrubs continues.
     pub under_way: Option<ScrubRun>,
-    /// The last run that went through the whole store.
+    /// The last run that covered the whole store.
     pub last: Option<ScrubRun>,
 }
 
 impl ScrubStatus {
-    /// What the store says where no server does.
+    /// The state from the store alone, without a server.
     pub(crate) fn of_store(store: &Store) -> Self {
         let ScrubRecord { last, under_way } = store.scrub_record();
         Self { rate: None, running: false, under_way, last }
     }
 
-    /// Whether there is anything to say.
+    /// Whether there is anything to report.
     pub(crate) fn is_known(&self) -> bool {
         *self != Self::default()
     }
 }
 
-/// What was done for mounts whose files were found damaged.
+/// The outcome of repairing mounts whose files were found damaged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mended {
     /// Damaged files of mounted images that were fetched again.
@@ -197,85 +198,85 @@ pub struct Mended {
 /// A mount that may still show damage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnmendedMount {
-    /// Where.
+    /// Mount point.
     pub mountpoint: PathBuf,
     /// The image, as the user wrote it.
     pub image: String,
-    /// Why.
+    /// Why it was not repaired.
     pub problem: String,
 }
 
-/// A mount to be made.
+/// A request for a mount.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MountRequest {
     /// The image, as the user wrote it.
     pub image: String,
-    /// Digest of its manifest; the record of this name is in the store.
+    /// Digest of its manifest. The store holds the record of this name.
     pub manifest: Digest,
-    /// Where to. Absolute, without symbolic links, an existing directory.
+    /// Mount point: absolute, without symbolic links, an existing directory.
     pub mountpoint: PathBuf,
-    /// How.
+    /// Mount mode.
     pub mode: ModeChoice,
-    /// With which writable layer.
+    /// Its writable layer.
     pub writable: Writable,
     /// Whether setuid and setgid bits take effect.
     pub suid: bool,
     /// Whether device nodes work.
     pub dev: bool,
-    /// How the server gets at the image's blobs.
+    /// How the server accesses the image's blobs.
     pub access: Access,
-    /// Whether the rest of the image is brought in the background.
+    /// Whether the rest of the image is fetched in the background.
     #[serde(default)]
     pub backfill: Backfill,
-    /// Bytes of the background's that may arrive in a second.
+    /// Maximum bytes per second of the background fetch.
     #[serde(default)]
     pub backfill_rate: Option<NonZeroU64>,
-    /// There were `--creds` once, which are not kept on disk: this is a mount made again without them.
+    /// The mount is restored without its `--creds`, which are not kept on disk.
     #[serde(default)]
     pub credentials_lost: bool,
-    /// Every read is noted ([`crate::Engine::record`]). In mode `fuse` only.
+    /// Every read is recorded ([`crate::Engine::record`]). In mode `fuse` only.
     #[serde(default)]
     pub record: bool,
-    /// Where the server is to tell its metrics from now on, if it does not yet.
+    /// Address where the server exposes its metrics from now on, unless it already does.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
-    /// A file with what is to be brought first ([`crate::Engine::leave_trace`]), which is the server's from now on.
+    /// A file that lists what to fetch first ([`crate::Engine::leave_trace`]). The server owns it from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
-    /// It is not mounted but shown to Podman, under these names; the mount point says where it is in Podman's store.
+    /// It is not mounted but exposed to Podman under these names. The mount point gives its place in Podman's store.
     #[serde(default)]
     pub podman: Option<PodmanNames>,
-    /// It is Podman's store of layers, or an image in it; the mount point says where.
+    /// It is Podman's store of layers, or an image in it. The mount point gives the place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<LayersPart>,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
 }
 
-/// What of Podman's store of layers is meant.
+/// A part of Podman's store of layers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LayersPart {
-    /// All of it.
+    /// The whole store.
     Store {
-        /// Which diffIDs Podman is told.
+        /// Which diffIDs are reported to Podman.
         diff_ids: DiffIds,
     },
-    /// An image whose layers are shown.
+    /// An image whose layers are exposed.
     Image {
-        /// How often Podman uses which, by the digests that it asks by.
+        /// How often Podman uses each layer, by the digest of its lookups.
         uses: BTreeMap<Digest, u64>,
     },
 }
 
-/// Which diffIDs Podman is told of layers that it asks for by their blobs.
+/// Which diffIDs are reported to Podman for layers that it looks up by blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiffIds {
-    /// Those of layers that were hashed here; of others, digests that no layer has.
+    /// DiffIDs of layers that were hashed locally. Other layers get digests that no layer has.
     #[default]
     Hashed,
-    /// Those that the images' configs claim. They are checked in the background.
+    /// DiffIDs that the images' configs claim. They are checked in the background.
     Claimed,
 }
 
@@ -286,61 +287,61 @@ pub enum Backfill {
     /// Not at all: only what is read is fetched.
     #[default]
     Off,
-    /// One layer at a time, and only while no reader waits for the network.
+    /// One layer at a time, only while no reader waits for the network.
     Idle,
-    /// Several layers at a time, behind what readers wait for.
+    /// Several layers at a time, after what readers wait for.
     Now,
 }
 
-/// How far the completion of an image in the background is.
+/// Progress of completing an image in the background.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackfillStatus {
-    /// How it goes about it.
+    /// Its schedule.
     pub how: Backfill,
-    /// Where it stands.
+    /// Its state.
     pub state: BackfillState,
-    /// Layers that are here and were found to be what they should be.
+    /// Layers that are local and verified.
     pub layers_done: usize,
-    /// Layers that the image has, each blob once.
+    /// Layers of the image, each blob once.
     pub layers: usize,
-    /// What holds it up, or why it stopped.
+    /// Why it waits or stopped.
     pub problem: Option<String>,
-    /// Layers that are not what the image's index says, or not what their digests say: nothing more is read out of these.
+    /// Layers that contradict the image's index or their digests. Nothing more is read from them.
     pub alarms: Vec<String>,
 }
 
 impl BackfillStatus {
-    /// Before anything is known.
+    /// The status before anything is known.
     pub(crate) fn begun(how: Backfill) -> Self {
         Self { how, state: BackfillState::Running, layers_done: 0, layers: 0, problem: None, alarms: Vec::new() }
     }
 }
 
-/// Where the completion of an image stands.
+/// State of the completion of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BackfillState {
-    /// It goes on, or waits to try again.
+    /// It runs, or waits to retry.
     Running,
-    /// All of the image is here and verified.
+    /// The whole image is local and verified.
     Complete,
-    /// It has given up until the image is mounted anew.
+    /// It has given up until the image is mounted again.
     Stopped,
-    /// It has done what it could, and not all layers are what they should be.
+    /// It has finished, and not all layers are correct.
     Alarm,
 }
 
-/// How to get at an image's blobs. Carries no secret but `creds`, which stays in memory.
+/// How to access an image's blobs. Carries no secret but `creds`, which stays in memory.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Access {
     /// `USER:PASSWORD` of `--creds`.
     pub creds: Option<String>,
-    /// Files with credentials, absolute, in the order of asking: `--authfile`, or what the client's environment says
-    /// ([`crate::auth_files`]). None: what the server's says.
+    /// Credential files, absolute, in lookup order: `--authfile`, or those from the client's environment ([`crate::auth_files`]). None:
+    /// those from the server's environment.
     pub authfiles: Vec<PathBuf>,
     /// `--cert-dir`, absolute.
     pub cert_dir: Option<PathBuf>,
-    /// `--tls-verify`: not said, yes, no.
+    /// `--tls-verify`: unset, true, false.
     pub tls_verify: Option<bool>,
 }
 
@@ -355,79 +356,78 @@ impl std::fmt::Debug for Access {
     }
 }
 
-/// One mount, described.
+/// The description of a mount.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MountStatus {
     /// The image, as the user wrote it.
     pub image: String,
-    /// Digest of its manifest: what the mount is pinned to.
+    /// Digest of its manifest, to which the mount is pinned.
     pub manifest: Digest,
-    /// Where.
+    /// Mount point.
     pub mountpoint: PathBuf,
-    /// `native` or `fuse`; what was asked for if it never came to be mounted.
+    /// `native` or `fuse`. The requested mode if it was never mounted.
     pub mode: String,
     /// The writable layer.
     pub writable: Writable,
-    /// How Podman knows it, if it is shown to Podman.
+    /// Its name and ID in Podman, if it is exposed to Podman.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub podman: Option<PodmanImage>,
-    /// The container that it is the root of, if it is one's.
+    /// The container whose root file system it is, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// What of Podman's store of layers it is, if it is any of that.
+    /// Its part of Podman's store of layers, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<LayersPart>,
-    /// How far the image's bytes are verified, one word a layer.
+    /// How far the image's bytes are verified, one entry per layer.
     pub verification: Vec<LayerVerification>,
-    /// The completion in the background, if there is one.
+    /// The completion in the background, if any.
     #[serde(default)]
     pub backfill: Option<BackfillStatus>,
-    /// What fell back to something slower or weaker, and why; empty when nothing did.
+    /// What fell back to something slower or weaker, and why. Empty without fallbacks.
     pub fallbacks: Vec<String>,
-    /// Why it is not mounted although it should be: what a dead server left could not be mounted again.
+    /// Why it is not mounted although it should be: a mount of a dead server could not be restored.
     pub problem: Option<String>,
-    /// Why it may show damaged files to who had them open when the damage was found, or has them mapped.
+    /// Why processes that had damaged files open when the damage was found, or have them mapped, may still see them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
-    /// It was mounted again without the `--creds` that it had.
+    /// It was mounted again without its original `--creds`.
     pub credentials_lost: bool,
-    /// Whether a server answers for it. `false`: the server died; what is local stays readable in mode `native`.
+    /// Whether a server is alive for it. `false`: the server died. In mode `native`, local content stays readable.
     pub alive: bool,
     /// Process that serves it, or served it.
     pub server: u32,
     /// Compressed bytes of all layers.
     pub image_bytes: u64,
-    /// Bytes that came over the wire when the image was prepared, before it was first mounted: manifest, tables of contents, and layers that
-    /// were streamed. Every mount of the image has the same.
+    /// Bytes received while the image was prepared, before its first mount: manifest, tables of contents, and streamed layers. Equal for
+    /// every mount of the image.
     #[serde(default)]
     pub prepared_bytes: u64,
-    /// Bytes that came over the wire since it was mounted, tokens and retries included.
+    /// Bytes received since it was mounted, tokens and retries included.
     pub fetched_bytes: u64,
     /// Requests made since it was mounted.
     pub requests: u64,
-    /// Reads that this image's source could not answer since it was mounted.
+    /// Reads that this image's source failed to serve since it was mounted.
     pub failed_reads: u64,
-    /// The last failure of these, in one line.
+    /// The last of these failures, in one line.
     pub last_error: Option<String>,
-    /// Where the server tells its metrics, if it does.
+    /// Address of the server's metrics, if it exposes any.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
-    /// The scrub of the store, if there ever was one. Every mount of the store has the same.
+    /// The scrub of the store, if any ever ran. Equal for every mount of the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scrub: Option<ScrubStatus>,
-    /// Everything else that is counted, of the image since the server loaded it: `bytes_fetched` are those of file data
-    /// alone.
+    /// All other counters of the image since the server loaded it. `bytes_fetched` counts file data only.
     pub counters: serde_json::Value,
 }
 
-/// What a mount waited for, as its server knows it: without paths, which whoever asks looks up.
+/// What a mount waited for, as recorded by its server: without paths, which the client looks up.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MountAccount {
     /// The mount.
     pub mount: MountStatus,
-    /// Whether a boot pack belongs to the image.
+    /// Whether the image has a boot pack.
     pub has_pack: bool,
-    /// What happened to the image since the server loaded it.
+    /// Events of the image since the server loaded it.
     pub journal: tarpon_fetch::Account,
 }
 

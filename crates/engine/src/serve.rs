@@ -1,4 +1,4 @@
-//! The background server's own life, from being spawned to its end.
+//! The lifecycle of the background server, from being spawned to its end.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -12,30 +12,30 @@ use tarpon_blob::LogLimit;
 use crate::server::{Ended, Observer, READY, Server, StopSignals as Signals, connect};
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// How long a server that finds another one in its place waits for that one to listen or to go, which takes as long
-/// as running requests take to drain.
+/// How long a server that finds another one running waits for it to listen or to end, which takes as long as running requests take to
+/// drain.
 const RACE: Duration = Duration::from_secs(15);
 
-/// How long whoever wants the place for good waits for a server that has nothing mounted: it ends within milliseconds if it was started
-/// on demand, and not at all otherwise.
+/// How long a permanent server waits for a server that has nothing mounted to end: one started on demand ends within milliseconds, any
+/// other not at all.
 const HANDOVER: Duration = Duration::from_secs(5);
 
-/// Pause between two looks at the other one.
+/// Poll interval for the other server.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Pause between two tries to take the place of another server, which may go on for days.
+/// Interval between attempts to replace another server, which may run for days.
 const TAKEOVER: Duration = Duration::from_secs(1);
 
-/// Longest pause between two tries where no other server is in the way: each one that fails takes the lock and the socket of the store.
+/// Maximum interval between attempts when no other server runs: each failed one takes the lock and the socket of the store.
 const LONGEST_TAKEOVER: Duration = Duration::from_secs(60);
 
-/// Pause between two tries to listen for metrics at an address that is in use.
+/// Interval between attempts to listen for metrics at an address that is in use.
 const METRICS_RETRY: Duration = Duration::from_secs(30);
 
-/// Runs the server of the engine's store until its last mount is gone. `scrub`: bytes per second to scrub the store with, if it is to.
-/// `said` is the standard output: it gets one line, [`READY`] or why not.
+/// Runs the server of the engine's store until its last mount is gone. `scrub`: bytes per second for scrubbing the store, if any. `said` is
+/// the standard output: it gets one line, [`READY`] or the error.
 pub async fn serve(engine: &Engine, scrub: Option<NonZeroU64>, mut said: impl Write) -> Result<()> {
-    // The terminal of whoever started us is not ours: its hang-up must not end the mounts.
+    // The terminal belongs to the process that started us: its hang-up must not end the mounts.
     let _is_leader_already = rustix::process::setsid();
     allow_open_files();
     match start(engine).await {
@@ -59,38 +59,38 @@ pub async fn serve(engine: &Engine, scrub: Option<NonZeroU64>, mut said: impl Wr
     }
 }
 
-/// What a server for good does beside serving.
+/// Options of a permanent server.
 #[derive(Debug, Clone, Default)]
 pub struct Equipment {
-    /// Where it tells metrics.
+    /// Address of its metrics.
     pub metrics: Option<SocketAddr>,
     /// Directories and sockets that no mount may hide.
     pub protected: Vec<PathBuf>,
-    /// Bytes per second to scrub the store with, if it is to.
+    /// Bytes per second for scrubbing the store, if it does.
     pub scrub: Option<NonZeroU64>,
 }
 
-/// A server of the engine's store for good: this process, or until its last mount is gone another one that serves mounts already. Nobody
-/// could take these over without failing their readers.
+/// A permanent server of the engine's store: this process, or another one that already serves mounts, until its last mount is gone. Its
+/// mounts cannot be taken over without failing their readers.
 pub struct ForGood {
     engine: Engine,
     /// None: another process serves the store.
     server: Option<Server>,
     observer: Observer,
     equipment: Equipment,
-    /// For as long as there is no server, which listens for them itself.
+    /// Set while this process is not the server, which handles signals itself.
     signals: Option<Signals>,
-    /// Until the next try to take the place of the other server.
+    /// Delay before the next attempt to replace the other server.
     pause: Duration,
 }
 
 impl ForGood {
-    /// Becomes the server of the engine's store, to serve until it is told to stop. One that was started on demand and has nothing mounted
-    /// ends as soon as it has answered, and is waited for. Where another process serves mounts, it is left to that, and this one takes its
-    /// place when it has ended.
+    /// Becomes the server of the engine's store, serving until it is stopped. A server that was started on demand and has nothing mounted
+    /// ends as soon as it has replied; this one waits for it. If another process serves mounts, it keeps the store, and this one replaces
+    /// it after it has ended.
     ///
     /// # Errors
-    /// Another process without mounts serves the store for good, or metrics cannot be told there.
+    /// Another permanent server without mounts serves the store, or metrics cannot be exposed at the address.
     pub async fn start(engine: &Engine, equipment: Equipment) -> Result<Self> {
         allow_open_files();
         let observer = Observer::default();
@@ -127,7 +127,7 @@ impl ForGood {
     async fn equipped(&self, server: Server) -> Result<Server> {
         self.equip(&server);
         if let Err(error) = self.tell_metrics(&server) {
-            // What an earlier server had mounted is mounted here by now.
+            // The mounts of an earlier server are restored here by now.
             server.suspend().await;
             return Err(error);
         }
@@ -157,7 +157,7 @@ impl ForGood {
         }
     }
 
-    /// Looks at the server from outside, from when this process is it.
+    /// Observes the server from outside, once this process is the server.
     pub fn observer(&self) -> Observer {
         self.observer.clone()
     }
@@ -167,8 +167,8 @@ impl ForGood {
         self.server.is_some()
     }
 
-    /// Resolves at SIGTERM or SIGINT, and says which it was. It still serves then. As long as another process is the server, it tries to take its
-    /// place.
+    /// Resolves at SIGTERM or SIGINT and returns which one. The server still runs then. While another process is the server, it tries to
+    /// replace it.
     pub async fn until_told(&mut self) -> Ended {
         let mut next_telling = Instant::now();
         loop {
@@ -229,7 +229,7 @@ impl ForGood {
     }
 }
 
-/// As many open files as this process may have: each image that is shown to Podman takes four.
+/// Raises the limit of open files to the maximum allowed: each image exposed to Podman takes four.
 pub fn allow_open_files() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -238,7 +238,7 @@ pub fn allow_open_files() {
     }
 }
 
-/// The server; `None` if another process has become it meanwhile and answers.
+/// Starts the server. `None` if another process has become the server meanwhile and replies.
 async fn start(engine: &Engine) -> Result<Option<Server>> {
     let began = Instant::now();
     loop {
@@ -257,6 +257,6 @@ async fn start(engine: &Engine) -> Result<Option<Server>> {
 }
 
 fn say(said: &mut impl Write, line: &str) {
-    // Whoever started us may be gone; the server is there all the same.
+    // The parent may be gone; the server still runs.
     let _gone: io::Result<()> = writeln!(said, "{}", line.replace('\n', " ")).and_then(|()| said.flush());
 }

@@ -1,4 +1,4 @@
-//! The log of a store's server, `server.log`, which is begun anew before it grows too large. What was before is kept as `server.log.1`.
+//! The log of a store's server, `server.log`, which is rotated before it grows too large. The previous one is kept as `server.log.1`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use tarpon_store::Store;
 
-/// Bytes from which on the log is begun anew. Both files together stay below 10 MiB.
+/// Size at which the log is rotated. Both files together stay below 10 MiB.
 pub const SERVER_LOG_BYTES: u64 = 4 << 20;
 
-/// Where the log of the store's server is.
+/// Path of the log of the store's server.
 pub fn path(store: &Store) -> PathBuf {
     store.run_folder().join("server.log")
 }
 
-/// Opens it for a server that is started.
+/// Opens it for a server that is being started.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|log| log.len() > SERVER_LOG_BYTES) {
         begin_anew(path)?;
@@ -22,10 +22,11 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// Keeps what is in the log beside it, and empties it. The file stays the same one: whoever has it open to append goes on at its beginning.
+/// Copies the log beside itself and empties it. The file stays the same one: processes that have it open for appending continue at its
+/// start.
 ///
 /// # Errors
-/// It cannot be emptied. That nothing could be kept is no error: a full disk must not make the log grow.
+/// It cannot be emptied. A failed copy is no error: a full disk must not make the log grow.
 pub fn begin_anew(path: &Path) -> io::Result<()> {
     let before = path.with_extension("log.1");
     let kept = before.with_extension("1.new");

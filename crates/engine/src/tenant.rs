@@ -1,11 +1,11 @@
 //! Whose content an image may use: in an isolated store, that of its own repository and no other.
 //!
-//! A tenant is a repository of a registry, because that is what a registry grants access to. Whoever asks for an image has to show that he
-//! has access, each time: the registry is asked for the manifest with his credentials before anything of the tenant is looked at
-//! (`prepare`). What is in the store already proves nothing.
+//! A tenant is a repository of a registry, because a registry grants access by repository. Every caller has to prove access for each
+//! request: the manifest is requested from the registry with the caller's credentials before anything of the tenant is looked at
+//! (`prepare`). Content that is already in the store proves nothing.
 //!
-//! How the registry is known to be the registry belongs to the tenant as well: else whoever answers in its place, to somebody who does not
-//! check certificates or brings his own, would grant access to what others fetched from the right one.
+//! How the registry is authenticated belongs to the tenant as well. Otherwise an impostor, serving a caller that does not check
+//! certificates or supplies its own, would grant access to content that others fetched from the real registry.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -17,15 +17,12 @@ use crate::protocol::Access;
 use crate::{Engine, Error, ErrorKind, Result};
 
 impl Engine {
-    /// How the store is isolated.
+    /// The isolation of the store.
     pub fn isolation(&self) -> Result<Isolation> {
         isolation(self.store())
     }
 
-    /// Whether containerd may be shown images of the store.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Refused`] if it is isolated.
+    /// Whether containerd may be given images of the store.
     pub fn may_serve_containerd(&self) -> Result<()> {
         if !self.is_isolated()? {
             return Ok(());
@@ -35,11 +32,11 @@ impl Engine {
             .hint("name a store of isolation \"shared\" with --store DIR"))
     }
 
-    /// Whether a service may act for callers who bring credentials of their own. A store that is shared by default alone becomes isolated if
-    /// it is new, and such callers are refused if it is not: what the credentials of one bring, all others could read without any.
+    /// Whether a service may act for callers with their own credentials. A store that is shared only by default becomes isolated if it is
+    /// new; otherwise such callers are refused: content fetched with one caller's credentials would be readable by all others without any.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if nobody has decided how the store is isolated, and it is in use.
+    /// [`ErrorKind::Conflict`] if the isolation of the store is undecided, and the store is in use.
     pub fn admit_credentials(&self) -> Result<()> {
         if self.is_isolated()? || self.store().is_shared_on_purpose() {
             return Ok(());
@@ -67,8 +64,8 @@ impl Engine {
         Ok(self.isolation()? == Isolation::Tenant)
     }
 
-    /// This engine with the content that the image may use: in a shared store all of it. Not to be called for somebody who has not shown
-    /// that he has access.
+    /// This engine with the content that the image may use: in a shared store all of it. Only to be called once the caller has proved
+    /// access.
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] in an isolated store if the image is in no registry.
@@ -77,7 +74,7 @@ impl Engine {
         Ok(store.map_or_else(|| self.clone(), |store| self.with_store(store)))
     }
 
-    /// The part of the store that what is mounted there is of.
+    /// The part of the store to which the mount at this path belongs.
     pub(crate) fn store_of_mount(&self, mountpoint: &Path) -> Store {
         let isolated = self.is_isolated().unwrap_or_default();
         let mounts = if isolated { self.store().mounts().unwrap_or_default() } else { Vec::new() };
@@ -85,7 +82,7 @@ impl Engine {
         mount.map_or_else(|| self.store().clone(), |mount| self.store().of_mount(&mount.record))
     }
 
-    /// An error in an isolated store, if `what` would show images to others than those who have access.
+    /// An error in an isolated store, if `what` would expose images to users without access.
     pub(crate) fn refuse_isolated(&self, what: &str) -> Result<()> {
         refuse_isolated(self.store(), what)
     }
@@ -118,10 +115,10 @@ pub(crate) fn check(image: &str) -> Result<()> {
     repository(image).map(drop)
 }
 
-/// What tells tenants apart.
+/// The key that distinguishes tenants.
 fn name(image: &str, access: &Access) -> Result<String> {
     let mut name = repository(image)?;
-    // No repository's name holds a line break.
+    // No repository's name contains a line break.
     if access.tls_verify == Some(false) {
         name.push_str("\nunchecked");
     }

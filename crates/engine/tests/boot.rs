@@ -1,4 +1,4 @@
-//! Boot packs, from a trace to the start that needs no layer: made, published, found, replayed, kept, taken over, and done without.
+//! Boot packs, from a trace to a start that needs no layer: made, published, found, replayed, kept, taken over, and done without.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::io::Write;
@@ -36,7 +36,7 @@ fn conf() -> Vec<u8> {
     b"conf".to_vec()
 }
 
-/// Text of which a layer is made in many blocks.
+/// Text that makes a layer of many blocks.
 fn text(seed: u32, bytes: usize) -> Vec<u8> {
     let mut text: Vec<u8> =
         (0..).flat_map(|n: u32| format!("{:08x} ", n.wrapping_mul(seed)).into_bytes()).take(bytes).collect();
@@ -57,7 +57,7 @@ fn items(more: &[Item]) -> Vec<Item> {
 
 fn gzipped(items: &[Item]) -> Layer {
     let bytes = tar(items, Dialect::Pax);
-    // In many blocks, unlike what the fastest level gives.
+    // In many blocks, unlike the output of the fastest level.
     let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(&bytes).unwrap();
     Layer { blob: encoder.finish().unwrap(), ..Layer::plain(&bytes, Compression::Gzip) }
@@ -115,7 +115,7 @@ impl Notes {
     }
 }
 
-/// A layout with one image, and a store for whoever makes its index.
+/// A layout with one image, and a store for making its index.
 struct Lab {
     folder: TempDir,
     engine: Engine,
@@ -165,7 +165,7 @@ impl Lab {
         assert_eq!(digest, made.index_digest);
     }
 
-    /// What is left when nobody serves the layers any more.
+    /// Removes the layers from the layout.
     fn lose_layers(&self) {
         for layer in &self.image.layers {
             std::fs::remove_file(self.blob(&layer.descriptor().digest)).unwrap();
@@ -176,7 +176,7 @@ impl Lab {
         self.layout().join("blobs/sha256").join(digest.hex())
     }
 
-    /// The blob that holds the frames of the pack for `profile`, as its index says.
+    /// The blob that holds the frames of the pack for `profile`, according to its index.
     fn frames(&self, made: &ImageIndexArtifact, profile: &str) -> PathBuf {
         let pack = made.boots.iter().find(|pack| pack.profile == profile).unwrap();
         let index = BootIndex::read(&std::fs::read(self.blob(&pack.digest)).unwrap()).unwrap();
@@ -221,7 +221,7 @@ impl Started {
         read.ok().map(|read| read.into_bytes())
     }
 
-    /// Reads what the start touched, which must be what it is.
+    /// Reads and verifies what the start touched.
     async fn assert_reads(&self, start: &Trace) {
         for (content, touch) in start.touches.iter().map(|touch| (content(&touch.object), touch)) {
             let range = touch.range.clone();
@@ -413,7 +413,7 @@ async fn a_rebuilt_image_takes_over_what_it_still_has() {
     old.publish(&[default_start(), web_start(), start("gone", &[(b"of another image", 0..16)])]).await;
     let old_name = old.request(None).text;
 
-    // The tool is another one now; what else was touched is where it was, or not.
+    // The tool has changed; the other touched contents are in their place, or not.
     let rebuilt = [Item::file("tool", b"a new tool"), Item::file("lib", large()), Item::file("conf", conf())];
     let lab = Lab::new(ImageBuilder::new().layer(gzipped(&rebuilt)).build());
     let made = lab.engine.make_index_from(&lab.request(None), &old_name, None, &lab.notes).await.unwrap();

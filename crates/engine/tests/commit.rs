@@ -1,4 +1,4 @@
-//! Commits and pushes with a registry that does what a script says.
+//! Commits and pushes with a scripted registry.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::os::unix::fs::PermissionsExt;
@@ -190,7 +190,7 @@ async fn a_push_that_fails_shows_nothing_and_can_be_repeated() {
     let report = lab.commit(&name).await;
     let before = lab.committed();
     lab.registry.allow_mounts();
-    // Whether the layer below can be taken over, and whether the new one is there; one of them after the greeting of its session.
+    // Whether the layer below can be mounted, and whether the new one exists; one of them after the greeting of its session.
     let questions = || std::iter::repeat_n(Fault::Pass, 3);
     for status in [403, 404] {
         lab.server.script(questions().chain([Fault::Status(status)]));
@@ -239,7 +239,7 @@ async fn what_is_only_here_is_no_image_to_be_mounted() {
     let request = ImageRequest { text: name.to_string(), source: name.clone(), ..lab.base() };
     let error = lab.engine.prepare(&request, &Silent).await.unwrap_err();
     assert!(error.cause.contains("not pushed") && error.hint.unwrap().contains("tarpon push"));
-    // Of what the name means elsewhere, another name says nothing.
+    // A push under another name does not change what the name means elsewhere.
     lab.push(&name, &lab.at("other:v1")).await.unwrap();
     for pull in [Pull::Missing, Pull::Always] {
         let request = ImageRequest { pull, ..request.clone() };

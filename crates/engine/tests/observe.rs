@@ -1,5 +1,4 @@
-//! What a server tells of a real mount: over HTTP to a scraper, and to whoever asks why it was slow. Needs root and /dev/fuse, and is
-//! passed over without.
+//! What a server reports about a real mount: metrics over HTTP, and why it was slow. Needs root and /dev/fuse, and is skipped without.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -66,7 +65,7 @@ impl Lab {
         self.engine.prepare(&request, &Silent).await.unwrap()
     }
 
-    /// A mount of the image, in mode `fuse`, that asks for metrics at this address.
+    /// A mount of the image, in mode `fuse`, with metrics at this address.
     async fn request(&self, place: &str, metrics: Option<SocketAddr>) -> MountRequest {
         let mountpoint = self.folder.path().join(place);
         std::fs::create_dir_all(&mountpoint).unwrap();
@@ -85,21 +84,21 @@ async fn read(path: PathBuf, offset: u64, length: usize) -> Vec<u8> {
     tokio::task::spawn_blocking(read).await.unwrap()
 }
 
-/// Sends `request` and takes what comes until the end.
+/// Sends `request` and returns the response, read until the end.
 async fn ask(address: SocketAddr, request: &str) -> String {
     let request = request.to_owned();
     let asked = move || {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = Vec::new();
-        // One that is refused in the middle of its request may be reset.
+        // A connection refused in the middle of its request may be reset.
         let _end = stream.read_to_end(&mut answer);
         String::from_utf8(answer).unwrap()
     };
     tokio::task::spawn_blocking(asked).await.unwrap()
 }
 
-/// The samples of a scrape, after everything that the format demands was checked.
+/// The samples of a scrape, after checking everything that the format demands.
 async fn scrape(address: SocketAddr) -> BTreeMap<String, f64> {
     let answer = ask(address, "GET /metrics HTTP/1.0\r\n\r\n").await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -1,4 +1,4 @@
-//! Stores of an older version of tarpon: trees that it wrote are written anew when they are used, without a registry.
+//! Stores of an older version of tarpon: old trees are rewritten when they are used, without a registry.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -24,7 +24,7 @@ fn put(store: &Store, bytes: &[u8]) -> Digest {
     Digest::of(bytes)
 }
 
-/// Installs an image of this object; gives the digest of its manifest.
+/// Installs an image of this object and returns the digest of its manifest.
 fn install(store: &Store, name: &str, object: Digest) -> Digest {
     let manifest = format!("manifest of {name}");
     let digest = Digest::of(manifest.as_bytes());
@@ -92,7 +92,7 @@ impl Old {
         envelope["value"].clone()
     }
 
-    /// What is loaded: the tree, and that nothing of the record is damaged afterwards.
+    /// The loaded tree. Also checks that nothing of the record is damaged afterwards.
     fn loaded(&self) -> Option<Vec<u8>> {
         let tree = self.store.load_image(&self.manifest).unwrap()?.tree.as_ref().to_vec();
         assert_eq!(self.store.verify(|_| {}).unwrap().damaged_images, []);

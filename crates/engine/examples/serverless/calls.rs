@@ -1,4 +1,4 @@
-//! Calls: a root file system each, something that runs in it, and away with it.
+//! Calls: each gets a root file system, runs a command in it, and removes it.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,7 +11,7 @@ use tarpon_engine::{Engine, ImageRequest, Rootfs, RootfsRequest, Server, Silent}
 use crate::Result;
 use crate::figures::{Memory, told};
 
-/// What calls are made of.
+/// The resources of calls.
 pub(crate) struct Host {
     pub(crate) engine: Engine,
     /// This process, if it serves the mounts itself.
@@ -38,7 +38,7 @@ impl Host {
     }
 }
 
-/// One call from its beginning to its end.
+/// One call from beginning to end.
 pub(crate) async fn call(host: &Host) -> Result<()> {
     let rootfs = host.rootfs().await?;
     host.run(rootfs.path()).await?;
@@ -46,9 +46,9 @@ pub(crate) async fn call(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Makes so many root file systems, so many at a time, and says how long that took.
+/// Makes `calls` root file systems, `at_once` at a time, and prints how long that took.
 pub(crate) async fn measure(host: &Host, calls: usize, at_once: usize) -> Result<()> {
-    // What the command reads is here afterwards, and the server runs.
+    // Afterwards the command's reads are local, and the server runs.
     call(host).await?;
     let one = async || {
         let began = Instant::now();
@@ -68,13 +68,13 @@ pub(crate) async fn measure(host: &Host, calls: usize, at_once: usize) -> Result
     Ok(())
 }
 
-/// Holds so many at the same time, and says what they cost the server.
+/// Holds `many` at the same time, and prints what they cost the server.
 pub(crate) async fn hold(host: &Host, many: usize) -> Result<()> {
     let first = host.rootfs().await?;
     host.run(first.path()).await?;
     let server = first.status().server;
     let before = Memory::of(server)?;
-    // Twice: threads and buffers that are made for the first crowd are there for all that follow.
+    // Twice: threads and buffers made for the first crowd are reused by later ones.
     for round in ["first", "again"] {
         let began = Instant::now();
         let held: Vec<Rootfs> =

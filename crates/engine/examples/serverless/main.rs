@@ -31,7 +31,7 @@ use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, ModeChoice, Roo
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// What is asked for on the command line.
+/// Command-line options.
 struct Options {
     store: Option<PathBuf>,
     calls: usize,
@@ -95,7 +95,7 @@ fn open(store: PathBuf) -> Result<Engine> {
     Ok(Engine::open(EngineOptions { store, server_command })?)
 }
 
-/// An image of a registry on this machine, which speaks no TLS.
+/// An image of a local registry without TLS.
 fn request(text: &str) -> Result<ImageRequest> {
     Ok(ImageRequest {
         access: Access { tls_verify: Some(false), ..Access::default() },

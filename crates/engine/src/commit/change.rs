@@ -1,4 +1,4 @@
-//! [`Change`]: what a new image's config says otherwise than its base's, in the words of a Dockerfile.
+//! [`Change`]: a change to the config of a new image, in the syntax of a Dockerfile.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -10,29 +10,29 @@ use serde_json::Value;
 use crate::Result;
 use crate::edit::{Object, malformed, set};
 
-/// What runs a command that is written as a line.
+/// The shell for a command that is written as a line.
 const SHELL: [&str; 2] = ["/bin/sh", "-c"];
 
 /// One instruction: `CMD ["serve"]`, `ENV A=1 B=2`, `WORKDIR /srv`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// What is run, or the arguments of the entrypoint.
+    /// The command, or the arguments of the entrypoint.
     Cmd(Vec<String>),
-    /// What comes before the command, which is none then unless another change says so.
+    /// The entrypoint. It clears the command unless another change sets one.
     Entrypoint(Vec<String>),
-    /// Variables of the environment.
+    /// Environment variables.
     Env(Vec<(String, String)>),
     /// Ports, with their protocols.
     Expose(Vec<String>),
-    /// Free-form facts.
+    /// Labels.
     Label(Vec<(String, String)>),
-    /// The signal that asks a container to stop.
+    /// The signal that stops a container.
     StopSignal(String),
-    /// Who runs it.
+    /// The user that it runs as.
     User(String),
     /// Directories of data.
     Volume(Vec<String>),
-    /// Where it starts; from the last one on, if it is relative.
+    /// The working directory, relative to the previous one unless absolute.
     Workdir(String),
 }
 
@@ -110,7 +110,7 @@ fn exposed(text: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// Words between blanks. Quotes keep blanks, and a backslash the character behind it.
+/// Words separated by blanks. Quotes keep blanks, and a backslash keeps the next character.
 fn words(text: &str) -> std::result::Result<Vec<String>, String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut characters = text.chars();
@@ -135,7 +135,7 @@ fn words(text: &str) -> std::result::Result<Vec<String>, String> {
     }
 }
 
-/// Applies `changes` to the part of a config that says how to run the image.
+/// Applies `changes` to the part of a config that describes how to run the image.
 pub(super) fn apply(changes: &[Change], config: &mut Object) -> Result<()> {
     let sets_command = changes.iter().any(|change| matches!(change, Change::Cmd(_)));
     for change in changes {
@@ -144,7 +144,7 @@ pub(super) fn apply(changes: &[Change], config: &mut Object) -> Result<()> {
             Change::Entrypoint(arguments) => {
                 set(config, "Entrypoint", arguments)?;
                 if !sets_command {
-                    // What it was were arguments for another program.
+                    // Its old value were arguments for another program.
                     config.remove("Cmd");
                 }
             }
@@ -170,13 +170,13 @@ fn nothing() -> Value {
     Value::Object(serde_json::Map::new())
 }
 
-/// What is there under `key`; nothing if it is `null`.
+/// The value of `key`; the default if it is `null`.
 fn get<T: DeserializeOwned + Default>(config: &Object, key: &str) -> Result<T> {
     let value = config.get(key).map(|value| serde_json::from_str::<Option<T>>(value.get())).transpose();
     Ok(value.map_err(malformed)?.flatten().unwrap_or_default())
 }
 
-/// A variable that is there already is another one in its old place.
+/// Sets variables. An existing one keeps its place.
 fn env(config: &mut Object, pairs: &[(String, String)]) -> Result<()> {
     let mut all: Vec<String> = get(config, "Env")?;
     for (name, value) in pairs {

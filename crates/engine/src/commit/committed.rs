@@ -1,4 +1,4 @@
-//! [`Commits`]: images that were committed, until they are pushed and for as long as they are wanted.
+//! [`Commits`]: committed images, kept until they are pushed and for as long as they are wanted.
 //!
 //! ```text
 //! commits/.lock          held while one appears, changes or goes
@@ -6,11 +6,11 @@
 //!             commit.json  what it is made of, and whether it was pushed
 //! ```
 //!
-//! A directory appears under its name whole, by a rename, and disappears by one. Whoever reads one holds it shared, and whoever made
-//! or replaces one removes what nobody holds; the rest is swept by the next one.
+//! A directory appears under its name whole, by a rename, and disappears by one. Readers hold a shared lock on it. The process that creates
+//! or replaces a commit removes unlocked leftovers; the next one sweeps the rest.
 //!
-//! These are a user's data, as containers are: nothing here counts towards the store's size or is evicted. What was not
-//! pushed goes only when somebody says so by name.
+//! Commits are user data, as containers are: nothing here counts towards the store's size or is evicted. An unpushed commit is removed only
+//! on a request that names it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -28,17 +28,17 @@ use crate::{Error, ErrorKind, Result, flock, private};
 
 /// The version that this program writes, and the only one that it reads.
 const VERSION: u32 = 1;
-/// The one name in the layout.
+/// The single name in the layout.
 pub(super) const TAG: &str = "image";
 const RECORD: &str = "commit.json";
-/// Begin the names of what is no commit yet, and of what is none any more.
+/// Prefix of directories that are not yet, or no longer, a commit.
 const NEW: &str = ".new-";
 const GONE: &str = ".gone-";
 
-/// How long others may take for a rename.
+/// How long to wait for a rename by another process.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A committed image, as it is kept.
+/// The record of a committed image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
     version: u32,
@@ -46,9 +46,9 @@ pub struct Committed {
     pub image: String,
     /// Digest of its manifest.
     pub digest: Digest,
-    /// The image that it was made of, by a name that its blobs can be had by.
+    /// The image that it is based on, by a name under which its blobs are available.
     pub base: String,
-    /// Digest of that one's manifest.
+    /// Digest of the base's manifest.
     pub base_digest: Digest,
     /// The new layer.
     pub layer: Digest,
@@ -56,9 +56,9 @@ pub struct Committed {
     pub layer_size: u64,
     /// Compressed bytes of all layers.
     pub size: u64,
-    /// When it was committed, in seconds since 1970.
+    /// Time of the commit, in seconds since 1970.
     pub committed: u64,
-    /// Where it was pushed to, if it was: its own name if it ever was pushed there, else the last place.
+    /// Where it was pushed to, if at all: its own name if it was ever pushed there, else the last destination.
     pub pushed: Option<String>,
 }
 
@@ -86,12 +86,12 @@ impl Committed {
 }
 
 impl Committed {
-    /// Whether its name leads to it for everybody: it was pushed under it. Under another name, something else may be there.
+    /// Whether its name leads to it for all users: it was pushed under it. Otherwise the name may refer to another image.
     pub(super) fn has_its_name(&self) -> bool {
         self.pushed.as_ref() == Some(&self.image)
     }
 
-    /// Whether nothing is lost with it: its name leads to it, in a registry. A layout is a directory that somebody may remove.
+    /// Whether removing it loses nothing: its name leads to it in a registry. A layout is a directory that may be removed.
     fn is_dispensable(&self) -> bool {
         self.has_its_name() && matches!(self.image.parse(), Ok(Source::Registry(_)))
     }
@@ -103,14 +103,14 @@ pub struct Commits {
     folder: PathBuf,
 }
 
-/// A directory that nobody removes for as long as this lives.
+/// A directory that is not removed while this lives.
 #[derive(Debug)]
 pub(super) struct Held {
     folder: FileLock,
     pub(super) committed: Committed,
 }
 
-/// A commit that is being made. Dropped before it is installed, nothing of it is left.
+/// A commit under construction. Dropped before it is installed, it leaves nothing.
 #[derive(Debug)]
 pub(super) struct Staging {
     commits: Commits,
@@ -119,12 +119,12 @@ pub(super) struct Staging {
 }
 
 impl Commits {
-    /// The commits that are kept in `store`.
+    /// The commits kept in `store`.
     pub fn of(store: &Store) -> Self {
         Self { folder: store.commits_folder() }
     }
 
-    /// All of them, by name. What cannot be read is left out.
+    /// All commits, by name. Unreadable ones are left out.
     pub fn list(&self) -> Result<Vec<Committed>> {
         let failed = |error: io::Error| Error::new(ErrorKind::Store, "list the committed images", error);
         let mut all = Vec::new();
@@ -138,7 +138,7 @@ impl Commits {
         Ok(all)
     }
 
-    /// The one of this name.
+    /// The commit of this name.
     pub fn find(&self, image: &Source) -> Result<Option<Committed>> {
         match read(&self.place(image)) {
             Ok(committed) => Ok(Some(committed)),
@@ -147,18 +147,18 @@ impl Commits {
         }
     }
 
-    /// Removes the one of this name, and says which it was.
+    /// Removes and returns the commit of this name.
     ///
     /// # Errors
-    /// [`ErrorKind::Refused`] for one that was never pushed, unless by `force`.
+    /// [`ErrorKind::Refused`] for one that was never pushed, unless with `force`.
     pub fn remove(&self, image: &Source, force: bool) -> Result<Option<Committed>> {
         let step = "remove the committed image";
         let failed = |error: io::Error| Error::new(ErrorKind::Store, step, error);
-        // Without any there is nothing to lock either.
+        // Without a commit there is nothing to lock either.
         if self.find(image)?.is_none() {
             return Ok(None);
         }
-        // Nobody replaces it between these steps.
+        // The commit is not replaced between these steps.
         let _whole = self.lock().map_err(failed)?;
         let Some(committed) = self.find(image)? else { return Ok(None) };
         if committed.pushed.is_none() && !force {
@@ -169,13 +169,13 @@ impl Commits {
         Ok(Some(committed))
     }
 
-    /// Removes those that were pushed to a registry under their names. What they held can be had from there.
+    /// Removes the commits that were pushed to a registry under their names. Their content is available from there.
     pub fn remove_pushed(&self) -> Result<Vec<Committed>> {
         let failed = |error: io::Error| Error::new(ErrorKind::Store, "remove a committed image", error);
         if self.folders().map_err(failed)?.is_empty() {
             return Ok(Vec::new());
         }
-        // What was pushed is not replaced by what was not between these steps.
+        // An unpushed commit does not replace a pushed one between these steps.
         let _whole = self.lock().map_err(failed)?;
         let mut removed = Vec::new();
         for committed in self.list()?.into_iter().filter(Committed::is_dispensable) {
@@ -198,13 +198,13 @@ impl Commits {
         Ok(Staging { commits: self.clone(), folder, held })
     }
 
-    /// Holds the one of this name, so that it can be read.
+    /// Locks the commit of this name for reading.
     pub(super) fn hold(&self, image: &Source) -> Result<Option<Held>> {
         let failed = |error: io::Error| Error::new(ErrorKind::Store, "read the committed image", error);
         if !self.folder.exists() {
             return Ok(None);
         }
-        // Nobody replaces it between these steps.
+        // The commit is not replaced between these steps.
         let _whole = self.lock().map_err(failed)?;
         let folder = match File::open(self.place(image)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -215,7 +215,7 @@ impl Commits {
         Ok(Some(Held { folder, committed }))
     }
 
-    /// Notes that `held` was pushed, unless another one has its name meanwhile.
+    /// Records that `held` was pushed, unless another commit has its name by now.
     pub(super) fn note_pushed(&self, held: &Held, destination: &str) -> io::Result<()> {
         let _whole = self.lock()?;
         let place = self.named(&held.committed.image);
@@ -253,7 +253,7 @@ impl Commits {
         flock::hold(&self.folder.join(".lock"), PATIENCE)
     }
 
-    /// Makes a commit disappear at once, and removes it unless somebody reads it. For whoever holds the lock.
+    /// Makes a commit disappear at once, and removes it unless it is being read. The caller holds the lock.
     fn retire(&self, place: &Path) -> io::Result<()> {
         let gone = tempfile::Builder::new().prefix(GONE).tempdir_in(&self.folder)?.keep();
         match std::fs::rename(place, &gone) {
@@ -264,7 +264,7 @@ impl Commits {
         Ok(())
     }
 
-    /// Removes what nobody holds and has no name. For whoever holds the lock.
+    /// Removes unlocked directories without a name. The caller holds the lock.
     fn sweep(&self) {
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -278,19 +278,19 @@ impl Commits {
 }
 
 impl Held {
-    /// Where it can be read, whatever its name leads to by now.
+    /// The layout to read it from, whatever its name refers to by now.
     pub(super) fn layout(&self) -> Source {
         Source::OciLayout { directory: by_descriptor(&self.folder), tag: Some(TAG.to_owned()) }
     }
 }
 
 impl Staging {
-    /// Where it is written to.
+    /// The layout to write it to.
     pub(super) fn layout(&self) -> Source {
         Source::OciLayout { directory: self.folder.path().to_owned(), tag: Some(TAG.to_owned()) }
     }
 
-    /// Gives it its name, in the place of whatever had that.
+    /// Gives it its name, replacing the commit that had the name.
     pub(super) fn install(self, committed: &Committed) -> io::Result<()> {
         write(self.folder.path(), committed)?;
         let _whole = self.commits.lock()?;
@@ -300,7 +300,7 @@ impl Staging {
             renamed => renamed?,
         }
         File::open(&self.commits.folder)?.sync_all()?;
-        // What is at the staged name now, if anything is, was replaced; whoever reads it still may do so.
+        // The staged name now holds the replaced commit, if any. Its readers may still read it.
         let _left = self.folder.keep();
         drop(self.held);
         self.commits.sweep();
@@ -308,7 +308,7 @@ impl Staging {
     }
 }
 
-/// Holds a directory of which only who holds the lock of all would take the only one.
+/// Takes a shared lock on a directory. Only a holder of the lock on all commits takes it exclusively.
 fn share(folder: File) -> io::Result<FileLock> {
     flock::try_share(folder)?.ok_or_else(|| io::Error::other("another process removes it"))
 }
@@ -329,7 +329,7 @@ fn read(folder: &Path) -> io::Result<Committed> {
     }
 }
 
-/// Puts the record into a commit's directory, there to stay: what has a name is whole also after a crash of the machine.
+/// Writes the record into a commit's directory durably: a commit with a name is whole even after a crash of the machine.
 fn write(folder: &Path, committed: &Committed) -> io::Result<()> {
     private::write(&folder.join(RECORD), &serde_json::to_vec(committed)?)?;
     File::open(folder)?.sync_all()

@@ -1,4 +1,4 @@
-//! Config and manifest of a new image: those of its base, with one layer more.
+//! Config and manifest of a new image: those of its base, with one more layer.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -13,14 +13,14 @@ use crate::Result;
 use crate::edit::{Object, malformed, set, sized};
 use crate::index::SOCI_INDEX;
 
-/// Annotations that say what an image was made of.
+/// Annotations that name the base of an image.
 const BASE_NAME: &str = "org.opencontainers.image.base.name";
 const BASE_DIGEST: &str = "org.opencontainers.image.base.digest";
 
-/// What is said of the new layer.
+/// The description of the new layer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Said {
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub(super) created: i64,
     pub(super) created_by: String,
     pub(super) author: Option<String>,
@@ -69,7 +69,7 @@ pub(super) fn config(base: &Base, diff_id: Digest, said: &Said) -> Result<Bytes>
     sized(serde_json::to_vec(&document).map_err(malformed)?)
 }
 
-/// The base's history and `entry`. Where it says nothing of layers that are there, an entry each says that: readers count.
+/// The base's history and `entry`. If it omits layers, placeholder entries are added: readers count them.
 fn history(document: &Object, layers: usize, entry: &History<'_>) -> Result<Vec<Box<RawValue>>> {
     #[derive(serde::Deserialize)]
     struct Known {
@@ -92,7 +92,7 @@ fn history(document: &Object, layers: usize, entry: &History<'_>) -> Result<Vec<
     Ok(history)
 }
 
-/// The base's manifest with `layer` on top, in OCI's words.
+/// The base's manifest with `layer` on top, in OCI media types.
 pub(super) fn manifest(base: &Base, config: Blob, layer: &NewDescriptor) -> Result<Bytes> {
     if base.manifest.layers.len() >= limits::LAYERS {
         return Err(malformed(format!("the image has {} layers already, and that is the most", limits::LAYERS)));
@@ -100,7 +100,7 @@ pub(super) fn manifest(base: &Base, config: Blob, layer: &NewDescriptor) -> Resu
     let mut document: Object = serde_json::from_slice(&base.manifest.bytes).map_err(malformed)?;
     let mut layers: Vec<Object> = inner(&document, "layers")?;
     for (layer, read) in layers.iter_mut().zip(&base.manifest.layers) {
-        // The words of Docker's are others.
+        // Docker's media types differ.
         if let MediaType::Layer(compression) = &read.media_type {
             set(layer, "mediaType", compression.layer_media_type())?;
         }
@@ -110,7 +110,7 @@ pub(super) fn manifest(base: &Base, config: Blob, layer: &NewDescriptor) -> Resu
     let mut descriptor = NewDescriptor::new(OCI_CONFIG, config);
     descriptor.annotations.clone_from(&base.manifest.config.annotations);
     let mut annotations = base.manifest.annotations.clone();
-    // It is of the base's layers, and in the base's repository.
+    // It describes the base's layers, and is in the base's repository.
     annotations.remove(SOCI_INDEX);
     annotations.insert(BASE_DIGEST.to_owned(), base.manifest.digest().to_string());
     match &base.source {
@@ -122,12 +122,12 @@ pub(super) fn manifest(base: &Base, config: Blob, layer: &NewDescriptor) -> Resu
     set(&mut document, "config", &descriptor)?;
     set(&mut document, "layers", &layers)?;
     set(&mut document, "annotations", &annotations)?;
-    // What the base was said to be about is not what this is about.
+    // The base's subject is not the new image's.
     document.remove("subject");
     sized(serde_json::to_vec(&document).map_err(malformed)?)
 }
 
-/// A part of a document; nothing if there is none.
+/// A part of a document; the default if it is missing.
 fn inner<T: serde::de::DeserializeOwned + Default>(document: &Object, key: &str) -> Result<T> {
     let part = document.get(key).map(|part| serde_json::from_str::<Option<T>>(part.get())).transpose();
     Ok(part.map_err(malformed)?.flatten().unwrap_or_default())

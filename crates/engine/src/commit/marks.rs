@@ -1,4 +1,4 @@
-//! What overlayfs notes of a file of an upper directory in its extended attributes, and what of them a layer keeps.
+//! Overlayfs's extended attributes of a file in an upper directory, and which of them a layer keeps.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -6,13 +6,13 @@ use rustix::io::Errno;
 use tarpon_layer::Xattr;
 use tarpon_oci::limits;
 
-/// Where the notes of a mount are that root made, and of one that another user did.
+/// Prefixes of the attributes for mounts by root, and for mounts by other users.
 const TRUSTED: &[u8] = b"trusted.overlay.";
 const USER: &[u8] = b"user.overlay.";
-/// Room for the names of a file's attributes: mostly there are few, and Linux takes no more than the last.
+/// Buffer sizes for the names of a file's attributes: mostly there are few, and Linux allows no more than the last size.
 const LIST_BYTES: [usize; 2] = [1 << 10, 64 << 10];
 
-/// Whose mounts' notes are read here: those of root, which others do not see, or those of another user.
+/// Whose mounts' attributes are read: those of root, which are invisible to others, or those of another user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
     Root,
@@ -24,23 +24,23 @@ pub(super) enum Whose {
 pub(super) struct Marks {
     /// Those that a layer keeps, by name.
     pub(super) xattrs: Vec<Xattr>,
-    /// Overlayfs noted something.
+    /// Whether overlayfs set any attribute.
     pub(super) is_marked: bool,
-    /// A directory that hides what is below it.
+    /// A directory that hides the layers below.
     pub(super) is_opaque: bool,
-    /// An empty file that stands for a removed name.
+    /// An empty file that represents a removed name.
     pub(super) is_whiteout: bool,
-    /// Access control lists, which layers do not have.
+    /// Whether it has access control lists, which layers do not support.
     pub(super) has_acl: bool,
 }
 
 impl Marks {
-    /// Of the file that `file` was opened for, as a path at least.
+    /// The attributes of the file that `file` was opened for, at least as a path.
     ///
     /// # Errors
-    /// In words: a note that says that the file is not all that there is to it, or an attribute that cannot be read.
+    /// As text: an attribute by which the file is incomplete on its own, or one that cannot be read.
     pub(super) fn of(file: &OwnedFd, whose: Whose) -> Result<Self, String> {
-        // An open path has no attributes itself, and a link is not followed behind this one.
+        // An `O_PATH` descriptor has no attributes itself, and this path does not follow a link behind it.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mut marks = Self::default();
         for name in names(&path).map_err(|error| format!("list its extended attributes: {error}"))? {
@@ -71,18 +71,18 @@ impl Marks {
             if name.contains(&b'=') {
                 return Err(format!("its attribute {} has a = in its name, which a layer cannot hold", shown(name)));
             }
-            // Gone meanwhile: as if it had never been there.
+            // Removed meanwhile: as if it had never existed.
             self.xattrs.extend(value()?.map(|value| Xattr { name: name.into(), value: value.into() }));
         }
         self.has_acl |= name.starts_with(b"system.posix_acl_");
         Ok(())
     }
 
-    /// What overlayfs itself noted. Most is about inode numbers and the like, and of no meaning elsewhere.
+    /// Handles an attribute of overlayfs itself. Most concern inode numbers and the like, and mean nothing elsewhere.
     fn mark(&mut self, mark: &[u8], value: impl FnOnce() -> Result<Option<Vec<u8>>, String>) -> Result<(), String> {
         self.is_marked = true;
         match mark {
-            // `x` says only that some files in it are whiteouts by an attribute of theirs.
+            // `x` means only that some files in it are whiteouts by an attribute.
             b"opaque" => self.is_opaque = value()?.is_some_and(|value| value == b"y"),
             b"whiteout" => self.is_whiteout = true,
             b"metacopy" => {
@@ -98,7 +98,7 @@ impl Marks {
 }
 
 impl Whose {
-    /// Of this process, which sees those of root or does not.
+    /// The variant for this process, depending on whether it sees those of root.
     pub(super) fn here() -> Self {
         if tarpon_mount::sees_trusted() { Self::Root } else { Self::User }
     }
@@ -109,7 +109,7 @@ fn names(path: &str) -> rustix::io::Result<Vec<Vec<u8>>> {
         let mut list = vec![0; bytes];
         match rustix::fs::listxattr(path, &mut list) {
             Err(Errno::RANGE) => {}
-            // A file system without any.
+            // A file system without attributes.
             Err(Errno::NOTSUP) => return Ok(Vec::new()),
             length => {
                 let names = list[..length?].split(|byte| *byte == 0).filter(|name| !name.is_empty());
@@ -121,7 +121,7 @@ fn names(path: &str) -> rustix::io::Result<Vec<Vec<u8>>> {
 }
 
 fn value(path: &str, name: &[u8]) -> rustix::io::Result<Option<Vec<u8>>> {
-    // One byte more than a layer may have: whoever writes the layer says so by name.
+    // One byte more than a layer may have: the layer's writer then reports the attribute by name.
     let mut value = vec![0; limits::XATTR_VALUE_BYTES + 1];
     match rustix::fs::getxattr(path, name, &mut value) {
         Ok(length) => {

@@ -1,19 +1,19 @@
-//! New images out of what was written over old ones.
+//! New images from what was written over old ones.
 //!
 //! ```text
-//! marks      what overlayfs noted of a file
+//! marks      overlayfs's attributes of a file
 //! upper      the upper directory, entry by entry
 //! stream     … as the tar of a layer
 //! still      whether it changed while it was read
 //! origin     which image it was written over
 //! base       the image below: manifest and config
-//! change     what the config is to say otherwise
+//! change     changes to the config
 //! document   config and manifest of the new image
 //! committed  where it is kept until it is pushed
 //! push       its way to a registry
 //! ```
 //!
-//! Nothing of the base's layers is read. They stay where they are, and a push has the registry take them over.
+//! Nothing of the base's layers is read. They stay where they are, and a push has the registry mount them from the base's repository.
 
 mod base;
 mod change;
@@ -54,71 +54,71 @@ use crate::run::changes::Changes;
 use crate::upload;
 use crate::{ContainerName, Engine, Error, ErrorKind, Result};
 
-/// How often an upper directory is read until it was read without a change: what changes in each of three readings never stands still.
+/// Attempts to read an upper directory without a change: one that changes in each of three readings never stands still.
 const ATTEMPTS: u32 = 3;
 
-/// What is committed.
+/// The source of a commit.
 #[derive(Debug, Clone)]
 pub enum CommitSource {
-    /// What a container wrote.
+    /// The changes of a container.
     Container(ContainerName),
-    /// What is in an upper directory of overlayfs.
+    /// The content of an upper directory of overlayfs.
     Upper {
         /// The directory.
         directory: PathBuf,
-        /// The image below it; `None`: that of the mount of this store that writes there, or did.
+        /// The image below it. `None`: the image of the mount of this store that writes or wrote there.
         base: Option<Box<ImageRequest>>,
     },
 }
 
-/// What to commit, and what to say of it.
+/// A request to commit.
 #[derive(Debug, Clone)]
 pub struct CommitRequest {
-    /// What.
+    /// The source.
     pub source: CommitSource,
-    /// Its name: where a push brings it unless told otherwise.
+    /// Its name, which is also the default destination of a push.
     pub image: Source,
-    /// How the registry of the image below is got at, if the store does not have its manifest any more.
+    /// Access to the registry of the image below, if the store no longer has its manifest.
     pub access: Access,
-    /// What the layer becomes; `None`: what the layers below are, or else zstd:chunked.
+    /// Format of the layer. `None`: that of the layers below, or else zstd:chunked.
     pub format: Option<Format>,
-    /// What the config says otherwise.
+    /// Changes to the config.
     pub changes: Vec<Change>,
-    /// Whose work it is.
+    /// Author of the image.
     pub author: Option<String>,
-    /// What was done.
+    /// Commit message.
     pub message: Option<String>,
-    /// When it is made, in seconds since 1970: then no file of the layer is newer. `None`: now.
+    /// Time of the commit, in seconds since 1970: no file of the layer is newer. `None`: now.
     pub timestamp: Option<i64>,
-    /// Whether the layer is what was there at one moment: a container that runs stands still meanwhile if it can, and an upper
-    /// directory that changes all the time is an error.
+    /// Whether the layer is a consistent snapshot: a running container is paused meanwhile if possible, and an upper directory that changes
+    /// all the time is an error.
     pub pause: bool,
 }
 
-/// What came of a commit.
+/// The result of a commit.
 #[derive(Debug, Clone)]
 pub struct CommitReport {
-    /// What is kept.
+    /// The record of the committed image.
     pub committed: Committed,
-    /// What the new layer is.
+    /// Format of the new layer.
     pub format: Format,
     /// Entries of the new layer.
     pub entries: u64,
-    /// Its bytes, uncompressed.
+    /// Uncompressed bytes of the layer.
     pub uncompressed: u64,
-    /// What was left out and the like, in one line each.
+    /// Notes, such as what was left out, one line each.
     pub notes: Vec<String>,
 }
 
-/// An upper directory, and what is known of it.
+/// An upper directory with its context.
 struct Work {
     upper: PathBuf,
     left_out: LeftOut,
     base: Base,
     created_by: String,
-    /// Keeps the container as it is.
+    /// Keeps the container's state unchanged.
     changes: Option<Changes>,
-    /// How often it is read until it was read without a change; `None`: a change is no error.
+    /// How often it is read until no change occurred. `None`: a change is no error.
     attempts: Option<u32>,
     notes: Vec<String>,
 }
@@ -137,7 +137,7 @@ struct Staged {
     layer: Layer,
 }
 
-/// A layer that is written.
+/// A written layer.
 struct Layer {
     written: Written,
     entries: u64,
@@ -145,8 +145,8 @@ struct Layer {
 }
 
 impl Engine {
-    /// Makes an image out of what was written over another one, and keeps it in the store under its name, in the place of what
-    /// had that name. Dropping the future stops it, and nothing is left.
+    /// Makes an image from what was written over another one, and keeps it in the store under its name, replacing any commit of that name.
+    /// Dropping the future stops it and leaves nothing.
     ///
     /// # Errors
     /// `Refused` for what a layer cannot hold, `NotFound` for containers, directories and images, `Store`.
@@ -157,13 +157,13 @@ impl Engine {
             Some(changes) if request.pause => pause(changes, &mut work.notes),
             _ => None,
         };
-        // What has ended, or stands still, changes no more.
+        // A container that has ended or is paused changes no more.
         let may_change = paused.is_none() && work.changes.as_ref().is_none_or(Changes::is_running);
         let recipe = Recipe { format, newest: request.timestamp };
         let Staged { staging, layout, layer } = self.staged(&work, recipe, may_change).await?;
         let Layer { written, entries, notes: of_layer } = layer;
         let Work { base, created_by, changes, mut notes, .. } = work;
-        // It may go on: all of it has been read.
+        // It may continue: all of it has been read.
         drop((paused, changes));
         notes.extend(of_layer);
         notes.iter().for_each(|note| progress.note(note));
@@ -183,7 +183,7 @@ impl Engine {
         Ok(CommitReport { committed, format, entries, uncompressed: written.uncompressed_size, notes })
     }
 
-    /// Writes the layer into a layout of its own, again if what it is made of changed meanwhile.
+    /// Writes the layer into a layout of its own, again if its source changed meanwhile.
     async fn staged(&self, work: &Work, recipe: Recipe, may_change: bool) -> Result<Staged> {
         let mut left = work.attempts.unwrap_or(1);
         loop {
@@ -250,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// The image whose mount writes to this directory, or did so last, and its manifest.
+    /// The image whose mount writes to this directory, or was the last to do so, and its manifest.
     fn written_over(&self, upper: &Path) -> Result<(String, Digest)> {
         let is_it = |writable: &Writable| matches!(writable, Writable::Upper(directory) if directory.canonicalize().is_ok_and(|it| it == upper));
         let mounts = self.client().status()?.unwrap_or_default();
@@ -273,7 +273,7 @@ async fn still(upper: &Path) -> Result<Still> {
     begun.map_err(|error| Failure::Upper(error).outward())
 }
 
-/// What of an upper directory changed while it was watched.
+/// The first change in an upper directory while it was watched.
 async fn changed(still: Still, left_out: LeftOut) -> Result<Option<Vec<u8>>> {
     let looked = tokio::task::spawn_blocking(move || still.changed(&left_out)).await;
     let looked = looked.map_err(|error| Error::new(ErrorKind::Other, "look at the directory", error))?;
@@ -290,7 +290,7 @@ fn not_kept(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Store, "keep the new image", error)
 }
 
-/// What a name meant before somebody committed another image under it is not what is meant now.
+/// An error if the image exists only as a commit. A recorded meaning of its name, from before the commit, does not apply then.
 ///
 /// # Errors
 /// The image is in this store alone, or elsewhere under other names.
@@ -305,7 +305,7 @@ pub(crate) fn check_not_only_here(store: &tarpon_store::Store, image: &Source) -
     }
 }
 
-/// Holds a running container still, if that can be done.
+/// Pauses a running container, if possible.
 fn pause(changes: &Changes, notes: &mut Vec<String>) -> Option<crate::container::Paused> {
     match changes.pause() {
         Ok(paused) => paused,
@@ -318,7 +318,7 @@ fn pause(changes: &Changes, notes: &mut Vec<String>) -> Option<crate::container:
     }
 }
 
-/// What the topmost layers below are, so that whoever reads them lazily reads the new one so.
+/// The format of the topmost layers below, so that readers that read them lazily can do the same with the new one.
 fn usual_format(base: &Base) -> Format {
     let of_layer = |layer: &tarpon_oci::Descriptor| match Claim::of(&layer.media_type, &layer.annotations, layer.size) {
         Ok(Claim::Toc(claim)) => Some(claim.format()),
@@ -327,7 +327,7 @@ fn usual_format(base: &Base) -> Format {
     base.manifest.layers.iter().rev().find_map(of_layer).unwrap_or(Format::ZstdChunked)
 }
 
-/// Writes the layer, on a thread of its own, into the layout.
+/// Writes the layer into the layout, on a thread of its own.
 async fn write(layout: &Destination, upper: &Path, left_out: LeftOut, recipe: Recipe) -> Result<Layer> {
     let (mut sink, up) = upload::channel();
     let upper = upper.to_owned();
@@ -340,7 +340,7 @@ async fn write(layout: &Destination, upper: &Path, left_out: LeftOut, recipe: Re
     let (pushed, written) = futures::join!(layout.push_stream(up), writing);
     let written = written.map_err(|error| Error::new(ErrorKind::Other, "write the layer", error))?;
     match (written, pushed) {
-        // What the disk says is the cause of what the writer says.
+        // The error of the disk is the cause of the writer's error.
         (Err(Failure::Write(WriteError::Blob(_))), Err(error)) => kept(Err(error)),
         (Err(failure), _) => Err(failure.outward()),
         (Ok(_), Err(error)) => kept(Err(error)),
@@ -377,7 +377,7 @@ fn layer(
 ) -> std::result::Result<Layer, Failure> {
     let mut tar = LayerTar::new(Walk::new(upper, left_out, recipe.newest).map_err(Failure::Upper)?);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    // What is here takes more room on disk than the table of contents takes of memory.
+    // The content takes more room on disk than its table of contents takes of memory.
     let allowance = Allowance::unbounded();
     let written = match recipe.format {
         Format::Estargz => {
@@ -393,7 +393,7 @@ fn layer(
     Ok(Layer { written: written.map_err(Failure::Write)?, entries: tar.entries(), notes: notes(&tar) })
 }
 
-/// What of the directory a layer cannot say.
+/// Notes on content of the directory that a layer cannot represent.
 fn notes(tar: &LayerTar) -> Vec<String> {
     let tally = tar.tally();
     let line = |count: u64, what: &str| (count > 0).then(|| format!("left out {count} {what}"));
@@ -408,7 +408,7 @@ fn notes(tar: &LayerTar) -> Vec<String> {
     left_out.into_iter().flatten().chain(nothing).chain(blind).collect()
 }
 
-/// Puts config and manifest into the layout; the manifest's digest.
+/// Writes config and manifest into the layout and returns the manifest's digest.
 async fn documents(layout: &Destination, base: &Base, written: &Written, said: &Said) -> Result<Digest> {
     let mut layer = NewDescriptor::new(written.compression.layer_media_type(), written.blob);
     layer.annotations.clone_from(&written.annotations);

@@ -1,7 +1,7 @@
-//! A committed image on its way: the new layer is uploaded, those below are taken over where they are.
+//! Pushes a committed image: the new layer is uploaded, those below are mounted from the base's repository.
 //!
-//! A layer below is there already, or the registry takes it over from the base's repository, or, where neither is so, it is streamed from
-//! there to the destination, verified, past the store. The tag is the last thing that is written.
+//! A layer below is already at the destination, or the registry mounts it from the base's repository. Otherwise it is streamed from there
+//! to the destination, verified, bypassing the store. The tag is written last.
 
 use std::sync::Arc;
 
@@ -20,38 +20,38 @@ use crate::progress::{Counted, LayerPlan, LayerWay, Progress};
 use crate::protocol::Access;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
-/// Layers that the registry is asked about at once: each is a question or two, without any bytes.
+/// Layers that the registry is queried about at once: one or two requests each, without any bytes.
 const QUESTIONS: usize = 16;
-/// Layers that are streamed at once; each takes up to 50 MiB for what an upload may have to send again.
+/// Layers streamed at once. Each takes up to 50 MiB for retries of its upload.
 const STREAMS: usize = 3;
 
-/// What to push, and where to.
+/// A request to push.
 #[derive(Debug, Clone)]
 pub struct PushRequest {
     /// The name that it was committed under.
     pub image: Source,
-    /// Where it goes: a registry or an OCI layout, with a tag.
+    /// The destination: a registry or an OCI layout, with a tag.
     pub destination: Source,
-    /// How to get at that, and at the base's repository if it is in the same registry.
+    /// Access to the destination, and to the base's repository if it is in the same registry.
     pub access: Access,
-    /// How to get at the base's repository elsewhere.
+    /// Access to the base's repository elsewhere.
     pub base_access: Access,
 }
 
-/// What a push did.
+/// The result of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Pushed {
     /// The name that it was committed under, normalised.
     pub image: String,
-    /// Where it is now, normalised.
+    /// Its name at the destination, normalised.
     pub destination: String,
-    /// Digest of the manifest that has the tag there.
+    /// Digest of the manifest that the tag refers to there.
     pub digest: Digest,
     /// Its layers, lowest first.
     pub layers: Vec<PushedLayer>,
-    /// Bytes of the layers that were sent, here and from elsewhere.
+    /// Bytes of the layers that were sent, from the store and from elsewhere.
     pub uploaded_bytes: u64,
-    /// Bytes that came from the base's repository.
+    /// Bytes received from the base's repository.
     pub downloaded_bytes: u64,
 }
 
@@ -60,27 +60,27 @@ pub struct Pushed {
 pub struct PushedLayer {
     /// Its blob.
     pub digest: Digest,
-    /// Bytes of that.
+    /// Size of the blob in bytes.
     pub size: u64,
-    /// How it came there.
+    /// How it got to the destination.
     pub outcome: PushedOutcome,
 }
 
-/// How a layer came to be there.
+/// How a layer got to the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PushedOutcome {
-    /// It was there.
+    /// It already existed.
     WasThere,
-    /// The registry took it over from the base's repository, or had it already.
+    /// The registry mounted it from the base's repository, or had it already.
     Mounted,
-    /// It came from the base's repository and went up, because the registry did not take it over.
+    /// It was downloaded from the base's repository and uploaded, because the registry did not mount it.
     Streamed,
-    /// It is the new layer, and went up from the store.
+    /// It is the new layer, uploaded from the store.
     Uploaded,
 }
 
-/// Between whom layers are moved.
+/// Source and destination of a push.
 struct Work {
     destination: Destination,
     base: Repository,
@@ -91,11 +91,11 @@ struct Work {
 }
 
 impl Engine {
-    /// Pushes an image that was committed. Dropping the future stops it: what was uploaded stays as blobs that nothing names.
+    /// Pushes a committed image. Dropping the future stops it: uploaded layers stay as blobs that nothing names.
     ///
     /// # Errors
-    /// `NotFound` if nothing was committed under the name; `Denied`, `Unavailable` and `Refused` from the registries. Nothing was
-    /// tagged then.
+    /// `NotFound` if nothing was committed under the name; `Denied`, `Unavailable` and `Refused` from the registries. Nothing was tagged
+    /// then.
     pub async fn push(&self, request: &PushRequest, progress: Arc<dyn Progress>) -> Result<Pushed> {
         let commits = Commits::of(self.store());
         let held = commits.hold(&request.image)?.ok_or_else(|| unknown(&commits, &request.image))?;
@@ -139,10 +139,10 @@ impl Engine {
 }
 
 impl Engine {
-    /// What the store knows the name to mean is not what it means from now on.
+    /// Drops the recorded meaning of the name, which is different from now on.
     fn forget_meaning(&self, name: &str, access: &Access, digest: &Digest) -> Result<()> {
         let failed = |error| Error::new(ErrorKind::Store, "note what the name means now", error);
-        // In an isolated store nothing is known of what is in no registry.
+        // An isolated store records nothing about images in no registry.
         let Ok(part) = self.for_image(name, access) else { return Ok(()) };
         let known = part.store().references().map_err(failed)?;
         for reference in known.iter().filter(|reference| reference.source == name) {
@@ -165,7 +165,7 @@ impl Work {
         Ok((image.manifest, Verified::into_inner(config.bytes)))
     }
 
-    /// Brings all layers there: first those that take no bytes, then the others.
+    /// Transfers all layers: first those that take no bytes, then the others.
     async fn layers(&self, manifest: &Manifest) -> Result<Vec<PushedLayer>> {
         let blobs: Vec<Blob> = manifest.layers.iter().map(|layer| layer.blob()).collect();
         let asked: Vec<BoxFuture<'_, Result<Option<PushedOutcome>>>> =
@@ -188,10 +188,10 @@ impl Work {
         stream::iter(moved).buffered(STREAMS).try_collect().await
     }
 
-    /// Whether a layer is there, or the registry takes it over.
+    /// Whether a layer already exists at the destination, or the registry mounts it.
     async fn without_bytes(&self, number: usize, blob: Blob) -> Result<Option<PushedOutcome>> {
         let failed = |error| access::registry(step("look for", number, &blob.digest), error);
-        // First, since a registry that can take it over also does when it is there: one question instead of two.
+        // First, since a registry that can mount it also does when it already has it: one request instead of two.
         if let Source::Registry(from) = &self.base_source
             && blob.digest != self.new_layer
             && self.destination.mount_blob(blob, from).await.map_err(failed)?
@@ -202,7 +202,7 @@ impl Work {
         Ok(is_there.then_some(PushedOutcome::WasThere))
     }
 
-    /// Sends a layer, unless it is there by now.
+    /// Sends a layer, unless it exists at the destination by now.
     async fn moved(&self, number: usize, blob: Blob, outcome: Option<PushedOutcome>) -> Result<PushedLayer> {
         let done = |outcome| PushedLayer { digest: blob.digest, size: blob.size, outcome };
         if let Some(outcome) = outcome {
@@ -225,12 +225,12 @@ impl Work {
     }
 }
 
-/// "push layer 3 (sha256:…)", as people count.
+/// "push layer 3 (sha256:…)", counted from one.
 fn step(doing: &str, number: usize, digest: &Digest) -> String {
     format!("{doing} layer {} ({digest})", number + 1)
 }
 
-/// Where the layers below are. Nothing is asked yet.
+/// The repository of the layers below. No request is made yet.
 fn base_repository(held: &Held, request: &PushRequest) -> Result<Repository> {
     let base = &held.committed.base;
     let is_same = match (parse(base)?, &request.destination) {
@@ -244,7 +244,7 @@ fn parse(image: &str) -> Result<Source> {
     image.parse().map_err(|error| Error::new(ErrorKind::Store, "read the base's name", error))
 }
 
-/// The commit itself cannot be read.
+/// The error if the commit itself cannot be read.
 fn stored(error: tarpon_registry::Error) -> Error {
     Error::new(ErrorKind::Store, "read the committed image", error)
 }

@@ -1,8 +1,8 @@
-//! [`Walk`]: an upper directory, entry by entry, in the order and the words of a layer.
+//! [`Walk`]: an upper directory, entry by entry, in the order and the terms of a layer.
 //!
-//! The directory is somebody else's, and a container may still write to it. So every name is looked up in the directory that
-//! is open already and never by its whole path, links are not followed, and what a name means is asked of the one file that
-//! was opened. The way down is a stack and no recursion.
+//! The directory is untrusted, and a container may still write to it. So every name is looked up in the directory that is already open and
+//! never by its whole path, links are not followed, and a file's attributes are read from the file that was opened. The descent uses a
+//! stack and no recursion.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -19,19 +19,19 @@ use tarpon_oci::limits;
 use super::marks::{Marks, Whose};
 use super::still::Moment;
 
-/// Begins the name of an entry that removes another one.
+/// Prefix of the name of an entry that removes another one.
 const WHITEOUT: &[u8] = b".wh.";
-/// Hides what is below in its directory.
+/// Hides the content that the layers below have in its directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Of the root, where nobody said otherwise: an entry for it would say nothing.
+/// Default mode of the root, for which no entry is needed.
 const ROOT_MODE: u16 = 0o755;
 
-/// What of an upper directory is no part of the layer. Paths have no slash at their ends.
+/// Parts of an upper directory that are no part of the layer. Paths have no trailing slash.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// Where something was mounted: an empty file or directory there was made to mount it.
+    /// Mount points: an empty file or directory there was created for the mount.
     pub(crate) mount_points: BTreeSet<Vec<u8>>,
-    /// Volumes: data, and all that is in them.
+    /// Volumes: data, with everything below.
     pub(crate) volumes: BTreeSet<Vec<u8>>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct LeftOut {
 #[derive(Debug, thiserror::Error)]
 #[error("/{}: {why}", .path.escape_ascii())]
 pub(super) struct UpperError {
-    /// From the upper directory; empty for itself.
+    /// Relative to the upper directory; empty for itself.
     path: Vec<u8>,
     why: String,
 }
@@ -57,30 +57,30 @@ impl UpperError {
 /// An entry of the layer.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// As tars have it: a directory ends with a slash.
+    /// As in tars: a directory ends with a slash.
     pub(super) name: Vec<u8>,
     pub(super) kind: TarKind,
     /// Target of a link.
     pub(super) link: Vec<u8>,
     pub(super) attributes: Attributes,
-    /// Of a file, and its content.
+    /// Size of a file, whose content follows.
     pub(super) size: u64,
     pub(super) content: Option<File>,
 }
 
-/// What was found on the way.
+/// What the walk found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Sockets, which a layer cannot hold.
     pub(super) sockets: u64,
     /// Files with access control lists, which a layer cannot hold.
     pub(super) acls: u64,
-    /// Whether nothing says that this user mounted it, and marks of root are not seen here.
+    /// Whether there is no sign that this user mounted it, so that marks of root are not visible here.
     pub(super) is_blind: bool,
 }
 
 pub(super) struct Walk {
-    /// The upper directory: where it was when it was opened, and which it is. While it is open, no other one becomes the same.
+    /// The upper directory: its path when it was opened, and its identity. While it is open, no other directory gets that identity.
     path: PathBuf,
     root: OwnedFd,
     /// Directories that are being walked, the innermost last.
@@ -89,9 +89,9 @@ pub(super) struct Walk {
     whose: Whose,
     /// Files are no newer than this.
     newest: Option<i64>,
-    /// The first name of each file that has several.
+    /// The first name of each file with several.
     linked: HashMap<(u64, u64), Vec<u8>>,
-    /// Entries of the layer that a name makes besides its own.
+    /// Entries of the layer that a name produces besides its own.
     ahead: Option<Entry>,
     tally: Tally,
 }
@@ -99,7 +99,7 @@ pub(super) struct Walk {
 struct Directory {
     path: Vec<u8>,
     directory: OwnedFd,
-    /// Names that are still to come, the next one last.
+    /// Remaining names, the next one last.
     names: Vec<OsString>,
 }
 
@@ -111,7 +111,7 @@ struct Found {
 }
 
 impl Walk {
-    /// Begins with the upper directory at `path`. Nothing is newer in the layer than `newest`, in seconds since 1970.
+    /// Begins with the upper directory at `path`. No time in the layer is newer than `newest`, in seconds since 1970.
     pub(super) fn new(path: &Path, left_out: LeftOut, newest: Option<i64>) -> Result<Self, UpperError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let file =
@@ -137,7 +137,7 @@ impl Walk {
         self.tally
     }
 
-    /// The next entry; none at the end.
+    /// The next entry; `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<Entry>, UpperError> {
         loop {
             if let Some(entry) = self.ahead.take() {
@@ -155,7 +155,8 @@ impl Walk {
         }
     }
 
-    /// Names that are gone were left out. If all of it was being removed meanwhile, what was found is no layer.
+    /// Checks that the upper directory still exists. Names that vanished were left out; if all of it was being removed, the result is no
+    /// layer.
     fn check_there(&self) -> Result<(), UpperError> {
         let inode = |stat: Stat| (stat.st_dev, stat.st_ino);
         let walked = rustix::fs::fstat(&self.root).map_err(|error| failed(b"", "look at it", error))?;
@@ -168,7 +169,7 @@ impl Walk {
         }
     }
 
-    /// The upper directory itself: an entry only if somebody changed what is usual. That it is opaque overlayfs does not look at.
+    /// The upper directory itself: an entry only if its defaults were changed. Overlayfs ignores whether it is opaque.
     fn root(&mut self, found: Found) -> Result<Option<Entry>, UpperError> {
         let marks = found.marks(self.whose)?;
         self.tally.is_blind = self.whose == Whose::User && !marks.is_marked;
@@ -180,7 +181,7 @@ impl Walk {
         Ok((!is_usual).then_some(entry))
     }
 
-    /// What becomes of a name.
+    /// The entry for a name.
     fn entry(&mut self, name: &[u8], found: Found) -> Result<Option<Entry>, UpperError> {
         if self.left_out.volumes.contains(&found.path) {
             return Ok(None);
@@ -240,7 +241,7 @@ impl Walk {
             return Ok(Some(entry));
         }
         let content = found.open(OFlags::RDONLY).map_err(|error| found.failed("open it", error))?;
-        // Of what is open now, in case it grows.
+        // The size of the open file, in case it grows.
         let stat = rustix::fs::fstat(&content).map_err(|error| found.failed("look at it", error))?;
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let entry = self.described(found, found.path.clone(), TarKind::File, marks);
@@ -259,8 +260,8 @@ impl Walk {
         Ok(entry)
     }
 
-    /// Another name of a file that was there already. The first name is noted. Its attributes are said again: Podman and Docker give the file
-    /// its owner anew for each name, and with that Linux takes its capabilities away.
+    /// Another name of a file that was already seen. The first name is recorded. Its attributes are repeated: Podman and Docker set the
+    /// file's owner again for each name, and Linux then drops its capabilities.
     fn link(&mut self, found: &Found, marks: &Marks) -> Option<Entry> {
         if found.stat.st_nlink < 2 {
             return None;
@@ -298,7 +299,7 @@ impl Walk {
 }
 
 impl Directory {
-    /// Looks a name up; nothing if it is gone meanwhile.
+    /// Looks a name up; `None` if it was removed meanwhile.
     fn find(&self, name: &OsStr) -> Result<Option<Found>, UpperError> {
         let path = match self.path.is_empty() {
             true => name.as_bytes().to_vec(),
@@ -323,12 +324,12 @@ impl Found {
         Marks::of(&self.file, whose).map_err(|why| self.refused(&why))
     }
 
-    /// Opens it for more than to be looked at.
+    /// Reopens the file for reading its content or attributes.
     fn open(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         reopened(self.file.as_fd(), flags)
     }
 
-    /// What is in the directory, to be walked in order of names.
+    /// Lists the directory's names, to be walked in order.
     fn list(self) -> Result<Directory, UpperError> {
         let directory = self.open(OFlags::RDONLY | OFlags::DIRECTORY).map_err(|error| self.failed("open it", error))?;
         let list = || -> rustix::io::Result<Vec<OsString>> {
@@ -359,8 +360,8 @@ impl Found {
     }
 }
 
-/// The first path below `root` whose inode changed at `since` or later; empty for `root` itself. The parts of `left_out` that are no part of a
-/// layer with all that is in them are not looked at.
+/// The first path below `root` whose inode changed at `since` or later; empty for `root` itself. The parts of `left_out` that are excluded
+/// with everything in them are not checked.
 pub(super) fn newest_change(root: &Path, left_out: &LeftOut, since: Moment) -> Result<Option<Vec<u8>>, UpperError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat(CWD, root, flags, Mode::empty()).map_err(|error| failed(b"", "open it", error))?;
@@ -383,7 +384,7 @@ pub(super) fn newest_change(root: &Path, left_out: &LeftOut, since: Moment) -> R
     }
 }
 
-/// The same file, opened anew: whatever is at its name now.
+/// Opens the same file again, whatever its name refers to by now.
 fn reopened(file: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
@@ -397,13 +398,13 @@ fn device(stat: &Stat) -> Device {
     Device { major: rustix::fs::major(stat.st_rdev), minor: rustix::fs::minor(stat.st_rdev) }
 }
 
-/// The removal of what is at `path`, whose last part is `name`.
+/// The entry that removes the name at `path`, whose last part is `name`.
 fn whiteout(path: &[u8], name: &[u8]) -> Entry {
     let directory = &path[..path.len() - name.len()];
     removal([directory, WHITEOUT, name].concat())
 }
 
-/// Whose, and since when, does not matter of what is not there.
+/// Owner and time of a removed entry do not matter.
 fn removal(name: Vec<u8>) -> Entry {
     let attributes = Attributes { mode: 0o600, ..Attributes::default() };
     Entry { name, kind: TarKind::File, link: Vec::new(), attributes, size: 0, content: None }

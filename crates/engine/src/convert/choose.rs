@@ -7,13 +7,13 @@ use tarpon_registry::{Repository, ResolvedImage};
 use super::{Platforms, advised, outward};
 use crate::{Error, ErrorKind, Result};
 
-/// What is converted.
+/// The images to convert.
 pub(super) struct Chosen {
-    /// The index that the result will be like; `None`: the result is a single manifest.
+    /// The index on which the result's index is based; `None`: the result is a single manifest.
     pub(super) index: Option<ImageIndex>,
     /// In the order of the index.
     pub(super) images: Vec<Image>,
-    /// What the user should know, in one line each.
+    /// Notes for the user, one line each.
     pub(super) notes: Vec<String>,
     digest: Digest,
 }
@@ -27,13 +27,13 @@ pub(super) struct Image {
 }
 
 impl Chosen {
-    /// Of the manifest or index that the source's name means.
+    /// Digest of the manifest or index that the source's name refers to.
     pub(super) fn digest(&self) -> Digest {
         self.digest
     }
 }
 
-/// Resolves the source and reads the manifests and configs that are asked for.
+/// Resolves the source and reads the requested manifests and configs.
 pub(super) async fn images(repository: &Repository, platforms: &Platforms) -> Result<Chosen> {
     let host = Platform::host();
     let hint = match platforms {
@@ -81,7 +81,7 @@ fn parse(bytes: Verified<Bytes>) -> Result<Manifest> {
     Manifest::parse(bytes).map_err(|error| Error::new(ErrorKind::Refused, "resolve", format!("manifest: {error}")))
 }
 
-/// Place of the manifest for `platform`.
+/// Position of the manifest for `platform`.
 fn select(index: &ImageIndex, platform: &Platform) -> Result<usize> {
     let found = index.select(platform).map_err(|error| {
         Error::new(ErrorKind::NotFound, "resolve", error).hint("choose with --platform, or take --all-platforms")
@@ -106,7 +106,7 @@ fn place(index: &ImageIndex, found: &Descriptor) -> Result<usize> {
     place.ok_or_else(|| Error::new(ErrorKind::Other, "resolve", "an entry of the index was lost"))
 }
 
-/// Attestations, signatures and the like name the digests of manifests, which change.
+/// Notes on omitted entries: attestations, signatures and the like name the digests of manifests, which change.
 fn left_out(index: &ImageIndex) -> Vec<String> {
     match index.manifests.len() - index.images().count() {
         0 => Vec::new(),
@@ -124,7 +124,7 @@ async fn image(repository: &Repository, entry: Option<usize>, manifest: Manifest
     Ok(Image { entry, manifest: resolved.manifest, config })
 }
 
-/// A source that is a single image must be for what was asked for.
+/// An error if a single image is not for a requested platform.
 fn check_platform(config: &ImageConfig, platforms: &Platforms) -> Result<()> {
     match platforms {
         Platforms::These(these) if !these.iter().any(|platform| platform.distance(&config.platform).is_some()) => {

@@ -1,4 +1,4 @@
-//! Every layer of every image once: kept where it is in the format already, else rewritten; several at once.
+//! Converts every layer of every image once: kept if it is already in the format, else rewritten; several at once.
 
 use std::sync::Arc;
 
@@ -20,25 +20,25 @@ use crate::prepare::toc::{self, TocFailure};
 use crate::progress::{Counted, LayerPlan, LayerWay, Progress};
 use crate::{Error, ErrorKind, Result, access};
 
-/// Annotations of a layer that say how its blob is packed: they go when it is packed in another way.
+/// Annotations of a layer that describe how its blob is packed: they are dropped when it is packed in another way.
 const PACKING_ANNOTATIONS: [&str; 5] = [
     "containerd.io/snapshot/stargz/",
     "io.containers.estargz.",
     "io.github.containers.zstd-chunked.",
     "io.containers.zstd-chunked.",
-    // containerd's note of the diffID.
+    // containerd's annotation for the diffID.
     "containerd.io/uncompressed",
 ];
 
-/// What is done to layers, and between whom.
+/// What is done to layers, with source and destination.
 pub(super) struct Work<'a> {
     pub(super) source: Arc<dyn BlobSource>,
-    /// A repository that the destination may take blobs over from.
+    /// A repository from which the destination may mount blobs.
     pub(super) mount_from: Option<Reference>,
     pub(super) destination: &'a Destination,
     pub(super) recipe: Recipe,
     pub(super) format: Format,
-    /// Whether layers that are in the format already stay as they are.
+    /// Whether layers that are already in the format stay unchanged.
     pub(super) reuses: bool,
     pub(super) jobs: usize,
     pub(super) progress: Arc<dyn Progress>,
@@ -61,14 +61,14 @@ impl NewLayer {
     }
 }
 
-/// A layer of the source, as the manifest has it.
+/// A layer of the source, as the manifest describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     descriptor: Descriptor,
     diff_id: Digest,
 }
 
-/// What becomes of a layer.
+/// What is done to a layer.
 enum Way {
     Keep,
     Rewrite,
@@ -86,7 +86,7 @@ fn wanted(image: &Image) -> impl Iterator<Item = Wanted> {
     layers.map(|(descriptor, diff_id)| Wanted { descriptor: descriptor.clone(), diff_id: *diff_id })
 }
 
-/// A line for the paths that come first in no layer.
+/// A line about the prioritised paths that no layer puts first.
 pub(super) fn unmoved(layers: &[NewLayer], paths: &[Vec<u8>]) -> Option<String> {
     let is_nowhere = |path: &&Vec<u8>| {
         let path = LayerPath::from_tar_name(path).ok();
@@ -97,7 +97,7 @@ pub(super) fn unmoved(layers: &[NewLayer], paths: &[Vec<u8>]) -> Option<String> 
 }
 
 impl Work<'_> {
-    /// Converts what `chosen` consists of. A layer that occurs more than once is converted once.
+    /// Converts all layers of `chosen`. A layer that occurs more than once is converted once.
     pub(super) async fn convert(&self, chosen: &Chosen) -> Result<Vec<NewLayer>> {
         let mut all: Vec<Wanted> = Vec::new();
         for layer in chosen.images.iter().flat_map(wanted) {
@@ -118,8 +118,7 @@ impl Work<'_> {
         stream::iter(layers).buffered(self.jobs).try_collect().await
     }
 
-    /// Finds out what to do. What a layer's descriptor claims is believed when its table of contents is the one that is
-    /// claimed, and can be read.
+    /// Decides what to do. The claims of a layer's descriptor are trusted if its table of contents matches the claimed one and can be read.
     async fn way(&self, number: usize, layer: &Wanted) -> Result<Way> {
         let refused = |cause: String| {
             let step = step("read", number, &layer.descriptor.digest);
@@ -213,7 +212,7 @@ fn plan(layers: &[Wanted]) -> Vec<LayerPlan> {
     layers.iter().enumerate().map(plan).collect()
 }
 
-/// "convert layer 3 (sha256:…)", as people count.
+/// "convert layer 3 (sha256:…)", counted from one.
 fn step(doing: &str, number: usize, digest: &Digest) -> String {
     format!("{doing} layer {} ({digest})", number + 1)
 }

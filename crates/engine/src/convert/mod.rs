@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! choose    what the source names: manifests and configs, all checked
-//! layers    what becomes of each layer (copied or rewritten), and doing it, several at once
+//! layers    whether each layer is copied or rewritten, and the work, several at once
 //!   rewrite   download | check | decode | check | write | upload, for one layer
 //! document  configs, manifests and the index that name the result
 //! toc_image the tables of contents of eStargz layers that keep their diffID
 //! ```
 //!
-//! Blobs go up first. A manifest and its tag follow when everything that they name was checked and is there; a conversion
-//! that fails or is dropped leaves neither.
+//! Blobs go up first. A manifest and its tag follow once everything that they name was checked and uploaded; a conversion that fails or is
+//! dropped leaves neither.
 
 mod choose;
 mod document;
@@ -36,24 +36,24 @@ use layers::NewLayer;
 pub use report::{Conversion, ConvertedImage, ConvertedLayer, Outcome, TocImage};
 use rewrite::Recipe;
 
-/// Layers that are converted at once unless told otherwise: enough to keep a link busy while one of them compresses.
+/// Default number of layers converted at once: enough to keep a link busy while one of them compresses.
 const DEFAULT_JOBS: usize = 3;
-/// Layers that are converted at once at most. Each takes up to 50 MiB for what is between its stages and for what an upload
-/// may have to send again, and 10 MiB for each of its threads that compress, besides its table of contents.
+/// Maximum number of layers converted at once. Each takes up to 50 MiB for data between its stages and for retries of its upload, and 10
+/// MiB for each of its compressing threads, besides its table of contents.
 pub const MAX_CONVERT_JOBS: usize = 32;
 
-/// What to convert, where to, and how.
+/// A request to convert.
 #[derive(Debug, Clone)]
 pub struct ConvertRequest {
     /// The image, as the user wrote it.
     pub source: String,
-    /// How to get at it.
+    /// Access to the source.
     pub source_access: Access,
-    /// Where the result goes, as the user wrote it: a registry or an OCI layout, with a tag.
+    /// The destination, as the user wrote it: a registry or an OCI layout, with a tag.
     pub destination: String,
-    /// How to get at that.
+    /// Access to the destination.
     pub destination_access: Access,
-    /// What layers become.
+    /// Format of the layers.
     pub format: Format,
     /// Which images of an index.
     pub platforms: Platforms,
@@ -67,7 +67,7 @@ pub struct ConvertRequest {
     /// Paths that come first in their layers, in this order: any bytes, with or without a leading slash. eStargz only. Rewrites
     /// layers that are eStargz already.
     pub prioritised: Vec<Vec<u8>>,
-    /// Rewrites layers that are in the format already.
+    /// Rewrites layers that are already in the format.
     pub force: bool,
 }
 
@@ -84,7 +84,7 @@ pub enum Platforms {
 }
 
 impl ConvertRequest {
-    /// A conversion of `source` to `destination` for this machine's platform, with defaults for all else.
+    /// A conversion of `source` to `destination` for this machine's platform, with defaults for everything else.
     pub fn new(source: impl Into<String>, destination: impl Into<String>, format: Format) -> Self {
         Self {
             source: source.into(),
@@ -133,7 +133,7 @@ impl ConvertRequest {
         })
     }
 
-    /// Whether a layer that is in the format already may stay as it is.
+    /// Whether a layer that is already in the format may stay unchanged.
     fn reuses(&self) -> bool {
         !self.force && self.prioritised.is_empty()
     }
@@ -144,11 +144,11 @@ fn priority(path: &[u8]) -> Result<LayerPath> {
     parsed.map_err(|error| Error::new(ErrorKind::Other, format!("read the path {:?}", path.escape_ascii()), error))
 }
 
-/// Converts an image. Dropping the future stops it: what was uploaded stays as blobs that nothing names.
+/// Converts an image. Dropping the future stops it: uploaded blobs stay, and nothing names them.
 ///
 /// # Errors
-/// `Refused` for images and layers that are malformed, unsupported, or not what their digests say, and for contents that the
-/// format cannot hold; `NotFound`, `Denied` and `Unavailable` from source and destination. Nothing was tagged then.
+/// `Refused` for images and layers that are malformed, unsupported, or contradict their digests, and for contents that the format cannot
+/// hold; `NotFound`, `Denied` and `Unavailable` from source and destination. Nothing was tagged then.
 pub async fn convert(request: &ConvertRequest, progress: Arc<dyn Progress>) -> Result<Conversion> {
     let recipe = request.recipe()?;
     let destination = access::destination(&request.destination, &request.destination_access)?;
@@ -192,7 +192,7 @@ pub async fn convert(request: &ConvertRequest, progress: Arc<dyn Progress>) -> R
     })
 }
 
-/// An image whose config is pushed, and its manifest too unless that is to have the tag.
+/// An image whose config is pushed, and its manifest too unless that gets the tag.
 struct PushedImage {
     manifest: Bytes,
     report: ConvertedImage,
@@ -220,7 +220,7 @@ async fn push_images(
     Ok(pushed)
 }
 
-/// Pushes what gets the tag: the last step, and the one that makes the result visible.
+/// Pushes the document that gets the tag: the last step, which makes the result visible.
 async fn name(
     destination: &Destination,
     chosen: &Chosen,

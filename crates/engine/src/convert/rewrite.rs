@@ -5,7 +5,7 @@
 //!     task                  thread                 thread     task
 //! ```
 //!
-//! Between two stages are bounded channels. The upload is finished only when digest and diffID were found right.
+//! Bounded channels connect the stages. The upload is completed only after digest and diffID were verified.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek};
@@ -28,9 +28,9 @@ use crate::prepare::pipe::{self, BlobReader, DecodedReader, PIECES};
 use crate::upload::{self, Sink};
 use crate::{Error, ErrorKind, access};
 
-/// Of the buffer before a spooled tar.
+/// Size of the buffer before a spooled tar.
 const SPOOL_BUFFER_BYTES: usize = 256 << 10;
-/// Where tars are spooled unless `$TMPDIR` says otherwise: they are large, and `/tmp` is often in memory.
+/// Where tars are spooled unless `$TMPDIR` is set: they are large, and `/tmp` is often in memory.
 const SPOOL_DIR: &str = "/var/tmp";
 
 /// How layers are written.
@@ -40,10 +40,10 @@ pub(super) enum Recipe {
     ZstdChunked(ZstdChunkedOptions),
 }
 
-/// A layer that is to be rewritten.
+/// A layer to be rewritten.
 pub(super) struct Rewrite<'a> {
     pub(super) blob: Blob,
-    /// What the image config says that the decompressed layer hashes to.
+    /// The hash of the decompressed layer by the image config.
     pub(super) diff_id: Digest,
     pub(super) source: &'a dyn BlobSource,
     pub(super) recipe: &'a Recipe,
@@ -51,20 +51,20 @@ pub(super) struct Rewrite<'a> {
 
 /// Why it failed.
 pub(super) enum RewriteError {
-    /// The download, or its digest.
+    /// The download failed, or its digest is wrong.
     Source(SourceError),
-    /// The layer cannot be decoded, or is not what the config says.
+    /// The layer cannot be decoded, or contradicts the config.
     Bad(String),
     /// The layer cannot be written in the format.
     Write(WriteError),
-    /// The upload.
+    /// The upload failed.
     Push(tarpon_registry::Error),
-    /// The spool.
+    /// The spool failed.
     Spool(io::Error),
 }
 
 impl RewriteError {
-    /// The same, for the outside.
+    /// The public form of the error.
     pub(super) fn outward(self, step: String) -> Error {
         match self {
             Self::Source(error) => advised(access::source(step, &error)),
@@ -83,7 +83,7 @@ impl RewriteError {
     }
 }
 
-/// Rewrites the layer; `received` is told of every piece that arrives.
+/// Rewrites the layer. `received` is called with the size of every piece that arrives.
 pub(super) async fn rewrite(
     job: Rewrite<'_>,
     destination: &Destination,
@@ -91,7 +91,7 @@ pub(super) async fn rewrite(
 ) -> Result<Written, RewriteError> {
     let (pieces, reader) = mpsc::channel(PIECES);
     let (mut sink, up) = upload::channel();
-    // Each layer has its own: nothing of it stays in memory when it is written.
+    // One for each layer: nothing of it stays in memory once it is written.
     let allowance = Allowance::for_writing();
     let (diff_id, recipe, memory) = (job.diff_id, job.recipe.clone(), allowance.clone());
     let received = move |bytes| {
@@ -107,7 +107,7 @@ pub(super) async fn rewrite(
     let (downloaded, pushed, written) =
         futures::join!(download(job.source, job.blob, pieces, received), destination.push_stream(up), writing);
     let written = written.unwrap_or_else(|error| Err(RewriteError::Bad(error.to_string())));
-    // A failed download is the cause of whatever the writer said, and a failed upload of its broken output.
+    // A failed download is the cause of any error of the writer, and a failed upload of its broken output.
     downloaded.map_err(RewriteError::Source)?;
     match (written, pushed) {
         (Err(RewriteError::Write(WriteError::Blob(_))), Err(error)) => Err(RewriteError::Push(error)),
@@ -118,8 +118,8 @@ pub(super) async fn rewrite(
     }
 }
 
-/// Brings the whole blob, hashes it and passes it on. What is wrong with it comes last, so that the reader does not take the
-/// end of bad bytes for a good end.
+/// Fetches the whole blob, hashes it and passes it on. Its error comes last, so that the reader does not take the end of bad bytes for a
+/// good end.
 async fn download(
     source: &dyn BlobSource,
     blob: Blob,
@@ -128,7 +128,7 @@ async fn download(
 ) -> Result<(), SourceError> {
     let outcome = pass(source, blob, &pieces, received).await;
     if let Err(error) = &outcome {
-        // A reader that is gone has an error of its own.
+        // A reader that has ended reports its own error.
         let _ = pieces.send(Err(error.clone())).await;
     }
     outcome
@@ -178,7 +178,7 @@ fn write(
             }
             _ => {
                 let written = stream(tar, recipe, allowance, up);
-                // What the decoder found wrong is the cause of what the writer says about the end of its input.
+                // The decoder's error is the cause of the writer's error about the end of its input.
                 let (decoded, written) = (decoded()?, written?);
                 check(diff_id, decoded)?;
                 Ok(written)
@@ -199,12 +199,12 @@ fn stream(
         Recipe::ZstdChunked(options) => zstd_chunked(&mut tar, up, options, allowance),
     };
     let written = written.map_err(RewriteError::Write)?;
-    // What a writer does not read is hashed all the same.
+    // The rest that a writer does not read is still hashed.
     io::copy(&mut tar, &mut io::sink()).map_err(bad)?;
     Ok(written)
 }
 
-/// Decodes to the blob's end, or until nobody reads on.
+/// Decodes to the blob's end, or until the reader stops.
 fn decode(mut decoder: LayerReader<BlobReader>, sink: &pipe::DecodedSink) -> io::Result<Hasher> {
     let hasher = pipe::pump(&mut decoder, sink)?;
     if decoder.read(&mut [0])? == 0 {
@@ -222,7 +222,7 @@ fn bad(error: io::Error) -> RewriteError {
     RewriteError::Bad(error.to_string())
 }
 
-/// The tar in a file without a name, which goes away with the process at the latest.
+/// The tar in an unnamed file, which disappears with the process at the latest.
 fn spool(mut tar: DecodedReader) -> Result<impl Read + Seek + use<>, RewriteError> {
     let directory = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from(SPOOL_DIR), PathBuf::from);
     let spooled = || -> io::Result<File> {

@@ -7,8 +7,8 @@
 //! | of each layer | 56 | digest of its blob 32, its size 8, bytes of its index 8, compression 1, zeros 7 |
 //! | the indexes | | each [packed](tarpon_layer::packed), as zstd |
 //!
-//! It holds indexes of layers and not the merged tree: the tree is made here, by the code that makes all trees, so that the
-//! kernel never mounts a metadata image that somebody else wrote; and layers that are known already need no bytes of it.
+//! It contains indexes of layers and not the merged tree: the tree is made locally, by the code that makes all trees, so that the kernel
+//! never mounts a foreign metadata image. Layers that are already known need no bytes of it.
 
 use bytes::Bytes;
 use tarpon_layer::decode::Compression;
@@ -30,14 +30,14 @@ const BOOT_FRAMES_TYPE: &str = "application/vnd.tarpon.boot.frames.v1";
 pub(crate) const PROFILE: &str = "dev.tarpon.boot.profile";
 
 const MAGIC: &[u8; 16] = b"tarpon-index\0\0\0\x01";
-/// Bytes of a packed index that are decoded at a time.
+/// Bytes of a packed index decoded at a time.
 const STEP: u64 = 64 << 10;
 /// Memory for each byte of a packed index while it is read: an xattr without name and value has two bytes there and 32 here.
 const COLUMNS: u64 = 16;
 
 const HEADER: usize = 20;
 const LAYER: usize = 56;
-/// Written once, fetched by everybody. Two thirds of an index are digests, so higher levels change nothing.
+/// Written once, fetched by all users. Two thirds of an index are digests, so higher levels change nothing.
 const ZSTD_LEVEL: i32 = 15;
 
 /// A layer and its index.
@@ -48,16 +48,16 @@ pub(crate) struct Indexed {
     pub(crate) index: LayerIndex,
 }
 
-/// Why a blob is not what it should be.
+/// Why a blob is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InvalidArtifact {
     /// Too short, too long, or of another version.
     #[error("it is not an index of this version")]
     Format,
-    /// One of its layers.
+    /// One of its layers is invalid.
     #[error("layer {0}: {1}")]
     Layer(Digest, InvalidPacked),
-    /// One of its layers costs more than the bytes of it allow.
+    /// One of its layers costs more than its size allows.
     #[error("layer {0}: {1}")]
     Excess(Digest, Excess),
 }
@@ -81,7 +81,7 @@ pub(crate) fn blob(layers: &[Indexed]) -> Result<Bytes, String> {
     Ok(bytes.into())
 }
 
-/// Reads the layers of a blob that `wanted` asks for.
+/// Reads the layers of a blob that `wanted` selects.
 pub(crate) fn read(
     bytes: &[u8],
     wanted: impl Fn(&Blob) -> bool,
@@ -122,7 +122,7 @@ fn index(encoded: &[u8], blob: Blob, allowance: &Allowance) -> Result<LayerIndex
     let decoder = zstd::stream::read::Decoder::with_buffer(encoded).map_err(malformed)?;
     let mut decoder = decoder.take(limits::LAYER_INDEX_BYTES);
     let (mut bytes, mut memory) = (Vec::new(), allowance.share());
-    // Memory follows what is there, not what is claimed.
+    // Memory follows the actual size, not the claimed one.
     loop {
         memory.take(STEP * COLUMNS).map_err(|excess| InvalidArtifact::Excess(blob.digest, excess))?;
         if decoder.by_ref().take(STEP).read_to_end(&mut bytes).map_err(malformed)? == 0 {
@@ -132,7 +132,7 @@ fn index(encoded: &[u8], blob: Blob, allowance: &Allowance) -> Result<LayerIndex
     packed::unpack_within(&bytes, blob, allowance).map_err(invalid)
 }
 
-/// Where an artifact has the frames of the boot pack for a profile.
+/// The blob with the frames of the boot pack for a profile.
 pub(super) fn boot_frames(artifact: &Artifact, profile: &str) -> Option<Blob> {
     let is_meant = |layer: &&Descriptor| {
         layer.media_type == MediaType::Other(BOOT_FRAMES_TYPE.to_owned())

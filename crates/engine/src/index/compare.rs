@@ -1,4 +1,4 @@
-//! What an index said of a layer, beside what is in the layer.
+//! Compares an index's claims about a layer with the layer itself.
 //!
 //! Places are not compared: a wrong place leads to bytes that no digest matches, which are never served.
 
@@ -10,37 +10,37 @@ use tarpon_blob::{ObjectStore, StoreError};
 use tarpon_layer::{Chunk, Entry, FileContent, LayerIndex, Node, ObjectId, Place};
 use tarpon_oci::{Digest, Hasher};
 
-/// Bytes that are hashed at a time.
+/// Bytes hashed at a time.
 const BLOCK: usize = 64 << 10;
 
 /// A piece of an object: its size, and its digest unless it is all zeros.
 pub(crate) type Piece = (u64, Option<Digest>);
 
-/// What a chunk says of the object's content.
+/// The claim of a chunk about the object's content.
 pub(crate) fn piece(chunk: &Chunk) -> Piece {
     (chunk.size, (chunk.place != Place::Zeros).then_some(chunk.digest))
 }
 
-/// What an index is worth.
+/// The result of comparing an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// All that was compared is so.
+    /// Everything compared is correct.
     True,
-    /// The file at this path is cut otherwise than here, and its object is not in the store to be hashed in these pieces. Everything else
-    /// is so.
+    /// The file at this path is cut differently, and its object is not in the store to be hashed in these pieces. Everything else is
+    /// correct.
     Unchecked(String),
-    /// What it says of this path is not so.
+    /// Its claim about this path is false.
     Lie(String),
 }
 
-/// Compares an index with its layer. `said` is its word, `is` what was found in the layer, in whatever order each has its entries.
-/// Files may be cut otherwise than here, as long as the objects in the store are that.
+/// Compares an index with its layer. `said` is its claim, `is` was found in the layer. The entries may be in any order. Files may be cut
+/// differently, as long as the objects in the store match.
 pub(crate) fn compare(store: &dyn ObjectStore, said: &LayerIndex, is: &LayerIndex) -> Result<Verdict, StoreError> {
     let mut unchecked = None;
     let (ours, theirs) = (sorted(is), sorted(said));
     let differing = ours.iter().zip(&theirs).find(|(one, other)| !is_same(one, said, other));
     if let Some((one, other)) = differing {
-        // Where one has an entry that the other has not, the lesser of the two paths is the one in question.
+        // If only one of them has an entry, the lesser of the two paths is the one in question.
         return Ok(Verdict::Lie(one.path.clone().min(other.path.clone()).to_string()));
     }
     let surplus = ours.get(theirs.len()).or_else(|| theirs.get(ours.len()));
@@ -73,7 +73,7 @@ fn sorted(index: &LayerIndex) -> Vec<&Entry> {
     entries
 }
 
-/// Whether the index `said` says of an entry what it is. Of a file whose content it does not name, no more than the size can be compared.
+/// Whether the claim of the index `said` about an entry is correct. If it does not name a file's content, only the size can be compared.
 fn is_same(one: &Entry, said: &LayerIndex, other: &Entry) -> bool {
     let is_same_node = match (&one.node, &other.node) {
         (Node::File(one), Node::File(other)) => {
@@ -96,7 +96,7 @@ fn pieces<'a>(index: &'a LayerIndex, content: &FileContent) -> impl Iterator<Ite
     own.map(piece)
 }
 
-/// Whether the object consists of these pieces; `None` if it is not here.
+/// Whether the object consists of these pieces; `None` if it is not local.
 pub(crate) fn is_list(store: &dyn ObjectStore, object: &ObjectId, list: &[Piece]) -> Result<Option<bool>, StoreError> {
     let Some(file) = store.open(object)? else { return Ok(None) };
     match consists_of(&file, list) {
@@ -137,7 +137,7 @@ mod tests {
 
     const BYTES: &[u8] = b"0123456789";
 
-    /// One file of these bytes, in chunks of so many.
+    /// An index of one file of these bytes, in chunks of this size.
     fn index(path: &str, bytes: &[u8], chunk: usize) -> LayerIndex {
         let chunks: Vec<Chunk> = bytes
             .chunks(chunk)

@@ -1,7 +1,6 @@
-//! Finding an index for an image: the one that is pinned, one that the image names itself, or one that the registry lists.
+//! Finding an index for an image: the pinned one, one that the image names itself, or one that the registry lists.
 //!
-//! Whatever is wrong with an index is no reason not to mount: the layers are streamed then, as if there were none, and one
-//! line says why.
+//! A faulty index never prevents a mount: the layers are then streamed, as if there were none, and one line gives the reason.
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -16,19 +15,19 @@ use super::soci::{self, SociIndex};
 use crate::image::{DEFAULT_PROFILE, IndexChoice};
 use crate::prepare::EarlyServer;
 
-/// Indexes of a registry's list that are looked at before giving up.
+/// Indexes of a registry's list that are tried before giving up.
 pub(super) const CANDIDATES: usize = 4;
 
-/// The boot pack that is wanted with an index.
+/// The boot pack wanted with an index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PackWanted<'a> {
-    /// For which way of starting the image.
+    /// The profile of the start.
     pub(crate) profile: &'a str,
-    /// Who is told where the pack is, so that it can begin to come.
+    /// The server that is notified of the pack's place, so that it can start to fetch it.
     pub(crate) server: Option<&'a EarlyServer>,
 }
 
-/// What was found.
+/// The result of the search.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// Indexes of layers, each at most once.
@@ -45,9 +44,9 @@ pub(crate) struct Usable {
     pub(crate) indexed: Indexed,
     /// Digest of the index.
     pub(crate) index: Digest,
-    /// The state of a layer that is read by it.
+    /// The verification state of a layer read through it.
     pub(crate) verification: Verification,
-    /// How a layer is read by it.
+    /// The kind of a layer read through it.
     pub(crate) format: LayerKind,
 }
 
@@ -56,7 +55,7 @@ impl Found {
         Self { notes: vec![note], ..Self::default() }
     }
 
-    /// Says which index was used, if it was.
+    /// Notes which index was used, if it was.
     pub(super) fn because(mut self, digest: &Digest, why: &str) -> Self {
         if !self.layers.is_empty() || self.boot.is_some() {
             self.notes.insert(0, format!("the index {digest} is used, {why}"));
@@ -80,7 +79,7 @@ impl Found {
     }
 }
 
-/// Whether it takes asking somebody to know that there is no index.
+/// Whether a request is needed to know that there is no index.
 pub(crate) fn may_have(choice: &IndexChoice, image: &ResolvedImage) -> bool {
     let is_chosen = match choice {
         IndexChoice::None => false,
@@ -90,8 +89,8 @@ pub(crate) fn may_have(choice: &IndexChoice, image: &ResolvedImage) -> bool {
     is_chosen || soci::is_named(image)
 }
 
-/// Looks for indexes of `image` that cover layers of `wanted`: first the one that the user chose, then the one that the image names,
-/// then others that the user is content with.
+/// Looks for indexes of `image` that cover layers of `wanted`: first the one that the user chose, then the one that the image names, then
+/// others that the user accepts.
 pub(crate) async fn find(
     choice: &IndexChoice,
     repository: &Repository,
@@ -120,7 +119,7 @@ pub(crate) async fn find(
     if !rest.is_empty() && *choice == IndexChoice::Registry {
         found.add(soci::listed(repository, image, &rest, allowance).await);
     }
-    // That there is none of one kind is of no interest where there is one of another, or where none is needed.
+    // A missing kind of index is not worth a note where another kind exists, or where none is needed.
     if *choice == IndexChoice::Registry && (!found.layers.is_empty() || wanted.is_empty()) {
         found.notes.retain(|note| !note.starts_with(NONE));
     }
@@ -128,12 +127,12 @@ pub(crate) async fn find(
 }
 
 const NONE: &str = "no index is used";
-/// Why an index is used: the user named it.
+/// Reason for using an index: the user named it.
 pub(super) const PINNED: &str = "as it was pinned";
-/// The lock that the user has names it.
+/// Reason for using an index: the user's lock names it.
 const LOCKED: &str = "as the lock file pins it";
 
-/// The index that the user pinned, of whichever kind; `why` says how.
+/// The index that the user pinned, of either kind. `why` is the reason.
 pub(super) async fn pinned(
     digest: &Digest,
     repository: &Repository,
@@ -188,7 +187,7 @@ async fn listed(
     Found::without(format!("{NONE}: {reason}"))
 }
 
-/// What an artifact holds that is of use.
+/// The useful parts of an artifact.
 struct Held {
     layers: Vec<Indexed>,
     boot: Option<Verified<Bytes>>,
@@ -205,8 +204,8 @@ impl Held {
     }
 }
 
-/// Reads the artifact whose manifest is `bytes`, if it is about `image`: the indexes of layers that are wanted, and the index of the
-/// boot pack that is wanted, at the same time.
+/// Reads the artifact whose manifest is `bytes`, if it is about `image`: the indexes of wanted layers, and at the same time the index of
+/// the wanted boot pack.
 async fn fetch(
     bytes: Verified<Bytes>,
     repository: &Repository,
@@ -268,8 +267,7 @@ async fn layers(
     Ok(layers)
 }
 
-/// The index of the boot pack that is wanted. That there is none is worth a word only where somebody could expect one: among
-/// others, or under a name of its own.
+/// The index of the wanted boot pack. A missing one is noted only where one could be expected: among others, or under a name of its own.
 async fn boot(
     repository: &Repository,
     artifact: &Artifact,
@@ -305,7 +303,7 @@ pub(super) async fn boot_index(repository: &Repository, layer: &Descriptor) -> R
     whole(repository, layer.blob()).await
 }
 
-/// All bytes of a blob, checked.
+/// All bytes of a blob, verified.
 pub(super) async fn whole(repository: &Repository, blob: Blob) -> Result<Verified<Bytes>, String> {
     let mut all = BytesMut::new();
     let pieces = repository.blobs().read(blob, 0..blob.size).await;

@@ -1,7 +1,7 @@
-//! Index artifacts: made here, published, found and checked.
+//! Index artifacts: made locally, published, found and checked.
 //!
-//! A layer without a table of contents must be read from its beginning to its end once, by somebody. Who does that can leave
-//! what was learned beside the image in its registry ([`artifact`]), and everybody else mounts lazily from then on.
+//! A layer without a table of contents must be read once from beginning to end. The result can be stored beside the image in its registry
+//! ([`artifact`]), so that all others mount lazily from then on.
 
 mod artifact;
 mod boot;
@@ -41,7 +41,7 @@ pub struct ImageIndexArtifact {
     pub image: String,
     /// Digest of its manifest.
     pub manifest_digest: Digest,
-    /// Digest of the artifact's manifest: what `--index` pins.
+    /// Digest of the artifact's manifest, which `--index` pins.
     pub index_digest: Digest,
     /// Bytes of the index.
     pub index_size: u64,
@@ -68,11 +68,11 @@ pub struct IndexedLayer {
     pub size: u64,
     /// Entries.
     pub entries: usize,
-    /// Places in the middle of the layer from which it can be decoded, beside those that need no note.
+    /// Places in the middle of the layer where decoding can start, beside those that need no record.
     pub checkpoints: usize,
 }
 
-/// What checking a published index came to.
+/// The result of checking a published index.
 #[derive(Debug, Clone, Serialize)]
 pub struct IndexCheck {
     /// Digest of the index.
@@ -81,16 +81,16 @@ pub struct IndexCheck {
     pub manifest_digest: Digest,
     /// Layers that the index covers.
     pub layers: usize,
-    /// What it says of layers that is not so, in a line each.
+    /// False claims of the index about layers, one line each.
     pub differences: Vec<String>,
-    /// What could not be compared, in a line each: files that it cuts otherwise than is done here, and that the store does not keep.
+    /// What could not be compared, one line each: files that it cuts differently, and that the store does not keep.
     pub unchecked: Vec<String>,
 }
 
 impl Engine {
-    /// Makes the index of an image: reads each layer without a table of contents once, unless that was done before. With traces of
-    /// starts, the index is cut to fit them, and has a boot pack for each. Packs of other profiles, which the newest index in the image's
-    /// repository has, are kept.
+    /// Makes the index of an image: reads each layer without a table of contents once, unless that was done before. With traces of starts,
+    /// the index is cut to fit them, and has a boot pack for each. Packs of other profiles in the newest index of the image's repository
+    /// are kept.
     pub async fn make_index(
         &self,
         request: &ImageRequest,
@@ -101,8 +101,8 @@ impl Engine {
         self.index_for(request, starts, progress).await
     }
 
-    /// As [`Engine::make_index`], with packs made from those of another image: of `profile`, or of all that the newest index in its
-    /// repository has. Nothing is run for it.
+    /// As [`Engine::make_index`], with packs derived from those of another image: of `profile`, or all packs of the newest index in its
+    /// repository. Nothing is run for it.
     pub async fn make_index_from(
         &self,
         request: &ImageRequest,
@@ -169,7 +169,7 @@ impl Engine {
         })
     }
 
-    /// Publishes an index beside its image, or wherever `destination` says.
+    /// Publishes an index beside its image, or at `destination`.
     pub async fn publish_index(
         &self,
         index: &ImageIndexArtifact,
@@ -177,7 +177,7 @@ impl Engine {
         access: &Access,
     ) -> Result<Digest> {
         let target = access::open_destination(destination, access)?;
-        // For frames that are beside the image, where they are not in the destination too.
+        // For frames that are beside the image and not in the destination too.
         let blobs = access::open_later(&index.image, access)?.blobs();
         let publish = async {
             target.push_bytes(Bytes::from_static(EMPTY_CONFIG)).await?;
@@ -197,9 +197,8 @@ impl Engine {
 
     /// Compares a published index with the layers themselves, which are all read for it.
     ///
-    /// Compared is what the index says about names, attributes, contents and the digests of their chunks, however it cuts them.
-    /// Places are not: a wrong place leads to bytes that no digest matches, which are never served; except that of zeros, which are
-    /// fetched from nowhere.
+    /// It compares the index's names, attributes, contents and the digests of their chunks, however it cuts them. Places are not compared:
+    /// a wrong place leads to bytes that no digest matches, which are never served. Places of zeros are, as they are fetched from nowhere.
     pub async fn check_index(
         &self,
         request: &ImageRequest,
@@ -208,7 +207,7 @@ impl Engine {
     ) -> Result<IndexCheck> {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
-        // The objects of files that the index cuts otherwise must stay until they were compared.
+        // Objects of files that the index cuts differently must stay until they have been compared.
         let part = self.for_image(&request.text, &request.access)?;
         let pin = part.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the layers", error))?;
         let layers = prepare::index_layers(&part, &repository, &image, progress).await?;
@@ -265,7 +264,7 @@ struct Packed {
     notes: Vec<String>,
 }
 
-/// A profile has one pack.
+/// An error if a profile has several packs.
 fn each_once(starts: &[Start]) -> Result<()> {
     let mut names = std::collections::HashSet::new();
     let twice = starts.iter().map(|start| &start.profile).find(|profile| !names.insert(*profile));
@@ -286,7 +285,7 @@ fn pack(
     let (mut boots, mut notes) = (Vec::with_capacity(starts.len() + kept.len()), Vec::new());
     if !starts.is_empty() || !kept.is_empty() {
         let packer = Packer::new(store, repository, &layers, name)?;
-        // What is kept holds whole chunks of the index that it was made with.
+        // Kept packs hold whole chunks of the index that they were made with.
         packer.cut(&mut layers, starts.iter().chain(kept.iter().map(|kept| &kept.start)))?;
         for (start, pack) in starts.iter().zip(packer.packs(&layers, starts)?) {
             match pack {
@@ -313,7 +312,7 @@ fn pack(
     Ok(Packed { layers: described.collect(), blob, boots, notes })
 }
 
-/// The index as somebody would publish it who says otherwise of the layers.
+/// The index as published with other claims about the layers.
 #[cfg(test)]
 pub(crate) fn altered(index: &ImageIndexArtifact, alter: impl FnOnce(&mut [Indexed])) -> ImageIndexArtifact {
     let mut layers = artifact::read(&index.blob, |_| true, &Allowance::default()).unwrap();

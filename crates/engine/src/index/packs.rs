@@ -1,7 +1,7 @@
-//! The boot packs that are beside an image already.
+//! The existing boot packs beside an image.
 //!
-//! An index is replaced as a whole by the next one, which therefore takes over the packs of the profiles that it has none of its
-//! own for; and a pack is as good as a trace for making the pack of a rebuilt image.
+//! An index is replaced as a whole by the next one, which therefore takes over the packs of profiles for which it has none itself. A pack
+//! is also as good as a trace for making the pack of a rebuilt image.
 
 use bytes::Bytes;
 use tarpon_blob::Fault;
@@ -14,16 +14,16 @@ use super::boot::{BootPack, Start};
 use super::find::{CANDIDATES, about, boot_index, boots};
 use crate::{Result, access};
 
-/// Packs of an index that are taken over: far more ways of starting an image than anybody records, and each costs a request.
+/// Maximum number of packs taken over from an index: far more profiles than users record, and each costs a request.
 pub(super) const BOOT_PACKS: usize = 16;
 
-/// A pack that an index has.
+/// A pack in an index.
 pub(super) struct Published {
     pub(super) pack: BootPack,
     pub(super) start: Start,
 }
 
-/// What there is, and a line about each that cannot be read.
+/// The packs found, and a line about each unreadable one.
 #[derive(Default)]
 pub(super) struct Packs {
     pub(super) packs: Vec<Published>,
@@ -33,12 +33,12 @@ pub(super) struct Packs {
 /// The packs of the newest index of the image that the registry lists, each profile once.
 ///
 /// # Errors
-/// When the registry does not give its list, or an index that it lists, for now. Taking that for an absent one would lose the packs.
+/// When the registry temporarily fails to return its list, or a listed index. Treating that as absent would lose the packs.
 pub(super) async fn published(repository: &Repository, image: &ResolvedImage) -> Result<Packs> {
     let list = repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await;
     let list = list.map_err(|error| access::registry("look for the image's boot packs", error))?;
     let mut notes = Vec::new();
-    // As for who mounts the image: the newest is the last.
+    // As when mounting the image: the newest is the last.
     for candidate in list.iter().rev().take(CANDIDATES) {
         let read = match repository.manifest(&candidate.digest).await {
             Ok(bytes) => of_index(repository, image, bytes).await,
@@ -77,7 +77,7 @@ async fn of_index(
     Ok(found)
 }
 
-/// A pack by the name that its index has for it: that is the one it is asked for by.
+/// A pack under the name in its index, by which it is requested.
 fn pack(bytes: Verified<Bytes>, profile: &str) -> std::result::Result<Published, String> {
     let index = BootIndex::read(&bytes).map_err(|error| error.to_string())?;
     let index = BootIndex { profile: profile.to_owned(), ..index };

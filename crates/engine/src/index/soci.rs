@@ -1,10 +1,10 @@
-//! SOCI indexes: what AWS's tools put beside an image, a ztoc for each of its larger gzip layers.
+//! SOCI indexes: indexes that AWS's tools put beside an image, with a ztoc for each of its larger gzip layers.
 //!
 //! | | found | as sure as |
 //! |---|---|---|
-//! | version 2 | by the digest in an annotation of the image's manifest | that manifest: nothing has to be asked of the user |
-//! | version 1 | in the registry's list of what is about the image | the registry's list: only if the user says so |
-//! | any | by the digest that the user pinned | whoever made it |
+//! | version 2 | by the digest in an annotation of the image's manifest | that manifest: no consent of the user is needed |
+//! | version 1 | in the registry's list of referrers of the image | the registry's list: only if the user allows it |
+//! | any | by the digest that the user pinned | its author |
 
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream};
@@ -20,14 +20,14 @@ use super::find::{CANDIDATES, Found, Usable, whole};
 
 const V1: &str = "application/vnd.amazon.soci.index.v1+json";
 const V2: &str = "application/vnd.amazon.soci.index.v2+json";
-/// On the manifest of an image: its index.
+/// Annotation on the manifest of an image: its index.
 pub(crate) const INDEX_DIGEST: &str = "com.amazon.soci.index-digest";
-/// On a ztoc: the layer that it is about.
+/// Annotation on a ztoc: the layer that it describes.
 const LAYER_DIGEST: &str = "com.amazon.soci.image-layer-digest";
-/// On a ztoc: the layer has no xattrs that matter.
+/// Annotation on a ztoc: the layer has no xattrs that matter.
 const DISABLE_XATTRS: &str = "com.amazon.soci.disable-xattrs";
 
-/// Ztocs that are fetched and parsed at the same time. Each is held in memory as a whole.
+/// Ztocs fetched and parsed at the same time. Each is held in memory as a whole.
 const ZTOCS: usize = 4;
 
 /// Whether the image names an index of its own.
@@ -66,7 +66,7 @@ pub(super) async fn listed(
     wanted: &[Blob],
     allowance: &Allowance,
 ) -> Found {
-    // That the list cannot be had was said when it was asked for other indexes.
+    // A failure to fetch the list was reported when it was queried for other indexes.
     let list = repository.referrers(image.manifest.digest(), V1).await.unwrap_or_default();
     let mut found = Found::default();
     for candidate in list.iter().rev().take(CANDIDATES) {
@@ -112,7 +112,7 @@ impl SociIndex {
         self.layers(repository, wanted, Verification::IndexPinned, allowance).await
     }
 
-    /// The writers of such indexes say it in the type of the config, as was done before there was a field for it.
+    /// The kind of the index, which its writers put in the type of the config, as was usual before a field for it existed.
     fn kind(&self) -> &str {
         match (&self.0.artifact_type, &self.0.config.media_type) {
             (Some(kind), _) | (None, MediaType::Other(kind)) => kind,
@@ -126,7 +126,7 @@ impl SociIndex {
         if is_this { Ok(()) } else { Err("it is about another image".to_owned()) }
     }
 
-    /// Fetches the ztocs of these layers. One that cannot be used costs its layer, and a line.
+    /// Fetches the ztocs of these layers. An unusable one costs its layer, and a line.
     async fn layers(
         &self,
         repository: &Repository,
@@ -138,7 +138,7 @@ impl SociIndex {
         let ztocs = wanted.iter().filter_map(|layer| Some((*layer, of(layer)?)));
         let fetches =
             ztocs.map(|(layer, ztoc)| async move { (layer, fetch(repository, layer, ztoc, allowance).await) }.boxed());
-        // Listed: else the compiler takes what is returned for something that cannot go to another thread.
+        // Collected: otherwise the compiler rejects the returned future as not `Send`.
         let fetches: Vec<_> = fetches.collect();
         let mut fetches = stream::iter(fetches).buffer_unordered(ZTOCS);
         let mut found = Found::default();

@@ -1,4 +1,4 @@
-//! Indexes of an image in a layout, as their readers find them.
+//! Indexes of an image in a layout, from a reader's perspective.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Lab {
         ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap())
     }
 
-    /// The index that is made with a trace of a start that touched the middle of the large file.
+    /// The index made with a trace of a start that touched the middle of the large file.
     async fn cut(&self) -> ImageIndexArtifact {
         let object = Digest::of(&large());
         let touch = Touch {
@@ -126,7 +126,7 @@ async fn a_piece_of_an_object_that_the_store_lost_is_said_to_be_unchecked() {
     assert!(check.unchecked[0].contains("/large"), "{:?}", check.unchecked);
 }
 
-/// Keeps what the user is told.
+/// Collects the messages to the user.
 #[derive(Default)]
 struct Notes(Mutex<Vec<String>>);
 
@@ -137,7 +137,7 @@ impl Progress for Notes {
 }
 
 impl Lab {
-    /// What becomes of the image's layer in a new store, by this lock, and what the user is told.
+    /// The outcome for the image's layer in a new store with this lock, and the messages to the user.
     async fn by_lock(&self, store: &str, lock: &IndexLock) -> (String, Vec<String>) {
         let request = ImageRequest { index: IndexChoice::Locked(Arc::new(lock.clone())), ..self.request() };
         let notes = Notes::default();

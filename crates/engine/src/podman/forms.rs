@@ -1,14 +1,14 @@
-//! What the layers of an image are as directories of their own, kept with the image's record.
+//! The layers of an image as directories of their own, kept with the image's record.
 //!
-//! They are made once, when the image is added, of the indexes that preparing it left: merging takes as long as preparing did,
-//! and a container looks into every layer at its start. Kept they are as EROFS images, one after the other in one file, which is
-//! mapped and not read.
+//! They are made once, when the image is added, from the indexes that preparing it left: merging takes as long as preparing did, and a
+//! container looks into every layer at its start. They are kept as EROFS images, one after the other in one file, which is mapped and not
+//! read.
 //!
-//! A file that a layer above replaced shows in its own layer, and nowhere in the merged tree. Where such bytes are is told by a
-//! chunk table of its own behind the layers.
+//! A file that a layer above replaced shows in its own layer, and nowhere in the merged tree. A separate chunk table behind the layers
+//! locates such bytes.
 //!
-//! For Podman's store of layers, each layer is kept by itself as well, where that is something else: with a whiteout of every
-//! name that it removes. Podman puts a layer that it got under one path on top of others, whatever image these came with.
+//! For Podman's store of layers, each layer is kept by itself as well, where that differs: with a whiteout of every name that it removes.
+//! Podman stacks a layer that it got under one path on top of others, whatever image these came with.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,20 +27,20 @@ use crate::prepare::{self, Layer};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// Changes with everything that changes what is kept. Others are made anew.
+/// Changes with every change to the kept form. Other versions are made again.
 const VERSION: u32 = 3;
-/// Begins the file.
+/// Magic at the start of the file.
 const MAGIC: &[u8; 8] = b"tarpon f";
 /// Bytes of the magic and of the length of the head.
 const PREFIX: usize = 12;
-/// The head is shorter: 128 layers of 200 bytes, and names in their root directories.
+/// Maximum size of the head: 128 layers of 200 bytes, and names in their root directories.
 const HEAD_BYTES: usize = 64 << 20;
 /// Images in the file begin at multiples of this.
 const ALIGNMENT: usize = 4096;
 /// Blocks of a tar.
 const TAR_BLOCK: u64 = 512;
 
-/// What is kept of an image.
+/// The kept forms of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Forms {
     version: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Forms {
     pub(crate) layers: Vec<LayerForm>,
     /// Names that the layers below the topmost have in their root directories.
     pub(crate) names_below: Vec<Vec<u8>>,
-    /// The chunk table of what shows in no merged tree; empty if nothing is such.
+    /// The chunk table of content that shows in no merged tree; empty if there is none.
     hidden: (u64, u64),
     /// Whether the layers are kept by themselves as well.
     pub(crate) has_each: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Forms {
 pub(crate) struct LayerForm {
     /// Its name in Podman's stores.
     pub(crate) id: Digest,
-    /// Its diffID, or what stands in for it.
+    /// Its diffID, or its substitute.
     pub(crate) diff_id: Digest,
     /// Whether the layer was hashed, so that it may be found by its digests.
     pub(crate) is_hashed: bool,
@@ -69,24 +69,24 @@ pub(crate) struct LayerForm {
     pub(crate) blob_size: u64,
     /// How the blob is compressed, as containers/storage counts it.
     pub(crate) compression: u8,
-    /// About as many bytes as its tar has.
+    /// Approximate size of its tar in bytes.
     pub(crate) size: u64,
     /// Owner of the root directory.
     pub(crate) uid: u32,
     /// Its group.
     pub(crate) gid: u32,
-    /// What the image's config says that its diffID is.
+    /// Its diffID as the image's config claims it.
     pub(crate) claimed: Digest,
     /// The digest of its table of contents, if the manifest names one.
     pub(crate) toc: Option<Digest>,
     /// Its EROFS image.
     image: (u64, u64),
-    /// That of the layer by itself, where it is another one.
+    /// The EROFS image of the layer by itself, where it differs.
     by_itself: Option<(u64, u64)>,
 }
 
 impl Forms {
-    /// Reads what [`build`] made; `None` if it is of another version, or something else.
+    /// Reads the output of [`build`]; `None` if it has another version or format.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let (magic, rest) = bytes.split_first_chunk::<8>()?;
         let (length, rest) = rest.split_first_chunk::<4>()?;
@@ -112,7 +112,7 @@ impl Forms {
         range(layer.by_itself.unwrap_or(layer.image)).map(|range| bytes.slice(range))
     }
 
-    /// The chunk table of what shows in no merged tree.
+    /// The chunk table of content that shows in no merged tree.
     pub(crate) fn hidden(&self, bytes: &Bytes) -> Option<Bytes> {
         range(self.hidden).filter(|range| !range.is_empty()).map(|range| bytes.slice(range))
     }
@@ -124,8 +124,8 @@ fn range((start, length): (u64, u64)) -> Option<Range<usize>> {
 }
 
 impl Engine {
-    /// Makes sure that what Podman is shown of the image's layers is kept with its record. `each`: also what each layer is by itself;
-    /// where that was kept, it stays.
+    /// Makes sure that the forms that Podman needs of the image's layers are kept with its record. `each`: also each layer by itself. If
+    /// those were kept, they stay.
     pub(crate) async fn keep_forms(
         &self,
         request: &ImageRequest,
@@ -217,7 +217,7 @@ fn build(
     file.finish(forms).map_err(refused)
 }
 
-/// The id of each layer, and what it is known by.
+/// The id of each layer, and the digests that identify it.
 fn layer_ids(
     manifest: &Manifest,
     config: &ImageConfig,
@@ -241,7 +241,7 @@ fn layer_ids(
     Ok(ids)
 }
 
-/// The digest of the layer's table of contents. That the claim can be read is known by now.
+/// The digest of the layer's table of contents. The claim is known to be readable by now.
 fn toc(manifest: &Manifest, number: usize) -> Option<Digest> {
     let layer = manifest.layers.get(number)?;
     match Claim::of(&layer.media_type, &layer.annotations, layer.size).ok()? {
@@ -261,7 +261,7 @@ fn root_names(tree: &Tree<'_>) -> Vec<Vec<u8>> {
     tree.children(tree.root()).map(|at| tree.name(at).to_vec()).collect()
 }
 
-/// As containers/storage counts them: 1 is bzip2, 3 is xz.
+/// The number in containers/storage: 1 is bzip2, 3 is xz.
 fn compression(compression: Compression) -> u8 {
     match compression {
         Compression::None => 0,
@@ -270,7 +270,7 @@ fn compression(compression: Compression) -> u8 {
     }
 }
 
-/// A header for each entry, and the bytes of files: the tar itself may have more.
+/// A header for each entry plus the bytes of files. The real tar may be larger.
 fn tar_size(index: &LayerIndex) -> u64 {
     let size = |node: &Node| match node {
         Node::File(content) => TAR_BLOCK.saturating_add(content.size.next_multiple_of(TAR_BLOCK)),
@@ -279,12 +279,12 @@ fn tar_size(index: &LayerIndex) -> u64 {
     index.entries.iter().fold(2 * TAR_BLOCK, |sum, entry| sum.saturating_add(size(&entry.node)))
 }
 
-/// The file behind its head.
+/// The file after its head.
 #[derive(Default)]
 struct File(Vec<u8>);
 
 impl File {
-    /// Where the bytes are, counted from the end of the head.
+    /// Appends bytes and returns their place, counted from the end of the head.
     fn put(&mut self, bytes: &[u8]) -> (u64, u64) {
         let start = self.0.len();
         self.0.extend_from_slice(bytes);
@@ -331,7 +331,7 @@ impl Forms {
 
 #[cfg(test)]
 impl LayerForm {
-    /// A layer of which nothing but this matters.
+    /// A layer of which only these values matter.
     pub(crate) fn test(id: Digest, diff_id: Digest, is_hashed: bool) -> Self {
         Self {
             id,

@@ -1,26 +1,26 @@
 //! The names that containers/storage gives to layers.
 //!
-//! Two layers of one diffID are one layer to Podman, whatever images they are in: `podman pull` of another image takes what it
-//! finds here instead of fetching it. So the diffID that a config names is given only to layers of which every byte was hashed here
-//! and whose entries were read off these very bytes. Where a table of contents or an index said what is in a layer, another digest
-//! stands in for the diffID, of what was said, which no tar has. Ids follow from these by the rule of containers/storage in either
-//! case, so that `podman build` finds the layers of its base.
+//! Two layers of one diffID are one layer to Podman, whatever images they are in: `podman pull` of another image uses the layer that it
+//! finds here instead of fetching it. So the diffID that a config names is given only to layers of which every byte was hashed locally and
+//! whose entries were read from these very bytes. If a table of contents or an index described the layer, the diffID is replaced by a
+//! digest of that description, which no tar has. Ids follow from these by the rule of containers/storage in either case, so that `podman
+//! build` finds the layers of its base.
 
 use tarpon_oci::Digest;
 
-/// What is known of a layer.
+/// What is known about a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
     /// Its diffID.
     Content(Digest),
     /// The digest of its table of contents.
     Toc(Digest),
-    /// The digest of what an index from elsewhere said.
+    /// The digest of an external index's claims.
     Said(Digest),
 }
 
 impl Known {
-    /// The diffID, or what stands in for it.
+    /// The diffID, or its substitute.
     pub(crate) fn diff_id(self) -> Digest {
         match self {
             Self::Content(diff_id) => diff_id,
@@ -38,15 +38,15 @@ pub(crate) fn layer(parent: Option<&Digest>, diff_id: &Digest) -> Digest {
     }
 }
 
-/// The id under which the form *alone* of the layer `id` is to be found by its digests.
+/// The id under which lookups by digest find the form *alone* of the layer `id`.
 pub(crate) fn alone(id: &Digest) -> Digest {
     Digest::of(format!("tarpon alone {}", id.hex()).as_bytes())
 }
 
-/// Characters of the short name of a layer.
+/// Characters in the short name of a layer.
 const LINK: usize = 26;
 
-/// The short name by which mounts of `overlay/l` know the layer. No other store may have the same: Podman looks in all of them.
+/// The short name of the layer for mounts of `overlay/l`. It must be unique among stores: Podman looks in all of them.
 pub(crate) fn link(store: &str, layer: &Digest) -> String {
     const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let hash = Digest::of(format!("tarpon {store} {}", layer.hex()).as_bytes());

@@ -1,18 +1,18 @@
-//! Images in Podman's sight: one file system that Podman reads as an additional store of images, in the format of
-//! containers/storage.
+//! Images exposed to Podman: one file system that Podman reads as an additional store of images, in the format of containers/storage.
 //!
 //! ```text
 //! add: prepare ─► layers as directories (forms) ─► record ──► server: images.json, layers.json, overlay/ID/diff … ─► StoreFs
 //! ```
 //!
-//! Beside it, a store of layers, which Podman asks for each layer that it pulls, and of which it keeps what it finds ([`offer`], [`offered`]):
+//! Beside it, a store of layers, which Podman queries for each layer that it pulls. Podman keeps what it finds there ([`offer`],
+//! [`offered`]):
 //!
 //! ```text
 //! podman pull ─► server ─► offer: prepare ─► layers by themselves (forms) ─► server: LAYER/{diff,info,blob} ─► LayerStoreFs
 //! ```
 //!
-//! What is served is worked out anew of all added images with each change ([`documents`], [`shelf`]) and shown at once. What
-//! Podman may take for true of other images as well is nothing that was not hashed as a whole ([`ids`]).
+//! Each change regenerates the served content from all added images ([`documents`], [`shelf`]) and exposes it at once. Podman may apply
+//! what it reads to other images as well, so that contains only what was hashed as a whole ([`ids`]).
 
 mod documents;
 mod forms;
@@ -49,24 +49,24 @@ use crate::progress::Progress;
 use crate::protocol::{Access, Backfill, DiffIds, LayersPart, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// What stands for an image where the store of layers is listed among mounts.
+/// Stands for an image where the store of layers is listed among mounts.
 const LAYERS: &str = "podman-layers";
 
-/// How Podman is to know an image.
+/// The names of an image in Podman.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodmanNames {
     /// Its names. None: it is known by its id only.
     pub names: Vec<String>,
-    /// When it was added, in nanoseconds since 1970: of two that want one name, the later one has it.
+    /// When it was added, in nanoseconds since 1970: of two images with one name, the later one keeps it.
     pub added: u64,
 }
 
-/// What is wanted of an image that is to be shown to Podman.
+/// Options of an image to expose to Podman.
 #[derive(Debug, Clone, Default)]
 pub struct PodmanWish {
-    /// Its name there. None: its own.
+    /// Its name in Podman. None: its own.
     pub name: Option<String>,
-    /// Whether the rest of it is brought in the background.
+    /// Whether the rest of it is fetched in the background.
     pub backfill: Backfill,
 }
 
@@ -80,7 +80,7 @@ pub struct PodmanImage {
 }
 
 impl Engine {
-    /// Whether this user may show images to Podman, before anything is fetched for it.
+    /// Whether this user may expose images to Podman. To be checked before anything is fetched for it.
     ///
     /// # Errors
     /// [`ErrorKind::CannotMount`] if not, [`ErrorKind::Refused`] if the store is isolated.
@@ -92,7 +92,7 @@ impl Engine {
         Err(Error::new(ErrorKind::CannotMount, "show images to Podman", "only root may"))
     }
 
-    /// Shows a prepared image to Podman. Usable when it returns. Starts a server if none runs.
+    /// Exposes a prepared image to Podman. Usable when it returns. Starts a server if none runs.
     pub async fn podman_add(
         &self,
         request: &ImageRequest,
@@ -117,20 +117,20 @@ impl Engine {
         self.client().mount(mount)
     }
 
-    /// The images that Podman is shown, also if the server that showed them is dead.
+    /// The images exposed to Podman, even if their server is dead.
     pub fn podman_images(&self) -> Result<Vec<MountStatus>> {
         Ok(self.mounts()?.into_iter().filter(|mount| mount.podman.is_some()).collect())
     }
 
-    /// Tells Podman of the store, in the `storage.conf` at `file`, or no more with `undo`; with `layers`, of that of layers as well. Makes
-    /// the folders that it then looks into: Podman fails where there is none.
+    /// Adds the store to the `storage.conf` at `file`, or removes it with `undo`; with `layers`, the store of layers as well. Creates the
+    /// folders that Podman then reads: it fails if one is missing.
     pub fn podman_setup(&self, file: &Path, layers: bool, undo: bool) -> Result<Setup> {
         if !undo {
             self.refuse_isolated("tell Podman of the store")?;
         }
         let (images, of_layers) = (self.store().podman_folder(), self.store().podman_layers_folder());
         let failed = |error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error);
-        // What is mounted is not to be written to, and has all of it.
+        // A mounted folder is not to be written to, and is complete.
         let is_mounted = |folder: &Path| {
             let mounted = tarpon_mount::mount_at(folder).map_err(failed)?;
             Ok(mounted.is_some_and(|mount| mount.is_ours()))
@@ -149,13 +149,13 @@ impl Engine {
         setup::names(file, &self.store().podman_folder())
     }
 
-    /// Serves layers to Podman, from images that it pulls from now on, and again after the server was started anew. `access` is how
-    /// registries are asked, for Podman does not say how it does. Starts a server if none runs.
+    /// Serves layers to Podman, from images that it pulls from now on, and again after a restart of the server. `access` is used for
+    /// registries, since Podman does not pass its own. Starts a server if none runs.
     pub fn podman_layers_start(&self, access: Access, diff_ids: DiffIds) -> Result<MountStatus> {
         self.refuse_isolated("serve layers to Podman")?;
         let request = MountRequest {
             image: LAYERS.to_owned(),
-            // It is of no image: nothing is kept from eviction by its record.
+            // It belongs to no image: its record keeps nothing from eviction.
             manifest: Digest::of(b""),
             mountpoint: self.store().podman_layers_folder(),
             mode: ModeChoice::Auto,
@@ -176,11 +176,10 @@ impl Engine {
         self.client().mount(request)
     }
 
-    /// Serves layers no more.
+    /// Stops serving layers.
     ///
     /// # Errors
-    /// [`ErrorKind::CannotMount`] if Podman has images with layers that are here, unless `force`; [`ErrorKind::NotFound`] if none are
-    /// served.
+    /// [`ErrorKind::CannotMount`] if images in Podman use served layers, unless `force`; [`ErrorKind::NotFound`] if none are served.
     pub fn podman_layers_stop(&self, force: bool) -> Result<()> {
         let folder = self.store().podman_layers_folder();
         if !self.podman_layers()?.iter().any(|mount| mount.mountpoint == folder) {
@@ -189,12 +188,12 @@ impl Engine {
         self.client().podman_remove(&folder, None, force)
     }
 
-    /// The store of layers and the images in it, also if the server that served them is dead.
+    /// The store of layers and the images in it, even if their server is dead.
     pub fn podman_layers(&self) -> Result<Vec<MountStatus>> {
         Ok(self.mounts()?.into_iter().filter(|mount| mount.layers.is_some()).collect())
     }
 
-    /// Takes all images away from Podman and serves it no layers any more.
+    /// Removes all images from Podman and stops serving layers to it.
     ///
     /// # Errors
     /// [`ErrorKind::CannotMount`] if Podman uses any of them: then all stay.
@@ -211,16 +210,13 @@ impl Engine {
         }
     }
 
-    /// Takes an image away from Podman; only this name of it, if it has others.
-    ///
-    /// # Errors
-    /// [`ErrorKind::CannotMount`] if a container uses it, unless `force`.
+    /// Removes an image from Podman, or only this name of it, if it has others.
     pub fn podman_remove(&self, image: &MountStatus, name: Option<&str>, force: bool) -> Result<()> {
         self.client().podman_remove(&image.mountpoint, name, force)
     }
 }
 
-/// Where an image is, for whoever lists mounts.
+/// The path of an image in listings of mounts.
 pub(crate) fn image_place(folder: &std::path::Path, id: &Digest) -> std::path::PathBuf {
     folder.join("overlay-images").join(id.hex())
 }

@@ -1,5 +1,5 @@
-//! Preparing an image whose layers Podman asks for, in a process of its own that the server starts: what takes memory and time is
-//! not done in the server. It reads one line of JSON and writes one.
+//! Preparing an image whose layers Podman requests, in a separate process that the server starts, to keep that memory and time out of the
+//! server. It reads one line of JSON and writes one.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, Read, Write};
@@ -15,17 +15,17 @@ use crate::protocol::Access;
 use crate::server::read_line;
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// Longest line that is read.
+/// Maximum length of an input line.
 const LINE_BYTES: u64 = 1 << 20;
 
-/// What is asked.
+/// The request.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ask {
     image: String,
     access: Access,
 }
 
-/// What is answered.
+/// The response.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Offer {
@@ -33,14 +33,14 @@ pub(crate) enum Offer {
     Ready {
         /// Digest of the image's manifest.
         manifest: Digest,
-        /// What fell back to something slower.
+        /// Fallbacks to something slower.
         fallbacks: Vec<String>,
     },
     /// Podman has to pull it.
     Refused(String),
 }
 
-/// Prepares the image that `input` names, and says what came of it.
+/// Prepares the image that `input` names, and writes the result.
 pub async fn offer(engine: &Engine, input: impl Read, mut output: impl Write) -> Result<()> {
     let failed = |error: io::Error| Error::new(ErrorKind::Other, "answer the server", error);
     let mut line = String::new();
@@ -55,10 +55,10 @@ pub async fn offer(engine: &Engine, input: impl Read, mut output: impl Write) ->
 async fn prepare(engine: &Engine, ask: Ask) -> Result<Offer> {
     let source: Source = ask.image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the name", error))?;
     let request = ImageRequest {
-        // What the name means now: Podman has just asked.
+        // Resolved again: Podman has just requested it.
         pull: Pull::Always,
         access: ask.access,
-        // Only what the manifest pins says what is in a layer that Podman keeps.
+        // The content of a layer that Podman keeps must come from what the manifest pins.
         index: IndexChoice::None,
         ..ImageRequest::new(ask.image, source, Platform::host())
     };
@@ -67,7 +67,7 @@ async fn prepare(engine: &Engine, ask: Ask) -> Result<Offer> {
     Ok(Offer::Ready { manifest: *prepared.manifest(), fallbacks: prepared.fallbacks })
 }
 
-/// Has the image prepared by another process, which has time until `until`.
+/// Has another process prepare the image, until the deadline `until`.
 pub(crate) fn ask(
     server_command: &[OsString],
     image: &Reference,
@@ -81,7 +81,7 @@ pub(crate) fn ask(
     let mut child = Ended(command.spawn()?);
     let mut line = serde_json::to_vec(&Ask { image: image.to_string(), access: access.clone() })?;
     line.push(b'\n');
-    // Shorter than what a pipe holds, but for absurd paths.
+    // Shorter than a pipe's buffer, but for absurd paths.
     child.0.stdin.take().map_or(Ok(()), |mut input| input.write_all(&line))?;
     let output = child.0.stdout.take().ok_or_else(|| io::Error::other("no answer"))?;
     let line = read_line(output, until)?;
@@ -91,7 +91,7 @@ pub(crate) fn ask(
     Ok(serde_json::from_str(&line)?)
 }
 
-/// A child that does not outlive the question.
+/// A child process that does not outlive the request.
 struct Ended(Child);
 
 impl Drop for Ended {

@@ -1,12 +1,12 @@
-//! [`Offered`]: an image's layers as Podman's store of layers shows them, and what it says of each.
+//! [`Offered`]: an image's layers as Podman's store of layers exposes them, with their metadata.
 //!
-//! Up to version 5.0, Podman asks for a layer by the digest of its blob and believes the diffID that it is told: layers that it pulls
-//! later, of whatever image, are taken for this one if they have the same. So by the rule of [`super::ids`] a layer that was not
-//! hashed here is not said to have the diffID that its image claims, unless the user wants that ([`DiffIds::Claimed`]). Nor is it ever said
-//! to be what its blob holds: Podman would take it for that blob in other images.
+//! Up to version 5.0, Podman looks up a layer by the digest of its blob and trusts the reported diffID: layers that it pulls later, of any
+//! image, are identified with this one if their diffIDs are equal. So by the rule of [`super::ids`] a layer that was not hashed locally is
+//! not reported with the diffID that its image claims, unless the user wants that ([`DiffIds::Claimed`]). Nor is it ever reported as the
+//! content of its blob: Podman would use it for that blob in other images.
 //!
-//! From version 5.1 on, Podman asks by the digest of the table of contents, names the layer by that, and takes the claimed diffID
-//! for no more than a claim.
+//! From version 5.1 on, Podman looks up layers by the digest of the table of contents, names the layer by that, and treats the claimed
+//! diffID as a mere claim.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ use crate::{Error, ErrorKind, Result};
 pub(crate) struct Offered {
     /// Lowest first.
     layers: Vec<OfferedLayer>,
-    /// The chunk table of what no merged tree shows.
+    /// The chunk table of content that no merged tree shows.
     pub(crate) hidden: Option<Bytes>,
 }
 
-/// One of them.
+/// A layer.
 pub(crate) struct OfferedLayer {
     pub(crate) form: LayerForm,
     /// The layer by itself.
@@ -37,7 +37,7 @@ pub(crate) struct OfferedLayer {
 }
 
 impl Offered {
-    /// Reads what is kept with the image's record.
+    /// Reads the forms kept with the image's record.
     pub(crate) fn load(store: &Store, manifest: &Digest) -> Result<Self> {
         let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's layers", cause);
         let bytes = store.image_forms(manifest).map_err(|error: StoreError| failed(error.to_string()))?;
@@ -55,7 +55,7 @@ impl Offered {
         Ok(Self { layers, hidden })
     }
 
-    /// The layer that Podman asks for by this digest.
+    /// The layer that Podman looks up by this digest.
     pub(crate) fn find(&self, digest: &Digest) -> Option<&OfferedLayer> {
         let by_blob = self.layers.iter().find(|layer| layer.form.blob == *digest);
         by_blob.or_else(|| self.layers.iter().find(|layer| layer.form.toc.as_ref() == Some(digest)))
@@ -63,7 +63,7 @@ impl Offered {
 }
 
 impl OfferedLayer {
-    /// What is said of it to who asks by `digest`.
+    /// The `info` for a lookup by `digest`.
     pub(crate) fn info(&self, digest: &Digest, diff_ids: DiffIds) -> Bytes {
         let form = &self.form;
         if form.blob == *digest {
@@ -91,7 +91,7 @@ impl OfferedLayer {
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct ByBlob {
-    /// By this Podman finds the layer for other images too.
+    /// Podman finds the layer for other images too by this.
     #[serde(skip_serializing_if = "Option::is_none")]
     compressed_diff_digest: Option<String>,
     compressed_size: u64,
@@ -105,7 +105,7 @@ struct ByBlob {
 #[serde(rename_all = "kebab-case")]
 struct ByToc {
     toc_digest: String,
-    /// Not known.
+    /// Unknown.
     diff_size: i64,
     compression: u8,
     flags: Flags,
@@ -119,7 +119,7 @@ struct Flags {
 
 #[cfg(test)]
 impl Offered {
-    /// An image whose layers have these contents; each has a table of contents, and was not hashed.
+    /// An image whose layers have these contents. Each has a table of contents and was not hashed.
     pub(crate) fn test(contents: &[&str]) -> Self {
         use tarpon_testkit::entries::{file, layer};
         let layer = |content: &&str| {

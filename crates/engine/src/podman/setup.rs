@@ -1,5 +1,5 @@
-//! Telling Podman of its stores here: `additionalimagestores` and `additionallayerstores` in its `storage.conf`, of which everything else
-//! stays as it is written.
+//! Configures Podman's additional stores: `additionalimagestores` and `additionallayerstores` in its `storage.conf`. Everything else in the
+//! file stays as written.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -10,40 +10,40 @@ use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 use crate::{Error, ErrorKind, Result};
 
-/// Longest file that is read: Podman's own, with all its comments, has 10 KiB.
+/// Maximum size of the file: Podman's own, with all its comments, has 10 KiB.
 const FILE_BYTES: u64 = 1 << 20;
-/// What a distribution's Podman reads where there is no file of the machine's own: a new one begins with it.
+/// The file that a distribution's Podman reads if the machine has none of its own. A new file starts as a copy.
 const SHIPPED: &str = "/usr/share/containers/storage.conf";
-/// Podman 4 wants all three in the file.
+/// Podman 4 requires all three in the file.
 const LEAST: &str = "\
 [storage]
 driver = \"overlay\"
 runroot = \"/run/containers/storage\"
 graphroot = \"/var/lib/containers/storage\"
 ";
-/// Ends the name of the copy of the file as it was before it was first changed.
+/// Suffix of the copy of the original file.
 const BACKUP: &str = "before-tarpon";
-/// Permissions of a new file: everybody's Podman reads it.
+/// Permissions of a new file: every user's Podman reads it.
 const MODE: u32 = 0o644;
 /// Permissions of a copy until it has those of the file.
 const PRIVATE: u32 = 0o600;
 
-/// What became of a `storage.conf`.
+/// The result of changing a `storage.conf`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Setup {
     /// The file.
     pub file: PathBuf,
-    /// The store of images that it names, or does not name any more.
+    /// The store of images that it names, or no longer names.
     pub store: PathBuf,
-    /// The store of layers that it names, or does not name any more.
+    /// The store of layers that it names, or no longer names.
     pub layers: Option<PathBuf>,
-    /// Whether it was changed; else it was as it should be.
+    /// Whether it was changed; otherwise it was already correct.
     pub changed: bool,
-    /// Where the file is as it was before it was first changed.
+    /// Copy of the original file.
     pub backup: Option<PathBuf>,
 }
 
-/// Puts the stores of images and of layers among the additional stores of `file`, or takes them out.
+/// Adds the stores of images and of layers to the additional stores of `file`, or removes them.
 pub(crate) fn change(file: &Path, images: &Path, layers: Option<&Path>, undo: bool) -> Result<Setup> {
     let failed = |error: io::Error| {
         Error::new(ErrorKind::Other, format!("change {}", file.display()), error)
@@ -55,7 +55,7 @@ pub(crate) fn change(file: &Path, images: &Path, layers: Option<&Path>, undo: bo
     };
     let mut entries = vec![(IMAGES, name(images)?)];
     if let Some(layers) = layers {
-        // `:ref`: Podman says of which image the layer is that it asks for.
+        // `:ref`: Podman passes the image whose layer it looks up.
         entries.push((LAYERS, format!("{}:ref", name(layers)?)));
     }
     let before = read(file).map_err(failed)?;
@@ -85,12 +85,12 @@ pub(crate) fn change(file: &Path, images: &Path, layers: Option<&Path>, undo: bo
     Ok(Setup { changed: true, backup, ..same })
 }
 
-/// Writes the file without our stores, whose text is `after`. Where nobody else changed it meanwhile, it is then what it was before it was
-/// first changed, and no copy is needed any more. Else the copy stays; its path.
+/// Writes the file without our stores, whose text is `after`. Unless it was changed by others meanwhile, the original is restored and the
+/// copy is removed. Otherwise the copy stays and its path is returned.
 fn restore(file: &Path, after: &str) -> io::Result<Option<PathBuf>> {
     let copy = backup_of(file);
     match read(&copy)? {
-        // It was not there. It would hide what the distribution's file says from now on.
+        // It did not exist. It would now hide the distribution's file.
         None if is_ours(after) => fs::remove_file(file).map(|()| None),
         None => write(file, after).map(|()| None),
         Some(original) if without_empty_tables(after) == without_empty_tables(&original) => {
@@ -112,7 +112,7 @@ pub(crate) fn names(file: &Path, images: &Path) -> bool {
     document.and_then(lists).unwrap_or(false)
 }
 
-/// The text without the tables that were made for our stores, and are empty without them; `None` if it cannot be understood.
+/// The text without the tables that were made for our stores and are empty without them; `None` if it cannot be parsed.
 fn without_empty_tables(text: &str) -> Option<String> {
     let mut document: DocumentMut = text.parse().ok()?;
     let is_empty = |item: Option<&Item>| item.and_then(Item::as_table).is_some_and(Table::is_empty);
@@ -127,12 +127,12 @@ fn without_empty_tables(text: &str) -> Option<String> {
     Some(document.to_string())
 }
 
-/// A new file, before anything of ours is in it.
+/// The text of a new file, before our stores are added.
 fn new_text() -> String {
     read(Path::new(SHIPPED)).ok().flatten().unwrap_or_else(|| LEAST.to_owned())
 }
 
-/// Whether a file that was not there before has nothing of anybody else's in it. Tables that were made for the store may be left.
+/// Whether a file that did not exist before contains only our text. Tables that were made for the store may be left.
 fn is_ours(text: &str) -> bool {
     let bare = without_empty_tables(text);
     bare.is_some() && (bare == without_empty_tables(&new_text()) || bare == without_empty_tables(LEAST))
@@ -181,7 +181,7 @@ fn edit(text: &str, key: &str, store: &str, undo: bool) -> std::result::Result<S
 const IMAGES: &str = "additionalimagestores";
 const LAYERS: &str = "additionallayerstores";
 
-/// The table of this name; a new one if there is none.
+/// The table of this name, created if missing.
 fn table<'t>(parent: &'t mut Table, name: &str) -> std::result::Result<&'t mut Table, String> {
     let item = parent.entry(name).or_insert_with(|| Item::Table(Table::new()));
     item.as_table_mut().ok_or(format!("{name} is not a table"))
@@ -194,7 +194,7 @@ fn backup_of(file: &Path) -> PathBuf {
     name.into()
 }
 
-/// Keeps the file as it was before anything of ours was in it.
+/// Keeps a copy of the original file.
 fn keep(file: &Path, text: &str) -> io::Result<PathBuf> {
     let backup = backup_of(file);
     match fs::OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&backup) {
@@ -209,7 +209,7 @@ fn keep(file: &Path, text: &str) -> io::Result<PathBuf> {
     Ok(backup)
 }
 
-/// Replaces the file at once. Where it is a link, what that leads to is replaced.
+/// Replaces the file atomically. If it is a link, its target is replaced.
 fn write(file: &Path, text: &str) -> io::Result<()> {
     let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     let folder = target.parent().unwrap_or(Path::new("/"));
@@ -278,7 +278,7 @@ mod tests {
             assert_eq!(fs::metadata(kept).unwrap().permissions().mode() & 0o777, 0o600);
         }
         assert!(!change(&file, Path::new(STORE), None, false).unwrap().changed);
-        // What we made of it is not kept in its place.
+        // Our version of it is not kept as the original.
         fs::write(&file, fs::read_to_string(&file).unwrap() + "# Mine.\n").unwrap();
         let undone = change(&file, Path::new(STORE), None, true).unwrap();
         assert_eq!(fs::read_to_string(undone.backup.unwrap()).unwrap(), LEAST);

@@ -1,4 +1,4 @@
-//! Indexed layers become one tree, one chunk table, and a record in the store.
+//! Turns indexed layers into one tree, one chunk table, and a record in the store.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,13 +22,13 @@ pub(crate) struct Image {
     pub(crate) manifest: Manifest,
     pub(crate) config: ImageConfig,
     pub(crate) layers: Vec<Layer>,
-    /// Bytes that came over the wire for it.
+    /// Bytes received for it.
     pub(crate) fetched: u64,
     /// The index of its boot pack.
     pub(crate) boot: Option<Verified<Bytes>>,
 }
 
-/// Merges and installs. Blocks on the processor and the disk.
+/// Merges and installs the layers. Blocks on the processor and the disk.
 pub(crate) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
     let Image { name, platform, manifest, config, layers, fetched, boot } = image;
     let (indexes, layers): (Vec<LayerIndex>, Vec<Layer>) =
@@ -70,7 +70,7 @@ pub(crate) fn chunks_of(indexes: &[LayerIndex], layers: &[Layer]) -> Result<Vec<
         .map_err(|error| Error::new(ErrorKind::Refused, "list the chunks", error))
 }
 
-/// Where the bytes of these objects are. Those of a merged tree are the ones that a path still leads to.
+/// Places of the bytes of these objects. In a merged tree, these are the objects that a path still leads to.
 pub(crate) fn chunk_table(
     objects: impl Iterator<Item = Object>,
     indexes: &[LayerIndex],
@@ -96,7 +96,7 @@ pub(crate) fn chunk_table(
     builder.finish().map_err(|error| error.to_string())
 }
 
-/// If the image is here already and an index from elsewhere had a part in it, what it said must still be so.
+/// If the image already exists and an external index contributed to it, that index's claims must still hold.
 fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) -> Result<()> {
     let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
     let Some(known) = store.load_image(&record.manifest).map_err(failed)? else { return Ok(()) };
@@ -115,7 +115,7 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
         return Ok(());
     }
     if cut == Cut::Unknown {
-        // Files cut or named otherwise: that need not be a lie. But what is mounted goes on being read by those lists.
+        // Files cut or named differently: not necessarily a lie. But the mount continues to be read by those lists.
         if store.remove_record(&known.record.manifest).is_err() {
             raised.iter_mut().for_each(|(was, is)| (*is).clone_from(was));
         }
@@ -129,14 +129,14 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     Err(Error::new(ErrorKind::Refused, "verify the image", cause).hint(hint))
 }
 
-/// What a chunk table is worth beside the one that was made here.
+/// How a chunk table compares with the one made locally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
-    /// It says the same, or cuts the same bytes otherwise.
+    /// It is equal, or cuts the same bytes differently.
     Same,
-    /// It cuts objects otherwise that are not here.
+    /// It cuts objects differently that are not local.
     Unknown,
-    /// An object is not what it says.
+    /// An object contradicts it.
     Lie,
 }
 
@@ -156,8 +156,8 @@ fn cut(store: &Store, known: &[u8], chunks: &[u8]) -> std::result::Result<Cut, S
     Ok(cut)
 }
 
-/// Whether the trees show the same, with the same contents wherever the known one names contents by their digests. A SOCI index does
-/// not: of its files no more than the sizes can be compared.
+/// Whether the trees are equal, with the same contents wherever the known one names contents by their digests. A SOCI index does not: only
+/// the sizes of its files can be compared.
 fn same_but_names(known: &LoadedImage, tree: &[u8]) -> bool {
     let Ok(chunks) = ChunkTable::open(known.chunks.as_ref()) else { return false };
     let is_by_place = |object: &ObjectId| {
@@ -171,7 +171,7 @@ fn same_but_names(known: &LoadedImage, tree: &[u8]) -> bool {
     was.len() == is.len() && was.iter().zip(&is).all(|(was, is)| was.0 == is.0 && same_object(&was.1, &is.1))
 }
 
-/// All names of a tree: a digest of what each is but for its content, and its content.
+/// All names of a tree: a digest of each entry without its content, and its content.
 fn lines(tree: &[u8]) -> Option<Vec<(Digest, Option<ObjectId>)>> {
     let mut lines = Vec::new();
     let mut take = |mut line: Line<'_>| {
@@ -182,7 +182,7 @@ fn lines(tree: &[u8]) -> Option<Vec<(Digest, Option<ObjectId>)>> {
     Some(lines)
 }
 
-/// What a chunk table says of objects: their chunks' lengths and digests. `None` if it is none.
+/// The objects in a chunk table: their chunks' lengths and digests. `None` if it is not a chunk table.
 fn lists(table: &[u8]) -> Option<BTreeMap<ObjectId, Vec<Piece>>> {
     let table = ChunkTable::open(table).ok()?;
     let list = |chunks: Range<u32>| {

@@ -1,8 +1,8 @@
-//! The compressed bytes of a layer that is being streamed, written behind to the store, so that after a kill or a broken
-//! connection only the rest is asked for.
+//! The compressed bytes of a layer that is being streamed, written behind to the store, so that after a kill or a broken connection only
+//! the rest is requested.
 //!
-//! Reading and writing happen on threads of their own, and nothing depends on their success. The bytes are hashed with the rest of
-//! the layer: whoever finds them wrong drops them.
+//! Reading and writing happen on threads of their own, and nothing depends on their success. The bytes are hashed with the rest of the
+//! layer: the caller drops them if they turn out wrong.
 
 use bytes::Bytes;
 use tarpon_store::LayerPart;
@@ -12,16 +12,16 @@ use tokio::task::JoinHandle;
 use super::pipe::PIECES;
 use super::stream::StreamJob;
 
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const BLOCK: usize = 256 << 10;
 
-/// What is here of a layer.
+/// The local part of a layer.
 pub(super) struct Beginning(State);
 
 enum State {
     /// Nothing, and nothing is kept.
     None,
-    /// So many bytes, which are read …
+    /// This many bytes, which are read …
     Reading(LayerPart),
     /// … and continued.
     Writing { pieces: mpsc::Sender<Bytes>, thread: JoinHandle<LayerPart> },
@@ -32,7 +32,7 @@ impl Beginning {
         Self(State::None)
     }
 
-    /// What an earlier attempt left of the job's layer.
+    /// The bytes that an earlier attempt left of the job's layer.
     pub(super) async fn open(job: &StreamJob) -> Self {
         if job.source.is_local() {
             return Self::none();
@@ -42,7 +42,7 @@ impl Beginning {
         Self(part.ok().flatten().map_or(State::None, State::Reading))
     }
 
-    /// Bytes that need not be asked for.
+    /// Bytes that need not be requested.
     pub(super) fn held(&self) -> u64 {
         match &self.0 {
             State::Reading(part) => part.held(),
@@ -50,7 +50,7 @@ impl Beginning {
         }
     }
 
-    /// The next bytes from `offset` on; `None` at the end of what is here.
+    /// The next bytes from `offset` on; `None` at the end of the local part.
     pub(super) async fn read(&mut self, offset: u64) -> Option<Bytes> {
         let State::Reading(part) = std::mem::replace(&mut self.0, State::None) else { return None };
         let read = move || {
@@ -65,11 +65,11 @@ impl Beginning {
         (!bytes.is_empty()).then_some(bytes)
     }
 
-    /// What comes from now on is written behind. `offset`: how much was read of what is here.
+    /// Starts writing behind. `offset`: how much of the local part was read.
     pub(super) fn continue_from(&mut self, offset: u64) {
         let State::Reading(mut part) = std::mem::replace(&mut self.0, State::None) else { return };
         if part.held() != offset {
-            // The disk gives less than it took. What is asked for next would not fit to it.
+            // The disk returns less than was written to it. The next request would not fit.
             return;
         }
         let (pieces, mut written) = mpsc::channel::<Bytes>(PIECES);
@@ -82,7 +82,7 @@ impl Beginning {
         self.0 = State::Writing { pieces, thread };
     }
 
-    /// Takes the next piece along.
+    /// Appends the next piece.
     pub(super) async fn append(&self, piece: &Bytes) {
         if let State::Writing { pieces, .. } = &self.0 {
             // The thread ends with this end of the channel.
@@ -90,7 +90,7 @@ impl Beginning {
         }
     }
 
-    /// It is of no use any more.
+    /// Removes it as useless.
     pub(super) async fn discard(&mut self) {
         let part = match std::mem::replace(&mut self.0, State::None) {
             State::None => None,
@@ -106,7 +106,7 @@ impl Beginning {
         }
     }
 
-    /// Everything that came is in the store, where the next attempt finds it.
+    /// Leaves everything received in the store for the next attempt.
     pub(super) async fn leave(&mut self) {
         if let State::Writing { pieces, thread } = std::mem::replace(&mut self.0, State::None) {
             drop(pieces);

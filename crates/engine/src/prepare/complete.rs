@@ -1,8 +1,8 @@
-//! The rest of an image that is mounted lazily: its layers are streamed as `pull` streams them, one by one, and at the end its
-//! record says that all of it was seen.
+//! Completion of a lazily mounted image: its layers are streamed as `pull` streams them, one by one, and at the end its record states that
+//! all of it was seen.
 //!
-//! What to complete is told by the image's record, not by its name: a tag may mean another image by now. Each layer stands
-//! for itself: what was streamed is kept, and whoever begins anew goes on with the next.
+//! The image's record determines what to complete, not its name: a tag may meanwhile refer to another image. Layers are independent: a
+//! streamed layer is kept, and a restarted completion continues with the next one.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::index::{self, Verdict};
 use crate::progress::Silent;
 use crate::{Error, ErrorKind, Result};
 
-/// An image that is to be completed.
+/// An image to be completed.
 pub(crate) struct Completion {
     store: Store,
     record: ImageRecord,
@@ -36,12 +36,12 @@ pub(crate) struct Completion {
     noting: Mutex<()>,
 }
 
-/// Why a layer, or the image, is not complete.
+/// Why a layer or the image is not complete.
 #[derive(Debug)]
 pub(crate) enum Incomplete {
-    /// The layer is sound, and what the image's index said of it is not so.
+    /// The layer is sound, and the image's index describes it incorrectly.
     Lie(String),
-    /// What came is not the layer that the manifest and the config name.
+    /// The content received is not the layer that the manifest and the config name.
     Refused(String),
     /// The store does not keep it.
     NoRoom,
@@ -50,7 +50,7 @@ pub(crate) enum Incomplete {
 }
 
 impl Completion {
-    /// Reads the image's record.
+    /// Opens the image's record.
     ///
     /// # Errors
     /// It is not in the store, or damaged.
@@ -72,12 +72,12 @@ impl Completion {
         Ok(Self { store, record, manifest, config, table, layers, source, pace, noting: Mutex::default() })
     }
 
-    /// The blobs of its layers, each once.
+    /// Blobs of its layers, each once.
     pub(crate) fn layers(&self) -> Vec<Digest> {
         self.layers.iter().map(|layer| layer.blob.digest).collect()
     }
 
-    /// Layers of which an index from elsewhere was believed.
+    /// Layers for which an external index was trusted.
     pub(crate) fn by_index(&self) -> Vec<Digest> {
         let by_index = self.record.layers.iter().filter(|layer| layer.verification.is_by_index());
         by_index.map(|layer| layer.digest).collect()
@@ -88,10 +88,10 @@ impl Completion {
         seen_whole(&self.record)
     }
 
-    /// Writes down that what is known of the layer is not so: whoever reads the record later need not find out again.
+    /// Records that the layer's description is wrong, so that later readers of the record need not find out again.
     pub(crate) async fn note_lie(self: &Arc<Self>, layer: Digest) {
         let noted = self.blocking(move |image| {
-            // What another layer was found to be is in the record too.
+            // The record also holds the findings for other layers.
             let _one_at_a_time = image.noting.lock();
             let Some(mut record) = image.store.image(&image.record.manifest)? else { return Ok(()) };
             for known in record.layers.iter_mut().filter(|known| known.digest == layer) {
@@ -104,7 +104,7 @@ impl Completion {
         }
     }
 
-    /// Brings the layer with this number in [`Completion::layers`], unless it is here, and compares it with what was said of it.
+    /// Fetches the layer with this number in [`Completion::layers`], unless it is local, and compares it with its description.
     pub(crate) async fn layer(self: &Arc<Self>, at: usize) -> std::result::Result<(), Incomplete> {
         if self.blocking(move |image| Ok(image.was_compared(at) && image.is_here(at))).await? {
             return Ok(());
@@ -119,7 +119,7 @@ impl Completion {
         self.blocking(move |image| {
             let _pin = pin;
             let compared = image.contradict(&layer).and_then(|()| image.has_all(at));
-            // What was read off the layer itself is true whatever was said of it.
+            // What was read from the layer itself is true, whatever its description states.
             if let Some(wanted) = image.layers.get(at).filter(|wanted| wanted.claim == Claim::Plain || compared.is_ok())
                 && is_new
             {
@@ -130,15 +130,15 @@ impl Completion {
         .await
     }
 
-    /// Whether the record says that every byte of the layer was seen.
+    /// Whether the record states that every byte of the layer was seen.
     fn was_compared(&self, at: usize) -> bool {
         let digest = self.layers.get(at).map(|layer| layer.blob.digest);
         let mut records = self.record.layers.iter().filter(|layer| Some(layer.digest) == digest);
         records.all(|layer| layer.verification == Verification::DiffId)
     }
 
-    /// The layer as it is kept, if that is not against the config. Where it was streamed before, for this image or another, what
-    /// was said of it is compared at once.
+    /// The kept layer, unless the config contradicts it. If it was streamed before, for this image or another, it is compared with its
+    /// description right away.
     fn known(&self, at: usize) -> std::result::Result<Option<Layer>, Incomplete> {
         let known = self.kept(at, &Allowance::default());
         if let Some(seen) = known.as_ref().filter(|known| known.was_streamed()) {
@@ -152,7 +152,7 @@ impl Completion {
         kept::load(&self.store, *blob, claim, allowance).filter(|kept| kept.is_what_config_names(&self.config, *number))
     }
 
-    /// Streams the layer. `known`: what its table of contents says, which is how everybody reads it.
+    /// Streams the layer. `known`: its table of contents, through which every reader reads it.
     async fn bring(self: &Arc<Self>, at: usize, known: Option<Layer>) -> std::result::Result<Layer, Incomplete> {
         let failed = |cause: &str| Incomplete::Failed(Error::new(ErrorKind::Refused, "complete the image", cause));
         let wanted = self.layers.get(at).ok_or_else(|| failed("there is no such layer"))?;
@@ -184,14 +184,14 @@ impl Completion {
             StreamError::Bad(cause) => Incomplete::Refused(cause),
             other => Incomplete::Failed(stream::outward(layers::step(wanted.number, &wanted.blob.digest), other)),
         })?;
-        // As it is read: a table of contents is how everybody reads the layer, streaming only proves it.
+        // Keep the table of contents, through which every reader reads the layer. Streaming only proves it.
         Ok(match known {
             Some(by_toc) if wanted.claim != Claim::Plain => by_toc.proved_by(&streamed),
             _ => streamed,
         })
     }
 
-    /// Compares the layer, of which every byte was seen, with what the image was mounted by.
+    /// Compares the layer, of which every byte was seen, with the index that the image was mounted with.
     fn contradict(&self, layer: &Layer) -> std::result::Result<(), Incomplete> {
         let said = kept::load_said(&self.store, &self.record.manifest, layer.blob);
         if let Some(said) = said.filter(|_| self.by_index().contains(&layer.blob.digest))
@@ -202,16 +202,16 @@ impl Completion {
         Ok(())
     }
 
-    /// All of the layer has just been brought, and nothing of it evicted: what is not here now is not in it.
+    /// Checks that the layer is complete. All of it has just been fetched and nothing evicted: what is missing now is not in it.
     fn has_all(&self, at: usize) -> std::result::Result<(), Incomplete> {
         let lie = || Incomplete::Lie("its index names what is not in it".into());
         self.is_here(at).then_some(()).ok_or_else(lie)
     }
 
-    /// Whether all objects that the image has from the layer are in the store.
+    /// Whether the store has all objects that the image takes from the layer.
     fn is_here(&self, at: usize) -> bool {
         let Some(wanted) = self.layers.get(at) else { return false };
-        // An object that is named by its place is in the store under another name.
+        // An object that is named by its place has another name in the store.
         let is_of_layer = |object: &ObjectEntry| {
             let chunk = self.table.chunk(object.chunks.start).filter(|entry| entry.chunk.place.names_content());
             let layer = chunk.and_then(|chunk| self.table.layer(chunk.layer));
@@ -220,8 +220,8 @@ impl Completion {
         self.table.objects().all(|(id, object)| !is_of_layer(&object) || self.store.contains(&id))
     }
 
-    /// All layers are here: merges them, compares the result with what is mounted, and writes down that all was seen. `false`:
-    /// that cannot be written of this record, because its index names or cuts files otherwise than we do.
+    /// Merges the layers once all are local, compares the result with the mount, and records that all was seen. `false`: this record cannot
+    /// state that, because its index names or cuts files in another way.
     pub(crate) async fn install(self: &Arc<Self>) -> std::result::Result<bool, Incomplete> {
         self.blocking(|image| {
             let mut layers = Vec::with_capacity(image.manifest.layers.len());
@@ -244,9 +244,9 @@ impl Completion {
                 manifest: image.manifest.clone(),
                 config: image.config.clone(),
                 layers,
-                // The mount counts what it took.
+                // The mount counts the bytes received.
                 fetched: 0,
-                // Nothing is left to be brought.
+                // Nothing is left to fetch.
                 boot: None,
             };
             match assemble::assemble(&image.store, assembled) {
@@ -258,7 +258,7 @@ impl Completion {
         .await
     }
 
-    /// What takes the processor or the disk, on a thread where nobody waits for it.
+    /// Runs work on the processor or the disk in a thread that blocks no task.
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> std::result::Result<T, Incomplete> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Tells the store's server where a boot pack is as soon as that is known, so that it comes while the rest of the index does.
+//! Notifies the store's server of a boot pack's place as soon as that is known, so that it is fetched together with the rest of the index.
 
 use parking_lot::Mutex;
 use tarpon_oci::Blob;
@@ -8,7 +8,7 @@ use crate::image::ImageRequest;
 use crate::protocol::Access;
 use crate::server::Client;
 
-/// The server of a store, before it is asked to mount an image.
+/// The server of a store, before the request to mount an image.
 pub(crate) struct EarlyServer {
     client: Client,
     image: String,
@@ -21,7 +21,7 @@ impl EarlyServer {
         Self { client, image: request.text.clone(), access: request.access.clone(), asked: Mutex::default() }
     }
 
-    /// A boot pack of the image lies in this blob. Does not wait.
+    /// Reports that a boot pack of the image is in this blob. Does not wait.
     pub(crate) fn found(&self, pack: Blob) {
         let mut asked = self.asked.lock();
         if asked.is_some() {
@@ -35,7 +35,7 @@ impl EarlyServer {
         }));
     }
 
-    /// Returns when the server knows: until then it may just be starting, and whoever asks it next should not start another.
+    /// Returns once the server was notified: until then it may be starting, and a further request should not start another.
     pub(super) async fn settled(&self) {
         let asked = self.asked.lock().take();
         if let Some(asked) = asked {

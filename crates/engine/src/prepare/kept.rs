@@ -1,15 +1,15 @@
 //! Indexes that were made for another image with the same layer.
 //!
-//! What makes one fit for this image as well:
+//! Conditions for reusing one for this image:
 //!
 //! - A layer without a claim was streamed: blob digest and diffID were both compared, so the blob's digest alone names its
 //!   content. It is kept by that digest; the diffID must still be the one that this image's config names.
-//! - A layer with a table of contents was never hashed. All that is known is what a table of this digest says, so the
-//!   index is kept by blob, format and digest of the table, and only whoever claims the same three finds it. The same goes
-//!   for such a layer that had to be streamed: its claim decides which names are hidden.
+//! - A layer with a table of contents was never hashed. Only the content of the table with this digest is known, so the
+//!   index is kept by blob, format and digest of the table, and found only by images that claim the same three. The same
+//!   applies to such a layer that had to be streamed: its claim decides which names are hidden.
 //!
-//! What an index from elsewhere said of a layer of one image is kept beside them ([`save_said`]): not for another image, and not
-//! to be mounted by, but to be compared with the layer once somebody has seen that.
+//! The claims of an external index about a layer of one image are kept beside them ([`save_said`]). They serve no other image and no mount,
+//! but are compared with the layer once it has been seen.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -22,10 +22,10 @@ use tarpon_store::{IndexKey, LayerKind, LayerRecord, Store, Verification};
 use super::layers::Layer;
 use crate::index::Indexed;
 
-/// Changes with everything that changes the bytes of a kept index. Others are made anew.
+/// Changes with every change to the bytes of a kept index. Other versions are made again.
 const VERSION: u32 = 6;
 
-/// Fast, and half the size: most of what remains are digests.
+/// Fast, and half the size: most of the rest is digests.
 const ZSTD_LEVEL: i32 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -37,7 +37,7 @@ struct Kept {
     verification: Verification,
     diff_id: Option<Digest>,
     prefetch: Option<u64>,
-    /// Bytes that it was made of.
+    /// Bytes received to make it.
     received: u64,
     /// [Packed](packed).
     index: Vec<u8>,
@@ -51,8 +51,8 @@ fn key(blob: Blob, claim: &Claim) -> IndexKey {
     IndexKey { layer: blob.digest, claim }
 }
 
-/// The layer, if its index was kept for an image that claims the same of it. Whoever takes it compares its diffID, if
-/// it has one, with the one in the image's config. It costs the image what it would cost to make it anew.
+/// The layer, if its index was kept for an image with the same claim. The caller compares its diffID, if any, with the one in the image's
+/// config. It costs the image's allowance the same as making it again.
 pub(super) fn load(store: &Store, blob: Blob, claim: &Claim, allowance: &Allowance) -> Option<Layer> {
     let kept: Kept = read(store, &key(blob, claim))?;
     let compression = Compression::from_number(kept.compression)?;
@@ -65,7 +65,7 @@ pub(super) fn load(store: &Store, blob: Blob, claim: &Claim, allowance: &Allowan
     Some(Layer { blob, compression, format, verification, diff_id, index, prefetch, received, fallback: None })
 }
 
-/// Keeps the layer's index. If that fails, it is made anew next time.
+/// Keeps the layer's index. If that fails, it is made again next time.
 pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) {
     let kept = Kept {
         version: VERSION,
@@ -81,11 +81,11 @@ pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) {
     write(store, &key(layer.blob, claim), &kept);
 }
 
-/// What an index from elsewhere said of a layer.
+/// The claims of an external index about a layer.
 pub(super) struct Said {
     /// Digest of that index.
     pub(super) by: Digest,
-    /// Its word.
+    /// The claimed index of the layer.
     pub(super) index: LayerIndex,
 }
 
@@ -101,13 +101,13 @@ fn said_key(image: &Digest, blob: Blob) -> IndexKey {
     IndexKey { layer: blob.digest, claim: Some(Digest::of(format!("said of {image}").as_bytes())) }
 }
 
-/// Keeps what the index `by` says of the layer of `image`.
+/// Keeps the claims of the index `by` about the layer of `image`.
 pub(super) fn save_said(store: &Store, image: &Digest, by: Digest, layer: &Layer) {
     let kept = KeptSaid { version: VERSION, by, index: packed::pack(&layer.index) };
     write(store, &said_key(image, layer.blob), &kept);
 }
 
-/// What was said of the layer of `image`, if that was kept.
+/// The claims about the layer of `image`, if they were kept.
 pub(super) fn load_said(store: &Store, image: &Digest, blob: Blob) -> Option<Said> {
     let kept: KeptSaid = read(store, &said_key(image, blob))?;
     // It was within bounds when the image was prepared.
@@ -115,7 +115,7 @@ pub(super) fn load_said(store: &Store, image: &Digest, blob: Blob) -> Option<Sai
     (kept.version == VERSION).then_some(Said { by: kept.by, index })
 }
 
-/// The layer of `image` as an index from elsewhere has it, if that was kept. `known` is what the image's record says of it.
+/// The layer of `image` as an external index describes it, if that was kept. `known` is its entry in the image's record.
 pub(super) fn said_layer(store: &Store, image: &Digest, blob: Blob, known: &LayerRecord) -> Option<Layer> {
     let Said { index, .. } = load_said(store, image, blob)?;
     let compression = if known.format == LayerKind::TarZstd { Compression::Zstd } else { Compression::Gzip };

@@ -1,4 +1,4 @@
-//! The layers of an image that was prepared before, as its record was made of them.
+//! The layers of an image that was prepared before, as they were when its record was made.
 
 use tarpon_layer::{Allowance, LayerIndex};
 use tarpon_oci::{ImageConfig, Manifest};
@@ -13,7 +13,7 @@ use crate::{Engine, Error, ErrorKind, Result, access};
 
 /// An image's layers.
 pub(crate) struct Known {
-    /// Lowest first; their indexes are taken out.
+    /// Lowest first, without their indexes.
     pub(crate) layers: Vec<Layer>,
     /// The indexes.
     pub(crate) indexes: Vec<LayerIndex>,
@@ -33,10 +33,10 @@ impl Known {
     }
 }
 
-/// The layers, lowest first: as they are kept, or indexed anew where they are not any more.
+/// The layers, lowest first: from what is kept, or indexed again where they are no longer kept.
 ///
 /// # Errors
-/// [`ErrorKind::Refused`] if the layers are not what the record was made of: then they are not what is mounted of the image.
+/// [`ErrorKind::Refused`] if the layers differ from those that the record was made of: then they are not what is mounted of the image.
 pub(crate) async fn known_layers(
     engine: &Engine,
     request: &ImageRequest,
@@ -57,7 +57,7 @@ pub(crate) async fn known_layers(
         let cause = "the name means another image by now, and what is known of this one's layers is not kept any more";
         return Err(Error::new(ErrorKind::Refused, "read the layers", cause).hint("add it with --pull always"));
     }
-    // What this brings is needed until it is kept with the image's record, which protects it.
+    // Content fetched here is needed until it is kept with the image's record, which protects it.
     let _pin = engine.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
     let extent = Extent::Index(&request.index, None);
     let layers = layers::index_all(engine.store(), &repository, &image, extent, progress).await?.layers;

@@ -1,4 +1,4 @@
-//! Every layer of an image to its index: kept from before, from its table of contents, or streamed.
+//! Indexes every layer of an image: from a kept index, from its table of contents, or by streaming.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::index::{self, Found, Indexed, PackWanted};
 use crate::progress::{LayerPlan, LayerWay, Progress};
 use crate::{Error, ErrorKind, Result, access};
 
-/// Tables of contents that are fetched and parsed at the same time: as many as requests go to a host at first.
+/// Tables of contents fetched and parsed at once: the initial limit of requests to a host.
 const TABLES: usize = 16;
 
 /// An indexed layer.
@@ -33,19 +33,19 @@ pub(crate) struct Layer {
     pub(crate) compression: Compression,
     pub(super) format: LayerKind,
     pub(crate) verification: Verification,
-    /// What its tar hashed to, if every byte was seen.
+    /// The hash of its tar, if every byte was seen.
     pub(crate) diff_id: Option<Digest>,
     pub(crate) index: LayerIndex,
-    /// What begins before this byte of the blob is to be prefetched, says the layer.
+    /// End of the range to prefetch, as the layer declares it: everything that begins before this byte of the blob.
     pub(super) prefetch: Option<u64>,
-    /// Bytes that came from its source to make the index.
+    /// Bytes received from its source to make the index.
     pub(super) received: u64,
-    /// Why a layer with a table of contents had to be streamed all the same.
+    /// Why a layer with a table of contents still had to be streamed.
     pub(super) fallback: Option<String>,
 }
 
 impl Layer {
-    /// The layer as an index from elsewhere has it, of which no byte was seen.
+    /// The layer as an external index describes it, of which no byte was seen.
     pub(super) fn by_index(indexed: Indexed, format: LayerKind, verification: Verification) -> Self {
         let Indexed { blob, compression, index } = indexed;
         Self {
@@ -61,42 +61,41 @@ impl Layer {
         }
     }
 
-    /// Whether only an index says what is in it and where: it has no table of contents that could be read.
+    /// Whether its content and places are known from an index only: it has no readable table of contents.
     pub(crate) fn needs_index(&self) -> bool {
         self.format.is_plain()
     }
 
-    /// Whether every byte of it was seen here.
+    /// Whether every byte of it was seen locally.
     pub(crate) fn was_streamed(&self) -> bool {
         self.verification == Verification::DiffId
     }
 }
 
-/// How much of the layers is brought.
+/// How much of the layers is fetched.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Extent<'a> {
-    /// What it takes to know what is in them; the index may come from where the choice says, and with it the
-    /// boot pack that is wanted.
+    /// Enough to know their content. The index may come from the sources that the choice allows, together with the wanted boot pack.
     Index(&'a IndexChoice, Option<PackWanted<'a>>),
     /// The same, from the layers alone.
     Own,
-    /// Every byte that is not here: afterwards all objects are in the store and all layers are verified.
+    /// Every byte that is missing: afterwards all objects are in the store and all layers are verified.
     Whole,
 }
 
-/// A layer as the manifest has it.
+/// A layer as the manifest describes it.
 pub(super) struct Wanted {
     pub(super) number: usize,
     pub(super) blob: Blob,
     pub(super) claim: Claim,
 }
 
-/// What is known of an image's layers.
+/// What is known about an image's layers.
 pub(super) struct Indexes {
     pub(super) config: ImageConfig,
     /// Lowest first.
     pub(super) layers: Vec<Layer>,
-    /// The index of a boot pack that came with an index from elsewhere.
+    /// The index of a boot pack that came with an external index.
     pub(super) boot: Option<Verified<Bytes>>,
 }
 
@@ -124,7 +123,7 @@ pub(super) async fn index_all(
     let plain =
         wanted.iter().filter(|layer| matches!(layer.claim, Claim::Plain) && !found.contains_key(&layer.blob.digest));
     let plain: Vec<Blob> = plain.map(|layer| layer.blob).collect();
-    // Looking for an index takes as long as the config, without which no layer can be streamed.
+    // Finding an index takes as long as the config, without which no layer can be streamed.
     let (early, by_index) = match choice.filter(|_| !plain.is_empty()) {
         None => (None, Found::default()),
         Some((choice, pack)) => {
@@ -138,7 +137,7 @@ pub(super) async fn index_all(
     by_index.notes.iter().for_each(|note| progress.note(note));
     let blobs = repository.blobs();
     let missing: Vec<&Wanted> = wanted.iter().filter(|layer| !found.contains_key(&layer.blob.digest)).collect();
-    // The config and the tables of contents are one round trip together.
+    // The config and the tables of contents share one round trip.
     let tocs: Vec<_> = missing.iter().map(|layer| through_toc(layer, &*blobs, &allowance, progress).boxed()).collect();
     let tocs = stream::iter(tocs).buffered(TABLES).try_collect::<Vec<_>>();
     let config = async {
@@ -147,7 +146,7 @@ pub(super) async fn index_all(
             None => access::config(repository, image).await,
         }
     };
-    // Where no layer needs an index, a boot pack is worth no waiting beyond this.
+    // If no layer needs an index, the wait for a boot pack ends here.
     let boot = async {
         match choice.filter(|_| plain.is_empty()) {
             Some((choice, pack)) => index::find(choice, repository, image, &[], pack, &allowance).await,
@@ -158,7 +157,7 @@ pub(super) async fn index_all(
     let (config, tocs) = tables?;
     only_boot.notes.iter().for_each(|note| progress.note(note));
     let mut to_stream = Vec::new();
-    // Kept for an image whose config names another diffID: then one of the two configs is wrong. Streaming tells.
+    // Kept for an image whose config names another diffID: one of the two configs is wrong. Streaming decides.
     for layer in &wanted {
         if found.get(&layer.blob.digest).is_some_and(|kept| !kept.is_what_config_names(&config, layer.number)) {
             found.remove(&layer.blob.digest);
@@ -175,7 +174,7 @@ pub(super) async fn index_all(
                     to_stream.push((layer, None));
                 }
             }
-            // Not kept for other images: it is believed for this one.
+            // Not kept for other images: it is trusted for this one only.
             (ByToc::MustStream { .. }, Some(usable)) => {
                 progress.layer_done(layer.number);
                 let said = Layer::by_index(usable.indexed.clone(), usable.format, usable.verification);
@@ -185,7 +184,7 @@ pub(super) async fn index_all(
             (ByToc::MustStream { fallback }, None) => to_stream.push((layer, fallback)),
         }
     }
-    // Boxed and listed: else the compiler takes what is returned for something that cannot go to another thread.
+    // Boxed and collected: otherwise the compiler rejects the returned future as not `Send`.
     let streams: Vec<_> = to_stream
         .into_iter()
         .map(|(layer, fallback)| {
@@ -195,7 +194,7 @@ pub(super) async fn index_all(
         .collect();
     let mut streams = stream::iter(streams).buffer_unordered(STREAMS);
     while let Some((wanted, streamed)) = streams.try_next().await? {
-        // A table of contents is how everybody reads the layer; streaming only proved that the layer is what it should be.
+        // Every reader reads the layer through its table of contents. Streaming only proved that the layer is correct.
         let layer = match found.remove(&wanted.blob.digest) {
             Some(by_toc) => by_toc.proved_by(&streamed),
             None => streamed,
@@ -223,13 +222,13 @@ impl Layer {
         Self { verification: streamed.verification, diff_id: streamed.diff_id, ..self }
     }
 
-    /// Whether nothing in the config speaks against the layer being the one with this number.
+    /// Whether the config is consistent with the layer being the one with this number.
     pub(super) fn is_what_config_names(&self, config: &ImageConfig, number: usize) -> bool {
         self.diff_id.is_none_or(|diff_id| config.diff_ids.get(number) == Some(&diff_id))
     }
 }
 
-/// Each blob once, with what its descriptor claims about it.
+/// Each blob once, with the claims of its descriptor.
 pub(super) fn wanted(layers: &[Descriptor]) -> Result<Vec<Wanted>> {
     let mut wanted: Vec<Wanted> = Vec::with_capacity(layers.len());
     for (number, layer) in layers.iter().enumerate() {
@@ -247,7 +246,7 @@ pub(super) fn wanted(layers: &[Descriptor]) -> Result<Vec<Wanted>> {
     Ok(wanted)
 }
 
-/// The layers of which not every byte was seen, or not every object is here.
+/// The layers of which some bytes were not seen, or some objects are missing.
 fn lacking(store: &Store, wanted: &[Wanted], found: &HashMap<Digest, Layer>) -> HashSet<Digest> {
     let is_here = |layer: &Layer| {
         let mut files = layer.index.entries.iter().filter_map(|entry| match &entry.node {
@@ -335,7 +334,7 @@ pub(super) async fn through_toc(
     }
 }
 
-/// Where a layer is streamed to, and what that may cost.
+/// Where a layer is streamed to, and its allowance.
 struct Into {
     store: Store,
     allowance: Allowance,
@@ -390,7 +389,7 @@ pub(super) async fn seen(
     })
 }
 
-/// "read layer 3 (sha256:…)", as people count.
+/// "read layer 3 (sha256:…)", counted from one.
 pub(super) fn step(number: usize, digest: &Digest) -> String {
     format!("read layer {} ({digest})", number + 1)
 }

@@ -1,5 +1,5 @@
-//! What the store has of an image before its source is asked: whether its record can be used, and whether its objects were hashed
-//! since the machine was started.
+//! The local state of an image before its source is contacted: whether its record can be used, and whether its objects were hashed since
+//! the machine booted.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::image::{ImageRequest, Prepared};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// Time between two lines about objects that are being hashed. What takes less is not worth a line.
+/// Time between two progress lines about hashing objects. Shorter work prints none.
 const HASHING_LINE: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// What is here of the image that this name led to last time.
+    /// The local state of the image that this name last referred to.
     pub(super) fn local(&self, request: &ImageRequest) -> Result<ImageState> {
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
         let (name, platform) = (request.source.to_string(), request.platform.to_string());
@@ -26,8 +26,8 @@ impl Engine {
         self.believed(&reference.manifest).map_err(failed)
     }
 
-    /// What is here of the image. A record that came of an index that lied is removed, unless the image is mounted: then what was found
-    /// out is part of it.
+    /// The local state of the image. A record derived from a lying index is removed, unless the image is mounted: then the finding is part
+    /// of it.
     pub(crate) fn believed(&self, manifest: &Digest) -> std::result::Result<ImageState, StoreError> {
         let state = self.store().image_state(manifest)?;
         let is_removed = |record: &ImageRecord| {
@@ -40,8 +40,8 @@ impl Engine {
         })
     }
 
-    /// Hashes the objects of the image that are here, if that was not done since the machine was started: the server that mounts it has
-    /// nothing left to hash then. Not for users who cannot mount in mode `native`: in mode `fuse` objects are hashed when they are opened.
+    /// Hashes the local objects of the image, unless that was done since the machine booted: the server that mounts it then has nothing
+    /// left to hash. Not for users who cannot mount in mode `native`: in mode `fuse` objects are hashed when they are opened.
     pub(super) async fn check_objects(&self, record: &ImageRecord, progress: &dyn Progress) -> Result<()> {
         if !rustix::process::geteuid().is_root() || self.store().knows_image(&record.manifest) {
             return Ok(());
@@ -69,7 +69,7 @@ impl Engine {
                 }
                 () = tokio::time::sleep(HASHING_LINE) => {
                     let tarpon_store::Progress { objects, bytes } = *hashed.borrow();
-                    // Nothing is hashed yet, or nothing need be: the disk is slow to list the files.
+                    // Nothing is hashed yet, or nothing has to be: the disk lists the files slowly.
                     if objects == 0 {
                         continue;
                     }
@@ -89,15 +89,15 @@ fn report(checked: &Checked, progress: &dyn Progress) {
     }
 }
 
-/// The line about a record that is made again.
+/// Prints the line about a record that is made again.
 pub(super) fn note_damage(state: &ImageState, progress: &dyn Progress) {
     if let ImageState::Damaged { files, .. } = state {
         progress.note(&format!("the image is damaged in the store ({}): it is prepared again", files.join(", ")));
     }
 }
 
-/// What came of preparing an image again that was found in this state. If its source cannot be reached, what is damaged is named, and
-/// what is usable is used.
+/// The result of preparing an image again that was found in this state. If its source is unreachable, damage is reported, and what is
+/// usable is used.
 pub(super) fn with_damage(
     made: Result<Prepared>,
     state: ImageState,
@@ -116,14 +116,14 @@ pub(super) fn with_damage(
     }
 }
 
-/// What is here, if nobody may be asked.
+/// The local image, if no source may be contacted.
 pub(super) fn without_asking(state: ImageState, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
     let (record, damage) = only_here(state)?;
     damage.iter().for_each(|line| progress.note(line));
     Ok(prepared(request, record, damage.into_iter().collect()))
 }
 
-/// The record that is used if nobody may be asked, and what of it is damaged that mounting does not need.
+/// The record to use if no source may be contacted, and its damage that a mount does not need.
 pub(super) fn only_here(state: ImageState) -> Result<(ImageRecord, Option<String>)> {
     match state {
         ImageState::Sound(record) => Ok((record, None)),

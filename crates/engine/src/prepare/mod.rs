@@ -41,25 +41,24 @@ use crate::index::PackWanted;
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access, commit, tenant};
 
-/// An image that is here as a whole.
+/// An image that is completely local.
 #[derive(Debug, Clone)]
 pub struct Pulled {
     /// Its record.
     pub record: ImageRecord,
-    /// What was asked of its source, and what came.
+    /// Requests to its source, and bytes received.
     pub fetched: tarpon_registry::Stats,
 }
 
 impl Engine {
-    /// Makes sure that the image's record is in the store. Asks the registry only when the pull policy or an absent
-    /// record demands it. A layout or archive costs nothing to ask, and may have been made anew: it is always asked,
-    /// unless it is gone or the policy is "never".
+    /// Makes sure that the image's record is in the store. Contacts the registry only when the pull policy or an absent record demands it.
+    /// A layout or archive is cheap to read and may have changed: it is always read, unless it is gone or the policy is "never".
     pub async fn prepare(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
         self.prepare_with(request, None, progress).await
     }
 
-    /// As [`Engine::prepare`], for a mount by the store's server, which begins to bring the image's boot pack as soon as it is known
-    /// where that is.
+    /// As [`Engine::prepare`], for a mount by the store's server, which starts to fetch the image's boot pack as soon as its place is
+    /// known.
     pub async fn prepare_to_mount(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
         let server = EarlyServer::new(self.client(), request);
         let prepared = self.prepare_with(request, Some(&server), progress).await;
@@ -116,7 +115,7 @@ impl Engine {
         }
     }
 
-    /// Asks the registry, unless another process has just done so.
+    /// Contacts the registry, unless another process has just done so.
     async fn prepare_missing(
         &self,
         request: &ImageRequest,
@@ -130,10 +129,11 @@ impl Engine {
         }
     }
 
-    /// The record that [`Engine::prepare`] would take without asking the image's source.
+    /// The record that [`Engine::prepare`] would use without contacting the image's source.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the source must not be asked, and there is none; [`ErrorKind::Store`] if it is damaged then.
+    /// [`ErrorKind::NotFound`] if the source must not be contacted and no record exists; [`ErrorKind::Store`] if the record is damaged
+    /// then.
     pub(crate) fn without_source(&self, request: &ImageRequest) -> Result<Option<ImageRecord>> {
         if self.is_isolated()? {
             return may_ask(request).map(|()| None);
@@ -146,8 +146,8 @@ impl Engine {
         }
     }
 
-    /// Brings the whole image into the store and its record with it, whatever was there before. Everything is verified then,
-    /// also what an index from elsewhere said: if that was wrong, the record that came of it is removed.
+    /// Fetches the whole image and its record into the store, whatever was there before. Everything is verified, including claims of an
+    /// external index: if these were wrong, the record derived from them is removed.
     pub async fn pull(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Pulled> {
         if self.is_isolated()? {
             tenant::check(&request.text)?;
@@ -166,7 +166,7 @@ impl Engine {
         noted.map_err(|error| Error::new(ErrorKind::Store, "note the image's name", error))
     }
 
-    /// Asks the source. Boxed: most calls find what they want in the store, and what they wait for should be small.
+    /// Contacts the source. Boxed: most calls find what they want in the store, and the future they wait for should be small.
     fn prepare_remote<'a>(
         &'a self,
         request: &'a ImageRequest,
@@ -176,13 +176,13 @@ impl Engine {
         async move {
             let repository = access::open(&request.text, &request.access).await?;
             let resolved = access::resolve(&repository, &request.platform).await?;
-            // From here on it is known that the caller has access.
+            // From here on the caller has proved access.
             let part = self.for_image(&request.text, &request.access)?;
             let manifest = *resolved.manifest.digest();
             let (record, fallbacks) = match part.already_here(request, &manifest)? {
                 ImageState::Sound(record) => (record, Vec::new()),
                 _ => {
-                    // Under another name, or asked for anew, it may be on its way to the store.
+                    // Under another name, or requested again, it may be on its way to the store.
                     let _alone = part.alone(&manifest, progress).await?;
                     match part.already_here(request, &manifest)? {
                         ImageState::Sound(record) => (record, Vec::new()),
@@ -201,7 +201,7 @@ impl Engine {
         .boxed()
     }
 
-    /// What is here of an image that the registry names; an error if it is not for the platform that was asked for.
+    /// The local state of an image that the registry names. An error if it is not for the requested platform.
     fn already_here(&self, request: &ImageRequest, manifest: &Digest) -> Result<ImageState> {
         let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
         let known = self.believed(manifest).map_err(failed)?;
@@ -220,11 +220,11 @@ impl Engine {
         extent: Extent<'_>,
         progress: &dyn Progress,
     ) -> Result<(ImageRecord, Vec<String>)> {
-        // Before the layers are streamed for nothing.
+        // Checked before the layers are streamed in vain.
         if request.platform_named && resolved.index_digest.is_none() {
             platform::check(request, &access::config(repository, &resolved).await?)?;
         }
-        // Objects of this import are not evicted before the record that needs them is there.
+        // Objects of this import are not evicted before the record that needs them exists.
         let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
         let indexes = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
         let by_index = indexes.layers.iter().any(|layer| layer.verification.is_by_index());
@@ -257,7 +257,7 @@ impl Engine {
     }
 }
 
-/// The index of each layer as the layer itself has it, without a record of the image. What is streamed goes into the store all the same.
+/// Indexes each layer from the layer itself, without a record of the image. Streamed content still goes into the store.
 pub(crate) async fn index_layers(
     engine: &Engine,
     repository: &Repository,
@@ -277,7 +277,7 @@ fn is_there(source: &Source) -> bool {
     }
 }
 
-/// An error if the request forbids what an isolated store asks of it: that the registry grants access.
+/// An error if the request forbids the access check that an isolated store requires of the registry.
 fn may_ask(request: &ImageRequest) -> Result<()> {
     tenant::check(&request.text)?;
     if request.pull != Pull::Never {
@@ -288,7 +288,7 @@ fn may_ask(request: &ImageRequest) -> Result<()> {
     Err(Error::new(ErrorKind::Refused, "open the image", cause).hint("leave the pull policy away"))
 }
 
-/// Whether the caller has access could not be found out.
+/// The error when the caller's access could not be determined.
 fn unproven(error: Error) -> Error {
     match error.kind {
         ErrorKind::Unavailable => {

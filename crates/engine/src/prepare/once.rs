@@ -1,8 +1,8 @@
-//! The work of preparing an image is done once, however many want it at the same time.
+//! Prepares an image once, however many callers want it at the same time.
 //!
-//! - In one process whoever asks for the same joins what is under way, and gets what comes of it ([`Preparations`]).
-//! - Of several processes one does it, and the others wait for a lock that ends with it ([`Engine::alone`]): then they find the image in the store,
-//!   or do what the one before them did not come to do.
+//! - Within a process, requests for the same image join the one under way and share its outcome ([`Preparations`]).
+//! - Of several processes one does the work, and the others wait for a lock that ends with it ([`Engine::alone`]): then they find the image
+//!   in the store, or do what the previous one left undone.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,14 +17,14 @@ use crate::image::{ImageRequest, Prepared};
 use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, flock};
 
-/// How long another process is waited for: as long as a large image takes over a slow link. One that was stopped, or hangs, is no reason to
-/// have no image: the lock keeps from doing work twice, and from nothing else.
+/// How long to wait for another process: as long as a large image takes over a slow link. A stopped or hanging process must not prevent the
+/// image: the lock only avoids duplicate work.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How the names of the locks begin.
+/// Prefix of the lock names.
 const PREFIX: &str = "prepare-";
 
-/// What this process is preparing.
+/// Preparations under way in this process.
 #[derive(Debug, Default)]
 pub(crate) struct Preparations(Mutex<Vec<Flight>>);
 
@@ -36,7 +36,7 @@ struct Flight {
     outcome: watch::Receiver<Outcome>,
 }
 
-/// Whoever does the work. Dropped before the end, somebody else does it.
+/// The caller that does the work. If it is dropped before the end, another one takes over.
 struct Leader<'f> {
     flights: &'f Preparations,
     request: &'f ImageRequest,
@@ -44,7 +44,7 @@ struct Leader<'f> {
 }
 
 impl Preparations {
-    /// What comes of `work`, or of the same that is under way already.
+    /// The outcome of `work`, or of the same work under way already.
     pub(super) async fn join(
         &self,
         request: &ImageRequest,
@@ -59,7 +59,7 @@ impl Preparations {
                 }
                 Err(under_way) => under_way,
             };
-            // An error means that whoever did it was told to stop, and left no outcome.
+            // An error means that the leader was cancelled and left no outcome.
             let landed = under_way.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
             if let Some(outcome) = landed {
                 return outcome;
@@ -67,7 +67,7 @@ impl Preparations {
         }
     }
 
-    /// `Err`: somebody else is at it.
+    /// `Err`: another caller is the leader.
     fn begin<'f>(&'f self, request: &'f ImageRequest) -> std::result::Result<Leader<'f>, watch::Receiver<Outcome>> {
         let mut flights = self.0.lock();
         if let Some(flight) = flights.iter().find(|flight| flight.request == *request) {
@@ -81,12 +81,12 @@ impl Preparations {
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        // Whoever comes from now on finds it in the store, or tries anew.
+        // Later callers find it in the store, or try again.
         self.flights.0.lock().retain(|flight| flight.request != *self.request);
     }
 }
 
-/// The right to do something that others wait for, as long as this lives.
+/// The exclusive right to some work, as long as this lives.
 #[derive(Debug)]
 pub(super) struct Alone {
     path: PathBuf,
@@ -94,11 +94,11 @@ pub(super) struct Alone {
 }
 
 impl Engine {
-    /// Waits until no other process prepares what this digest stands for. `None`: somebody else has been at it for too long, and is no
-    /// longer waited for.
+    /// Waits until no other process prepares the image or name with this digest. `None`: another process took too long, and the wait was
+    /// given up.
     pub(super) async fn alone(&self, what: &Digest, progress: &dyn Progress) -> Result<Option<Alone>> {
         let failed = |error: io::Error| Error::new(ErrorKind::Store, "see whether somebody else prepares it", error);
-        // What one tenant prepares keeps no other waiting.
+        // A tenant's work blocks no other tenant.
         let what = self.store().tenant_id().map_or(*what, |tenant| Digest::of(format!("{tenant}\n{what}").as_bytes()));
         let path = self.store().run_folder().join(format!("{PREFIX}{}", what.hex()));
         let began = Instant::now();
@@ -121,7 +121,7 @@ impl Engine {
 }
 
 impl Alone {
-    /// `None`: somebody else is at it.
+    /// `None`: another process holds it.
     fn try_new(path: &std::path::Path) -> io::Result<Option<Self>> {
         loop {
             let file = flock::open(path)?;
@@ -135,16 +135,16 @@ impl Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        // While it is locked: whoever opened it before takes note that it has no name any more.
+        // While it is locked: processes that opened it before notice that it no longer has a name.
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::debug!(%error, "the lock of an image that was prepared stays behind");
         }
     }
 }
 
-/// What stands for a name of an image on a platform.
+/// The lock key for a name of an image on a platform.
 pub(super) fn key_of_name(request: &ImageRequest) -> Digest {
-    // Neither of them holds a line break, so the two cannot run into each other.
+    // Neither contains a line break, so the pair is unambiguous.
     Digest::of(format!("{}\n{}", request.source, request.platform).as_bytes())
 }
 

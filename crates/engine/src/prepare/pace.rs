@@ -1,4 +1,4 @@
-//! How hard layers are streamed.
+//! How fast layers are streamed.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -7,13 +7,13 @@ use futures::future::BoxFuture;
 /// any link busy; more would only delay the first that is done.
 pub(crate) const STREAMS: usize = 3;
 
-/// Says when the next bytes of a layer may be taken from its source.
+/// Controls when the next bytes of a layer may be taken from its source.
 pub(crate) trait Pace: Send + Sync {
-    /// Called between two pieces, with what the last one held. Whoever waits here keeps the source waiting.
+    /// Called between two pieces, with the size of the last one. Waiting here keeps the source waiting.
     fn pass(&self, bytes: u64) -> BoxFuture<'_, ()>;
 }
 
-/// As fast as they come.
+/// As fast as they arrive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unhindered;
 

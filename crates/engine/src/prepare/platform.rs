@@ -1,4 +1,4 @@
-//! Is the image that was found for a platform built for it? An index promises that; an image without one is whatever it is.
+//! Checks that an image was built for the requested platform. An index promises that; an image without one makes no promise.
 
 use tarpon_oci::{ImageConfig, Platform};
 use tarpon_store::{ImageRecord, Store};
@@ -6,11 +6,11 @@ use tarpon_store::{ImageRecord, Store};
 use crate::image::ImageRequest;
 use crate::{Error, ErrorKind, Result};
 
-/// Compares what was asked for with what the config says.
+/// Compares the requested platform with the one in the config.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] if the user named a platform and this is another. If this machine's was taken because nobody
-/// named one, the image may still be wanted, and the line is a warning.
+/// [`ErrorKind::NotFound`] if the user named a platform and this is another. If this machine's is only the default, the image may still be
+/// wanted, and the line is a warning.
 pub(super) fn check(request: &ImageRequest, config: &ImageConfig) -> Result<Option<String>> {
     let (asked, built) = (&request.platform, &config.platform);
     let is_told = !built.os().is_empty() && !built.architecture().is_empty();
@@ -24,12 +24,12 @@ pub(super) fn check(request: &ImageRequest, config: &ImageConfig) -> Result<Opti
     Ok(Some(format!("the image is for {built}, this machine is {asked}: its programs may not run here")))
 }
 
-/// Variants are left to the index: configs often do not name them.
+/// Variants are left to the index: configs often omit them.
 fn is_same_machine(asked: &Platform, built: &Platform) -> bool {
     (asked.os(), asked.architecture()) == (built.os(), built.architecture())
 }
 
-/// The same for an image in the store. A config that cannot be read is somebody else's error.
+/// The same for an image in the store. An unreadable config is reported elsewhere.
 pub(super) fn check_record(store: &Store, request: &ImageRequest, record: &ImageRecord) -> Result<Option<String>> {
     let config = store.image_config(&record.manifest).ok().flatten();
     match config.and_then(|config| ImageConfig::parse(config).ok()) {

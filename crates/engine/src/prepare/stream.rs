@@ -1,7 +1,7 @@
 //! A layer without a usable table of contents: streamed once, from the wire into the store and an index.
 //!
-//! The index is believed only when the blob's digest and the tar's diffID have been checked at the end. Objects need
-//! no such proof: each is linked in under the sha256 of its own bytes.
+//! The index is trusted only after the blob's digest and the tar's diffID have been checked at the end. Objects need no such proof: each is
+//! linked in under the sha256 of its own bytes.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -21,46 +21,46 @@ use super::pace::Pace;
 use super::pipe::{self, BlobReader, PIECES};
 use crate::{Error, ErrorKind, access};
 
-/// What streaming a layer gives.
+/// The result of streaming a layer.
 pub(super) struct Streamed {
     pub(super) index: LayerIndex,
     pub(super) compression: Compression,
 }
 
-/// Ids of objects that a failed import is remembered to have brought: 16 MiB of them. What goes beyond stays until it is evicted.
+/// Maximum number of remembered object ids that a failed import added: 16 MiB of them. Objects beyond that stay until they are evicted.
 const REMEMBERED: usize = 1 << 19;
 
 /// A layer to be streamed.
 pub(super) struct StreamJob {
     pub(super) blob: Blob,
-    /// What the image config says that the decompressed layer hashes to.
+    /// The hash of the decompressed layer by the image config.
     pub(super) diff_id: Digest,
     /// Claimed to be eStargz or zstd:chunked, though not readable as such.
     pub(super) hides_toc_files: bool,
     pub(super) source: Arc<dyn BlobSource>,
     pub(super) store: Store,
-    /// Whether it is of no use if the store does not keep its objects.
+    /// Whether the result is useless unless the store keeps its objects.
     pub(super) must_keep: bool,
     pub(super) pace: Arc<dyn Pace>,
-    /// What reading the image may cost.
+    /// The resource allowance for reading the image.
     pub(super) allowance: Allowance,
 }
 
 /// Why it failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StreamError {
-    /// The download.
+    /// The download failed.
     #[error("{0}")]
     Source(#[from] SourceError),
-    /// The blob is not what the manifest says, or not a layer.
+    /// The blob contradicts the manifest, or is no layer.
     #[error("{0}")]
     Bad(String),
-    /// The store.
+    /// The store failed.
     #[error("{0}")]
     Store(#[from] StoreError),
 }
 
-/// The same, for the outside.
+/// The public form of the error.
 pub(super) fn outward(step: String, error: StreamError) -> Error {
     match error {
         StreamError::Source(error) => access::source(step, &error),
@@ -69,13 +69,13 @@ pub(super) fn outward(step: String, error: StreamError) -> Error {
     }
 }
 
-/// Streams the layer: `received` is told of every piece that arrives, also of those that an earlier attempt left.
+/// Streams the layer. `received` is called with the size of every piece that arrives, including those that an earlier attempt left.
 pub(super) async fn stream(job: StreamJob, received: impl Fn(u64) + Send + Sync) -> Result<Streamed, StreamError> {
     let mut beginning = Beginning::open(&job).await;
     let is_resumed = beginning.held() > 0;
     let (mut outcome, mut objects) = attempt(&job, &mut beginning, &received).await;
     if is_resumed && matches!(outcome, Err(StreamError::Bad(_))) {
-        // Perhaps the layer is what it should be, and only what was kept of it is not.
+        // Perhaps the layer is correct, and only its kept part is not.
         beginning.discard().await;
         let mut none = Beginning::none();
         let again;
@@ -84,11 +84,11 @@ pub(super) async fn stream(job: StreamJob, received: impl Fn(u64) + Send + Sync)
     }
     match &outcome {
         Ok(_) => beginning.discard().await,
-        // What a layer brought that is not what it should be is of no use to anybody; of one that broke off, it is.
+        // The objects of a wrong layer are useless, those of an interrupted one are not.
         Err(StreamError::Bad(_)) => {
             beginning.discard().await;
             let store = job.store;
-            // A failure here is one more reason to leave it to the next eviction.
+            // After a failure here, the next eviction removes them.
             let _left = tokio::task::spawn_blocking(move || store.discard(&objects)).await;
         }
         Err(_) => beginning.leave().await,
@@ -96,7 +96,7 @@ pub(super) async fn stream(job: StreamJob, received: impl Fn(u64) + Send + Sync)
     outcome
 }
 
-/// One pass over the layer; with it, the objects that are in the store because of it.
+/// One pass over the layer. Also returns the objects that it added to the store.
 async fn attempt(
     job: &StreamJob,
     beginning: &mut Beginning,
@@ -116,7 +116,7 @@ async fn attempt(
         Ok(done) => done,
         Err(error) => return (Err(StreamError::Bad(error.to_string())), Vec::new()),
     };
-    // A failed download is the cause of whatever the importer said about its broken input; a wrong digest is not.
+    // A failed download is the cause of the importer's error about its broken input. A wrong digest is not.
     let outcome = match (downloaded, imported) {
         (Err(error @ StreamError::Source(_)), _) => Err(error),
         (_, Err(error)) => Err(error),
@@ -126,7 +126,7 @@ async fn attempt(
     (outcome, objects)
 }
 
-/// Brings the whole blob, hashes it and passes it on: first what is here, then the rest from its source.
+/// Fetches the whole blob, hashes it and passes it on: first the local part, then the rest from its source.
 async fn download(
     job: &StreamJob,
     beginning: &mut Beginning,
@@ -196,12 +196,12 @@ fn import(
     })
 }
 
-/// Puts objects into the store as they pass. A store without room is no failure: such objects are read from the
-/// layer again when they are needed.
+/// Puts objects into the store as they pass. A store without room is no failure: such objects are read from the layer again when they are
+/// needed.
 struct StoreSink<'a> {
     store: &'a dyn ObjectStore,
     current: Option<Box<dyn ObjectWriter>>,
-    /// What is in the store because of it, or was there before.
+    /// Objects in the store, added by this import or before.
     objects: Vec<Digest>,
     must_keep: bool,
 }
@@ -280,7 +280,7 @@ mod tests {
         Layer::plain(&tar(&[Item::file("file", CONTENT)], Dialect::Pax), LayerCompression::Gzip)
     }
 
-    /// Streams the layer, of which the config says this.
+    /// Streams the layer with this diffID in the config.
     async fn run(store: &Store, diff_id: Digest) -> Result<Streamed, StreamError> {
         let layer = layer();
         let source = Arc::new(MemorySource::new([layer.blob.clone().into()]));
@@ -290,7 +290,7 @@ mod tests {
         stream(job, |_| ()).await
     }
 
-    /// One that is large enough to be resumed.
+    /// A layer that is large enough to be resumed.
     fn large() -> Layer {
         let content: Vec<u8> = (0_u32..2_400_000).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         let items = [Item::file("large", content), Item::file("file", CONTENT)];
@@ -305,13 +305,13 @@ mod tests {
         stream(job, |_| ()).await
     }
 
-    /// A store that has room, however full the disk is on which the tests run.
+    /// A store that has room, however full the disk of the tests is.
     fn open(folder: &std::path::Path) -> Store {
         let config = StoreConfig { budget: Some(1 << 30), free_floor: Some(0), ..StoreConfig::default() };
         Store::open(folder, config).unwrap()
     }
 
-    /// The layer breaks off after so many bytes. Its source, which is whole again.
+    /// Interrupts the layer after this many bytes and returns its source, whole again.
     async fn broken_off(store: &Store, layer: &Layer, after: usize) -> Arc<MemorySource> {
         let source = Arc::new(MemorySource::new([layer.blob.clone().into()]));
         source.script([Then::Break(after, tarpon_blob::Fault::Unavailable).into()]);

@@ -1,4 +1,4 @@
-//! Paths and layers of objects: for people, who know a file by its name.
+//! Paths and layers of objects, for human readers, who know a file by its name.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,14 +10,14 @@ use tarpon_trace::Trace;
 use tarpon_tree::Line;
 use tarpon_tree::erofs::Image;
 
-/// Where some objects of an image are, as far as it can be told.
+/// Places of some objects of an image, as far as they are known.
 pub(crate) struct Hints {
     paths: HashMap<ObjectId, String>,
     table: Option<ChunkTable<MappedFile>>,
 }
 
 impl Hints {
-    /// Where these objects are.
+    /// Finds the places of these objects.
     pub(crate) fn of(image: LoadedImage, wanted: &HashSet<ObjectId>) -> Self {
         let mut paths: HashMap<ObjectId, String> = HashMap::new();
         if let Ok(tree) = Image::open(image.tree) {
@@ -37,7 +37,7 @@ impl Hints {
         self.paths.get(object).cloned()
     }
 
-    /// The layer that the object lies in.
+    /// The layer that contains the object.
     pub(crate) fn layer(&self, object: &ObjectId) -> Option<Digest> {
         let table = self.table.as_ref()?;
         let chunk = table.chunk(table.find(object)?.chunks.start)?;
@@ -45,7 +45,7 @@ impl Hints {
     }
 }
 
-/// Adds a path and a layer to each touch of an object of the image, as far as they can be told.
+/// Adds a path and a layer to each touch of an object of the image, as far as they are known.
 pub(super) fn add(trace: &mut Trace, image: LoadedImage) {
     let hints = Hints::of(image, &trace.touches.iter().map(|touch| touch.object).collect());
     for touch in &mut trace.touches {

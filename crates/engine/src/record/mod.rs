@@ -1,4 +1,4 @@
-//! Recording a start: the image runs on a mount of which every read is noted, until it is ready.
+//! Recording a start: the image runs on a mount that records every read, until it is ready.
 
 pub(crate) mod hints;
 mod until;
@@ -22,50 +22,50 @@ use crate::rootfs::{RootMount, RootfsRequest};
 use crate::server::Client;
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// How long a container may take to stop when it is asked to, before it is killed: as with other tools.
+/// How long a container may take to stop before it is killed: as with other tools.
 const STOPPING: Duration = Duration::from_secs(10);
 
 /// What to record.
 #[derive(Debug, Clone)]
 pub struct RecordRequest {
-    /// Of which image.
+    /// The image.
     pub image: ImageRequest,
     /// The name of this way to start it.
     pub profile: String,
-    /// Instead of the image's command.
+    /// Replaces the image's command.
     pub command: Vec<String>,
-    /// `NAME=VALUE`, beside or instead of the image's.
+    /// `NAME=VALUE`, in addition to the image's or replacing them.
     pub env: Vec<String>,
     /// When the start is over.
     pub until: Until,
-    /// It is over before that once this is set: what was touched until then is recorded.
+    /// Once set, recording ends early: what was touched until then is recorded.
     pub enough: Arc<AtomicBool>,
-    /// How long to wait for that.
+    /// How long to wait for [`RecordRequest::until`].
     pub patience: Duration,
-    /// The OCI runtime, if not the one that is found.
+    /// The OCI runtime. `None`: the one that is found.
     pub runtime: Option<PathBuf>,
-    /// Whether all that the container says goes to standard error, as standard output is for something else.
+    /// Whether all output of the container goes to standard error, as standard output has another use.
     pub to_stderr: bool,
 }
 
 /// A recorded start.
 #[derive(Debug, Clone)]
 pub struct Recorded {
-    /// What was touched.
+    /// The trace of what was touched.
     pub trace: Trace,
     /// The exit code, if the container ended by itself.
     pub exit: Option<i32>,
 }
 
 impl Recorded {
-    /// The exit code of a container that failed. What it touched is no start that anybody wants again.
+    /// The exit code of a container that failed. Its trace is of no use as a start.
     pub fn failure(&self) -> Option<i32> {
         self.exit.filter(|code| *code != 0)
     }
 }
 
 impl Engine {
-    /// Runs the image and notes what it touches. The container is stopped when its start is over, or when `stopped` ends, which is an
+    /// Runs the image and records what it touches. The container is stopped when its start is over, or when `stopped` ends, which is an
     /// error.
     pub async fn record(
         &self,
@@ -73,7 +73,7 @@ impl Engine {
         stopped: impl Future<Output = ()>,
         progress: &dyn Progress,
     ) -> Result<Recorded> {
-        // Before anything is fetched.
+        // Checked before anything is fetched.
         Runtime::find(request.runtime.as_deref())?;
         tokio::pin!(stopped);
         let prepared = tokio::select! {
@@ -83,7 +83,7 @@ impl Engine {
         self.record_prepared(request, prepared, stopped).await
     }
 
-    /// As [`Engine::record`], of an image that was prepared already: what its name means by now is not asked again.
+    /// As [`Engine::record`], of an image that was already prepared: its name is not resolved again.
     pub async fn record_prepared(
         &self,
         request: &RecordRequest,
@@ -100,7 +100,7 @@ impl Engine {
             recorded = &mut running => recorded,
             () = &mut stopped => {
                 stop.store(true, Ordering::Relaxed);
-                // The container is stopped and the mount taken away first.
+                // The container is stopped and the mount removed first.
                 running.await
             }
         };
@@ -112,7 +112,7 @@ fn interrupted() -> Error {
     Error::new(ErrorKind::Other, "record", "it was interrupted")
 }
 
-/// A trace names contents by their digests, so that it fits other images that have them. A SOCI index knows none.
+/// An error if objects are not named by their digests, which make a trace fit other images with the same contents. A SOCI index knows none.
 fn check_names(prepared: &Prepared) -> Result<()> {
     match prepared.record.layers.iter().find(|layer| layer.format == LayerKind::Soci) {
         None => Ok(()),
@@ -163,7 +163,7 @@ impl Session {
         drop(running);
         trace.header.profile.clone_from(&self.request.profile);
         trace.header.command = Bundle::arguments(&config.run, &options);
-        // The recorder began to count when the image was mounted, a little earlier.
+        // The recorder's clock started when the image was mounted, a little earlier.
         trace.header.ready =
             Some(ready.saturating_duration_since(began) + began.saturating_duration_since(mount.since));
         self.describe(&mut trace);
@@ -171,7 +171,7 @@ impl Session {
         Ok(Recorded { trace, exit })
     }
 
-    /// Waits until the start is over, and says when that was.
+    /// Waits until the start is over and returns when that was.
     fn wait(&self, running: &mut Running) -> Result<Instant> {
         let enough = self.request.enough.clone();
         let watcher = Watcher::new(&self.request.until, enough, running, self.request.to_stderr)?;
@@ -182,7 +182,7 @@ impl Session {
         Ok(ready)
     }
 
-    /// Adds what helps people to read it. Without that a trace is as good.
+    /// Adds the parts for human readers. A trace is equally valid without them.
     fn describe(&self, trace: &mut Trace) {
         if let Ok(part) = self.engine.for_image(&self.prepared.text, &self.prepared.access)
             && let Ok(Some(image)) = part.store().load_image(self.prepared.manifest())
@@ -196,7 +196,7 @@ fn stop_signal(named: &str) -> &str {
     if named.is_empty() { "TERM" } else { named }
 }
 
-/// A mount that notes what is read. Dropped, it is unmounted.
+/// A mount that records reads. Dropped, it is unmounted.
 struct RecordedMount {
     client: Client,
     rootfs: RootMount,

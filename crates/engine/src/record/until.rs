@@ -13,30 +13,30 @@ use regex::bytes::Regex;
 use crate::container::Running;
 use crate::{Error, ErrorKind, Result};
 
-/// How often it is looked whether the start is over.
+/// Poll interval for the end of the start.
 const LOOK: Duration = Duration::from_millis(5);
 /// How long a port may take to accept a connection from this host.
 const CONNECT: Duration = Duration::from_millis(250);
-/// How long the output of a container that has ended may take to get here.
+/// How long the last output of an ended container may take to arrive.
 const LAST_WORD: Duration = Duration::from_secs(5);
-/// Bytes of a line of output that are looked at.
+/// Bytes of a line of output that are examined.
 const LINE_BYTES: u64 = 64 << 10;
 
 /// When a start is over.
 #[derive(Debug, Clone)]
 pub enum Until {
-    /// The container ends.
+    /// When the container ends.
     Exit,
-    /// It accepts connections on this port of this host, whose network it has.
+    /// When it accepts connections on this port of this host, whose network it shares.
     Port(u16),
-    /// A line of its output matches.
+    /// When a line of its output matches.
     Log(Regex),
-    /// So much time has passed.
+    /// After this time.
     Elapsed(Duration),
 }
 
 impl Until {
-    /// What can be known before the container runs: later, its own port would be taken for somebody else's.
+    /// Checks made before the container runs: later, its own port would be mistaken for another process's.
     pub(super) fn check(&self) -> Result<()> {
         match self {
             Self::Port(port) if answers(*port) => {
@@ -53,7 +53,7 @@ impl Until {
     }
 }
 
-/// Looks out for the end of a start.
+/// Watches for the end of a start.
 pub(super) struct Watcher {
     until: Until,
     enough: Arc<AtomicBool>,
@@ -62,7 +62,7 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to look. `to_stderr`: all output that is read for it is passed on to standard error.
+    /// Starts watching. `to_stderr`: all output read for it is passed on to standard error.
     pub(super) fn new(until: &Until, enough: Arc<AtomicBool>, running: &mut Running, to_stderr: bool) -> Result<Self> {
         let lines = match until {
             Until::Log(pattern) => {
@@ -83,7 +83,7 @@ impl Watcher {
         Ok(Self { until: until.clone(), enough, began: Instant::now(), lines })
     }
 
-    /// Waits until the start is over, which is an error if it is not after `patience`, or until `is_stopped`.
+    /// Waits until the start is over, which is an error if it takes longer than `patience`, or until `is_stopped`.
     pub(super) fn wait(
         &self,
         running: &mut Running,
@@ -98,7 +98,7 @@ impl Watcher {
             if let Some(status) = running.ended()? {
                 return match self.until {
                     Until::Exit => Ok(Instant::now()),
-                    // What it said last may still be on its way here.
+                    // Its last output may still be on its way.
                     _ => self.last_word().ok_or_else(|| failed(too_early(status))),
                 };
             }
@@ -130,7 +130,7 @@ impl Watcher {
     }
 }
 
-/// A runtime ends with the exit code of its container, which for one that a signal ended is 128 and the number of the signal.
+/// Describes the exit. A runtime returns the exit code of its container: 128 plus the number of the signal if a signal ended it.
 fn too_early(status: ExitStatus) -> String {
     match status.code() {
         Some(code) => format!("the container ended with exit code {code} before it was ready"),
@@ -142,13 +142,13 @@ fn answers(port: u16) -> bool {
     TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), CONNECT).is_ok()
 }
 
-/// A line without its end, which no pattern means.
+/// A line without its terminator, which no pattern includes.
 fn text(line: &[u8]) -> &[u8] {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Passes output on, line by line, and says when one matched for the first time. Ends with the output.
+/// Passes output on, line by line, and reports the first match. Ends with the output.
 fn follow(
     from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,

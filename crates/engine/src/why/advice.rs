@@ -1,4 +1,4 @@
-//! What to do about it. Each piece of advice has its figures in it, and is not given without them.
+//! Advice on slow mounts. Each piece of advice contains its figures, and is not given without them.
 
 use serde::Serialize;
 use tarpon_fetch::{Event, START, WaitSum, WaitedFor};
@@ -8,39 +8,39 @@ use tarpon_store::LayerRecord;
 use super::{Explanation, was_streamed};
 use crate::protocol::Backfill;
 
-/// Waits that are shorter in all are nothing to act on: nobody notices them.
+/// Waits that are shorter in total need no action: users do not notice them.
 const WORTH_MILLIS: u64 = 100;
-/// A layer or a reason with at least this share of the wait, in percent, is worth a word.
+/// Minimum share of the wait, in percent, for a layer or a reason to be mentioned.
 const SHARE: u64 = 20;
-/// A boot pack of which so much was not read, in percent, was recorded of another start.
+/// Share of unread bytes, in percent, from which a boot pack was evidently recorded of another start.
 const WASTE: u64 = 50;
-/// Bytes below which nobody minds that they were not read.
+/// Unread bytes below this do not matter.
 const WASTED_BYTES: u64 = 1 << 20;
 
-/// Something to do.
+/// A piece of advice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Advice {
-    /// What it is about, for programs.
+    /// Its topic, for programs.
     pub about: Topic,
-    /// Why and what, in one line.
+    /// The reason and the action, in one line.
     pub text: String,
 }
 
-/// What advice is about.
+/// The topic of advice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Topic {
-    /// A layer is not served any more.
+    /// A layer is no longer served.
     Distrust,
     /// The source failed.
     Source,
-    /// The store took nothing.
+    /// The store did not keep content.
     Store,
     /// The boot pack could not be used.
     PackGivenUp,
     /// Reads at the start waited, and there is no boot pack.
     NoPack,
-    /// The boot pack brought what nobody read.
+    /// The boot pack contained much that was not read.
     PackWaste,
     /// A layer can only be decoded from its beginning.
     WholeLayer,
@@ -50,7 +50,7 @@ pub enum Topic {
     NotComplete,
 }
 
-/// What the figures call for, the gravest first.
+/// The advice that the figures call for, the gravest first.
 pub(super) fn advice(explained: &Explanation, layers: &[LayerRecord]) -> Vec<Advice> {
     let rules = [
         (Topic::Distrust, distrust(explained)),
@@ -202,12 +202,12 @@ fn not_complete(explained: &Explanation) -> Option<String> {
     ))
 }
 
-/// The command that records a start of the image; none if it cannot be pushed to.
+/// The command that records a start of the image. `None` if it cannot be pushed to.
 fn record(explained: &Explanation) -> Option<String> {
     Some(format!("`tarpon record --push {}`", registry_name(explained)?))
 }
 
-/// The image, if a registry has it: nothing can be published beside others.
+/// The image, if it is in a registry: nothing can be published beside others.
 fn registry_name(explained: &Explanation) -> Option<&str> {
     let source: Source = explained.mount.image.parse().ok()?;
     matches!(source, Source::Registry(_)).then_some(&*explained.mount.image)

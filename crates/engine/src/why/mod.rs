@@ -1,7 +1,7 @@
-//! Why a mounted image was slow: what its readers waited for, what was fetched for whom, and what can be done about it.
+//! Why a mounted image was slow: what its readers waited for, the purpose of each fetch, and what can be done about it.
 //!
-//! The server tells what it counted ([`crate::protocol::MountAccount`]). Names of files are looked up here, in the process of
-//! whoever asks, and [`advice`] is made of these figures and of nothing else.
+//! The server reports its counters ([`crate::protocol::MountAccount`]). Names of files are looked up here, in the process of the client,
+//! and [`advice`] is derived from these figures alone.
 
 mod advice;
 
@@ -17,18 +17,18 @@ use crate::protocol::{LayerVerification, MountAccount, MountStatus};
 use crate::record::hints::Hints;
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// Why a mounted image was slow. Everything but `mount` is of the image since the server loaded it.
+/// Why a mounted image was slow. Everything but `mount` concerns the image since the server loaded it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explanation {
     /// The mount.
     pub mount: MountStatus,
-    /// Whether a boot pack belongs to the image.
+    /// Whether the image has a boot pack.
     pub has_pack: bool,
     /// When the server loaded the image, in milliseconds since 1970.
     pub loaded_unix_millis: u64,
     /// Reads that waited for a source.
     pub stalls: u64,
-    /// How long, all together.
+    /// Total wait.
     pub stall_millis: u64,
     /// The longest wait.
     pub slowest_stall_millis: u64,
@@ -36,52 +36,52 @@ pub struct Explanation {
     pub waits: Vec<WaitSum>,
     /// The slowest reads, slowest first.
     pub slowest: Vec<SlowRead>,
-    /// What was fetched for whom.
+    /// Bytes fetched, by purpose.
     pub bytes: Bytes,
-    /// What became of what a boot pack brought.
+    /// How the content of a boot pack was used.
     pub pack: Early,
-    /// What became of what was read ahead.
+    /// How the content that was read ahead was used.
     pub read_ahead: Early,
-    /// What happened and what was decided, oldest first.
+    /// Events and decisions, oldest first.
     pub events: Vec<Noted>,
-    /// Earlier events that are not kept any more.
+    /// Earlier events that are no longer kept.
     pub events_dropped: u64,
-    /// What to do about it, the most useful first. Empty if the figures call for nothing.
+    /// Advice, the most useful first. Empty if the figures call for none.
     pub advice: Vec<Advice>,
 }
 
 /// A read that waited.
 #[derive(Debug, Clone, Serialize)]
 pub struct SlowRead {
-    /// What the server noted.
+    /// The server's record of it.
     #[serde(flatten)]
     pub stall: Stall,
     /// A path of the file that was read.
     pub path: Option<String>,
-    /// The layer that the file lies in, also where its bytes came from a boot pack.
+    /// The layer that contains the file, even if its bytes came from a boot pack.
     pub file_layer: Option<Digest>,
 }
 
-/// Bytes from a source, by whom they were fetched for.
+/// Bytes from a source, by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Bytes {
-    /// For requests that readers made.
+    /// Requested by readers.
     pub demand: u64,
-    /// Of a boot pack.
+    /// From a boot pack.
     pub pack: u64,
-    /// Ahead of sequential readers.
+    /// Read ahead for sequential readers.
     pub read_ahead: u64,
-    /// To have the image whole, because readers waited too long for parts of it.
+    /// To complete the image, because readers waited too long for parts of it.
     pub whole: u64,
-    /// For the completion in the background.
+    /// For the background completion.
     pub backfill: u64,
 }
 
 impl Engine {
-    /// Explains what is mounted at `mountpoint`: an absolute path without symbolic links.
+    /// Explains the mount at `mountpoint`: an absolute path without symbolic links.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when nothing is mounted there, or no server answers for it.
+    /// [`ErrorKind::NotFound`] when nothing is mounted there, or no server is alive for it.
     pub fn why(&self, mountpoint: &Path) -> Result<Explanation> {
         let account = self.client().why(mountpoint)?.ok_or_else(|| {
             let cause = format!("none runs that would know of {}", mountpoint.display());
@@ -94,7 +94,7 @@ impl Engine {
     fn explain(&self, account: MountAccount) -> Explanation {
         let manifest = &account.mount.manifest;
         let wanted = account.journal.slowest.iter().map(|stall| stall.object).collect();
-        // Without names and sizes the explanation is as true.
+        // The explanation is equally valid without names and sizes.
         let loaded = self.store_of_mount(&account.mount.mountpoint).load_image(manifest).ok().flatten();
         let layers = loaded.as_ref().map(|loaded| loaded.record.layers.clone()).unwrap_or_default();
         let hints = loaded.map(|loaded| Hints::of(loaded, &wanted));
@@ -110,7 +110,7 @@ impl Engine {
 
 fn explanation(account: MountAccount, slowest: Vec<SlowRead>, layers: &[LayerRecord]) -> Explanation {
     let MountAccount { mount, has_pack, journal } = account;
-    // What another version of the server does not count is nothing.
+    // Counters that another version of the server does not have are zero.
     let stats: Stats = serde_json::from_value(mount.counters.clone()).unwrap_or_default();
     let mut explained = Explanation {
         has_pack,
@@ -138,7 +138,7 @@ fn explanation(account: MountAccount, slowest: Vec<SlowRead>, layers: &[LayerRec
     explained
 }
 
-/// Whether nothing in the layer says what is in it, and it was read whole to find out.
+/// Whether the layer has no index, and was read whole to make one.
 fn was_streamed(layer: &LayerVerification) -> bool {
     layer.format.is_plain() && layer.state == Verification::DiffId
 }

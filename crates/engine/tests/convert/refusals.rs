@@ -1,4 +1,4 @@
-//! What is not converted leaves nothing that anybody can see.
+//! A refused conversion leaves nothing visible.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::lab::{FORMATS, Lab, changed, image, packed, plain, run, with_wrong_diff_id};
 
-/// Converts `image`, which must fail; the message. Nothing is left but blobs that nothing names.
+/// Converts `image`, which must fail, and returns the message. Nothing is left but blobs that nothing names.
 async fn refused(image: &Image, kind: ErrorKind, change: impl Fn(&mut ConvertRequest)) -> String {
     let lab = Lab::with(image).await;
     let mut messages = Vec::new();
@@ -31,7 +31,7 @@ async fn refused(image: &Image, kind: ErrorKind, change: impl Fn(&mut ConvertReq
     messages.remove(0)
 }
 
-/// A layer whose blob is called something else.
+/// A layer whose blob has another name.
 fn with_wrong_digest(compression: Compression) -> (Layer, Layer) {
     let content = vec![7; 100_000];
     let good = Layer::plain(&tar(&[Item::file("file", &content)], Dialect::Pax), compression);
@@ -140,7 +140,7 @@ async fn options_that_contradict_each_other_are_refused_before_anything_is_asked
     assert!(message.contains("keep their diffID"), "{message}");
 }
 
-/// Lets downloads of layers stall, and tells when they do.
+/// Stalls downloads of layers, and signals when they stall.
 struct Stall {
     server: Arc<TestServer>,
     stalled: Notify,
@@ -171,7 +171,7 @@ fn a_conversion_that_is_dropped_leaves_no_tag_and_no_temporary_file() {
             assert!(lab.is_absent(&lab.layout("v1")).await);
             lab
         });
-        // Ends when the threads have ended that wrote.
+        // Ends when the writing threads have ended.
         drop(runtime);
         assert!(lab.files_of_layout().iter().all(|name| name == "blobs"), "{:?}", lab.files_of_layout());
     }

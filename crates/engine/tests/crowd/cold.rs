@@ -1,4 +1,4 @@
-//! Many who prepare the same image at the same time: it is prepared once, and whoever ends before he is done holds up nobody.
+//! Many preparations of the same image at once: it is prepared once, and a caller that ends early blocks no other.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use crate::lab::{Lab, MANY};
 
 impl Lab {
-    /// What one who is alone costs, and what many do who come at once.
+    /// Compares the cost of one caller alone with that of many at once.
     async fn compare(&self, engines: Vec<Engine>, requests: &[ImageRequest]) {
         let alone = self.engine("alone");
         let (requests_alone, bytes_alone, one) = self.cost_of(alone.prepare(&requests[0], &Silent)).await;
@@ -23,7 +23,7 @@ impl Lab {
     }
 }
 
-/// Tells when somebody begins to wait.
+/// Signals when a caller starts to wait.
 #[derive(Default)]
 struct Waits(Notify);
 
@@ -70,7 +70,7 @@ async fn whoever_is_told_to_stop_leaves_the_work_to_the_next_and_other_images_do
     let lab = Lab::new().await;
     let (first, second) = (lab.engine("store"), lab.engine("store"));
     let request = lab.request("app:v1");
-    // Whoever asks first is never answered.
+    // The first request never gets a response.
     lab.registry.script([Fault::Never]);
     let start = |engine: &Engine, waits: &Arc<Waits>| {
         let (engine, request, waits) = (engine.clone(), request.clone(), waits.clone());
@@ -84,7 +84,7 @@ async fn whoever_is_told_to_stop_leaves_the_work_to_the_next_and_other_images_do
     };
     // The other image's requests must not meet the fault.
     lab.registry.script_ended().await;
-    // Of the same process as the one that hangs.
+    // In the same process as the one that hangs.
     let joined = start(of_hanging, &waits[0]);
     second.prepare(&lab.request("other:v1"), &Silent).await.unwrap();
     first.prepare(&lab.request("other:v1"), &Silent).await.unwrap();

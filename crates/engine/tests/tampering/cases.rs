@@ -11,15 +11,15 @@ pub(crate) struct Case {
     pub(crate) change: Change,
 }
 
-/// What is changed.
+/// The target of the change.
 pub(crate) enum Change {
     /// The artifact.
     Artifact(fn(&mut Artifact)),
     /// How the lower layer is described.
     Record(fn(&mut Record)),
-    /// What is said of the lower layer.
+    /// The claims about the lower layer.
     Lower(fn(&mut LayerIndex)),
-    /// What is said of the upper layer.
+    /// The claims about the upper layer.
     Upper(fn(&mut LayerIndex)),
     /// The manifest.
     Manifest(fn(&mut Value)),
@@ -471,7 +471,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     case("manifest: a config", Manifest(|it| it["config"]["digest"] = json!(Digest::of(b"config").to_string()))),
     case("manifest: a list of manifests too", Manifest(|it| it["manifests"] = json!([]))),
-    // The blob as a whole, with its digest made right, and both behind their digests.
+    // The blob as a whole, with its digest corrected, and both behind their digests.
     case("blob: cut off", InArtifact(|it| it.blob = |bytes| bytes.truncate(bytes.len() - 1))),
     case("blob: only its header", InArtifact(|it| it.blob = |bytes| bytes.truncate(20))),
     case("blob: longer", InArtifact(|it| it.blob = |bytes| bytes.push(0))),

@@ -1,24 +1,24 @@
-//! An index artifact in parts that can be changed, and put together again as its publisher would.
+//! An index artifact in parts that can be changed, and reassembled as its publisher would.
 
 use serde_json::{Value, json};
 use tarpon_engine::oci::{Blob, Digest};
 use tarpon_layer::LayerIndex;
 use tarpon_layer::packed::{pack, unpack};
 
-/// The parts of the blob, and what is done to it afterwards.
+/// The parts of the blob, and later changes to it.
 #[derive(Clone)]
 pub(crate) struct Artifact {
     pub(crate) magic: [u8; 16],
-    /// Instead of the number of layers.
+    /// Replaces the number of layers.
     pub(crate) count: Option<u32>,
     pub(crate) layers: Vec<Record>,
-    /// Done to the blob, whose new digest is in the manifest.
+    /// Change to the blob, whose new digest is in the manifest.
     pub(crate) blob: fn(&mut Vec<u8>),
-    /// Done to the manifest, by whose new digest it is found.
+    /// Change to the manifest, which is found by its new digest.
     pub(crate) manifest: fn(&mut Value),
-    /// Done to the blob and the manifest when they are served, behind their digests.
+    /// Change to the blob and the manifest as they are served, behind their digests.
     pub(crate) served: fn(&mut Vec<u8>, &mut Vec<u8>),
-    /// The manifest, but for digest and size of the blob.
+    /// The manifest without digest and size of the blob.
     template: Value,
 }
 
@@ -27,18 +27,18 @@ pub(crate) struct Artifact {
 pub(crate) struct Record {
     pub(crate) digest: Digest,
     pub(crate) size: u64,
-    /// Instead of the bytes of the index.
+    /// Replaces the number of bytes of the index.
     pub(crate) length: fn(u64) -> u64,
     pub(crate) compression: u8,
     pub(crate) zeros: [u8; 7],
     pub(crate) index: LayerIndex,
-    /// Done to the packed index before it is compressed.
+    /// Change to the packed index before it is compressed.
     pub(crate) packed: fn(&mut Vec<u8>),
-    /// Done to it afterwards.
+    /// Change to it afterwards.
     pub(crate) compressed: fn(&mut Vec<u8>),
 }
 
-/// A manifest and its blob: each with the digest that it is found by, and what is served under that.
+/// A manifest and its blob: each with its digest, and the bytes served under that.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Built {
     pub(crate) manifest: (Digest, Vec<u8>),
@@ -49,7 +49,7 @@ const HEADER: usize = 20;
 const RECORD: usize = 56;
 
 impl Artifact {
-    /// Takes an artifact apart.
+    /// Splits an artifact into its parts.
     pub(crate) fn read(manifest: &[u8], blob: &[u8]) -> Self {
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
         let count = usize::try_from(u32::from_le_bytes(blob[16..HEADER].try_into().unwrap())).unwrap();
@@ -81,7 +81,7 @@ impl Artifact {
         }
     }
 
-    /// Puts it together.
+    /// Reassembles it.
     pub(crate) fn built(&self) -> Built {
         let mut blob = self.magic.to_vec();
         blob.extend(self.count.unwrap_or(u32::try_from(self.layers.len()).unwrap()).to_le_bytes());

@@ -1,4 +1,4 @@
-//! An image in a layout, and what comes of it when it is prepared by a forged index.
+//! An image in a layout, and the result of preparing it with a forged index.
 
 use std::fmt;
 use std::io::Write;
@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 
 use crate::forge::{Artifact, Built};
 
-/// Bytes of one read: several for the large file, so that what is handed out before it is complete is seen too.
+/// Bytes of one read: several for the large file, so that bytes served before it is complete are covered too.
 const READ: u64 = 256 << 10;
 
 pub(crate) struct Lab {
@@ -33,7 +33,7 @@ pub(crate) struct Lab {
     pub(crate) lazy_objects: usize,
 }
 
-/// What came of an index.
+/// The result of an index.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) outcome: Outcome,
@@ -45,26 +45,26 @@ pub(crate) struct Verdict {
 pub(crate) enum Outcome {
     /// The image is not mounted.
     Refused(String),
-    /// The index is not used at all: the layers were streamed.
+    /// The index is unused: the layers were streamed.
     Streamed(String),
-    /// It is used, perhaps for some layers.
+    /// It is used, possibly for some layers only.
     Used {
         reads: Reads,
-        /// What checking the index found.
+        /// Findings of checking the index.
         check: Vec<String>,
         /// Whether pulling the image raised the alarm.
         pull: bool,
     },
 }
 
-/// What came of reading all files.
+/// The result of reading all files.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
-    /// Why objects cannot be read, each.
+    /// Why objects cannot be read, one entry each.
     unread: Vec<String>,
-    /// Whether bytes of those were handed out before that were not theirs.
+    /// Whether wrong bytes of those objects were served before.
     others: bool,
-    /// Objects that are zeros as the index says, and something else as their names say.
+    /// Objects that are zeros by the index, and something else by their names.
     zeros: usize,
 }
 
@@ -74,7 +74,7 @@ impl Verdict {
         self.is_true && !unread
     }
 
-    /// Whether the other one ends alike, whatever it says.
+    /// Whether the other one ends alike, whatever its messages.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(&self.outcome) == std::mem::discriminant(&other.outcome)
     }
@@ -104,7 +104,7 @@ impl fmt::Display for Verdict {
             Outcome::Streamed(why) => write!(f, "streamed instead: {why}"),
             Outcome::Used { reads, check, pull } => {
                 let mut parts = Vec::new();
-                // How many, and after how many pieces, depends on what is fetched together.
+                // How many, and after how many pieces, depends on which are fetched together.
                 if !reads.unread.is_empty() {
                     parts.push("objects cannot be read".to_owned());
                 }
@@ -121,13 +121,13 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Keeps what the user is told.
+/// Collects the messages to the user.
 #[derive(Default)]
 struct Notes(Mutex<Vec<String>>);
 
 impl Progress for Notes {
     fn note(&self, line: &str) {
-        // A busy machine takes long enough to hash files that a line says so.
+        // A busy machine hashes files slowly enough that a line reports it.
         if !line.starts_with("first use since") {
             self.0.lock().unwrap().push(line.to_owned());
         }
@@ -154,7 +154,7 @@ impl Lab {
         Self { image, artifact, tree: loaded.tree.as_ref().to_vec(), lazy_objects }
     }
 
-    /// Prepares the image by a forged artifact in a new store, reads everything, and has everything checked.
+    /// Prepares the image with a forged artifact in a new store, reads everything, and checks everything.
     pub(crate) async fn verdict(&self, artifact: &Artifact, choose: impl Fn(Digest) -> IndexChoice) -> Verdict {
         let folder = tempfile::tempdir().unwrap();
         let built = artifact.built();
@@ -192,10 +192,10 @@ impl Lab {
         Verdict { outcome: Outcome::Used { reads, check, pull }, is_true }
     }
 
-    /// Reads every object of the image, in pieces and as nobody but a mount would.
+    /// Reads every object of the image in pieces, exactly as a mount would.
     ///
-    /// Pieces are handed out as their own digests match, which the index names too. So a publisher who lies about the whole can
-    /// have other bytes read, until all of them are here: then the object is never read again.
+    /// Pieces are served as soon as their own digests match, which the index names too. So a publisher that lies about the whole can make
+    /// readers see other bytes until all of them are local: then the object is never read again.
     async fn read_all(&self, engine: &Engine, prepared: &Prepared, request: &ImageRequest) -> Reads {
         let loaded = engine.store().load_image(prepared.manifest()).unwrap().unwrap();
         let table = ChunkTable::open(Bytes::from_owner(loaded.chunks)).unwrap();
@@ -225,14 +225,14 @@ impl Lab {
         reads
     }
 
-    /// What the image has under this name.
+    /// The image's content of this name.
     fn content(&self, object: &Digest) -> Option<Vec<u8>> {
         let contents = items().into_iter().flatten().map(|item| item.content().to_vec());
         contents.into_iter().find(|content| Digest::of(content) == *object)
     }
 }
 
-/// What can be read of an object, and why it ends before it should.
+/// The readable part of an object, and why it ends early.
 async fn read_whole(fetcher: &Fetcher, object: &Digest, size: u64) -> (Vec<u8>, Option<ReadError>) {
     let mut bytes = Vec::new();
     while (bytes.len() as u64) < size {
@@ -244,7 +244,7 @@ async fn read_whole(fetcher: &Fetcher, object: &Digest, size: u64) -> (Vec<u8>, 
     (bytes, None)
 }
 
-/// Reads an object that is not what its name says until that was found out, in the background.
+/// Reads an object that does not match its name until the background check detects that.
 async fn refusal(fetcher: &Fetcher, object: &Digest) -> ReadError {
     loop {
         match fetcher.read(object, 0, 1).await {
@@ -287,7 +287,7 @@ fn write_layout(image: &Image, built: Option<&Built>, layout: &Path) {
     }
 }
 
-/// Text without what differs from run to run or with the version of a compressor: paths, digests, sizes.
+/// Text without the parts that differ between runs or versions of a compressor: paths, digests, sizes.
 fn neutral(text: &(impl fmt::Display + ?Sized), folder: &TempDir, index: &Digest) -> String {
     let text = text.to_string().replace(&folder.path().display().to_string(), "TMP");
     let words: Vec<&str> = text.split(' ').collect();
@@ -304,7 +304,7 @@ fn neutral(text: &(impl fmt::Display + ?Sized), folder: &TempDir, index: &Digest
     words.iter().enumerate().map(neutral).collect::<Vec<_>>().join(" ")
 }
 
-/// Two layers, gzip and zstd, with some of everything. The large file has several spans that refer to what is before them.
+/// Two layers, gzip and zstd, with some of everything. The large file has several spans that refer to earlier ones.
 fn items() -> [Vec<Item>; 2] {
     let lines = (0..130_000_u32).map(|n| format!("{n} {:08x} the tarpon\n", n.wrapping_mul(2_654_435_761)));
     let large: String = lines.collect();
@@ -334,7 +334,7 @@ fn items() -> [Vec<Item>; 2] {
 
 fn image() -> Image {
     let [below, above] = items().map(|items| tar(&items, Dialect::Pax));
-    // In many blocks, unlike what the fastest level gives.
+    // In many blocks, unlike the output of the fastest level.
     let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(&below).unwrap();
     let lower = Layer { blob: encoder.finish().unwrap(), ..Layer::plain(&below, Compression::Gzip) };

@@ -1,7 +1,7 @@
-//! A malicious publisher: every field of an index artifact, each changed in turn, with all digests above it made right again.
+//! A malicious publisher: every field of an index artifact, each changed in turn, with all digests above it corrected.
 //!
-//! Whatever is changed, nothing is kept under a digest that is not its own, an object that is not what its digest names ends as an
-//! error, and whatever a mounted index says that is not so, checking it and pulling the image find out.
+//! Whatever is changed, nothing is kept under a digest that is not its own, an object that contradicts its digest ends as an error, and
+//! checking a mounted index and pulling the image detect all of its false claims.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod cases;
@@ -19,7 +19,7 @@ use lab::{Lab, Outcome};
 /// Cases that run at the same time.
 const AT_ONCE: usize = 4;
 
-/// A case whose number, name or verdict differs from what is written down shows up here.
+/// Fails for a case whose number, name or verdict differs from the recorded one.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_change_of_an_index_makes_a_file_something_else() {
     let lab = Lab::new().await;
@@ -41,7 +41,7 @@ async fn row(lab: &Lab, number: usize, case: &Case) -> String {
     let pinned = lab.verdict(&artifact, IndexChoice::Pinned).await;
     pinned.assert_safe(case.name);
     let mut row = format!("{number:3} {}: {pinned}\n", case.name);
-    // What an index says of layers is the same however it was found.
+    // An index's claims about layers are the same however it was found.
     if matches!(case.change, Change::Manifest(_) | Change::Artifact(_)) {
         let listed = lab.verdict(&artifact, |_| IndexChoice::Registry).await;
         listed.assert_safe(case.name);

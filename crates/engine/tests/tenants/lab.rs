@@ -1,4 +1,4 @@
-//! A registry with a private repository, one of somebody else who knows all of its digests and has none of its blobs, and stores.
+//! A registry with a private repository, a repository of an attacker who knows all of its digests and has none of its blobs, and stores.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
 use tempfile::TempDir;
 
-/// Who may read the private repositories.
+/// Credentials with access to the private repositories.
 pub(crate) const OWNER: &str = "owner:her-password";
-/// Who may read the repository of the attacker, and those are his.
+/// Credentials with access to the attacker's repository, which belong to the attacker.
 pub(crate) const OTHER: &str = "other:his-password";
 
-/// Where the files of the private image are.
+/// Repository with the files of the private image.
 pub(crate) const LAZY: &str = "lazy/secret";
 pub(crate) const STREAMED: &str = "streamed/secret";
 
 const OCTETS: usize = 100_000;
-/// What the attacker knows of a lazy layer: its table of contents, which is at the end.
+/// The part of a lazy layer that the attacker knows: its table of contents, at the end.
 const TABLE: usize = 4096;
 
 pub(crate) struct Lab {
@@ -34,7 +34,7 @@ pub(crate) struct Lab {
     host: String,
 }
 
-/// Bytes that no codec makes smaller.
+/// Bytes that no codec compresses.
 fn secret(seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let next = |_| {
@@ -88,7 +88,7 @@ impl Lab {
         Self { folder: tempfile::tempdir().unwrap(), registry: Some(registry), attacker: attacker().await, host }
     }
 
-    /// From here on nobody answers at the registry's address.
+    /// From here on nothing listens at the registry's address.
     pub(crate) fn lose_registry(&mut self) {
         self.registry = None;
     }
@@ -97,7 +97,7 @@ impl Lab {
         format!("{}/private:{tag}", self.host)
     }
 
-    /// The same image in another repository of the registry, to which somebody else has access.
+    /// The same image in another repository of the registry, to which another user has access.
     pub(crate) fn mirror(&self) -> String {
         format!("{}/mirror:v1", self.host)
     }
@@ -124,7 +124,7 @@ impl Lab {
     }
 }
 
-/// A registry of the attacker's own: it names what the private image consists of, and has nothing of it.
+/// A registry of the attacker's own: it names the content of the private image, and has none of it.
 async fn attacker() -> TestServer {
     let mut contents = Contents::new();
     let mut emptied = lazy();
@@ -170,13 +170,13 @@ pub(crate) async fn mount(
     server.mount(MountRequest { mode: ModeChoice::Only(mode), ..prepared.mount_on(directory.to_owned()) }).await
 }
 
-/// Reads as another process would: beside what serves it.
+/// Reads as another process would, beside the server.
 pub(crate) async fn read(directory: &Path, file: &str) -> std::io::Result<Vec<u8>> {
     let path = directory.join(file);
     tokio::task::spawn_blocking(move || std::fs::read(path)).await.unwrap()
 }
 
-/// What the whole private image is read to be, so that all of it is in the store.
+/// Checks the whole private image by reading it, so that all of it is in the store.
 pub(crate) async fn read_all(directory: &Path) {
     for file in [LAZY, STREAMED] {
         assert!(read(directory, file).await.unwrap() == secret_at(file), "{file}");

@@ -1,5 +1,5 @@
-//! Who gets at a private image through a store that has it: everybody who uses a shared store, and nobody but those who show a registry
-//! that they have access, if it is isolated. Needs root.
+//! Which users can read a private image through a store that has it: all users of a shared store; in an isolated one only those who prove
+//! their access to the registry. Needs root.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod lab;
@@ -65,7 +65,7 @@ async fn nobody_reads_an_image_of_an_isolated_store_without_showing_the_registry
         assert!(prepare(&engine, &lab.of_attacker("layer"), None).await.is_err());
         assert!(engine.pull(&request(&lab.of_attacker("layer"), None), &Silent).await.is_err());
 
-        // Its own name and digest, without credentials and with those of somebody else.
+        // Its own name and digest, without credentials and with those of another user.
         let by_digest = lab.private("v1").replace(":v1", &format!("@{}", private.manifest()));
         for image in [lab.private("v1"), by_digest] {
             for creds in [None, Some(OTHER)] {
@@ -79,7 +79,7 @@ async fn nobody_reads_an_image_of_an_isolated_store_without_showing_the_registry
             }
         }
 
-        // A server is asked for the digest of the private image, as one of the attacker's repository.
+        // A server is sent the digest of the private image, as one of the attacker's repository.
         let mut forged = prepared.clone();
         forged.record = private.record.clone();
         let refused = mount(&server, &forged, &lab.directory("forged"), mode).await.unwrap_err();

@@ -13,7 +13,7 @@ use tarpon_layer::tar::{TarEntry, TarKind, TarReader};
 use super::*;
 use crate::commit::LeftOut;
 
-/// How overlayfs calls its marks where this process mounts.
+/// Name of an overlayfs attribute for mounts of this process.
 fn mark(name: &str) -> String {
     let whose = if tarpon_mount::sees_trusted() { "trusted" } else { "user" };
     format!("{whose}.overlay.{name}")
@@ -27,7 +27,7 @@ fn opaque(path: &Path) {
     setxattr(path, mark("opaque"), b"y", XattrFlags::empty()).unwrap();
 }
 
-/// All entries of the layer with their content, or why there are none.
+/// All entries of the layer with their content, or the error.
 fn layer(upper: &Path, left_out: LeftOut) -> Result<Vec<(TarEntry, Vec<u8>)>, String> {
     let mut tar = LayerTar::new(Walk::new(upper, left_out, None).map_err(|error| error.to_string())?);
     let mut bytes = Vec::new();
@@ -52,7 +52,7 @@ fn names(upper: &Path) -> Vec<String> {
     layer.into_iter().map(|(entry, _)| entry.name.escape_ascii().to_string()).collect()
 }
 
-/// What is made at a name.
+/// What is created at a name.
 #[derive(Debug, Clone)]
 enum Made {
     File(Vec<u8>),
@@ -63,7 +63,7 @@ enum Made {
     Link(String),
     Fifo,
     Whiteout,
-    /// Another name of an earlier file, if there is one.
+    /// Another name of an earlier file, if one exists.
     Another(prop::sample::Index),
 }
 
@@ -107,12 +107,12 @@ fn make(folder: &Path, names: &BTreeMap<String, Made>, files: &mut Vec<PathBuf>)
     }
 }
 
-/// An entry in words: what it is, whose, since when, and what is in it.
+/// A description of an entry: type, owner, time and content.
 type Word = (char, u32, (i64, i64), Vec<u8>);
-/// By its name.
+/// Descriptions by name.
 type Words = BTreeMap<Vec<u8>, Word>;
 
-/// What a layer of `folder` has to say, found without looking at how it is said.
+/// The expected entries of a layer of `folder`, found independently of their encoding.
 fn expected(folder: &Path, prefix: &[u8], first: &mut BTreeMap<u64, Vec<u8>>, words: &mut Words) {
     let mut entries: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     entries.sort();
@@ -181,7 +181,7 @@ proptest! {
     }
 }
 
-/// An empty upper directory as the runtime of containers makes it.
+/// An empty upper directory as a container runtime creates it.
 fn upper() -> tempfile::TempDir {
     let upper = tempfile::tempdir().unwrap();
     std::fs::set_permissions(upper.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -359,7 +359,7 @@ fn an_upper_that_is_removed_while_it_is_read_is_an_error() {
     tar.read_exact(&mut [0; 512]).unwrap();
     std::fs::rename(&path, &gone).unwrap();
     std::fs::remove_dir_all(&gone).unwrap();
-    // That another one has its place does not help.
+    // A replacement in its place does not help.
     for again in [false, true] {
         if again {
             std::fs::create_dir(&path).unwrap();
