@@ -1,4 +1,4 @@
-//! What looking at the local objects of an image costs: in the first mount after the machine was started, and in all later ones.
+//! Measures the cost of checking the local objects of an image: in the first mount after boot, and in all later ones.
 //!
 //! `cargo run --release -p tarpon-store --example first_mount [OBJECTS] [BYTES]`
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement")]

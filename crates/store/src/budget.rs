@@ -1,8 +1,8 @@
-//! How much the store may hold, and how much it does.
+//! The store's size limit and its current size.
 //!
-//! The sum of all processes stands in the file `usage` (eight bytes, little-endian). Each process adds its own changes
-//! in steps of [`STEP`], so a process that is killed falsifies the sum by less than that; `gc` and `verify` count
-//! anew. The figure steers eviction, nothing else: it need not be exact.
+//! The file `usage` holds the sum of all processes (eight bytes, little-endian). Each process adds its own changes in
+//! steps of [`STEP`], so a killed process falsifies the sum by less than that; `gc` and `verify` recount. The figure only
+//! steers eviction and need not be exact.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,18 +16,18 @@ use crate::locks::{Locks, SHORT_WAIT};
 use crate::settings::Settings;
 use crate::storage::{Access, Storage};
 
-/// Change that a process may keep to itself.
+/// Change that a process may withhold from the file.
 const STEP: u64 = 1 << 20;
-/// What a file is counted as: whole blocks of the usual file systems.
+/// Unit in which file sizes are counted: the block size of the usual file systems.
 const BLOCK: u64 = 4096;
 
-/// Share of the disk that the store may fill unless told otherwise, in percent …
+/// Default share of the disk that the store may fill, in percent …
 const DEFAULT_BUDGET_PERCENT: u64 = 80;
 /// … but no more than this.
 const DEFAULT_BUDGET_BYTES: u64 = 20 << 30;
-/// Share of the disk that stays free unless told otherwise, in percent …
+/// Default share of the disk that stays free, in percent …
 const DEFAULT_FLOOR_PERCENT: u64 = 5;
-/// … but no more than this. The lesser of the two: a small disk must not be given up, a large one not be hoarded.
+/// … but no more than this. The lesser of the two: a small disk stays usable, and little of a large one is reserved.
 const DEFAULT_FLOOR_BYTES: u64 = 1 << 30;
 
 /// Bytes that a file of `size` bytes is counted as.
@@ -43,15 +43,15 @@ pub(crate) struct Budget {
     file: PathBuf,
     asked_limit: Option<u64>,
     asked_floor: Option<u64>,
-    /// Limit in force.
+    /// The limit in force.
     limit: AtomicU64,
-    /// Free space that is not ours to fill.
+    /// Free space that the store must leave.
     floor: AtomicU64,
-    /// Free space when it was last looked at, less what was written since.
+    /// Free space at the last check, less what was written since.
     available: AtomicI64,
-    /// Sum of all processes when it was last looked at.
+    /// Sum of all processes at the last check.
     shared: AtomicI64,
-    /// Change of this process that the file does not have.
+    /// Change of this process that is not in the file yet.
     pending: AtomicI64,
 }
 
@@ -80,23 +80,23 @@ impl Budget {
         budget
     }
 
-    /// Bytes that the store may hold.
+    /// Maximum size of the store in bytes.
     pub(crate) fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Free bytes that are left to others.
+    /// Free bytes that the store leaves to others.
     pub(crate) fn floor(&self) -> u64 {
         self.floor.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the store holds, as far as this process knows.
+    /// Size of the store in bytes, as far as this process knows.
     pub(crate) fn used(&self) -> u64 {
         let sum = self.shared.load(Ordering::Relaxed).saturating_add(self.pending.load(Ordering::Relaxed));
         u64::try_from(sum).unwrap_or(0)
     }
 
-    /// Bytes that must go before `wanted` more fit; 0 if they fit now.
+    /// Bytes to free before `wanted` more fit; 0 if they fit now.
     pub(crate) fn lacking(&self, wanted: u64) -> u64 {
         let over = self.used().saturating_add(wanted).saturating_sub(self.limit());
         let available = u64::try_from(self.available.load(Ordering::Relaxed)).unwrap_or(0);
@@ -113,7 +113,7 @@ impl Budget {
         }
     }
 
-    /// Tells the other processes, hears from them, and looks at the disk.
+    /// Exchanges changes with the other processes and checks the free space of the disk.
     pub(crate) fn refresh(&self) {
         let change = self.pending.swap(0, Ordering::Relaxed);
         match self.exchange(|sum| sum.saturating_add(change)) {
@@ -136,7 +136,7 @@ impl Budget {
         }
     }
 
-    /// Replaces the sum by one that was counted.
+    /// Replaces the sum by a counted one.
     pub(crate) fn recount(&self, sum: u64) {
         self.pending.store(0, Ordering::Relaxed);
         let sum = i64::try_from(sum).unwrap_or(i64::MAX);
@@ -163,7 +163,7 @@ impl Budget {
     }
 }
 
-/// Bytes that were counted before they are written, and are counted back unless [`Charge::keep`] is called.
+/// Bytes that are charged before they are written, and refunded unless [`Charge::keep`] is called.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
@@ -175,7 +175,7 @@ impl Charge {
         Self { budget: Arc::clone(budget), bytes: 0 }
     }
 
-    /// Counts as many bytes as make it `total`.
+    /// Raises the charge to `total` bytes.
     pub(crate) fn grow_to(&mut self, total: u64) {
         let more = total.saturating_sub(self.bytes);
         self.bytes += more;
@@ -186,7 +186,7 @@ impl Charge {
         self.bytes
     }
 
-    /// The bytes are on the disk to stay.
+    /// Makes the charge permanent: the bytes stay on the disk.
     pub(crate) fn keep(&mut self) {
         self.bytes = 0;
     }

@@ -1,7 +1,7 @@
-//! Checking what of an image is here before it is mounted: the files of its record, and its local objects.
+//! Checks the local parts of an image before a mount: the files of its record, and its local objects.
 //!
-//! The kernel parses the tree and reads local objects by itself, so nothing would notice damage later. Each file is hashed once per
-//! boot and after each change (see `hashed`); for a file that is known, a look at its metadata is enough.
+//! The kernel parses the tree and reads local objects by itself, so later damage would go unnoticed. Each file is hashed
+//! once per boot and after each change (see `hashed`); for a known file, a check of its metadata suffices.
 
 use std::num::NonZero;
 use std::path::Path;
@@ -23,33 +23,33 @@ use crate::storage::Metadata;
 use crate::store::{Shared, Store};
 use crate::verify::{Checked, Progress};
 
-/// Objects that a thread takes at once: enough that threads do not meet, few enough that they end together.
+/// Objects per batch of a thread: large enough to avoid contention, small enough that all threads end together.
 const BATCH: usize = 64;
 
-/// Threads that look at objects. More than this wait for the disk.
+/// Maximum number of checking threads. More than this wait for the disk.
 const THREADS: usize = 16;
 
-/// Images of fewer objects are checked by one thread: looking at them costs less than starting another one.
+/// Images with fewer objects are checked by one thread: checking them costs less than starting another thread.
 const FEW_OBJECTS: usize = 512;
 
-/// What the store has of an image.
+/// State of an image in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageState {
-    /// Nothing.
+    /// No record exists.
     Absent,
-    /// Its record is there and cannot be used, or not all of it.
+    /// A record exists but is unusable or incomplete.
     Damaged {
-        /// What it says, if that can be read and what is damaged is not needed for mounting.
+        /// The record, if it is readable and the damaged files are not needed for mounting.
         usable: Option<ImageRecord>,
-        /// Names of the files that are missing or not what they should be.
+        /// Names of the missing or damaged files.
         files: Vec<&'static str>,
     },
-    /// Its record, each file of which was hashed.
+    /// The record; each of its files was hashed.
     Sound(ImageRecord),
 }
 
 impl ImageState {
-    /// The record, if all of it is sound.
+    /// Returns the record if all of it is sound.
     pub fn sound(self) -> Option<ImageRecord> {
         match self {
             Self::Sound(record) => Some(record),
@@ -59,7 +59,7 @@ impl ImageState {
 }
 
 impl Store {
-    /// What is here of an image's record. Each file is hashed once per boot and after each change of it.
+    /// Returns the state of an image's record. Each file is hashed once per boot and after each change of it.
     pub fn image_state(&self, manifest: &Digest) -> Result<ImageState, StoreError> {
         let folder = self.shared.layout.image(manifest);
         let Some(record) = self.image(manifest)? else {
@@ -75,16 +75,14 @@ impl Store {
         Ok(ImageState::Damaged { usable, files: damaged.iter().map(|part| part.file_name()).collect() })
     }
 
-    /// Whether all files of this image were looked at since the machine was started: then [`Store::check_image`] hashes little
-    /// or nothing.
+    /// Whether all files of this image were checked since boot: then [`Store::check_image`] hashes little or nothing.
     pub fn knows_image(&self, manifest: &Digest) -> bool {
         self.shared.hashed.has_image(manifest)
     }
 
-    /// Makes sure that the objects of the image that are here are what their names say, and moves out those that are not. Hashes what
-    /// was not hashed since the machine was started, or has changed since, on all cores. `progress` is called after each object
-    /// that was hashed, from several threads. An image whose list of objects is damaged is named as damaged, and nothing else is
-    /// looked at.
+    /// Checks that the image's local objects match their names, and moves out those that do not. Hashes what was not
+    /// hashed since boot or has changed since, on all cores. `progress` is called after each hashed object, from several
+    /// threads. If the image's list of objects is damaged, the image is reported as damaged and nothing else is checked.
     pub fn check_image(&self, manifest: &Digest, progress: &(dyn Fn(Progress) + Sync)) -> Result<Checked, StoreError> {
         let Some(record) = self.image(manifest)? else { return Ok(Checked::default()) };
         let list = record.part(Part::Objects).map(|part| self.is_part_sound(manifest, part)).transpose()?;
@@ -102,13 +100,13 @@ impl Store {
         Ok(checked)
     }
 
-    /// The files of the image's record that are not what the record says: missing, cut, or changed. As in [`Store::check_image`],
-    /// each is hashed once per boot and after each change.
+    /// Returns the files of the image's record that do not match the record: missing, truncated or changed. As in
+    /// [`Store::check_image`], each is hashed once per boot and after each change.
     fn damaged_parts(&self, record: &ImageRecord) -> Result<Vec<Part>, StoreError> {
         let mut damaged = Vec::new();
         for part in &record.parts {
             let is_sound = || self.is_part_sound(&record.manifest, part);
-            // A process that wrote the tree anew may have ended between the record and the file.
+            // A process that rewrote the tree may have ended between the record and the file.
             let is_renewed = || -> Result<bool, StoreError> {
                 Ok(part.part == Part::Tree && renew::complete(&self.shared, record)? && is_sound()?)
             };
@@ -141,7 +139,7 @@ impl Store {
     }
 }
 
-/// A check of an image that is under way.
+/// A running check of an image.
 struct Check<'a> {
     shared: &'a Shared,
     objects: Vec<Digest>,
@@ -157,7 +155,7 @@ impl Check<'_> {
         thread::scope(|scope| {
             let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| self.work())).collect();
             let mine = self.work();
-            // A thread that panicked has checked nothing that counts.
+            // A thread that panicked contributes no result.
             let join = |other: thread::ScopedJoinHandle<'_, _>| other.join().unwrap_or_else(|_| Err(panicked()));
             others.into_iter().map(join).fold(mine, Result::and)
         })?;
@@ -176,7 +174,7 @@ impl Check<'_> {
         }
     }
 
-    /// Those of these objects that are here.
+    /// Returns the metadata of those of these objects that are local.
     fn look(&self, folder: &Path, objects: &[Digest]) -> Result<Vec<(Digest, Metadata)>, StoreError> {
         let names: Vec<String> = objects.iter().map(layout::name_in_objects).collect();
         let found =

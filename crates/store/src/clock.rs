@@ -1,14 +1,14 @@
-//! What time it is: by the wall, for what is kept on the disk; since the start, for waiting.
+//! Clocks: wall time for data on the disk; steady time for waiting.
 
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The clock of a store. Tests turn it by hand.
+/// The clock of a store. Tests set it by hand.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
-    /// Time by the wall. May jump.
+    /// Wall time. May jump.
     fn wall(&self) -> SystemTime;
 
-    /// Time since some fixed moment. Never goes back.
+    /// Time since some fixed moment. Never decreases.
     fn steady(&self) -> Duration;
 }
 

@@ -1,8 +1,7 @@
-//! Objects that were found damaged. Their files are in `corrupt/` and are found there by no name that leads to an object. But they are read
-//! as long as they are open: by the kernel, for a mount in mode `native`, and by programs, also those that open such a file of
-//! a mount while others have it open. So the right
-//! bytes are written into the very file. It is the only place where the store changes a file that others may have open, and it is no
-//! object any more.
+//! Damaged objects. Their files are moved to `corrupt/`, under names that do not lead to an object. Open ones are still
+//! read: by the kernel, for a mount in mode `native`, and by programs, including those that open such a file of a mount
+//! while others have it open. So the right bytes are written into the same file. This is the only place where the store
+//! changes a file that others may have open, and that file is no object any more.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -19,19 +18,19 @@ use crate::layout::{CORRUPT, FILE_MODE, OBJECT_MODE};
 use crate::storage::Access;
 use crate::store::{Shared, Store};
 
-/// Damaged files of one object that eviction keeps for the mend. An object is damaged again only after it was fetched again, so more
-/// than this accumulate only on a disk that cannot be mended.
+/// Damaged files per object that eviction keeps for the mend. An object is damaged again only after it was fetched again,
+/// so more than this accumulate only on a disk that cannot be mended.
 const KEPT_PER_OBJECT: usize = 4;
 
 /// A file in `corrupt/`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DamagedObject {
-    /// The object that it should be.
+    /// The object that the file should contain.
     pub object: Digest,
     path: PathBuf,
 }
 
-/// A file in `corrupt/` that is given its right bytes.
+/// A file in `corrupt/` that receives its right bytes.
 #[derive(Debug)]
 pub struct MendedFile {
     shared: Arc<Shared>,
@@ -40,7 +39,7 @@ pub struct MendedFile {
 }
 
 impl Store {
-    /// The damaged objects that were moved out and not removed since.
+    /// The damaged objects that were moved out and not yet removed.
     pub fn damaged_objects(&self) -> Result<Vec<DamagedObject>, StoreError> {
         let folder = self.shared.layout.name(CORRUPT);
         let names = files::list(self.shared.storage(), &folder)?;
@@ -49,7 +48,8 @@ impl Store {
         Ok(damaged.collect())
     }
 
-    /// Removes what is in `corrupt/`, except for up to [`KEPT_PER_OBJECT`] files of each object in `mounted`. Returns the bytes freed.
+    /// Removes the files in `corrupt/`, except for up to [`KEPT_PER_OBJECT`] files of each object in `mounted`. Returns
+    /// the bytes freed.
     pub(crate) fn remove_damaged(&self, mounted: &HashSet<Digest>) -> Result<u64, StoreError> {
         let folder = self.shared.layout.name(CORRUPT);
         let (mut kept, mut freed) = (HashMap::new(), 0);
@@ -69,7 +69,7 @@ impl Store {
         Ok(freed)
     }
 
-    /// Begins to write the right bytes into a damaged file. `None` if it is gone.
+    /// Starts to write the right bytes into a damaged file. `None` if the file no longer exists.
     pub fn mend(&self, damaged: &DamagedObject) -> Result<Option<MendedFile>, StoreError> {
         let (shared, path) = (Arc::clone(&self.shared), &damaged.path);
         let open = || {
@@ -84,45 +84,45 @@ impl Store {
     }
 }
 
-/// The object that a file in `corrupt/` should be.
+/// The object that a file in `corrupt/` should contain.
 fn object_of(name: &OsStr) -> Option<Digest> {
     let (hex, _) = name.to_str()?.split_once('-')?;
     Digest::from_hex(hex).ok()
 }
 
 impl MendedFile {
-    /// What it holds as it is.
+    /// Digest of the current content.
     pub fn digest(&self) -> Result<Digest, StoreError> {
         let mut hasher = Hasher::new();
         let hashed = files::hash_file(self.shared.storage(), &self.file, &mut hasher);
         hashed.map(|_| hasher.finish()).map_err(io_error("reading", &self.damaged.path))
     }
 
-    /// Leaves it as it is, and removes its last name.
+    /// Leaves the content unchanged and removes the file's last name.
     pub fn leave(&self) -> Result<(), StoreError> {
         self.keep()?;
         files::unlink(self.shared.storage(), &self.damaged.path)
     }
 
-    /// Leaves it as it is, under its name.
+    /// Leaves the content and the name unchanged.
     pub fn keep(&self) -> Result<(), StoreError> {
         let closed = self.shared.storage().set_mode(&self.file, OBJECT_MODE);
         closed.map_err(io_error("protecting", &self.damaged.path))
     }
 
-    /// Whether another file holds just what this one holds. Reads as far as they agree.
+    /// Whether another file has the same content. Reads up to the first difference.
     pub fn is_same_as(&self, other: &File) -> Result<bool, StoreError> {
         let same = files::are_same(self.shared.storage(), &self.file, other);
         same.map_err(io_error("comparing", &self.damaged.path))
     }
 
-    /// Writes verified bytes where they belong.
+    /// Writes verified bytes at their offset.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError> {
         let written = files::write_all_at(self.shared.storage(), &self.file, bytes, offset);
         written.map_err(io_error("writing", &self.damaged.path))
     }
 
-    /// All `size` bytes were written: hashes the file as it can be read now, and removes its last name.
+    /// Finishes after all `size` bytes were written: hashes the file as it reads now, and removes its last name.
     pub fn finish(&self, size: u64) -> Result<(), StoreError> {
         let (storage, path) = (self.shared.storage(), &self.damaged.path);
         let mut hasher = Hasher::new();

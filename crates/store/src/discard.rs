@@ -1,4 +1,4 @@
-//! Taking back what an import brought that came to nothing.
+//! Removes the objects of a failed import.
 
 use std::collections::BTreeSet;
 
@@ -14,12 +14,12 @@ use crate::store::Store;
 impl Store {
     /// Removes those of these objects that no image refers to. For an import that failed for good, while its pin lives.
     ///
-    /// Does nothing while there is another import, which may have found them here and rely on them, or while somebody
-    /// makes room: then they go with the next eviction. Reads the lists of all images once, and looks at no other object.
+    /// Does nothing while another import runs, which may rely on these objects, or while an eviction runs: then the next
+    /// eviction removes them. Reads the lists of all images once, and examines no other object.
     pub fn discard(&self, objects: &[Digest]) -> Result<Evicted, StoreError> {
         let mut evicted = Evicted::default();
         let shared = &self.shared;
-        // With the lock, no import begins unnoticed: a pin waits for it.
+        // With the lock, no import starts unnoticed: a pin waits for it.
         let Some(_lock) = locks::try_lock(shared.storage(), &shared.eviction_lock())? else { return Ok(evicted) };
         if shared.live_pins()? > 1 {
             return Ok(evicted);

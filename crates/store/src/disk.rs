@@ -45,7 +45,7 @@ impl Storage for Disk {
     }
 
     fn link_file(&self, file: &File, to: &Path) -> io::Result<()> {
-        // Linking by descriptor alone (AT_EMPTY_PATH) wants a capability; by way of /proc it does not.
+        // Linking by descriptor alone (AT_EMPTY_PATH) needs a capability; through /proc it does not.
         let from = format!("/proc/self/fd/{}", file.as_raw_fd());
         Ok(rustix::fs::linkat(CWD, from, CWD, to, AtFlags::SYMLINK_FOLLOW)?)
     }
@@ -175,12 +175,12 @@ impl Storage for Disk {
     }
 }
 
-/// The first kernel whose file systems keep exact times of changes ...
+/// The first kernel whose file systems keep exact change times ...
 const EXACT_TIMES: (u32, u32) = (6, 13);
-/// ... and which of them do, by the numbers in the kernel's `magic.h`: ext4, XFS, Btrfs, tmpfs.
+/// ... and the file systems that do, by their numbers in the kernel's `magic.h`: ext4, XFS, Btrfs, tmpfs.
 const WITH_EXACT_TIMES: [i128; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
 
-/// `6.13.0-rc1` is (6, 13).
+/// Parses a kernel release: `6.13.0-rc1` is (6, 13).
 fn kernel_version(release: &str) -> (u32, u32) {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
@@ -190,10 +190,10 @@ fn modified(time: SystemTime) -> Timestamps {
     Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: timespec(time) }
 }
 
-/// Names the run of the kernel, in procfs.
+/// File in procfs that identifies the boot of the kernel.
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
 
-/// A file of procfs where `/proc` is something else, or not there: of a mount that is attached nowhere. For root.
+/// Opens a file of procfs through a detached mount, for when `/proc` is missing or hidden. Needs root.
 fn own_proc(path: &str) -> io::Result<File> {
     let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
@@ -209,14 +209,14 @@ fn open(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
 /// See [`Access::ReadAside`].
 fn open_aside(path: &Path) -> io::Result<File> {
     let open_with = |flags: OFlags| match open(path, flags | OFlags::NOATIME, 0) {
-        // Only its owner may ask for that.
+        // Only the file's owner may use O_NOATIME.
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => open(path, flags, 0),
         outcome => outcome,
     };
     match open_with(OFlags::RDONLY | OFlags::DIRECT) {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             let file = open_with(OFlags::RDONLY)?;
-            // Its pages come into the cache, and do not displace any that are used.
+            // Its pages enter the cache, but displace no pages in use.
             if let Err(error) = rustix::fs::fadvise(&file, 0, None, Advice::NoReuse) {
                 tracing::trace!(%error, "no advice taken");
             }
@@ -239,7 +239,7 @@ fn metadata(from: &fs::Metadata) -> Metadata {
     }
 }
 
-/// The same as [`metadata`] of the same file: fingerprints are compared.
+/// Must give the same as [`metadata`] for the same file: fingerprints are compared.
 #[allow(clippy::useless_conversion, reason = "the number of links is narrower on other processors")]
 fn metadata_of(from: &Stat) -> Metadata {
     let nanoseconds = |value| u32::try_from(value).unwrap_or_default();

@@ -1,10 +1,11 @@
-//! What a power cut can have taken, and what is done about it.
+//! What a power cut may have lost, and how the store handles it.
 //!
 //! Nothing is synced when it is published: a `kill -9` loses nothing that is in the page cache, and a sync for each
-//! object would cost more than it is worth. Instead the file `state` names the run of the kernel (its boot id) and the
-//! time of the last sync of the whole file system. Found again in the same run: everything is as it was left. Found in
-//! another run, whatever changed after that time is *suspect*: it is hashed before it is used. The file `clean` says that
-//! nothing changed after that time; it goes before the first change, and that is the one thing that is synced at once.
+//! object would cost more than it is worth. Instead the file `state` records the kernel's boot id and the time of the
+//! last sync of the whole file system. If the boot id still matches, everything is intact. After another boot, everything
+//! that changed after that time is *suspect*: it is hashed before it is used. The file `clean` states that nothing
+//! changed after that time. It is removed before the first change, and that removal is the only operation that is synced
+//! at once.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,14 +26,14 @@ use crate::locks::{self, Locks};
 use crate::sealed;
 use crate::storage::{Access, Storage};
 
-/// File times come from a coarser clock than ours: this much before a sync counts as after it.
+/// File times come from a coarser clock than ours: a change this much before a sync counts as after it.
 const CLOCK_SLACK: Duration = Duration::from_secs(1);
 
-/// The file that is locked by whoever publishes, and by whoever says that all is clean.
+/// The lock file of publishers, and of a process that marks the store clean.
 const PUBLISHING: &str = "publishing";
 
-/// Longest wait for a process that says that all is clean: it brings everything to the disk first. A writer can go on without keeping the
-/// object.
+/// Longest wait for a process that marks the store clean: it syncs everything first. A writer can continue without
+/// keeping the object.
 const CLEAN_WAIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,7 +48,7 @@ pub(crate) struct Durability {
     clock: Arc<dyn Clock>,
     root: PathBuf,
     boot: String,
-    /// Whatever changed since then must be hashed before it is used.
+    /// Everything that changed since then must be hashed before it is used.
     suspect_since: RwLock<Option<SystemTime>>,
     synced: Mutex<SystemTime>,
     changing: AtomicBool,
@@ -56,9 +57,9 @@ pub(crate) struct Durability {
 
 #[derive(Debug, Default)]
 struct Publishing {
-    /// Shared lock that keeps other processes from saying that all is clean.
+    /// Shared lock that keeps other processes from marking the store clean.
     lock: Option<FileLock>,
-    /// Another process kept the lock for too long: not worth another wait before this time.
+    /// Another process held the lock for too long: do not wait again before this time.
     busy_until: Duration,
 }
 
@@ -80,11 +81,11 @@ impl Durability {
         Ok(durability)
     }
 
-    /// Compares the state that was left with the run of the kernel.
+    /// Compares the recorded state with the current boot.
     fn judge(&self) -> Result<(), StoreError> {
         let storage = &*self.storage;
         let Some(text) = read_record(storage, &self.root.join("state"))? else {
-            // A store that was just begun has nothing to doubt. If its state was lost, `objects` is not empty.
+            // A new store has no suspects. If its state was lost, `objects` is not empty.
             let is_empty = |folder| Ok::<_, StoreError>(files::list(storage, &self.root.join(folder))?.is_empty());
             if is_empty("objects")? && is_empty(TENANTS)? {
                 self.try_write_state();
@@ -107,27 +108,27 @@ impl Durability {
         Ok(())
     }
 
-    /// A full disk must not keep a store from being opened; the next one to open it tries again.
+    /// Writes the state, ignoring errors: a full disk must not prevent opening the store; the next open tries again.
     fn try_write_state(&self) {
         if let Err(error) = self.write_state(self.clock.wall()) {
             tracing::warn!(%error, "the state of the store cannot be noted");
         }
     }
 
-    /// The run of the kernel.
+    /// The kernel's boot id.
     pub(crate) fn boot(&self) -> &str {
         &self.boot
     }
 
-    /// Objects that changed at this time or later must be hashed before they are used; `None` if all can be believed.
+    /// Objects that changed at this time or later must be hashed before they are used; `None` if all can be trusted.
     pub(crate) fn suspect_since(&self) -> Option<SystemTime> {
         *self.suspect_since.read()
     }
 
-    /// To be called before something is published.
+    /// Prepares for a change; must be called before anything is published.
     pub(crate) fn before_change(&self) -> Result<(), StoreError> {
         if self.clock.wall() < *self.synced.lock() {
-            // The clock was set back: what is written from here on would look as if it had been synced.
+            // The clock was set back: later writes would look as if they had been synced.
             self.write_state(self.clock.wall())?;
         }
         if self.changing.load(Ordering::Acquire) {
@@ -154,7 +155,7 @@ impl Durability {
         Ok(())
     }
 
-    /// `None`: another process holds the lock for too long.
+    /// Removes the mark `clean`. `None`: another process holds the lock for too long.
     fn mark_unclean(&self) -> io::Result<Option<FileLock>> {
         let storage = &*self.storage;
         let file = storage.open(&self.root.join(PUBLISHING), Access::OpenOrCreate(FILE_MODE))?;
@@ -168,7 +169,7 @@ impl Durability {
         Ok(Some(lock))
     }
 
-    /// Brings everything to the disk and notes the time. Does nothing while suspects are not dealt with.
+    /// Syncs everything to the disk and records the time. Does nothing while suspects are unchecked.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         if self.suspect_since().is_some() {
             return Ok(());
@@ -178,7 +179,7 @@ impl Durability {
         self.write_state(before)
     }
 
-    /// All suspects up to `since` were checked: from now on everything is believed.
+    /// Records that all suspects up to `since` were checked: from now on everything is trusted.
     pub(crate) fn settled(&self, since: SystemTime) -> Result<(), StoreError> {
         self.sync_filesystem()?;
         self.write_state(since)?;
@@ -186,7 +187,7 @@ impl Durability {
         Ok(())
     }
 
-    /// Says that nothing will be lost, if no other process is about to change something.
+    /// Marks the store clean, if no other process is about to change something.
     pub(crate) fn mark_clean(&self) -> Result<(), StoreError> {
         if self.suspect_since().is_some() {
             return Ok(());

@@ -10,20 +10,20 @@ pub enum OpenError {
     /// The disk failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The folder holds something else: making it a store would mix things up.
+    /// The folder holds other files: making it a store would mix them with ours.
     #[error("{} is no tarpon store and is not empty (it holds {found:?})", folder.display())]
     Foreign {
         /// The folder.
         folder: PathBuf,
-        /// One name that is not ours.
+        /// One name that is not the store's.
         found: String,
     },
-    /// Another version of tarpon serves mounts from it now.
+    /// Another version of tarpon serves mounts from the folder now.
     #[error("{} is a store of another version ({version:?}), and a server of that version runs on it", folder.display())]
     OtherVersionInUse {
         /// The folder.
         folder: PathBuf,
-        /// What its version file says.
+        /// Content of its version file.
         version: String,
     },
 }

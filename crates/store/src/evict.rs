@@ -1,11 +1,11 @@
-//! Making room: which objects go, and which must not.
+//! Eviction: which objects are removed, and which must stay.
 //!
-//! Never: objects of an image that is mounted, and their damaged files until they are mended; objects that were stored or relied upon since the oldest running
-//! import began. First: objects that no image refers to. Then: the least recently used images, each with the objects
-//! that no image used later refers to. A record goes before its objects, so that a crash leaves objects without an
-//! image, which are the first to go next time.
+//! Never removed: objects of a mounted image, and their damaged files until they are mended; objects that were stored or
+//! relied upon since the oldest running import began. Removed first: objects that no image refers to. Then: the least
+//! recently used images, each with the objects that no later used image refers to. A record is removed before its
+//! objects, so that a crash leaves objects without an image, which are the first to be removed next time.
 //!
-//! Memory: the object ids that begin with the same byte, of all images, at a time. Time: two walks over the store.
+//! Memory: at a time, the object ids of all images that begin with the same byte. Time: two walks over the store.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -38,26 +38,26 @@ pub struct Evicted {
     pub bytes: u64,
 }
 
-/// What is freed beyond what is lacking, so that not every write makes room anew: a tenth of the budget, …
+/// Extra amount that an eviction frees, so that not every write evicts again: a tenth of the budget, …
 const SLACK_DIVISOR: u64 = 10;
-/// … but no more than this while a writer waits. [`Store::maintain`] frees the rest before anybody has to wait.
+/// … but no more than this while a writer waits. [`Store::maintain`] frees the rest before any writer has to wait.
 const SLACK_BYTES: u64 = 256 << 20;
 
-/// Longest wait of a writer for an eviction of another process: it can go on without keeping the object.
+/// Longest wait of a writer for an eviction by another process: the writer can continue without keeping the object.
 const EVICTION_WAIT: Duration = Duration::from_secs(10);
-/// Longest wait of a change of one image's record: a mount waits for it, and its client for no longer than a minute.
+/// Longest wait of a change of one image's record: a mount waits for it, and its client waits no longer than a minute.
 pub(crate) const RECORD_WAIT: Duration = Duration::from_secs(20);
-/// Longest wait of a command that goes over the whole store, for another one that does: two walks over a large store whose folders are not
-/// in memory.
+/// Longest wait of a command that walks the whole store for another such command: two walks over a large store whose
+/// folders are not cached in memory.
 pub(crate) const COMMAND_WAIT: Duration = Duration::from_secs(60);
 
-/// Bytes that are freed beyond what is lacking, for a budget of `limit` bytes.
+/// Extra bytes to free, for a budget of `limit` bytes.
 pub(crate) fn slack(limit: u64) -> u64 {
     limit / SLACK_DIVISOR
 }
 
 impl Shared {
-    /// Waits until `wanted` more bytes may be written. [`StoreError::Full`] if they may not.
+    /// Waits until `wanted` more bytes may be written; [`StoreError::Full`] if they cannot.
     pub(crate) fn make_room(self: &Arc<Self>, wanted: u64) -> Result<(), StoreError> {
         if !self.health.may_write() {
             return Err(StoreError::Full);
@@ -73,7 +73,7 @@ impl Shared {
         let lock =
             self.locks().lock_within(&self.eviction_lock(), EVICTION_WAIT).map_err(|error| self.refuse(error))?;
         let Some(_lock) = lock else {
-            // Those who wait for this thread do not wait as long again, one after the other.
+            // Threads that waited for this one do not each wait as long again, one after the other.
             last.fruitless_until = self.clock.steady() + PROBE_INTERVAL;
             tracing::warn!("another process makes room in the store for very long; nothing is kept meanwhile");
             return Err(StoreError::Full);
@@ -95,8 +95,8 @@ impl Shared {
         Err(StoreError::Full)
     }
 
-    /// Returns when no eviction is running that may not have seen what the caller just recorded, or none that ends in
-    /// reasonable time: then the caller may lose objects that it would have to fetch again.
+    /// Waits until no eviction runs that may have missed what the caller just recorded, within a limit. After the limit,
+    /// the caller may lose objects and have to fetch them again.
     pub(crate) fn wait_for_eviction(&self) -> Result<(), StoreError> {
         if self.locks().lock_within(&self.eviction_lock(), EVICTION_WAIT)?.is_none() {
             tracing::warn!("another process makes room in the store for very long; not waiting for it");
@@ -104,7 +104,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Keeps out evictions and changes of records by others. [`StoreError::Busy`] if that takes longer than `patience`.
+    /// Excludes evictions and record changes by others. [`StoreError::Busy`] if that takes longer than `patience`.
     pub(crate) fn lock_eviction(&self, patience: Duration, doing: &str) -> Result<FileLock, StoreError> {
         self.locks().lock(&self.eviction_lock(), patience, doing)
     }
@@ -114,39 +114,39 @@ impl Shared {
     }
 }
 
-/// Order of eviction: an object is worth what the image with the highest rank that refers to it is worth.
+/// Order of eviction: an object has the rank of the highest-ranked image that refers to it.
 type Rank = usize;
 /// Rank of images that must stay.
 const PROTECTED: Rank = Rank::MAX;
 
 struct Candidate {
     manifest: Digest,
-    /// Number of the part of the store that it is in.
+    /// Index of the part of the store that contains it.
     part: usize,
     rank: Rank,
-    /// Bytes of the record itself.
+    /// Size of the record itself in bytes.
     bytes: u64,
     list: ObjectList,
 }
 
-/// What one walk is to do.
+/// Settings of one walk.
 struct Walk<'a> {
     candidates: &'a mut [Candidate],
-    /// Objects of images up to this rank go. `None`: only those that no image refers to.
+    /// Objects of images up to this rank are removed. `None`: only those that no image refers to.
     up_to: Option<Rank>,
     /// Files that changed at this time or later stay.
     pinned_since: Option<SystemTime>,
     goal: u64,
     evicted: &'a mut Evicted,
-    /// Evictable bytes by rank, as found on the way.
+    /// Evictable bytes by rank, collected during the walk.
     by_rank: Vec<u64>,
     /// Bytes that stay.
     kept: u64,
 }
 
 impl Store {
-    /// Frees `goal` bytes if that can be done. `all_unreferenced`: also what is not needed for the goal, as long as
-    /// no image refers to it. The eviction lock must be held.
+    /// Frees `goal` bytes if possible. `all_unreferenced`: also removes unreferenced objects that the goal does not
+    /// require. The eviction lock must be held.
     pub(crate) fn evict_locked(&self, goal: u64, all_unreferenced: bool) -> Result<Evicted, StoreError> {
         let mut evicted = Evicted::default();
         let parts = self.whole().parts()?;
@@ -179,7 +179,7 @@ impl Store {
         Ok(evicted)
     }
 
-    /// Takes the objects that images refer to out of `objects`. `false` if a mounted image does not tell.
+    /// Removes the objects that images refer to from `objects`. Returns `false` if a mounted image's list is unreadable.
     pub(crate) fn strike_out_used(&self, objects: &mut BTreeSet<Digest>) -> Result<bool, StoreError> {
         let Some(mut candidates) = candidates(std::slice::from_ref(self))? else { return Ok(false) };
         for candidate in &mut candidates {
@@ -190,7 +190,7 @@ impl Store {
         Ok(true)
     }
 
-    /// The damaged objects that belong to mounted images: the mend still needs their files.
+    /// The damaged objects of mounted images: the mend still needs their files.
     fn damaged_and_mounted<'c>(
         &self,
         candidates: impl Iterator<Item = &'c mut Candidate>,
@@ -210,7 +210,7 @@ impl Store {
         Ok(mounted)
     }
 
-    /// Removes stores of other versions, and the beginnings of layers.
+    /// Removes stores of other versions, and partial layers.
     fn remove_leftovers(&self, parts: &[Self], evicted: &mut Evicted) -> Result<(), StoreError> {
         let path = self.shared.layout.name("set-aside");
         let bytes = self.shared.tree_size(&path)?;
@@ -220,8 +220,8 @@ impl Store {
     }
 }
 
-/// All images of these parts in the order in which they may go. `None` if a mounted image does not tell what it consists of: then nothing
-/// may go.
+/// All images of these parts in order of eviction. `None` if a mounted image's list of objects is unreadable: then
+/// nothing may be removed.
 fn candidates(parts: &[Store]) -> Result<Option<Vec<Candidate>>, StoreError> {
     let mounts = parts.first().map(Store::mounts).transpose()?.unwrap_or_default();
     let mounted: HashSet<_> = mounts.iter().map(|mount| mount.record.content()).collect();
@@ -250,7 +250,7 @@ fn candidates(parts: &[Store]) -> Result<Option<Vec<Candidate>>, StoreError> {
             part.drop_image(&manifest)?;
         }
     }
-    // Asked of one tenant alone, mounts of others say nothing.
+    // For a single tenant, mounts of others are irrelevant.
     let alone = parts.first().and_then(|part| part.shared.layout.tenant().copied());
     let is_meant = |tenant: Option<Digest>| alone.is_none() || tenant == alone;
     let unknown = mounts
@@ -263,7 +263,7 @@ fn candidates(parts: &[Store]) -> Result<Option<Vec<Candidate>>, StoreError> {
     Ok(Some(candidates))
 }
 
-/// The least rank up to which images must go to free `goal` bytes; the highest evictable one if that is not enough.
+/// The lowest rank up to which images must be removed to free `goal` bytes; the highest evictable one if that is not enough.
 fn last_rank_needed(by_rank: &[u64], goal: u64) -> Option<Rank> {
     let mut sum: u64 = 0;
     for (rank, bytes) in by_rank.iter().enumerate() {
@@ -307,7 +307,7 @@ impl<'a> Walk<'a> {
                 self.judge(shared, &found, rank, bytes, |found| remove_unclaimed(shared, found, pinned_since))?;
             }
             for found in shared.examined_in("partial", &folder)? {
-                // Of no use once the object is complete.
+                // Useless once the object is complete.
                 let rank = ranks.get(&found.object).copied().filter(|_| !names.contains(&found.object));
                 let bytes = found.metadata.allocated;
                 self.judge(shared, &found, rank, bytes, |found| remove_unused(shared, found))?;
@@ -347,7 +347,7 @@ impl<'a> Walk<'a> {
     fn ranks(&mut self, number: usize, shared: &Shared, first: u8) -> Result<HashMap<Digest, Rank>, StoreError> {
         let mut ranks = HashMap::new();
         for candidate in self.candidates.iter_mut().filter(|candidate| candidate.part == number) {
-            // On the second walk the images that go have no record any more.
+            // On the second walk, evicted images have no record any more.
             if self.up_to.is_some_and(|up_to| candidate.rank <= up_to) {
                 continue;
             }
@@ -376,7 +376,7 @@ fn remove_unclaimed(shared: &Shared, found: &Found, pinned_since: Option<SystemT
     files::unlink(shared.storage(), &found.path).map(|()| true)
 }
 
-/// Removes a partial object that nobody has open.
+/// Removes a partial object that is not open.
 fn remove_unused(shared: &Shared, found: &Found) -> Result<bool, StoreError> {
     let Ok(file) = shared.storage.open(&found.path, Access::Read) else { return Ok(false) };
     let held = locks::hold(shared.storage(), file).map_err(io_error("locking", &found.path))?;
@@ -384,15 +384,15 @@ fn remove_unused(shared: &Shared, found: &Found) -> Result<bool, StoreError> {
     files::unlink(shared.storage(), &found.path).map(|()| true)
 }
 
-/// The sorted ids of an image, read a piece at a time. The file is opened for each piece: there may be more images
-/// than a process may have files.
+/// The sorted object ids of an image, read in pieces. The file is opened for each piece: there may be more images than a
+/// process may have open files.
 pub(crate) struct ObjectList {
     path: PathBuf,
     offset: u64,
 }
 
 const ID: usize = 32;
-/// Ids that are read at once.
+/// Ids per read.
 const IDS: usize = 256;
 
 impl ObjectList {
@@ -404,7 +404,7 @@ impl ObjectList {
         self.offset = 0;
     }
 
-    /// Gives `each` the ids up to those that begin with `first`.
+    /// Passes the ids up to those that begin with `first` to `each`.
     pub(crate) fn take(&mut self, shared: &Shared, first: u8, mut each: impl FnMut(Digest)) -> Result<(), StoreError> {
         let file: File = shared.storage.open(&self.path, Access::Read).map_err(io_error("opening", &self.path))?;
         let mut buffer = [0; ID * IDS];

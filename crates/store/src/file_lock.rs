@@ -1,7 +1,7 @@
-//! [`FileLock`]: a file that is locked with flock(2), and unlocked before it is closed.
+//! [`FileLock`]: a file locked with flock(2) and unlocked before it is closed.
 //!
-//! Closing alone is not enough. When another thread starts a program, the new process has copies of all descriptors until its `exec` closes
-//! them, and such a copy keeps the lock. An unlock applies to all copies.
+//! Closing alone is not enough. When another thread starts a program, the new process has copies of all descriptors until
+//! its `exec` closes them, and such a copy keeps the lock. An unlock applies to all copies.
 
 use std::fs::File;
 use std::ops::Deref;
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::FlockOperation;
 
-/// A locked file, exclusively or shared. Dropped, it is unlocked, whoever has copies of its descriptor.
+/// A locked file, exclusive or shared. Dropping it unlocks the file, even if other processes have copies of its descriptor.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
@@ -17,12 +17,12 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// For a file whose lock was just taken.
+    /// Wraps a file whose lock was just taken.
     pub fn of(file: File) -> Self {
         Self { file, unlocks: true }
     }
 
-    /// Leaves the lock to the process that inherited a copy of the descriptor: dropped, this one is only closed.
+    /// Leaves the lock to the process that inherited a copy of the descriptor: dropping this one only closes it.
     pub fn leave_to_heir(&mut self) {
         self.unlocks = false;
     }

@@ -1,6 +1,6 @@
-//! Small steps over a [`Storage`]: whole reads and writes, replacing a file at once, removing a folder with all in it.
+//! Helpers over a [`Storage`]: whole reads and writes, atomic replacement of a file, recursive removal of a folder.
 //!
-//! Interrupted calls are repeated and short ones continued here, and nowhere else.
+//! Only this module repeats interrupted calls and continues short ones.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,12 +16,12 @@ use crate::StoreError;
 use crate::layout::{FILE_MODE, unique_name};
 use crate::storage::{Access, Storage};
 
-/// What begins the names of files that are being made.
+/// Prefix of files under construction.
 const TEMPORARY: &str = ".new-";
-/// Bytes that are read at once when a file is hashed or copied.
+/// Bytes per read when a file is hashed or copied.
 pub(crate) const BLOCK: usize = 256 << 10;
 
-/// The words are put together only when there is an error: calls that succeed are on the path of each open.
+/// Wraps an I/O error. The message is built only on an error: successful calls are on the path of each open.
 pub(crate) fn io_error(doing: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |error| StoreError::Io { doing: format!("{doing} {}", path.display()), error }
 }
@@ -30,7 +30,7 @@ pub(crate) fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY)
 }
 
-/// The name of a file or folder that is being made. As long as this lives, a sweep of the same process spares it.
+/// The name of a file or folder under construction. As long as this lives, a sweep of the same process spares it.
 #[derive(Debug)]
 pub(crate) struct TemporaryName(String);
 
@@ -54,13 +54,13 @@ impl Drop for TemporaryName {
     }
 }
 
-/// Whether `name` is temporary and its maker is dead (or has forgotten it).
+/// Whether `name` is temporary and its creator is dead (or has dropped it).
 pub(crate) fn is_abandoned(name: &str) -> bool {
     let maker = name.strip_prefix(TEMPORARY).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
     match maker {
         None => false,
         Some(pid) if pid == std::process::id() => !IN_THE_MAKING.lock().contains(name),
-        // Not by `/proc`, which may not be there.
+        // Not through `/proc`, which may be missing.
         Some(pid) => {
             Pid::from_raw(pid.cast_signed()).is_none_or(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
         }
@@ -83,7 +83,7 @@ pub(crate) fn write_all_at(storage: &dyn Storage, file: &File, mut bytes: &[u8],
     Ok(())
 }
 
-/// Fills as much of `buffer` as the file has from `offset` on.
+/// Fills as much of `buffer` as the file contains from `offset` on.
 pub(crate) fn read_full_at(storage: &dyn Storage, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -97,7 +97,7 @@ pub(crate) fn read_full_at(storage: &dyn Storage, file: &File, buffer: &mut [u8]
     Ok(filled)
 }
 
-/// Takes the whole file through `hasher`; gives its length.
+/// Feeds the whole file to `hasher`; returns its length.
 pub(crate) fn hash_file(storage: &dyn Storage, file: &File, hasher: &mut Hasher) -> io::Result<u64> {
     let mut buffer = vec![0; BLOCK];
     let mut offset = 0;
@@ -111,7 +111,7 @@ pub(crate) fn hash_file(storage: &dyn Storage, file: &File, hasher: &mut Hasher)
     }
 }
 
-/// Whether two files hold the same.
+/// Whether two files have the same content.
 pub(crate) fn are_same(storage: &dyn Storage, one: &File, other: &File) -> io::Result<bool> {
     let (mut left, mut right) = (vec![0; BLOCK], vec![0; BLOCK]);
     let mut offset = 0;
@@ -127,7 +127,7 @@ pub(crate) fn are_same(storage: &dyn Storage, one: &File, other: &File) -> io::R
     }
 }
 
-/// The whole file; `None` if there is none. More than `limit` bytes are an error.
+/// Reads the whole file; `None` if it does not exist. More than `limit` bytes are an error.
 pub(crate) fn read(storage: &dyn Storage, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
     match storage.open(path, Access::Read).and_then(|file| read_open(storage, &file, limit)) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -136,7 +136,7 @@ pub(crate) fn read(storage: &dyn Storage, path: &Path, limit: u64) -> Result<Opt
     }
 }
 
-/// The whole of an open file.
+/// Reads the whole of an open file.
 pub(crate) fn read_open(storage: &dyn Storage, file: &File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     loop {
@@ -153,7 +153,7 @@ pub(crate) fn read_open(storage: &dyn Storage, file: &File, limit: u64) -> io::R
     }
 }
 
-/// Puts `bytes` at `folder/name`, whole or not at all, whatever was there.
+/// Writes `bytes` to `folder/name` atomically, replacing any existing file.
 pub(crate) fn replace(storage: &dyn Storage, folder: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
     let temporary_name = TemporaryName::new();
     let temporary = temporary_name.in_folder(folder);
@@ -168,7 +168,7 @@ pub(crate) fn replace(storage: &dyn Storage, folder: &Path, name: &str, bytes: &
     })
 }
 
-/// Creates a folder that may be there already.
+/// Creates a folder unless it exists.
 pub(crate) fn create_dir(storage: &dyn Storage, path: &Path, mode: u32) -> Result<(), StoreError> {
     match storage.create_dir(path, mode) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(io_error("creating", path)(error)),
@@ -190,7 +190,7 @@ pub(crate) fn create_dir_all(storage: &dyn Storage, path: &Path, mode: u32) -> R
     }
 }
 
-/// The names in a folder; none if there is no such folder, or something else of that name.
+/// The names in a folder; none if it does not exist or is no folder.
 pub(crate) fn list(storage: &dyn Storage, path: &Path) -> Result<Vec<OsString>, StoreError> {
     match storage.list(path) {
         Ok(names) => Ok(names),
@@ -199,7 +199,7 @@ pub(crate) fn list(storage: &dyn Storage, path: &Path) -> Result<Vec<OsString>, 
     }
 }
 
-/// Removes a name that may be gone already.
+/// Removes a name, if it exists.
 pub(crate) fn unlink(storage: &dyn Storage, path: &Path) -> Result<(), StoreError> {
     match storage.unlink(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("removing", path)(error)),
@@ -207,7 +207,7 @@ pub(crate) fn unlink(storage: &dyn Storage, path: &Path) -> Result<(), StoreErro
     }
 }
 
-/// Removes a file or a folder with everything in it. It may be gone already.
+/// Removes a file or a folder with its content, if it exists.
 pub(crate) fn remove_all(storage: &dyn Storage, path: &Path) -> Result<(), StoreError> {
     let mut pending = vec![(path.to_owned(), false)];
     while let Some((path, emptied)) = pending.pop() {

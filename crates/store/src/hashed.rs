@@ -1,15 +1,17 @@
-//! [`HashedFiles`]: which files were hashed since the machine was started, so that each is hashed once per boot.
+//! [`HashedFiles`]: the files hashed since boot, so that each is hashed once per boot.
 //!
-//! A file is known by a fingerprint of its digest, inode number, size and times of change. A file that was written, cut, extended or
-//! replaced has another fingerprint and is hashed again before it is used; so is every file after a boot, because what the disk
-//! returns then was never read by this kernel. What this cannot notice is a disk that changes bytes within one boot: `verify` can.
+//! A file is identified by a fingerprint of its digest, inode number, size and change times. A file that was written,
+//! truncated, extended or replaced has another fingerprint and is hashed again before it is used. So is every file after
+//! a boot, because this kernel never read what the disk returns then. This cannot detect a disk that changes bytes within
+//! one boot: `verify` can.
 //!
-//! Where changes within a tick of the kernel's clock have the same time (before Linux 6.13), a file that changed a moment before it was
-//! hashed is not noted, as Git does with its index: a later change could have the same times. What the store itself writes is noted at
-//! once: its time of change of the content is set to the nanosecond, where every write would leave that of a tick.
+//! Where changes within a tick of the kernel's clock share one time (before Linux 6.13), a file that changed just before
+//! it was hashed is not recorded, as with Git's index: a later change could have the same times. Files that the store
+//! itself writes are recorded at once: their modification time is set to the nanosecond, where every write would leave
+//! that of a tick.
 //!
-//! The fingerprints are kept in `run/hashed-BOOT`, 8 bytes each, appended under a lock. The file is a cache: one that is lost or
-//! damaged costs hashing, and nothing is believed because of it that was not hashed.
+//! The fingerprints are stored in `run/hashed-BOOT`, 8 bytes each, appended under a lock. The file is a cache: a lost or
+//! damaged one costs hashing, and never makes an unhashed file trusted.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -29,17 +31,17 @@ use crate::layout::Layout;
 use crate::locks::{Locks, SHORT_WAIT};
 use crate::storage::{Access, Metadata, Storage};
 
-/// Begins the names of the files.
+/// Prefix of the file names.
 const PREFIX: &str = "hashed-";
 /// Bytes of a fingerprint.
 const ENTRY: usize = 8;
-/// Fingerprints of a boot. At this many (16 MiB on disk) all are dropped: a host that stores objects for years must not grow
-/// without bound, and hashing them once more costs seconds.
+/// Maximum number of fingerprints of a boot. At this number (16 MiB on disk) all are dropped: a long-running host must
+/// not grow without bound, and hashing the files once more costs seconds.
 const MOST: usize = 2 << 20;
-/// Fingerprints that are gathered before they are written: a crash costs hashing that many files again.
+/// Fingerprints buffered before a write: a crash costs hashing that many files again.
 const GATHERED: usize = 1024;
 
-/// Twice the longest tick of a kernel's clock, of 10 ms.
+/// Twice the longest tick of a kernel's clock, which is 10 ms.
 const TICKS: Duration = Duration::from_millis(20);
 
 type Fingerprint = u64;
@@ -56,13 +58,13 @@ pub(crate) struct HashedFiles {
 #[derive(Debug, Default)]
 struct State {
     known: HashSet<Fingerprint, BuildHasherDefault<Itself>>,
-    /// Not written yet.
+    /// Fingerprints that are not written yet.
     gathered: Vec<Fingerprint>,
-    /// Bytes of the file that were read.
+    /// Bytes of the file already read.
     read: u64,
 }
 
-/// Fingerprints are as good as random already.
+/// A hasher without hashing: fingerprints are already random enough.
 #[derive(Debug, Default, Clone, Copy)]
 struct Itself(u64);
 
@@ -86,12 +88,12 @@ impl HashedFiles {
         Self { storage, clock, path, state: Mutex::default() }
     }
 
-    /// Whether the file with this metadata was found to have this digest, and did not change since.
+    /// Whether the file with this metadata was found to have this digest, and is unchanged since.
     pub(crate) fn has(&self, digest: &Digest, metadata: &Metadata) -> bool {
         self.knows(fingerprint(digest, metadata))
     }
 
-    /// Those of these files that are not known as [`HashedFiles::has`] knows them. Threads meet once for all of them.
+    /// Returns those of these files for which [`HashedFiles::has`] is false. Takes the lock once for all of them.
     pub(crate) fn unknown(&self, mut files: Vec<(Digest, Metadata)>) -> Vec<(Digest, Metadata)> {
         let state = self.state.lock();
         files.retain(|(digest, metadata)| !state.known.contains(&fingerprint(digest, metadata)));
@@ -101,17 +103,17 @@ impl HashedFiles {
         files
     }
 
-    /// The file was found to have this digest.
+    /// Records that the file was found to have this digest.
     pub(crate) fn add(&self, digest: &Digest, metadata: &Metadata) {
         self.note(fingerprint(digest, metadata));
     }
 
-    /// Whether all files of the image were looked at in this boot.
+    /// Whether all files of the image were checked in this boot.
     pub(crate) fn has_image(&self, manifest: &Digest) -> bool {
         self.knows(image_fingerprint(manifest))
     }
 
-    /// All files of the image were looked at.
+    /// Records that all files of the image were checked.
     pub(crate) fn add_image(&self, manifest: &Digest) {
         self.note(image_fingerprint(manifest));
     }
@@ -138,7 +140,7 @@ impl HashedFiles {
         }
     }
 
-    /// Writes what was gathered, so that other processes know of it.
+    /// Writes the buffered fingerprints, for other processes to read.
     pub(crate) fn flush(&self) {
         let mut state = self.state.lock();
         if !state.gathered.is_empty() {
@@ -160,7 +162,7 @@ impl HashedFiles {
         };
         let failed = |error: io::Error| io_error("writing", &self.path)(error);
         let size = storage.file_metadata(&file).map_err(failed)?.size;
-        // What was half written is overwritten.
+        // A partly written entry is overwritten.
         let mut end = size - size % ENTRY as u64;
         if end >= (MOST * ENTRY) as u64 {
             storage.set_len(&file, 0).map_err(failed)?;
@@ -176,14 +178,14 @@ impl HashedFiles {
         Ok(())
     }
 
-    /// Takes what was appended since the last look.
+    /// Reads what was appended since the last read.
     fn read_on(&self, state: &mut State) -> io::Result<()> {
         let size = match self.storage.metadata(&self.path) {
             Ok(metadata) => metadata.size.min((2 * MOST * ENTRY) as u64),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        // Somebody began it anew.
+        // Another process has started the file over.
         state.read = if size < state.read { 0 } else { state.read };
         if size - state.read < ENTRY as u64 {
             return Ok(());
@@ -206,7 +208,7 @@ impl HashedFiles {
         Ok(())
     }
 
-    /// Removes those of earlier boots.
+    /// Removes the files of earlier boots.
     pub(crate) fn sweep(&self) -> Result<(), StoreError> {
         let Some(folder) = self.path.parent() else { return Ok(()) };
         for name in files::list(&*self.storage, folder)? {
@@ -226,7 +228,7 @@ impl Drop for HashedFiles {
     }
 }
 
-/// A boot id is not a file name in tests.
+/// The file name for a boot id. In tests the id is not a valid file name.
 fn file_name(boot: &str) -> String {
     let hex = Digest::of(boot.as_bytes()).hex();
     format!("{PREFIX}{}", hex.get(..32).unwrap_or(&hex))
@@ -241,14 +243,14 @@ fn fingerprint(digest: &Digest, metadata: &Metadata) -> Fingerprint {
         .fold(start(digest), |state, value| mix(state ^ value))
 }
 
-/// Whether a file that changed last at this time, and is hashed from `now` on, will have another one when it changes again.
+/// Whether a file with this change time, hashed from `now` on, gets a different time when it changes again.
 pub(crate) fn is_settled((seconds, nanoseconds): (i64, i64), now: SystemTime) -> bool {
     let (Ok(seconds), Ok(nanoseconds)) = (u64::try_from(seconds), u32::try_from(nanoseconds)) else { return false };
     let changed = UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds));
     changed.and_then(|changed| now.duration_since(changed).ok()).is_some_and(|since| since >= TICKS)
 }
 
-/// Images have no size and no inode of their own; no file has such a fingerprint but by chance.
+/// Fingerprint of an image. Images have no size or inode; a file has the same fingerprint only by chance.
 fn image_fingerprint(manifest: &Digest) -> Fingerprint {
     mix(!start(manifest))
 }

@@ -1,7 +1,7 @@
-//! Whether the disk can be written, after it refused once.
+//! Whether the disk accepts writes, after it refused one.
 //!
-//! A disk that is full, read-only or failing is left alone (everybody bypasses the store) for [`PROBE_INTERVAL`], and
-//! then tried again; the first write that it refuses closes it again.
+//! A disk that is full, read-only or failing is left alone (all writers bypass the store) for [`PROBE_INTERVAL`], and
+//! then tried again; the first refused write starts the next interval.
 
 use std::io;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use rustix::io::Errno;
 
 use crate::clock::Clock;
 
-/// Time between two tries of a disk that refused. Writes resume by themselves when space returns.
+/// Time between two attempts on a disk that refused. Writes resume by themselves when space returns.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What the store thinks of its disk.
+/// Health of the store's disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// Writes go through.
     Healthy,
-    /// Nothing is kept for now.
+    /// Nothing is stored for now.
     Bypass {
-        /// What the disk said.
+        /// The disk's error.
         reason: String,
     },
 }
@@ -44,7 +44,7 @@ impl HealthCheck {
         Self { clock, bypass: Mutex::new(None) }
     }
 
-    /// Whether the disk may be written now. In bypass it may once per interval, until the next refusal.
+    /// Whether the disk may be written now. In bypass, writes are tried again after each interval, until the next refusal.
     pub(crate) fn may_write(&self) -> bool {
         self.bypass.lock().as_ref().is_none_or(|bypass| self.clock.steady() >= bypass.next_probe)
     }
@@ -73,12 +73,12 @@ impl HealthCheck {
     }
 }
 
-/// Errors that other writes would meet as well.
+/// Whether other writes would fail with the error as well.
 fn is_disk_trouble(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS))
 }
 
-/// Errors that mean that there is no room.
+/// Whether the error means that there is no room.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
 }

@@ -1,7 +1,7 @@
-//! Image records: what is needed to mount an image again, with the registry down.
+//! Image records: the data to mount an image again without its registry.
 //!
 //! A record is a folder that appears and disappears with one rename. It is not synced; after a power cut its digests
-//! tell whether it is whole, and a record that is not is treated as absent.
+//! reveal whether it is complete, and an incomplete record is treated as absent.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ use crate::store::{Shared, Store};
 
 pub(crate) const RECORD: &str = "record.json";
 
-/// An image record that was read and checked, ready to be mounted.
+/// An image record that was read and checked, ready to mount.
 #[derive(Debug, Clone)]
 pub struct LoadedImage {
     /// The record.
@@ -36,7 +36,7 @@ pub struct LoadedImage {
     pub config: Verified<Bytes>,
     /// The EROFS image of the tree.
     pub tree: MappedFile,
-    /// Where `tree` is, for the kernel to mount.
+    /// Path of `tree`, for the kernel to mount.
     pub tree_path: PathBuf,
     /// The chunk table.
     pub chunks: MappedFile,
@@ -45,7 +45,7 @@ pub struct LoadedImage {
 }
 
 impl Store {
-    /// Begins a record. Nothing of it is visible before [`ImageStaging::install`].
+    /// Starts a record. Nothing of it is visible before [`ImageStaging::install`].
     pub fn stage_image(&self, record: ImageRecord) -> Result<ImageStaging, StoreError> {
         let name = TemporaryName::new();
         let folder = name.in_folder(&self.shared.layout.name("images"));
@@ -54,8 +54,8 @@ impl Store {
         Ok(ImageStaging { store: self.clone(), _name: name, folder, record })
     }
 
-    /// The record of an image, without its files; `None` if there is none that can be believed. A tree that an older version
-    /// of tarpon wrote is replaced, which takes the eviction lock, for which it waits within a limit.
+    /// The record of an image, without its files; `None` if no trusted one exists. A tree written by an older version of
+    /// tarpon is replaced, which takes the eviction lock with a bounded wait.
     pub fn image(&self, manifest: &Digest) -> Result<Option<ImageRecord>, StoreError> {
         match self.record(manifest)? {
             Some(record) if record.has_old_tree() => self.renew_tree(manifest),
@@ -63,7 +63,7 @@ impl Store {
         }
     }
 
-    /// As [`Store::image`], with the tree that it has.
+    /// As [`Store::image`], with the current tree.
     pub(crate) fn record(&self, manifest: &Digest) -> Result<Option<ImageRecord>, StoreError> {
         let path = self.shared.layout.image(manifest).join(RECORD);
         let Some(text) = read_record(self.shared.storage(), &path)? else { return Ok(None) };
@@ -81,8 +81,8 @@ impl Store {
         }
     }
 
-    /// The image with all its files, hashed now; `None` if it is not here or is damaged. A file that cannot be read is an error: it may
-    /// be sound. Its objects are not looked at: see [`Store::check_image`].
+    /// The image with all its files, hashed now; `None` if it is not local or is damaged. An unreadable file is an error,
+    /// because it may be sound. The image's objects are not checked: see [`Store::check_image`].
     pub fn load_image(&self, manifest: &Digest) -> Result<Option<LoadedImage>, StoreError> {
         let Some(record) = self.image(manifest)? else { return Ok(None) };
         self.load_record(record)
@@ -98,25 +98,25 @@ impl Store {
         Ok(loaded)
     }
 
-    /// The config of an image; `None` if it is not here or is damaged. Much cheaper than the whole image.
+    /// The config of an image; `None` if it is not local or is damaged. Much cheaper than the whole image.
     pub fn image_config(&self, manifest: &Digest) -> Result<Option<Verified<Bytes>>, StoreError> {
         let Some(record) = self.image(manifest)? else { return Ok(None) };
         Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record }.small(Part::Config)
     }
 
-    /// The manifest of an image; `None` if it is not here or is damaged.
+    /// The manifest of an image; `None` if it is not local or is damaged.
     pub fn image_manifest(&self, manifest: &Digest) -> Result<Option<Verified<Bytes>>, StoreError> {
         let Some(record) = self.image(manifest)? else { return Ok(None) };
         Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record }.small(Part::Manifest)
     }
 
-    /// What was kept of an image's layers by [`Store::keep_image_forms`]; `None` if nothing was, or it is damaged.
+    /// The layer forms stored by [`Store::keep_image_forms`]; `None` if there are none, or they are damaged.
     pub fn image_forms(&self, manifest: &Digest) -> Result<Option<MappedFile>, StoreError> {
         let Some(record) = self.image(manifest)? else { return Ok(None) };
         Loader { shared: &self.shared, folder: self.shared.layout.image(manifest), record }.mapped(Part::Forms)
     }
 
-    /// Keeps what an image's layers are with its record, in place of what was kept before. Lasts as long as the record.
+    /// Stores the forms of an image's layers with its record, replacing earlier ones. They live as long as the record.
     pub fn keep_image_forms(&self, manifest: &Digest, forms: &[u8]) -> Result<(), StoreError> {
         let _lock = self.shared.lock_eviction(RECORD_WAIT, "keep the layers' directories with the image")?;
         let folder = self.shared.layout.image(manifest);
@@ -126,7 +126,7 @@ impl Store {
         record.parts.retain(|known| known.part != Part::Forms);
         record.parts.push(part);
         let text = sealed::seal(&record).map_err(|error| io_error("describing image", &folder)(error.into()))?;
-        // In this order: until the record says so, the file is none of it.
+        // In this order: the file does not belong to the record until the record names it.
         let written = files::replace(self.shared.storage(), &folder, Part::Forms.file_name(), forms)
             .and_then(|()| files::replace(self.shared.storage(), &folder, RECORD, &text));
         written.map_err(|error| self.shared.refuse(error))?;
@@ -134,7 +134,7 @@ impl Store {
         Ok(())
     }
 
-    /// All images, the least recently used first. One that two tenants have is there twice.
+    /// All images, the least recently used first. An image of two tenants is listed twice.
     pub fn images(&self) -> Result<Vec<ImageRecord>, StoreError> {
         let mut records = Vec::new();
         for part in self.parts()? {
@@ -144,7 +144,7 @@ impl Store {
         Ok(records)
     }
 
-    /// Those of this part alone.
+    /// The images of this part alone.
     pub(crate) fn own_images(&self) -> Result<Vec<ImageRecord>, StoreError> {
         let mut records = Vec::new();
         for name in files::list(self.shared.storage(), &self.shared.layout.name("images"))? {
@@ -156,7 +156,7 @@ impl Store {
         Ok(records)
     }
 
-    /// Replaces what the record says of the image's layers. Its files stay as they are.
+    /// Replaces the layer data in the record. The image's files stay unchanged.
     pub fn set_layers(&self, manifest: &Digest, layers: Vec<LayerRecord>) -> Result<(), StoreError> {
         let _lock = self.shared.lock_eviction(RECORD_WAIT, "update the image's record")?;
         let folder = self.shared.layout.image(manifest);
@@ -166,7 +166,7 @@ impl Store {
         files::replace(self.shared.storage(), &folder, RECORD, &text).map_err(|error| self.shared.refuse(error))
     }
 
-    /// Notes that the image is used now.
+    /// Records that the image is used now.
     pub fn touch_image(&self, manifest: &Digest) -> Result<(), StoreError> {
         let path = self.shared.layout.image(manifest).join(RECORD);
         self.shared.storage.set_modified(&path, None).map_err(io_error("touching", &path))
@@ -206,7 +206,7 @@ impl Shared {
         self.clock.wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
     }
 
-    /// Opens a file of a record and hashes it; `None` if it is not what the record says.
+    /// Opens a file of a record and hashes it; `None` if it does not match the record.
     pub(crate) fn open_part(&self, folder: &Path, part: &PartRecord) -> Result<Option<File>, StoreError> {
         let path = folder.join(part.part.file_name());
         let Some(file) = open_existing(self.storage(), &path)? else { return Ok(None) };
@@ -229,7 +229,7 @@ impl Loader<'_> {
         let Some(config) = self.small(Part::Config)? else { return Ok(None) };
         let Some(tree) = self.tree()? else { return Ok(None) };
         let Some(chunks) = self.mapped(Part::Chunks)? else { return Ok(None) };
-        // Nothing depends on it: one that is damaged is as good as none.
+        // Nothing depends on it: a damaged one is treated as absent.
         let boot = self.small(Part::Boot)?;
         let tree_path = self.folder.join(Part::Tree.file_name());
         Ok(Some(LoadedImage { record: self.record, manifest, config, tree, tree_path, chunks, boot }))
@@ -246,7 +246,7 @@ impl Loader<'_> {
         Ok(bytes.and_then(|bytes| Verified::check(&expected.digest, Bytes::from(bytes)).ok()))
     }
 
-    /// A process that wrote the tree anew may have ended between the record and the file.
+    /// A process that rewrote the tree may have ended between the record and the file.
     fn tree(&self) -> Result<Option<MappedFile>, StoreError> {
         match self.mapped(Part::Tree)? {
             None if renew::complete(self.shared, &self.record)? => self.mapped(Part::Tree),
@@ -254,7 +254,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Hashed by reading, not through the mapping, so that its pages are not this process's until they are used.
+    /// Hashed by reading, not through the mapping, so that the pages are not charged to this process until they are used.
     fn mapped(&self, part: Part) -> Result<Option<MappedFile>, StoreError> {
         let Some(expected) = self.record.part(part) else { return Ok(None) };
         let Some(file) = self.shared.open_part(&self.folder, expected)? else { return Ok(None) };
@@ -263,7 +263,7 @@ impl Loader<'_> {
     }
 }
 
-/// An image record in the making. Dropped without [`ImageStaging::install`], it leaves nothing behind.
+/// An image record under construction. Dropped without [`ImageStaging::install`], it leaves nothing behind.
 #[derive(Debug)]
 pub struct ImageStaging {
     store: Store,
@@ -278,7 +278,7 @@ impl ImageStaging {
         self.write(part, |writer| writer.write_all(bytes))
     }
 
-    /// Writes the list of the objects that the image consists of. The order does not matter.
+    /// Writes the list of the image's objects. The order does not matter.
     pub fn put_objects(&mut self, mut objects: Vec<Digest>) -> Result<(), StoreError> {
         objects.sort_unstable();
         objects.dedup();
@@ -307,8 +307,8 @@ impl ImageStaging {
         Ok(())
     }
 
-    /// Makes the record visible, whole. If the image is here already, the record that is here stays and learns the
-    /// new references. What came over the wire to make the record is added to what came for those before it.
+    /// Makes the record visible atomically. If the image already has a record, that one stays and receives the new
+    /// references. The bytes transferred for this record are added to those of its predecessors.
     pub fn install(mut self) -> Result<ImageRecord, StoreError> {
         self.record.created = self.store.shared.seconds();
         self.record.last_used = self.record.created;
@@ -333,13 +333,13 @@ impl ImageStaging {
     fn sealed(&self) -> Result<Vec<u8>, StoreError> {
         let failed = |error| io_error("describing image", Path::new(&self.record.manifest.hex()))(error);
         let text = sealed::seal(&self.record).map_err(|error| failed(error.into()))?;
-        // Whoever reads it will ask the same; better to say it now than to install what is not believed.
+        // Every reader checks the same; better to fail now than to install a record that is not trusted.
         parse_record(&text).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
         Ok(text)
     }
 
-    /// Whether a sound record of this image is here: then it is brought up to date, `fetched` bytes having come for it. One that is not
-    /// sound is removed.
+    /// Whether a sound record of this image exists: then it is updated with `fetched` transferred bytes. An unsound one
+    /// is removed.
     fn join_existing(&mut self, target: &Path, fetched: u64) -> Result<bool, StoreError> {
         let store = self.store.clone();
         match store.shared.storage.metadata(target) {
@@ -347,7 +347,7 @@ impl ImageStaging {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(io_error("examining", target)(error)),
         }
-        // Nobody else changes the record meanwhile.
+        // No other process changes the record meanwhile.
         let _lock = store.shared.lock_eviction(RECORD_WAIT, "install the image")?;
         let existing = store.record(&self.record.manifest)?.filter(|record| !record.has_old_tree());
         let loaded = existing.map(|record| store.load_record(record)).transpose()?.flatten();
@@ -379,7 +379,7 @@ impl ImageStaging {
 
 impl Drop for ImageStaging {
     fn drop(&mut self) {
-        // Gone already if it was installed.
+        // Already gone if it was installed.
         if let Err(error) = files::remove_all(self.store.shared.storage(), &self.folder) {
             tracing::debug!(%error, "the next sweep will do it");
         }
@@ -406,7 +406,7 @@ impl Write for HashedFile<'_> {
     }
 }
 
-/// When a record was used last, exactly.
+/// The exact time of a record's last use.
 pub(crate) fn last_used(shared: &Shared, manifest: &Digest) -> SystemTime {
     let path = shared.layout.image(manifest).join(RECORD);
     shared.storage.metadata(&path).map_or(UNIX_EPOCH, |metadata| metadata.modified)

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// Disjoint, non-adjacent ranges, by their starts.
+/// Disjoint, non-adjacent ranges, keyed by their starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Intervals(BTreeMap<u64, u64>);
 
 impl Intervals {
-    /// Adds `start..end`, joined with what it touches.
+    /// Adds `start..end`, merged with ranges that it touches.
     pub(crate) fn insert(&mut self, mut start: u64, mut end: u64) {
         if start >= end {
             return;
@@ -28,12 +28,12 @@ impl Intervals {
         start < end && self.0.range(..end).next_back().is_some_and(|(_, &stop)| stop > start)
     }
 
-    /// Whether nothing is in the set.
+    /// Whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Forgets everything.
+    /// Removes all ranges.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }

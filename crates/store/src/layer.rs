@@ -1,4 +1,4 @@
-//! [`LayerKind`] and [`Verification`]: how a layer is read, and how far it was checked.
+//! [`LayerKind`] and [`Verification`]: how a layer is read, and to what extent it was verified.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,11 +6,11 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tarpon_oci::Compression;
 
-/// Implements the words of an enum: `as_str`, `Display`, `FromStr`, and through these its serialised form.
+/// Implements the string forms of an enum: `as_str`, `Display`, `FromStr`, and through these its serialised form.
 macro_rules! words {
     ($name:ident, $what:literal, $($variant:ident = $word:literal),+ $(,)?) => {
         impl $name {
-            /// The word for it in records, `status` and the API.
+            /// Its name in records, `status` and the API.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
@@ -94,7 +94,7 @@ impl LayerKind {
     }
 }
 
-/// How far a layer was checked.
+/// To what extent a layer was verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Verification {
@@ -127,7 +127,7 @@ words!(
 );
 
 impl Verification {
-    /// Whether only an index from elsewhere describes the layer.
+    /// Whether only an external index describes the layer.
     pub fn is_by_index(self) -> bool {
         match self {
             Self::DiffId | Self::Toc => false,

@@ -1,10 +1,10 @@
-//! Indexes of layers: images that share a layer, and say the same of it, fetch and walk it once.
+//! Indexes of layers: images that share a layer and make the same claim about it fetch and walk it once.
 //!
-//! An index is kept under the digest of its layer and the claim that led to it. The claim is part of the name ([`IndexKey`])
-//! because nobody hashes a layer that is read through its table of contents: any manifest can name any blob and a
-//! table of its own, and what follows from that must reach no image that does not make the same claim.
+//! An index is stored under the digest of its layer and the claim that led to it. The claim is part of the name
+//! ([`IndexKey`]) because a layer read through its table of contents is never hashed: any manifest can name any blob and
+//! a table of its own, and the result must not reach an image without the same claim.
 //!
-//! The store does not know what an index looks like. It gives back the bytes that it was given, or nothing.
+//! The store does not know the format of an index. It returns the stored bytes, or nothing.
 
 use std::collections::HashSet;
 
@@ -16,15 +16,15 @@ use crate::evict::Evicted;
 use crate::files::{self, io_error};
 use crate::store::Store;
 
-/// Bytes of the digest in front of an index.
+/// Length in bytes of the digest in front of an index.
 const DIGEST: usize = 32;
 
-/// What an index of a layer is kept by.
+/// Key of a layer's index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IndexKey {
     /// Digest of the layer's blob.
     pub layer: Digest,
-    /// Stands for everything that a manifest says about how to read the blob; `None` if it says nothing.
+    /// Represents everything in a manifest about how to read the blob; `None` if there is nothing.
     pub claim: Option<Digest>,
 }
 
@@ -43,7 +43,7 @@ impl IndexKey {
 }
 
 impl Store {
-    /// Keeps an index. It replaces the one that is there.
+    /// Stores an index, replacing an existing one.
     pub fn keep_layer_index(&self, key: &IndexKey, index: &[u8]) -> Result<(), StoreError> {
         let mut text = Vec::with_capacity(DIGEST + index.len());
         text.extend_from_slice(Digest::of(index).as_bytes());
@@ -55,7 +55,7 @@ impl Store {
         Ok(())
     }
 
-    /// The index that was kept under `key`; `None` if there is none, or not the one that was kept.
+    /// The index stored under `key`; `None` if there is none, or it is damaged.
     pub fn layer_index(&self, key: &IndexKey) -> Result<Option<Vec<u8>>, StoreError> {
         let path = self.shared.layout.name("layers").join(key.file_name());
         let Some(mut text) = files::read(self.shared.storage(), &path, limits::LAYER_INDEX_BYTES)? else {
@@ -68,7 +68,7 @@ impl Store {
         Ok(Verified::check(&digest, text).ok().map(Verified::into_inner))
     }
 
-    /// Removes the indexes of layers that no image has. Those of an import in progress are younger than its pin.
+    /// Removes the indexes of layers that no image has. Those of a running import are younger than its pin.
     pub(crate) fn remove_unused_layer_indexes(&self, evicted: &mut Evicted) -> Result<(), StoreError> {
         let used: HashSet<Digest> =
             self.own_images()?.into_iter().flat_map(|image| image.layers).map(|layer| layer.digest).collect();

@@ -1,9 +1,9 @@
-//! The beginning of a layer that is being streamed, for whoever streams it after us: if this process is killed or the
-//! connection breaks, the next one takes these bytes from here and asks for the rest.
+//! The received beginning of a streamed layer, for the next attempt: if this process is killed or the connection breaks,
+//! the next attempt takes these bytes from here and requests the rest.
 //!
-//! The bytes prove nothing: whoever uses them hashes the layer as a whole, as ever, and drops them if that does not fit.
-//! They are worth little, so they take only room that nobody wants, go before anything else goes, and are not
-//! synced. One process at a time has a layer's (a lock on the file); another one goes without.
+//! The bytes prove nothing: the reader hashes the layer as a whole, as always, and drops them on a mismatch. They are
+//! worth little, so they only use spare room, are evicted first, and are not synced. One process at a time holds a
+//! layer's beginning (a lock on the file); another process works without it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,13 +22,13 @@ use crate::locks;
 use crate::storage::Access;
 use crate::store::{Shared, Store};
 
-/// Layers below this are streamed anew: on a link of 100 Mbit/s that takes under a second, which is not worth a file.
+/// Smaller layers are streamed again from the start: on a link of 100 Mbit/s that takes under a second, not worth a file.
 pub const RESUMED_LAYER_BYTES: u64 = 8 << 20;
 
-/// What nobody has come back for in this time goes when a server starts.
+/// A beginning unused for this time is removed when a server starts.
 const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The beginning of a layer. Dropped, it stays for the next one.
+/// The beginning of a layer. After a drop, it stays for the next attempt.
 #[derive(Debug)]
 pub struct LayerPart {
     shared: Arc<Shared>,
@@ -42,8 +42,8 @@ pub struct LayerPart {
 }
 
 impl Store {
-    /// The beginning of the layer, to be read and continued. `None`: do without, because the layer is small, another process
-    /// has it, or there is no room to spare.
+    /// Opens the beginning of the layer, to be read and continued. `None`, so proceed without it: the layer is small,
+    /// another process holds the beginning, or there is no spare room.
     pub fn layer_part(&self, layer: Blob) -> Option<LayerPart> {
         if layer.size < RESUMED_LAYER_BYTES {
             return None;
@@ -53,12 +53,12 @@ impl Store {
         opened.inspect_err(|error| tracing::debug!(%error, "the layer cannot be resumed")).ok().flatten()
     }
 
-    /// Removes the beginnings that nobody has open.
+    /// Removes the beginnings that are not open.
     pub(crate) fn remove_layer_parts(&self, evicted: &mut Evicted) -> Result<(), StoreError> {
         self.remove_layer_parts_if(evicted, |_| true)
     }
 
-    /// Removes those that are forgotten.
+    /// Removes those unused for too long.
     pub(crate) fn sweep_layer_parts(&self) -> Result<(), StoreError> {
         let now = self.shared.clock.wall();
         self.remove_layer_parts_if(&mut Evicted::default(), |modified| {
@@ -100,7 +100,7 @@ impl Shared {
             _ => {}
         }
         let file = self.storage.open(path, Access::OpenOrCreate(FILE_MODE))?;
-        // Another process has it, or has just removed it.
+        // Another process holds it, or has just removed it.
         let Some(file) = locks::hold(&*self.storage, file)? else { return Ok(None) };
         let metadata = self.storage.file_metadata(&file)?;
         if metadata.links == 0 {
@@ -116,12 +116,12 @@ impl Shared {
         Ok(Some(part))
     }
 
-    /// Whether there is room that nobody wants, so that nothing is evicted for it.
+    /// Whether there is spare room, so that nothing is evicted for it.
     fn may_hold_part(&self) -> bool {
         self.health.may_write() && self.budget.lacking(slack(self.budget.limit())) == 0
     }
 
-    /// Bytes that all beginnings take.
+    /// Total size of all beginnings in bytes.
     pub(crate) fn layer_parts_size(&self) -> Result<u64, StoreError> {
         let folder = self.layout.layer_parts();
         let names = list(self, &folder)?;
@@ -130,7 +130,7 @@ impl Shared {
     }
 }
 
-/// The names in the folder that are a layer's.
+/// The names in the folder that belong to a layer.
 fn list(shared: &Shared, folder: &Path) -> Result<Vec<std::ffi::OsString>, StoreError> {
     if shared.storage.metadata(folder).is_err() {
         return Ok(Vec::new());
@@ -141,24 +141,24 @@ fn list(shared: &Shared, folder: &Path) -> Result<Vec<std::ffi::OsString>, Store
 }
 
 impl LayerPart {
-    /// Bytes of the layer that are here, from its first on.
+    /// Number of local bytes of the layer, from the first on.
     pub fn held(&self) -> u64 {
         self.held
     }
 
-    /// Fills as much of `buffer` as is here from `offset` on.
+    /// Fills as much of `buffer` as is local from `offset` on.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         files::read_full_at(self.shared.storage(), &self.file, buffer, offset)
     }
 
-    /// Continues it. What cannot be kept is not; from then on nothing is.
+    /// Appends bytes. If some cannot be stored, neither these nor later ones are.
     pub fn append(&mut self, bytes: &[u8]) {
         let held = self.held.saturating_add(bytes.len() as u64);
         if self.closed || held > self.end {
             return;
         }
         if !self.shared.may_hold_part() {
-            // The room is wanted for what is worth more.
+            // More valuable data needs the room.
             self.closed = true;
             self.remove();
             return;
@@ -174,9 +174,9 @@ impl LayerPart {
         self.held = held;
     }
 
-    /// It is of no use any more: the layer is here, or these bytes are wrong.
+    /// Removes it: the layer is complete, or these bytes are wrong.
     pub fn discard(mut self) {
-        // One that was given up is gone already; what has its name now is somebody else's.
+        // A closed one is already removed; the file that has its name now belongs to another process.
         if !std::mem::replace(&mut self.closed, true) {
             self.remove();
         }
@@ -185,7 +185,7 @@ impl LayerPart {
     fn remove(&mut self) {
         match files::unlink(self.shared.storage(), &self.path) {
             Ok(()) => {
-                // What this process wrote was never settled with the budget; the rest was.
+                // The bytes written by this process were never settled with the budget; the rest were.
                 let inherited = on_disk(self.held) - self.charge.bytes();
                 self.shared.budget.add(-signed(inherited));
                 self.charge = Charge::new(&self.shared.budget);
@@ -199,7 +199,7 @@ impl LayerPart {
 impl Drop for LayerPart {
     fn drop(&mut self) {
         if self.held == 0 && !self.closed {
-            // Nobody would gain by it.
+            // It would be of no use.
             self.remove();
         }
         self.charge.keep();

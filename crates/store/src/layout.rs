@@ -1,8 +1,8 @@
-//! Where things are inside the folder of a store, and which version of that layout it is.
+//! The layout of a store's folder, and its version.
 //!
-//! A folder without a version file is made a store only if it holds nothing of anybody else. A store of an unknown
-//! version is never interpreted: what it holds is moved to `set-aside/`, where it waits for `clear` or for the
-//! budget, and a new store is begun. That is refused while a server runs on the old one.
+//! A folder without a version file becomes a store only if it holds no foreign files. A store of an unknown version is
+//! never interpreted: its content is moved to `set-aside/`, where it stays until `clear` or the budget removes it, and a
+//! new store is started. That is refused while a server runs on the old one.
 
 use std::ffi::OsStr;
 use std::io;
@@ -18,35 +18,35 @@ use crate::settings;
 use crate::storage::{Access, Storage};
 use crate::{OpenError, StoreError};
 
-/// What the version file says.
+/// Content of the version file.
 const VERSION: &str = "tarpon store 1\n";
 
-/// Longest wait for another process that begins the store, sets an old one aside, or isolates it: a few renames on a disk that may be slow.
+/// Longest wait for another process that creates the store, sets an old one aside, or isolates it: a few renames on a slow disk.
 pub(crate) const BEGIN_WAIT: Duration = Duration::from_secs(10);
 
-/// Permissions of every folder: objects of an image may be setuid programs with known flaws, so nobody else may
+/// Permissions of every folder: objects of an image may be setuid programs with known flaws, so other users must not
 /// reach them by their names here.
 pub(crate) const DIR_MODE: u32 = 0o700;
 /// Permissions of everything but objects.
 pub(crate) const FILE_MODE: u32 = 0o600;
-/// Permissions of an object: never written again.
+/// Permissions of an object: immutable.
 pub(crate) const OBJECT_MODE: u32 = 0o444;
 
-/// Where objects go that were found damaged, each as `HEX-…`.
+/// Folder of damaged objects, each named `HEX-…`.
 pub(crate) const CORRUPT: &str = "corrupt";
 
-/// How far the scrub has come.
+/// Name of the scrub's state file.
 pub(crate) const SCRUB: &str = "scrub";
 
-/// Where Podman's view of the store is mounted.
+/// Mount point of Podman's view of the store.
 const PODMAN: &str = "podman";
-/// Where Podman looks for single layers.
+/// Where Podman looks up single layers.
 const PODMAN_LAYERS: &str = "podman-layers";
 
 const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
-/// What of these a tenant has of its own, in an isolated store.
+/// The entries that each tenant of an isolated store has of its own.
 const CONTENT: [&str; 5] = ["objects", "partial", "images", "layers", "refs"];
-/// Where the tenants' content is. That it is there is what makes a store isolated: a fact that no damaged file can take back.
+/// Folder of the tenants' content. Its existence makes a store isolated: no damaged file can revert that.
 pub(crate) const TENANTS: &str = "tenants";
 
 const OTHER_NAMES: [&str; 16] = [
@@ -68,23 +68,23 @@ const OTHER_NAMES: [&str; 16] = [
     SCRUB,
 ];
 
-/// What containers wrote and are known by: what a user would miss. Not ours to set aside or to evict.
+/// Records and written data of containers: a user would miss them. The store must not set them aside or evict them.
 pub(crate) const CONTAINERS: &str = "containers";
 
-/// What was committed: as [`CONTAINERS`].
+/// Committed images: as [`CONTAINERS`].
 pub(crate) const COMMITS: &str = "commits";
 
 /// Paths inside the folder of a store.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     root: PathBuf,
-    /// Where [`CONTENT`] is: in `root`, or in the folder of a tenant.
+    /// Folder of [`CONTENT`]: `root`, or the folder of a tenant.
     content: PathBuf,
     tenant: Option<Digest>,
 }
 
 impl Layout {
-    /// Makes `root` a store of this version, if it is none yet.
+    /// Makes `root` a store of this version, unless it is one.
     pub(crate) fn open(locks: Locks<'_>, root: &Path) -> Result<Self, OpenError> {
         let storage = locks.storage;
         files::create_dir_all(storage, root, DIR_MODE)?;
@@ -101,7 +101,7 @@ impl Layout {
         Ok(text.map(|text| String::from_utf8_lossy(&text).into_owned()))
     }
 
-    /// Everything that is not there yet; the version last, so that a half-made store is finished by the next one.
+    /// Creates everything that is missing; the version last, so that the next open finishes a half-made store.
     fn begin(&self, locks: Locks<'_>) -> Result<(), OpenError> {
         let storage = locks.storage;
         let _lock = locks.lock(&self.name("lock"), BEGIN_WAIT, "begin the store")?;
@@ -114,7 +114,7 @@ impl Layout {
             files::create_dir(storage, &self.name(folder), DIR_MODE)?;
         }
         files::replace(storage, &self.root, "version", VERSION.as_bytes())?;
-        // The one file that has no digest and is written once: it must not be lost to a power cut.
+        // The one file that has no digest and is written once: a power cut must not lose it.
         let path = self.name("version");
         let synced = storage.open(&path, Access::Read).and_then(|file| storage.sync(&file));
         Ok(synced.map_err(io_error("syncing", &path))?)
@@ -142,8 +142,8 @@ impl Layout {
         let target = self.name("set-aside").join(unique_name());
         files::create_dir(storage, &self.name("set-aside"), DIR_MODE)?;
         files::create_dir(storage, &target, DIR_MODE)?;
-        // The version file goes last: until then the next process finds the old version and goes on from here.
-        // The folder of tenants stays: the new store is isolated if the old one was.
+        // The version file goes last: until then the next process finds the old version and continues from here. The
+        // folder of tenants stays: the new store is isolated if the old one was.
         for tenant in files::list(storage, &self.name(TENANTS))? {
             let mut name = std::ffi::OsString::from("tenant-");
             name.push(&tenant);
@@ -161,12 +161,12 @@ impl Layout {
         Self { root: self.root.clone(), content, tenant: Some(*tenant) }
     }
 
-    /// Whose content this is; `None`: everybody's.
+    /// The tenant whose content this is; `None`: content shared by all.
     pub(crate) fn tenant(&self) -> Option<&Digest> {
         self.tenant.as_ref()
     }
 
-    /// Makes the folders of a tenant that are not there yet.
+    /// Creates the missing folders of a tenant.
     pub(crate) fn begin_tenant(&self, storage: &dyn Storage) -> Result<(), StoreError> {
         files::create_dir(storage, &self.content, DIR_MODE)?;
         CONTENT.iter().try_for_each(|folder| files::create_dir(storage, &self.content.join(folder), DIR_MODE))
@@ -189,7 +189,7 @@ impl Layout {
         if is_content { self.content.join(name) } else { self.root.join(name) }
     }
 
-    /// `objects/ab/cdef…`, the form that the tree's redirects have.
+    /// `objects/ab/cdef…`, the form of the tree's redirects.
     pub(crate) fn object(&self, object: &Digest) -> PathBuf {
         self.fan_out("objects", object)
     }
@@ -260,12 +260,12 @@ pub(crate) fn unique_name() -> String {
     format!("{}-{time:x}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Reads a small file of the store whole. One that is too large is not ours, or damaged: as good as none.
+/// Reads a small file of the store whole. One that is too large is not ours or damaged, and treated as absent.
 pub(crate) fn read_record(storage: &dyn Storage, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     read_at_most(storage, path, limits::STORE_RECORD_BYTES)
 }
 
-/// Reads a file whole; `None` if it is not there or is larger than `limit`.
+/// Reads a file whole; `None` if it does not exist or is larger than `limit`.
 pub(crate) fn read_at_most(storage: &dyn Storage, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
     match files::read(storage, path, limit) {
         Err(StoreError::Io { error, .. }) if error.kind() == io::ErrorKind::FileTooLarge => Ok(None),
@@ -273,7 +273,7 @@ pub(crate) fn read_at_most(storage: &dyn Storage, path: &Path, limit: u64) -> Re
     }
 }
 
-/// Opens for reading; `None` if it is not there.
+/// Opens for reading; `None` if it does not exist.
 pub(crate) fn open_existing(storage: &dyn Storage, path: &Path) -> Result<Option<std::fs::File>, StoreError> {
     match storage.open(path, Access::Read) {
         Ok(file) => Ok(Some(file)),

@@ -1,26 +1,26 @@
-//! The content-addressed store of this host: complete objects, partial objects, image records, and who uses them.
+//! The content-addressed store of this host: complete objects, partial objects, image records, and records of their use.
 //!
 //! ```text
-//! objects/ab/cdef…    the content of a file, named by its sha256; complete, 0444, linked in at once, never rewritten
-//! partial/ab/cdef….LIST  an object of which some bytes are here (sparse), as one chunk list splits it
-//! partial/layers/HEX  the beginning of a layer whose streaming broke off
-//! images/HEX/         what mounts an image again: manifest, config, tree.erofs, chunks, objects, record.json
-//! layers/HEX[.CLAIM]  the index of a layer, for the next image that has it and claims the same of it
+//! objects/ab/cdef…    the content of a file, named by its sha256; complete, 0444, linked in atomically, never rewritten
+//! partial/ab/cdef….LIST  an object of which some bytes are local (sparse), as split by one chunk list
+//! partial/layers/HEX  the beginning of a layer whose streaming was interrupted
+//! images/HEX/         the files to mount an image again: manifest, config, tree.erofs, chunks, objects, record.json
+//! layers/HEX[.CLAIM]  the index of a layer, for the next image that has it with the same claim
 //! refs/               reference and platform → manifest digest
-//! mounts/  pins/      what must not be evicted: live mounts, imports in progress
-//! containers/NAME/    containers, each with its record, its log and what it wrote; nothing here is the store's to touch
-//! commits/HEX/        committed images, until they are pushed; not the store's to touch either
+//! mounts/  pins/      protection from eviction: live mounts, running imports
+//! containers/NAME/    containers, each with its record, its log and its written data; never touched by the store
+//! commits/HEX/        committed images, until they are pushed; never touched by the store either
 //! tenants/HEX/        in an isolated store: objects, partial, images, layers, refs and corrupt of one tenant
 //! run/                lock, socket and scratch folders of the server
 //! version  state  clean  usage  scrub  one fact each; see the modules of these names
 //! ```
 //!
-//! Several processes may work on one store at once. What makes that safe is that nothing visible is ever changed in
-//! place: files appear whole, by link or rename, and disappear whole, by unlink. Locks only keep out what would waste
-//! work (two evictions) or break a promise (two servers).
+//! Several processes may work on one store concurrently. This is safe because nothing visible is ever changed in place:
+//! files appear complete, by link or rename, and disappear by unlink. Locks only prevent wasted work (two evictions) or a
+//! broken promise (two servers).
 //!
-//! The store knows neither registries nor trees nor the kernel's mounts. It never trusts what it finds on the disk
-//! further than a digest says.
+//! The store knows neither registries nor trees nor the kernel's mounts. It trusts data on the disk only as far as a
+//! digest covers it.
 
 mod budget;
 mod check;

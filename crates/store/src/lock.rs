@@ -8,20 +8,20 @@ use crate::process::ProcessId;
 use crate::sealed;
 use crate::store::Store;
 
-/// The right to be the server of a store, for the life of this value. The kernel takes it back from a process that
-/// dies, however it dies.
+/// The right to be the server of a store, for the life of this value. When the process dies, for whatever reason, the
+/// kernel releases it.
 #[derive(Debug)]
 pub struct ServerLock {
     _file: FileLock,
 }
 
-/// Why this process may not be the server.
+/// Why this process cannot be the server.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process is.
+    /// Another process is the server.
     #[error("a server runs on this store already{}", pid.map(|pid| format!(" (process {pid})")).unwrap_or_default())]
     Held {
-        /// That process, if it said so.
+        /// The id of that process, if it recorded one.
         pid: Option<u32>,
     },
     /// The disk failed.
@@ -30,7 +30,7 @@ pub enum LockError {
 }
 
 impl Store {
-    /// Becomes the server of this store, or says who is.
+    /// Makes this process the server of the store; the error names the current server.
     pub fn server_lock(&self) -> Result<ServerLock, LockError> {
         let storage = self.shared.storage();
         let path = self.run_folder().join("server.lock");
@@ -41,14 +41,14 @@ impl Store {
         let me = ProcessId::current(self.shared.durability.boot());
         let text = sealed::seal(&me).map_err(|error| io_error("writing", &path)(error.into()))?;
         let write = storage.set_len(&file, 0).and_then(|()| files::write_all_at(storage, &file, &text, 0));
-        // Only for people to read: a full disk must not keep the server from starting.
+        // Informational only: a full disk must not keep the server from starting.
         if let Err(error) = write {
             tracing::debug!(%error, "the server's process number cannot be noted");
         }
         Ok(ServerLock { _file: file })
     }
 
-    /// The process that serves this store, if one does.
+    /// The process that serves this store, if any.
     pub fn server(&self) -> Option<ProcessId> {
         let text = files::read(self.shared.storage(), &self.run_folder().join("server.lock"), 4096).ok()??;
         let process: ProcessId = sealed::unseal(&text).ok()?;

@@ -1,4 +1,4 @@
-//! Taking the locks of the store's files. Every wait is bounded: a holder may have been stopped, or its disk may hang.
+//! Taking the locks of the store's files. Every wait is bounded: a holder may be stopped, or its disk may hang.
 
 use std::fs::File;
 use std::io;
@@ -12,12 +12,12 @@ use crate::files::io_error;
 use crate::layout::FILE_MODE;
 use crate::storage::{Access, Storage};
 
-/// First time between two looks at a lock that another holder has: most are held for microseconds.
+/// First interval between two attempts on a held lock: most are held for microseconds.
 const FIRST_POLL: Duration = Duration::from_micros(50);
-/// Longest time between two looks: short for a person, long for a processor.
+/// Longest interval between two attempts: short for a user, long for a processor.
 const LAST_POLL: Duration = Duration::from_millis(5);
 
-/// Longest wait for a lock that is held for one small file operation. A disk that is busy writing delays it by about as much.
+/// Longest wait for a lock that covers one small file operation. A disk busy with writes delays it by about as much.
 pub(crate) const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 /// Waits for locks by a clock.
@@ -28,7 +28,8 @@ pub(crate) struct Locks<'a> {
 }
 
 impl Locks<'_> {
-    /// The exclusive lock at `path`. [`StoreError::Busy`] if another holder keeps it for all of `patience`. `doing`: what it is for.
+    /// Takes the exclusive lock at `path`. [`StoreError::Busy`] if another holder keeps it for all of `patience`.
+    /// `doing`: the purpose.
     pub(crate) fn lock(self, path: &Path, patience: Duration, doing: &str) -> Result<FileLock, StoreError> {
         let busy = || StoreError::Busy { doing: doing.to_owned(), lock: path.to_owned(), waited: patience };
         self.lock_within(path, patience)?.ok_or_else(busy)
@@ -40,7 +41,7 @@ impl Locks<'_> {
         open().and_then(|file| self.hold_within(file, true, patience)).map_err(io_error("locking", path))
     }
 
-    /// Locks `file`. `None` if another holder is in the way for all of `patience`.
+    /// Locks `file`. `None` if another holder keeps it for all of `patience`.
     pub(crate) fn hold_within(self, file: File, exclusive: bool, patience: Duration) -> io::Result<Option<FileLock>> {
         let began = self.clock.steady();
         let mut pause = FIRST_POLL;
@@ -55,12 +56,12 @@ impl Locks<'_> {
     }
 }
 
-/// Locks `file` exclusively without waiting; `None` if another holder is in the way.
+/// Locks `file` exclusively without waiting; `None` if another holder has it.
 pub(crate) fn hold(storage: &dyn Storage, file: File) -> io::Result<Option<FileLock>> {
     Ok(storage.lock(&file, true)?.then(|| FileLock::of(file)))
 }
 
-/// The lock at `path` without waiting; `None` if another holder is in the way.
+/// Takes the lock at `path` without waiting; `None` if another holder has it.
 pub(crate) fn try_lock(storage: &dyn Storage, path: &Path) -> Result<Option<FileLock>, StoreError> {
     let open = || hold(storage, storage.open(path, Access::OpenOrCreate(FILE_MODE))?);
     open().map_err(io_error("locking", path))

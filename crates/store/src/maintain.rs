@@ -1,4 +1,4 @@
-//! What a store needs from time to time: the sweep when a server starts, the round every half minute, the clean stop.
+//! Maintenance of a store: the sweep when a server starts, the round every half minute, the clean stop.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -14,20 +14,20 @@ use crate::record::ImageRecord;
 use crate::sealed;
 use crate::store::Store;
 
-/// What a sweep found.
+/// Result of a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Files and folders of processes that died while they made them.
+    /// Files and folders that dead processes left under construction.
     pub temporary: u64,
-    /// Mounts that are on record: all of earlier servers, of which the last one may still be bringing its store in order. Their records
-    /// stay (and protect their images) until [`Store::forget_mount`]: unmount them first.
+    /// Recorded mounts: all of earlier servers, of which the last may still be finishing. Their records stay (and protect
+    /// their images) until [`Store::forget_mount`]: unmount them first.
     pub left_mounts: Vec<Mount>,
 }
 
 /// Why an image was not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// It is mounted.
+    /// The image is mounted.
     #[error("the image is mounted at {}", .0.display())]
     Mounted(PathBuf),
     /// The disk failed.
@@ -36,7 +36,7 @@ pub enum RemoveError {
 }
 
 impl Store {
-    /// Removes what processes that died left behind. For the start of a server, which holds the lock and has mounted nothing yet.
+    /// Removes the leftovers of dead processes. For the start of a server, which holds the lock and has no mounts yet.
     pub fn sweep(&self) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
         for folder in ["", "mounts"] {
@@ -80,9 +80,9 @@ impl Store {
         Ok(())
     }
 
-    /// The round that a server makes every [`PROBE_INTERVAL`](crate::PROBE_INTERVAL): checks what an unclean stop left,
-    /// brings what was stored to the disk, and makes room before a writer has to wait for it. May take as long as the
-    /// disk takes.
+    /// The round that a server runs every [`PROBE_INTERVAL`](crate::PROBE_INTERVAL): checks what an unclean stop left,
+    /// syncs stored data to the disk, and frees room before a writer has to wait for it. The duration depends on the
+    /// disk.
     pub fn maintain(&self) -> Result<(), StoreError> {
         let budget = &self.shared.budget;
         budget.refresh();
@@ -97,15 +97,15 @@ impl Store {
         self.shared.durability.sync()
     }
 
-    /// The clean stop: everything is brought to the disk, so that the next start has nothing to check. No call that
-    /// stores something may be under way in this process.
+    /// The clean stop: syncs everything to the disk, so that the next start has nothing to check. No call that stores
+    /// something may be running in this process.
     pub fn stop_clean(&self) -> Result<(), StoreError> {
         self.shared.budget.refresh();
         self.shared.durability.mark_clean()
     }
 
-    /// Removes everything that no image refers to, and the least recently used images if the store is over its
-    /// budget; then counts what is there.
+    /// Removes everything that no image refers to, and the least recently used images if the store is over its budget;
+    /// then recounts.
     pub fn gc(&self) -> Result<Evicted, StoreError> {
         let _lock = self.shared.lock_eviction(COMMAND_WAIT, "collect what no image needs")?;
         self.recount()?;
@@ -114,7 +114,8 @@ impl Store {
         Ok(evicted)
     }
 
-    /// Removes an image, its references, and the objects that no other image refers to; asked of the whole store, from all tenants.
+    /// Removes an image, its references, and the objects that no other image refers to; called on the whole store, from
+    /// all tenants.
     pub fn remove_image(&self, manifest: &Digest) -> Result<Evicted, RemoveError> {
         let _lock = self.shared.lock_eviction(RECORD_WAIT, "remove the image")?;
         let bytes = self.drop_unmounted(manifest)?;
@@ -124,7 +125,7 @@ impl Store {
         Ok(evicted)
     }
 
-    /// Whether a record of the image is here; asked of the whole store, whether a tenant has one.
+    /// Whether a record of the image exists; called on the whole store, whether any tenant has one.
     pub fn has_image(&self, manifest: &Digest) -> Result<bool, StoreError> {
         for part in self.parts()? {
             if part.image(manifest)?.is_some() {
@@ -134,7 +135,7 @@ impl Store {
         Ok(false)
     }
 
-    /// Removes an image and its references, to put another record of it in its place. Its objects stay until they are evicted.
+    /// Removes an image and its references, for replacement by another record. Its objects stay until they are evicted.
     pub fn remove_record(&self, manifest: &Digest) -> Result<(), RemoveError> {
         let _lock = self.shared.lock_eviction(RECORD_WAIT, "remove the image's record")?;
         self.drop_unmounted(manifest).map(drop)

@@ -1,7 +1,7 @@
-//! A file of an image record, mapped in memory.
+//! A file of an image record, mapped into memory.
 //!
-//! Mapping is what keeps the tree of a large image out of the server's own memory: its pages belong to the page cache.
-//! This is the one place of the store that is not safe Rust.
+//! Mapping keeps the tree of a large image out of the server's own memory: its pages belong to the page cache. This is
+//! the only place in the store with unsafe Rust.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-/// Bytes of a file that was hashed before it was mapped. Clones are the same mapping.
+/// Bytes of a file that was hashed before it was mapped. Clones share the mapping.
 #[derive(Debug, Clone)]
 pub struct MappedFile {
     map: Arc<Mmap>,
@@ -19,7 +19,7 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps the whole of `file`, which nobody writes to.
+    /// Maps the whole of `file`, which must not be written any more.
     pub(crate) fn new(file: File) -> io::Result<Self> {
         // SAFETY: the bytes under the mapping must not change. The file has no name and is this process's alone
         // (`of_unnamed`), or is one of an image record: created under a
@@ -30,10 +30,10 @@ impl MappedFile {
         Ok(Self { map: Arc::new(map), file: Arc::new(file) })
     }
 
-    /// Maps the whole of a temporary file without a name: when it is given away, nobody is left who could write to it.
+    /// Maps the whole of an unnamed temporary file: the caller gives the file up, so no writer remains.
     ///
     /// # Errors
-    /// As the system, and for a file that has a name.
+    /// The system's errors, and an error for a file that has a name.
     pub fn of_unnamed(file: File) -> io::Result<Self> {
         match file.metadata()?.nlink() {
             0 => Self::new(file),

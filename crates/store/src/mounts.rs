@@ -1,7 +1,7 @@
-//! Records of mounts: what `status` lists, what `recover` mends, and what keeps an image from being evicted.
+//! Records of mounts: `status` lists them, `recover` repairs them, and they protect images from eviction.
 //!
-//! A record protects its image until it is removed, also when its server is dead: the mount may still be there, and
-//! reading from it goes on for as long as the objects do.
+//! A record protects its image until it is removed, even if its server is dead: the mount may still exist, and reads from
+//! it work for as long as the objects exist.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -16,28 +16,28 @@ use crate::process::ProcessId;
 use crate::sealed;
 use crate::store::Store;
 
-/// A mount, as it is kept.
+/// The stored record of a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountRecord {
-    /// Where it is mounted, absolute.
+    /// Mount point, absolute.
     #[serde(with = "path_text")]
     pub mountpoint: PathBuf,
     /// Digest of the image's manifest.
     pub image: Digest,
-    /// Whose content it shows: the sha256 of the tenant's name; `None` in a store that is shared.
+    /// Tenant of the content: the sha256 of the tenant's name; `None` in a shared store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Digest>,
     /// The reference that was mounted.
     pub reference: String,
-    /// What was asked of the server, in its own words: enough for a successor to mount it again. Holds no secrets.
+    /// The original request to the server: enough for a successor to mount it again. Holds no secrets.
     pub request: String,
-    /// When it was mounted, in seconds since 1970.
+    /// Time of the mount, in seconds since 1970.
     pub created: u64,
     /// The process that serves it.
     pub server: ProcessId,
 }
 
-/// A mount record, and whether its server lives.
+/// A mount record, and whether its server is alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     /// The record.
@@ -46,11 +46,11 @@ pub struct Mount {
     pub live: bool,
 }
 
-/// An image in the part of the store that has it: its tenant, and its manifest.
+/// An image in its part of the store: its tenant, and its manifest.
 pub(crate) type Content = (Option<Digest>, Digest);
 
 impl MountRecord {
-    /// What it shows.
+    /// The content that the mount shows.
     pub(crate) fn content(&self) -> Content {
         (self.tenant, self.image)
     }
@@ -62,7 +62,8 @@ impl Store {
         (self.shared.layout.tenant().copied(), *manifest)
     }
 
-    /// Records a mount that this process serves, of content that this handle is for. Returns once no eviction runs that does not know of it.
+    /// Records a mount that this process serves, of content of this handle. Returns once no eviction runs that does not
+    /// know of it.
     pub fn record_mount(
         &self,
         mountpoint: &Path,
@@ -87,7 +88,7 @@ impl Store {
         Ok(record)
     }
 
-    /// The record of the mount at `mountpoint` is not needed any more. It may be gone already.
+    /// Removes the record of the mount at `mountpoint`, if it exists.
     pub fn forget_mount(&self, mountpoint: &Path) -> Result<(), StoreError> {
         let path = self.shared.layout.name("mounts").join(mount_name(mountpoint));
         files::unlink(self.shared.storage(), &path)
@@ -112,7 +113,7 @@ fn mount_name(mountpoint: &Path) -> String {
     format!("{}.json", Digest::of(mountpoint.as_os_str().as_bytes()).hex())
 }
 
-/// A path as text: as it is if it is UTF-8 without `%`, else with `%` and the bytes that do not fit as `%XX`.
+/// A path as text: unchanged if it is UTF-8 without `%`, else with `%` and the invalid bytes as `%XX`.
 mod path_text {
     use std::ffi::OsString;
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};

@@ -1,4 +1,4 @@
-//! Complete objects: opening them, and linking new ones in.
+//! Complete objects: opening them, and linking in new ones.
 
 use std::fs::File;
 use std::io;
@@ -19,14 +19,14 @@ use crate::store::{Shared, Store};
 use crate::writer::Writer;
 use crate::{StoreError, partial};
 
-/// Objects up to this size are gathered in memory and written with one call when they are complete. Most files of an
-/// image are smaller, and a file that is never begun costs nothing.
+/// Objects up to this size are buffered in memory and written with one call when they are complete. Most files of an
+/// image are smaller, and a file that is never created costs nothing.
 pub(crate) const SMALL_OBJECT: u64 = 64 << 10;
 
-/// Times that linking in is tried again when others create and remove the same names meanwhile.
+/// Attempts to link in while others create and remove the same names.
 const LINK_TRIES: usize = 8;
 
-/// Times that an object is hashed again because it changed meanwhile, which is an import that relies on it, or no object any more.
+/// Attempts to hash an object that changes meanwhile: an import relies on it, or it is no longer an object.
 const HASH_TRIES: usize = 3;
 
 impl ObjectStore for Store {
@@ -43,7 +43,7 @@ impl ObjectStore for Store {
             if !shared.proves_sound(object, &path, &before, &file)? {
                 return Ok(None);
             }
-            // Whoever holds it open looks for changes from now on.
+            // From now on, the holders of the open file check for changes.
             if metadata()? == before {
                 return Ok(Some(file));
             }
@@ -79,13 +79,13 @@ impl ObjectStore for Store {
 }
 
 impl Store {
-    /// Whether the complete object is here. Cheaper than opening it; says nothing about a power cut.
+    /// Whether the complete object is local. Cheaper than opening it; does not detect the effects of a power cut.
     pub fn contains(&self, object: &Digest) -> bool {
         self.shared.storage().metadata(&self.shared.layout.object(object)).is_ok()
     }
 }
 
-/// What became of an object that was to be linked in.
+/// Result of linking in an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Linked {
     New,
@@ -93,7 +93,7 @@ pub(crate) enum Linked {
 }
 
 impl Shared {
-    /// Gives a complete, checked object its name with `link`, which must fail if the name is taken.
+    /// Names a complete, checked object with `link`, which must fail if the name is taken.
     pub(crate) fn link_in(
         &self,
         object: &Digest,
@@ -134,9 +134,9 @@ impl Shared {
         Err(self.bypass("linking in", &path)(io::ErrorKind::ResourceBusy.into()))
     }
 
-    /// Whether the object is here already. If so its time becomes now: an import that is under way relies on it, and
-    /// eviction spares whatever is newer than a running import. The file is locked meanwhile, beside others that claim it: an eviction
-    /// that has looked at its time before removes it with this lock alone, and looks again.
+    /// Whether the object is already local. If so its time becomes now: a running import relies on it, and eviction
+    /// spares everything newer than a running import. The file is locked meanwhile, shared with other claims. An eviction
+    /// that read its time before removes the file only under an exclusive lock, after a second check.
     pub(crate) fn claim_existing(&self, object: &Digest) -> Result<bool, StoreError> {
         let path = self.layout.object(object);
         // A disk that cannot be read is bypassed like one that cannot be written.
@@ -155,7 +155,7 @@ impl Shared {
         }
         match self.storage.set_modified(&path, None) {
             Ok(()) => {
-                // That changed the file's metadata, and nothing else.
+                // This changed the file's metadata only.
                 self.note_hashed(object, &file);
                 Ok(true)
             }
@@ -164,22 +164,22 @@ impl Shared {
         }
     }
 
-    /// Whether the object is what its name says. Hashed once per boot, and again after any change of the file; what is damaged is
-    /// moved out.
+    /// Whether the object matches its name. Hashed once per boot, and again after any change of the file; a damaged file
+    /// is moved out.
     fn is_sound(&self, object: &Digest, path: &Path, metadata: &Metadata, file: &File) -> Result<bool, StoreError> {
         Ok(self.hashed.has(object, metadata) || self.proves_sound(object, path, metadata, file)?)
     }
 
-    /// As [`Shared::is_sound`], for a file that must be hashed. `before`: what is known of it.
+    /// As [`Shared::is_sound`], for a file that must be hashed. `before`: its metadata.
     fn proves_sound(&self, object: &Digest, path: &Path, before: &Metadata, file: &File) -> Result<bool, StoreError> {
         let condition = self.hash_object(object, before, file)?;
         let is_sound = matches!(condition, Condition::Sound);
-        // One that left its name meanwhile is no finding, and no object either.
+        // A file that lost its name meanwhile is no finding, and no object either.
         self.settled(object, path, before, condition)?;
         Ok(is_sound)
     }
 
-    /// Hashes a file, and notes it if it is what its name says. `before`: what was known of it before it was read.
+    /// Hashes a file, and records it if it matches its name. `before`: its metadata before the read.
     pub(crate) fn hash_object(&self, object: &Digest, before: &Metadata, file: &File) -> Result<Condition, StoreError> {
         let notable = self.is_notable(before, file);
         let hash = || {
@@ -189,14 +189,14 @@ impl Shared {
         self.judge(object, notable, read_again(hash))
     }
 
-    /// What is known of a file that is hashed from now on, if it will be known by that: a later change is to show in it.
+    /// Returns the metadata of a file that is hashed from now on, if a later change would be visible in it.
     pub(crate) fn is_notable<'m>(&self, before: &'m Metadata, file: &File) -> Option<&'m Metadata> {
         let is_settled = hashed::is_settled(before.changed, self.clock.wall());
         (is_settled || self.storage.has_exact_times(file)).then_some(before)
     }
 
-    /// What the bytes of a file, or the error instead of them, say of the object. `before`: as [`Shared::is_notable`] gave it before they
-    /// were read.
+    /// Derives the object's condition from the bytes of a file or its read error. `before`: as [`Shared::is_notable`]
+    /// returned it before the read.
     pub(crate) fn judge(
         &self,
         object: &Digest,
@@ -206,7 +206,7 @@ impl Shared {
         match read.map(|hasher| Verified::check_stream(object, hasher)) {
             Ok(Err(_)) => Ok(Condition::Damaged),
             Ok(Ok(_)) => {
-                // As it was before: what changes meanwhile must be hashed again.
+                // The earlier metadata: a file that changes meanwhile must be hashed again.
                 if let Some(before) = before {
                     self.hashed.add(object, before);
                 }
@@ -217,16 +217,16 @@ impl Shared {
         }
     }
 
-    /// The file was just written with the object's bytes, which were hashed, and was [touched](crate::storage::Storage::touch); or only
-    /// its metadata was changed since it was hashed.
+    /// Records the file as hashed: it was just written with the object's hashed bytes and was
+    /// [touched](crate::storage::Storage::touch), or only its metadata changed since it was hashed.
     pub(crate) fn note_hashed(&self, object: &Digest, file: &File) {
         if let Ok(metadata) = self.storage.file_metadata(file) {
             self.hashed.add(object, &metadata);
         }
     }
 
-    /// Moves a file that is not the object of its name to `corrupt/`, where the mend of the mounts finds it. `false`: the name leads to
-    /// another file than the one that was `hashed`, or to none, and is left alone.
+    /// Moves a file that does not match its name to `corrupt/`, where the mend of the mounts finds it. `false`: the name
+    /// leads to another file than the one that was `hashed`, or to none, and is left alone.
     pub(crate) fn move_out(
         &self,
         object: &Digest,
@@ -271,8 +271,8 @@ impl Shared {
         }
     }
 
-    /// Another process gave the name to another file between a look and the rename: that file gets the name back, unless a third one
-    /// has it by now.
+    /// Gives the name back to a file that another process put in place between a check and the rename, unless a third
+    /// file has the name by now.
     fn put_back(&self, moved: &Path, path: &Path) -> Result<(), StoreError> {
         match self.storage.link(moved, path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(io_error("moving back", path)(error)),
@@ -281,18 +281,18 @@ impl Shared {
     }
 }
 
-/// What hashing a file of the store showed.
+/// Result of hashing a file of the store.
 #[derive(Debug)]
 pub(crate) enum Condition {
-    /// It is what its name says.
+    /// The file matches its name.
     Sound,
-    /// It is not.
+    /// The file does not match its name.
     Damaged,
-    /// The disk does not give its bytes back.
+    /// The disk does not return its bytes.
     Unreadable(io::Error),
 }
 
-/// Reads, and once more after an error of the disk: one of the connection to it passes, a bad sector stays.
+/// Reads, and retries once after an error of the disk: a connection error passes, a bad sector stays.
 pub(crate) fn read_again<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     match read() {
         Err(error) if is_of_medium(&error) => read(),
@@ -300,10 +300,11 @@ pub(crate) fn read_again<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Resu
     }
 }
 
-/// Whether the error says that the bytes are lost. All others are of this process or pass, and say nothing of the file.
+/// Whether the error means that the bytes are lost. All others belong to this process or pass, and are no evidence about
+/// the file.
 pub(crate) fn is_of_medium(error: &io::Error) -> bool {
-    // In this order: by the device, critical medium error, integrity of a block, and two ways of a file system to say that what
-    // it read is not what it wrote.
+    // In this order: by the device, critical medium error, integrity of a block, and two ways of a file system to report
+    // that what it read is not what it wrote.
     const LOST: [Errno; 5] = [Errno::IO, Errno::NODATA, Errno::ILSEQ, Errno::UCLEAN, Errno::BADMSG];
     Errno::from_io_error(error).is_some_and(|errno| LOST.contains(&errno))
 }

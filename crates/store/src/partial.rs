@@ -1,14 +1,14 @@
-//! [`Partial`]: an object of which some bytes are here.
+//! [`Partial`]: an object of which some bytes are local.
 //!
-//! There is one for each chunk list that is used of an object, because its bytes were checked against that list alone: two images
-//! that split an object differently, one of them perhaps wrongly, never write to the same file.
+//! Each chunk list that is used for an object has its own partial, because its bytes were checked against that list
+//! alone: two images that split an object differently, one of them perhaps wrongly, never write to the same file.
 //!
-//! On the disk it is a sparse file and nothing else: no bitmap that could disagree with it. What this process wrote
-//! is remembered in memory; of what an earlier one left, the file system tells where data *may* be, and the reader
-//! believes it only after its chunk digest matched.
+//! On the disk it is only a sparse file, without a bitmap that could contradict it. Writes of this process are tracked in
+//! memory. For the data of an earlier process, the file system reports where data *may* be, and the reader trusts it only
+//! after its chunk digest matched.
 //!
-//! One process at a time works on a partial file (a lock on it); another one goes without. A small object needs no
-//! file: it stays in memory until it is complete.
+//! One process at a time works on a partial file (a lock on it); another process works without it. A small object needs
+//! no file: it stays in memory until it is complete.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -33,12 +33,12 @@ use crate::storage::Access;
 use crate::store::Shared;
 use crate::writer::NewFile;
 
-/// Times that opening is tried again when somebody removes the file meanwhile.
+/// Attempts to open while another process removes the file.
 const OPEN_TRIES: usize = 4;
-/// Entries of the map of partial objects after which those that nobody uses any more are swept out.
+/// Size of the map of partial objects at which unused entries are swept out.
 const MAP_SWEEP: usize = 1024;
 
-/// An object and the chunk list that its bytes are checked against.
+/// An object and the chunk list that verifies its bytes.
 pub(crate) type Key = (Digest, Digest);
 
 #[derive(Debug)]
@@ -65,7 +65,7 @@ enum Content {
     Published(FileLock),
 }
 
-/// The partial object that everybody in this process shares.
+/// Opens the partial object, shared within this process.
 pub(crate) fn open(
     shared: &Arc<Shared>,
     object: &Digest,
@@ -106,7 +106,7 @@ pub(crate) fn open(
     Ok(partial)
 }
 
-/// Opens and locks the sparse file. Another process that has it means going without.
+/// Opens and locks the sparse file. If another process holds it, the caller works without it.
 fn claim_file(shared: &Shared, (object, list): &Key, size: u64) -> Result<Content, StoreError> {
     let storage = shared.storage();
     let path = shared.layout.partial(object, list);
@@ -123,7 +123,7 @@ fn claim_file(shared: &Shared, (object, list): &Key, size: u64) -> Result<Conten
                 continue;
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                // Somebody died between making it read-only and linking it in. It is not worth more than a new one.
+                // A process died between making it read-only and linking it in. It is not worth more than a new one.
                 storage.unlink(&path).map_err(|error| bypass("removing", error))?;
                 continue;
             }
@@ -137,7 +137,7 @@ fn claim_file(shared: &Shared, (object, list): &Key, size: u64) -> Result<Conten
             continue;
         }
         if metadata.links > 1 {
-            // Somebody died after linking it in: it is an object, and must not be written any more.
+            // A process died after linking it in: it is an object, and must not be written any more.
             storage.unlink(&path).map_err(|error| bypass("removing", error))?;
             continue;
         }
@@ -189,7 +189,7 @@ impl Partial {
         Ok(if sound { Ok(()) } else { Err(StoreError::Corrupt(self.object)) })
     }
 
-    /// Throws all bytes away. The object stays usable, as an empty one.
+    /// Discards all bytes. The object stays usable, as an empty one.
     fn reset(&self, content: &mut Content) -> Result<(), StoreError> {
         self.written.lock().clear();
         match content {
@@ -223,7 +223,7 @@ impl Partial {
         let storage = self.shared.storage();
         let from = self.path();
         storage.set_mode(file, OBJECT_MODE).map_err(self.shared.bypass("publishing", &from))?;
-        // The age of an object begins when it is complete.
+        // The age of an object starts when it is complete.
         storage.set_modified(&from, None).map_err(self.shared.bypass("publishing", &from))?;
         let linked = self.shared.link_in(&self.object, |path| storage.link(&from, path));
         let linked = linked.inspect_err(|_| {
@@ -235,7 +235,7 @@ impl Partial {
             charge.keep();
         }
         *charge = Charge::new(&self.shared.budget);
-        // It is an object now whatever happens to its old name, which `sweep` would remove.
+        // It is an object now regardless of its old name, which `sweep` would remove.
         remove_quietly(&self.shared, &from);
         if linked == Linked::New {
             self.shared.note_hashed(&self.object, file);
@@ -265,7 +265,7 @@ impl PartialObject for Partial {
             Content::Memory(_) | Content::File { inherited: false, .. } => false,
             Content::File { file, .. } => match self.shared.storage.next_data(file, offset) {
                 Ok(data) => data.is_some_and(|data| data < end),
-                // A file system that cannot tell: may be.
+                // The file system cannot report it: assume data.
                 Err(_) => true,
             },
         }
@@ -328,7 +328,7 @@ impl Partial {
                 let total = charge.bytes() + bytes.len() as u64;
                 charge.grow_to(total);
             }
-            // Whoever still writes brings bytes that are here already.
+            // Late writers deliver bytes that are already local.
             Content::Published(_) => return Ok(()),
         }
         self.written.lock().insert(offset, end);
@@ -340,10 +340,10 @@ impl Drop for Partial {
     fn drop(&mut self) {
         let Content::File { inherited, .. } = self.content.get_mut() else { return };
         if *inherited || !self.written.get_mut().is_empty() {
-            // The bytes stay for the next one.
+            // The bytes stay for the next process.
             self.charge.get_mut().keep();
         } else {
-            // Nothing was written; the lock is still held, so nobody else has either.
+            // Nothing was written; the lock is still held, so no other process wrote either.
             remove_quietly(&self.shared, &self.shared.layout.partial(&self.object, &self.list));
         }
     }

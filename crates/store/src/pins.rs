@@ -1,7 +1,7 @@
-//! Pins: while one lives, nothing that was stored after it began is evicted.
+//! Pins: while one lives, nothing stored after its start is evicted.
 //!
-//! An import stores objects long before the record that needs them is complete. A pin is a locked file: it ends with
-//! its process, however that ends.
+//! An import stores objects long before the record that needs them is complete. A pin is a locked file: it ends with its
+//! process, even if that is killed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::locks;
 use crate::storage::Access;
 use crate::store::{Shared, Store};
 
-/// Keeps what is stored from now on (or found to be stored already) from being evicted, for the life of this value.
+/// Protects everything stored (or found to exist) from now on from eviction, for the life of this value.
 #[derive(Debug)]
 pub struct Pin {
     shared: Arc<Shared>,
@@ -24,17 +24,17 @@ pub struct Pin {
 }
 
 impl Store {
-    /// Begins a pin. Returns once no eviction runs that does not know of it.
+    /// Starts a pin. Returns once no eviction runs that does not know of it.
     pub fn pin(&self) -> Result<Pin, StoreError> {
         let shared = &self.shared;
         let storage = shared.storage();
         let folder = shared.layout.name("pins");
         let failed = |error| shared.refuse(io_error("creating a pin in", &folder)(error));
         loop {
-            // A new name each time: the process that has the lock of the last one may have been stopped.
+            // A new name each time: the process that holds the last one's lock may be stopped.
             let path = folder.join(unique_name());
             let file = storage.open(&path, Access::OpenOrCreate(FILE_MODE)).map_err(failed)?;
-            // A sweep may have seen it between the two calls, and taken it for one of the dead.
+            // A sweep may have seen it between the two calls, and taken it for a dead one.
             let Some(held) = locks::hold(storage, file).map_err(failed)? else { continue };
             if storage.file_metadata(&held).map_err(failed)?.links == 0 {
                 continue;
@@ -55,7 +55,7 @@ impl Drop for Pin {
 }
 
 impl Shared {
-    /// When the oldest pin of a living process began. Pins of dead ones are removed on the way.
+    /// Start time of the oldest pin of a living process. Removes pins of dead ones.
     pub(crate) fn oldest_pin(&self) -> Result<Option<SystemTime>, StoreError> {
         Ok(self.pins()?.into_iter().min())
     }

@@ -1,17 +1,17 @@
-//! Whether a process that left its name in the store still runs.
+//! Whether a process that recorded itself in the store still runs.
 
 use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// A process, named so that a later one with the same number is not taken for it.
+/// A process, identified so that a later one with the same number does not match.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// When it was started, in clock ticks since the start of the kernel.
+    /// Start time, in clock ticks since the start of the kernel.
     pub started: u64,
-    /// The run of the kernel.
+    /// Boot id of the kernel.
     pub boot: String,
 }
 
@@ -26,10 +26,10 @@ impl ProcessId {
     }
 }
 
-/// When process `pid` was started; `None` if there is none, or only its remains.
+/// Start time of process `pid`; `None` if it does not exist or is a zombie.
 fn start_time(pid: u32) -> Option<u64> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold anything, parentheses too.
+    // The name is in parentheses and may contain anything, including parentheses.
     let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
         return None;
@@ -53,7 +53,7 @@ mod tests {
     fn a_zombie_is_dead() {
         use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        // Until it has ended; NOWAIT leaves the remains for `wait`.
+        // Until it has ended; NOWAIT leaves the zombie for `wait`.
         waitid(WaitId::Pid(Pid::from_child(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
         assert_eq!(start_time(child.id()), None);
         child.wait().unwrap();

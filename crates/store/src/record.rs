@@ -1,7 +1,7 @@
-//! [`ImageRecord`]: what `images/HEX/record.json` says of an image that can be mounted without its registry.
+//! [`ImageRecord`]: the content of `images/HEX/record.json`, for an image that can be mounted without its registry.
 //!
-//! It is sealed (see `sealed`), and names every other file of the record by digest and size. Nothing of it is
-//! believed if anything does not fit; the image is then fetched again, as if it had never been here.
+//! It is sealed (see `sealed`), and names every other file of the record by digest and size. On any mismatch nothing of
+//! it is trusted; the image is then fetched again, as if it had never been local.
 
 use serde::{Deserialize, Serialize};
 use tarpon_oci::{Digest, limits};
@@ -9,13 +9,12 @@ use tarpon_oci::{Digest, limits};
 use crate::layer::{LayerKind, Verification};
 use crate::sealed::{self, SealError};
 
-/// Changes with the form of the record and with what trees are written as. Records of others are treated as absent ...
+/// Version of the record's form and of the trees. Records of other versions are treated as absent ...
 const VERSION: u32 = 2;
-/// ... but for these: their trees are written anew when they are used.
+/// ... except this one: its trees are rewritten on use.
 const OLD_TREE: u32 = 1;
 
-/// References that a record remembers, the newest ones: what keeps a record of an image that is tagged anew every day
-/// from growing for ever.
+/// Maximum number of references per record, the newest ones: bounds the record of an image that gets a new tag every day.
 pub(crate) const REFERENCES: usize = 64;
 
 /// A file of an image record.
@@ -30,11 +29,11 @@ pub enum Part {
     Tree,
     /// The chunk table.
     Chunks,
-    /// The ids of the objects of the image, 32 bytes each, ascending. Eviction reads it.
+    /// The ids of the image's objects, 32 bytes each, ascending. Eviction reads it.
     Objects,
     /// The index of its boot pack, if it has one.
     Boot,
-    /// What its layers are as directories of their own, if somebody wanted to know.
+    /// Its layers as directories of their own, if they were requested.
     Forms,
 }
 
@@ -42,7 +41,7 @@ impl Part {
     pub(crate) const ALL: [Self; 7] =
         [Self::Manifest, Self::Config, Self::Tree, Self::Chunks, Self::Objects, Self::Boot, Self::Forms];
 
-    /// Whether a record cannot be without it.
+    /// Whether every record must have it.
     pub(crate) fn is_required(self) -> bool {
         !matches!(self, Self::Boot | Self::Forms)
     }
@@ -60,7 +59,7 @@ impl Part {
     }
 }
 
-/// What a file of the record must be.
+/// The expected digest and size of a file of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartRecord {
     /// Which file.
@@ -78,22 +77,23 @@ pub struct LayerRecord {
     pub digest: Digest,
     /// Length of the blob in bytes.
     pub size: u64,
-    /// How it is read, as `inspect` shows it.
+    /// The format by which it is read, as `inspect` shows it.
     pub format: LayerKind,
-    /// How far it was checked against the manifest, as `status` shows it.
+    /// To what extent it was verified against the manifest, as `status` shows it.
     pub verification: Verification,
-    /// What begins before this byte of the blob is to be prefetched, as the layer itself says. A hint; nothing depends on it.
+    /// Offset in the blob, set by the layer itself: everything that begins before it is to be prefetched. A hint; nothing
+    /// depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefetch: Option<u64>,
 }
 
-/// What is known of an image in the store.
+/// The record of an image in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageRecord {
     version: u32,
-    /// Digest of the manifest: the name of the image.
+    /// Digest of the manifest: the identity of the image.
     pub manifest: Digest,
-    /// References that it was found under, oldest first.
+    /// References that resolved to it, oldest first.
     pub references: Vec<String>,
     /// Its platform, as `os/architecture[/variant]`.
     pub platform: String,
@@ -101,13 +101,13 @@ pub struct ImageRecord {
     pub layers: Vec<LayerRecord>,
     /// The files of the record.
     pub parts: Vec<PartRecord>,
-    /// Bytes that came over the wire to make the record, each time that it was made, tokens and retries included; those of layers that were
-    /// streamed are most of it.
+    /// Bytes transferred to create the record, summed over each time it was created, including tokens and retries; most
+    /// of it are streamed layers.
     #[serde(default)]
     pub prepared_bytes: u64,
-    /// When the record was made, in seconds since 1970.
+    /// Creation time of the record, in seconds since 1970.
     pub created: u64,
-    /// When it was used last, in seconds since 1970. Kept as the time of the record file, not in it.
+    /// Time of the last use, in seconds since 1970. Stored as the time of the record file, not in it.
     #[serde(skip)]
     pub last_used: u64,
 }
@@ -128,19 +128,19 @@ impl ImageRecord {
         }
     }
 
-    /// Whether the tree is one that is not used as it is.
+    /// Whether the tree must be replaced before use.
     pub(crate) fn has_old_tree(&self) -> bool {
         self.version == OLD_TREE
     }
 
-    /// Makes it the record of the same image with another tree, of the version that is written now.
+    /// Makes it the record of the same image with another tree, in the current version.
     pub(crate) fn set_tree(&mut self, tree: &[u8]) {
         self.version = VERSION;
         let part = PartRecord { part: Part::Tree, digest: Digest::of(tree), size: tree.len() as u64 };
         self.parts.iter_mut().filter(|known| known.part == Part::Tree).for_each(|known| *known = part);
     }
 
-    /// What file `part` must be.
+    /// The expected digest and size of file `part`.
     pub fn part(&self, part: Part) -> Option<&PartRecord> {
         self.parts.iter().find(|record| record.part == part)
     }
@@ -156,21 +156,21 @@ impl ImageRecord {
     }
 }
 
-/// Why a record was not believed.
+/// Why a record was not trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Its envelope or text.
+    /// Its envelope or text is invalid.
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// It was made by another version of tarpon.
+    /// It was written by another version of tarpon.
     #[error("record of version {0}")]
     Version(u32),
-    /// It contradicts itself.
+    /// It is inconsistent.
     #[error("{0}")]
     Inconsistent(&'static str),
 }
 
-/// Reads a record. Whatever the bytes are, this gives a consistent record or an error.
+/// Parses a record. For any input, returns a consistent record or an error.
 pub fn parse_record(text: &[u8]) -> Result<ImageRecord, RecordError> {
     let record: ImageRecord = sealed::unseal(text)?;
     if ![VERSION, OLD_TREE].contains(&record.version) {

@@ -1,7 +1,7 @@
-//! References: under which name and for which platform an image was found, so that it is found again offline.
+//! References: the name and platform of an image, so that it can be resolved offline.
 //!
-//! A file is named by the sha256 of source and platform (a source may be a path of 4096 bytes, which no file name
-//! holds), and says inside what it stands for.
+//! A file is named by the sha256 of source and platform (a source may be a path of 4096 bytes, too long for a file name),
+//! and contains both.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::layout::read_record;
 use crate::sealed;
 use crate::store::Store;
 
-/// What a reference stood for when it was last resolved.
+/// The result of the last resolution of a reference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefRecord {
     /// The reference in its canonical spelling, with its transport.
@@ -23,19 +23,19 @@ pub struct RefRecord {
     pub platform: String,
     /// Digest of the image's manifest.
     pub manifest: Digest,
-    /// When it was resolved, in seconds since 1970.
+    /// Time of the resolution, in seconds since 1970.
     pub resolved: u64,
 }
 
 impl Store {
-    /// What `source` stood for, on this platform, when it was last resolved. A damaged record is none.
+    /// The last resolution of `source` for this platform. A damaged record counts as none.
     pub fn reference(&self, source: &str, platform: &str) -> Result<Option<RefRecord>, StoreError> {
         let text = read_record(self.shared.storage(), &self.reference_path(source, platform))?;
         let record = text.and_then(|text| sealed::unseal::<RefRecord>(&text).ok());
         Ok(record.filter(|record| record.source == source && record.platform == platform))
     }
 
-    /// Notes what `source` stands for.
+    /// Records the image that `source` resolves to.
     pub fn set_reference(&self, source: &str, platform: &str, manifest: &Digest) -> Result<(), StoreError> {
         let record = RefRecord {
             source: source.to_owned(),
@@ -69,7 +69,7 @@ impl Store {
         Ok(records)
     }
 
-    /// Forgets every reference to an image.
+    /// Removes every reference to an image.
     pub(crate) fn forget_references(&self, manifest: &Digest) -> Result<(), StoreError> {
         for record in self.own_references()?.iter().filter(|record| record.manifest == *manifest) {
             files::unlink(self.shared.storage(), &self.reference_path(&record.source, &record.platform))?;
@@ -85,7 +85,7 @@ impl Store {
 fn reference_name(source: &str, platform: &str) -> String {
     let mut hasher = Hasher::new();
     hasher.update(source.as_bytes());
-    // Neither of them holds a line break, so the two cannot run into each other.
+    // Neither contains a line break, so the two cannot be confused.
     hasher.update(b"\n");
     hasher.update(platform.as_bytes());
     hasher.finish().hex()

@@ -1,8 +1,9 @@
-//! Trees that an older version of tarpon wrote are replaced where they lie: the registry is not asked, and what
-//! exists only in this store is not lost. What is in trees the store does not know: [`RenewTree`](crate::RenewTree) writes the new one.
+//! Trees written by an older version of tarpon are replaced in place: without a request to the registry, and without loss
+//! of data that exists only in this store. The store does not know the format of trees: [`RenewTree`](crate::RenewTree)
+//! writes the new one.
 //!
-//! The record is replaced first, then the tree. Whoever comes between the two finds an old tree that is, written anew, the one
-//! of the record, and completes the work.
+//! The record is replaced first, then the tree. A reader between the two finds an old tree that becomes the record's tree
+//! when rewritten, and completes the work.
 
 use tarpon_oci::Digest;
 
@@ -18,11 +19,11 @@ use crate::sealed;
 use crate::store::{Shared, Store};
 
 impl Store {
-    /// Has the tree of an image written anew; `None` if the image is not here or its tree is damaged.
+    /// Rewrites the tree of an image; `None` if the image is not local or its tree is damaged.
     pub(crate) fn renew_tree(&self, manifest: &Digest) -> Result<Option<ImageRecord>, StoreError> {
         let shared = &*self.shared;
         let _lock = shared.lock_eviction(RECORD_WAIT, "replace the tree that an older version wrote")?;
-        // Another process may have done it meanwhile.
+        // Another process may have rewritten it meanwhile.
         let Some(mut record) = self.record(manifest)? else { return Ok(None) };
         if !record.has_old_tree() {
             return Ok(Some(record));
@@ -52,7 +53,7 @@ impl Shared {
     }
 }
 
-/// Replaces the tree by the one of the record, if it is that one but for the version that wrote it.
+/// Replaces the tree by the record's tree, if the two differ only in the version that wrote them.
 pub(crate) fn complete(shared: &Shared, record: &ImageRecord) -> Result<bool, StoreError> {
     let folder = shared.layout.image(&record.manifest);
     let path = folder.join(Part::Tree.file_name());

@@ -1,8 +1,8 @@
-//! The scrub: all objects are hashed again, slowly, so that damage is found before somebody needs the object.
+//! The scrub: hashes all objects again, slowly, so that damage is found before an object is needed.
 //!
-//! What is read goes past the page cache: nothing of it evicts what running containers use, and what is checked is what the disk
-//! returns, not what the kernel remembers of it. No lock of the store is held. An object that is evicted or replaced meanwhile is no
-//! finding. The state file `scrub` says how far a run has come, so that the next server goes on there.
+//! Reads bypass the page cache: they evict nothing that running containers use, and check what the disk returns, not what
+//! the kernel has cached. No lock of the store is held. An object that is evicted or replaced meanwhile is no finding.
+//! The state file `scrub` records the progress of a run, so that the next server continues there.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -24,63 +24,63 @@ use crate::storage::{ALIGNMENT, Access, Metadata};
 use crate::store::{Shared, Store};
 use crate::walk::{Found, Listed, fan_out};
 
-/// Bytes per second where nobody names a rate: a tenth of what a slow disk reads, and less than a tenth of a core. A store of the
+/// Default rate in bytes per second: a tenth of a slow disk's read rate, and less than a tenth of a core. A store of the
 /// default size (20 GiB) takes 21 minutes.
 pub const SCRUB_RATE: NonZeroU64 = NonZeroU64::new(16 << 20).unwrap();
 
-/// From the end of one run to the beginning of the next. Disks lose sectors over months; more often would wear laptops' batteries
-/// more than it protects.
+/// Time from the end of one run to the start of the next. Disks lose sectors over months; more frequent runs would wear
+/// laptops' batteries more than they protect.
 pub const SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The same after a run that found nothing to hash: the store is new, and will not stay empty.
+/// The same after a run without objects: the store is new, and will not stay empty.
 const EMPTY_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// What an object costs beside its bytes, in bytes of the rate: a hard disk moves its head as long as it reads that much.
+/// Cost of an object besides its bytes, in bytes of the rate: a seek of a hard disk takes as long as reading that much.
 const OBJECT_COST: u64 = 64 << 10;
 
-/// Shorter waits are added up: small objects would wake the processor for each of them.
+/// Shorter waits are accumulated: small objects would wake the processor for each of them.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How often the state is written. What a killed server has read since is read again.
+/// Interval of state writes. A killed server's reads since the last one are repeated.
 const SAVE: Duration = Duration::from_secs(60);
 
 /// Figures of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubRun {
-    /// When it began, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub began: u64,
-    /// When it ended, in seconds since 1970; `None`: it did not.
+    /// End time, in seconds since 1970; `None` if it has not ended.
     pub ended: Option<u64>,
-    /// Objects that were hashed.
+    /// Hashed objects.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of these, objects that were not what their names say. They were moved out.
+    /// Of these, objects that did not match their names. They were moved out.
     pub damaged: u64,
-    /// Objects that the disk does not give back. They were moved out, too.
+    /// Objects that the disk does not return. They were moved out, too.
     pub unreadable: u64,
-    /// Objects that could not be looked at for another reason, which is in the log.
+    /// Objects that could not be checked for another reason, which is in the log.
     pub skipped: u64,
 }
 
-/// What is known of the scrubs of a store.
+/// The recorded scrubs of a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ScrubRecord {
-    /// The last run that went through the whole store.
+    /// The last complete run.
     pub last: Option<ScrubRun>,
-    /// The one that was begun and has not ended; it goes on with the next server that scrubs.
+    /// The unfinished run; the next server that scrubs continues it.
     pub under_way: Option<ScrubRun>,
 }
 
-/// Who runs a scrub.
+/// Callbacks of a scrub.
 pub trait Scrubber {
-    /// Waits so long, or until the scrub is to stop. `false`: it is to stop.
+    /// Waits for this time, or until the scrub must stop. `false`: it must stop.
     fn pause(&self, time: Duration) -> bool;
 
-    /// How far it has come; called after each object.
+    /// Reports progress; called after each object.
     fn progress(&self, run: &ScrubRun);
 
-    /// Damaged objects were moved out.
+    /// Reports that damaged objects were moved out.
     fn found(&self);
 }
 
@@ -95,18 +95,18 @@ struct State {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct UnderWay {
     run: ScrubRun,
-    /// The last object that it has looked at. Objects are looked at in the order of their names.
+    /// The last checked object. Objects are checked in the order of their names.
     at: Option<Digest>,
 }
 
 impl Store {
-    /// What is known of scrubs. A state that is damaged or not there says nothing.
+    /// The recorded scrubs; empty if the state is damaged or missing.
     pub fn scrub_record(&self) -> ScrubRecord {
         let State { last, under_way } = State::read(&self.shared);
         ScrubRecord { last, under_way: under_way.map(|under_way| under_way.run) }
     }
 
-    /// How long it is until the next run is due. A clock that was set back makes it due.
+    /// Time until the next run is due. A clock that was set back makes it due.
     pub fn scrub_due(&self) -> Duration {
         let State { last, under_way } = State::read(&self.shared);
         let last = last.filter(|_| under_way.is_none());
@@ -116,7 +116,7 @@ impl Store {
         interval.saturating_sub(self.shared.clock.wall().duration_since(ended).unwrap_or(interval))
     }
 
-    /// Hashes all objects, at most `rate` bytes in a second; continues the run that was stopped, if one was. `None`: it was stopped.
+    /// Hashes all objects, at most `rate` bytes per second; continues a stopped run, if any. `None`: it was stopped.
     pub fn scrub(&self, rate: NonZeroU64, by: &dyn Scrubber) -> Result<Option<ScrubRun>, StoreError> {
         let shared = &*self.shared;
         let State { last, under_way } = State::read(shared);
@@ -163,19 +163,19 @@ impl State {
 /// A run through all objects.
 struct Walk<'a> {
     shared: &'a Shared,
-    /// All parts of the store, whose objects are looked at together.
+    /// All parts of the store, whose objects are checked together.
     parts: &'a [Store],
     pace: Pace<'a>,
     log: LogLimit,
     last: Option<ScrubRun>,
     under_way: UnderWay,
-    /// When the state was written, by the steady clock.
+    /// Time of the last state write, by the steady clock.
     saved: Cell<Duration>,
     buffer: Buffer,
 }
 
 impl Walk<'_> {
-    /// `false`: it was stopped.
+    /// Runs to the end. `false`: it was stopped.
     fn run(&mut self) -> Result<bool, StoreError> {
         let first = self.under_way.at.map_or(0, |at| at.as_bytes().first().copied().unwrap_or_default());
         for (_, folder) in fan_out().skip(first.into()) {
@@ -202,7 +202,7 @@ impl Walk<'_> {
             objects.extend(found.into_iter().map(|found| (&part.shared, found.object, Ok(found))));
             objects.extend(unexamined.into_iter().map(|file| (&part.shared, file.object, Err(file))));
         }
-        // Two tenants may have the same object. Where a run was stopped between the two, the second is left to the next run.
+        // Two tenants may have the same object. If a run stopped between the two, the second one waits for the next run.
         let at = self.under_way.at;
         objects.retain(|(_, object, _)| at.is_none_or(|at| *object > at));
         objects.sort_by_key(|(_, object, _)| *object);
@@ -222,7 +222,7 @@ impl Walk<'_> {
                 Ok(Some(Condition::Sound)) => {}
                 Ok(Some(Condition::Damaged)) => run.damaged += 1,
                 Ok(Some(Condition::Unreadable(_))) => run.unreadable += 1,
-                // Of one object: all others are looked at nevertheless.
+                // An error of one object: all others are still checked.
                 Err(error) => self.skip(&object, &error),
             }
             self.under_way.at = Some(object);
@@ -246,7 +246,7 @@ impl Walk<'_> {
         State { last: self.last, under_way: Some(self.under_way) }.write(self.shared)
     }
 
-    /// Hashes one object, and moves it out if it is damaged. `None`: the scrub is to stop.
+    /// Hashes one object, and moves it out if it is damaged. `None`: the scrub must stop.
     fn object(&mut self, shared: &Shared, found: &Found) -> Result<Option<Condition>, StoreError> {
         let Found { object, path, metadata } = found;
         if !self.pace.keep(OBJECT_COST, Duration::ZERO) {
@@ -262,7 +262,7 @@ impl Walk<'_> {
             }
         };
         let hashed = match hashed {
-            // The file system takes no reads past the page cache, or not as many bytes.
+            // The file system supports no reads past the page cache, or not of this many bytes.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.open(path, Access::Read).and_then(|(file, now)| match now.is_same_file(&before) {
                     true => read_again(|| self.hash(&file, before.size)),
@@ -283,7 +283,7 @@ impl Walk<'_> {
         Ok((file, metadata))
     }
 
-    /// `None`: the scrub is to stop.
+    /// Hashes a file. `None`: the scrub must stop.
     fn hash(&mut self, file: &File, size: u64) -> io::Result<Option<Hasher>> {
         let (storage, pace) = (self.shared.storage(), &self.pace);
         let buffer = self.buffer.aligned();
@@ -291,7 +291,7 @@ impl Walk<'_> {
         let mut offset = 0;
         while offset < size {
             let began = pace.shared.clock.steady();
-            // One read and not more: what is left of a block after a short one is not aligned.
+            // One read only: the rest of a block after a short read is not aligned.
             let count = match storage.read_at(file, buffer, offset) {
                 Ok(0) => break,
                 Ok(count) => count,
@@ -308,17 +308,17 @@ impl Walk<'_> {
     }
 }
 
-/// Keeps a run to its rate. What a slow disk takes longer is not made up for: that would be a burst.
+/// Limits a run to its rate. Delays of a slow disk are not made up for: that would be a burst.
 struct Pace<'a> {
     shared: &'a Shared,
     rate: NonZeroU64,
     by: &'a dyn Scrubber,
-    /// How long it was too fast, and did not wait for yet.
+    /// Time by which the run is ahead of its rate and has not waited yet.
     debt: Cell<Duration>,
 }
 
 impl Pace<'_> {
-    /// After `bytes` were read, which took so long. `false`: the scrub is to stop.
+    /// Waits as needed after `bytes` were read in the time `took`. `false`: the scrub must stop.
     fn keep(&self, bytes: u64, took: Duration) -> bool {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate.get());
         let due = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
@@ -329,7 +329,7 @@ impl Pace<'_> {
     }
 }
 
-/// Memory for reads past the page cache.
+/// Buffer for reads past the page cache.
 struct Buffer(Vec<u8>);
 
 impl Buffer {

@@ -1,20 +1,20 @@
 //! Small JSON files that carry the digest of their own text.
 //!
-//! `{"digest":"sha256:…","value":{…}}`: the digest is that of the text of `value`. So a record that a power cut or a
-//! bad disk mangled is noticed before it is parsed. It guards against accidents, not against whoever can write here.
+//! `{"digest":"sha256:…","value":{…}}`: the digest covers the text of `value`, so a record corrupted by a power cut or a
+//! bad disk is detected before it is parsed. It protects against accidents, not against attackers with write access.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tarpon_oci::{Digest, Verified};
 
-/// Why a sealed file was not believed.
+/// Why a sealed file was not trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// Not the envelope, or not the value that was asked for.
+    /// Not the envelope, or not the expected value.
     #[error("not a record of this version: {0}")]
     Format(#[from] serde_json::Error),
-    /// The text of the value has another digest than the envelope says.
+    /// The text of the value does not match the digest in the envelope.
     #[error("damaged record: {0}")]
     Digest(#[from] tarpon_oci::DigestMismatch),
 }

@@ -1,4 +1,4 @@
-//! What a user has settled for this store, and every process that uses it goes by.
+//! User settings of this store, which apply to every process that uses it.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,18 +12,18 @@ use crate::store::Store;
 /// Name of the file.
 pub(crate) const FILE: &str = "settings";
 
-/// The file `settings`. A field that is not there has its default.
+/// The file `settings`. A missing field has its default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Settings {
-    /// Bytes that the store may hold.
+    /// Maximum size of the store in bytes.
     pub(crate) budget: Option<u64>,
-    /// Somebody decided that all images share what they have in common.
+    /// The user decided that all images share their common content.
     pub(crate) shared: bool,
 }
 
 impl Settings {
-    /// What was settled. A file that is damaged or not there settles nothing.
+    /// Reads the settings. A damaged or missing file means defaults.
     pub(crate) fn read(storage: &dyn Storage, layout: &Layout) -> Self {
         let text = read_record(storage, &layout.name(FILE)).ok().flatten();
         text.and_then(|text| sealed::unseal(&text).ok()).unwrap_or_default()
@@ -31,8 +31,8 @@ impl Settings {
 }
 
 impl Store {
-    /// How many bytes the store may hold from now on, in every process that uses it; those that run hear of it with
-    /// their next look at the disk. Says what was settled before; nothing is written if that is the same.
+    /// Sets the maximum size of the store for every process that uses it; running ones pick it up at their next check of
+    /// the disk. Returns the earlier setting; nothing is written if it is the same.
     pub fn settle_budget(&self, bytes: u64) -> Result<Option<u64>, StoreError> {
         let storage = self.shared.storage();
         let before = Settings::read(storage, &self.shared.layout);
@@ -43,7 +43,7 @@ impl Store {
         Ok(before.budget)
     }
 
-    /// Changes what is settled; all else stays as it is.
+    /// Applies a change to the settings; all others stay unchanged.
     pub(crate) fn change_settings(&self, change: impl FnOnce(&mut Settings)) -> Result<(), StoreError> {
         let (storage, path) = (self.shared.storage(), self.shared.layout.name(FILE));
         let before = Settings::read(storage, &self.shared.layout);

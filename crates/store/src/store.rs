@@ -1,4 +1,4 @@
-//! [`Store`]: opening one, and what all its parts share.
+//! [`Store`]: opening a store, and the state that all its parts share.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,15 +20,15 @@ use crate::{OpenError, StoreError};
 use parking_lot::Mutex;
 use tarpon_oci::Digest;
 
-/// Writes the tree of an older version of tarpon as this version writes it; `None` if it is none, or damaged. The store knows nothing of
-/// what is in trees.
+/// Rewrites a tree of an older version of tarpon in the current version; `None` if the input is no such tree, or is
+/// damaged. The store does not know the content of trees.
 pub type RenewTree = fn(&[u8]) -> Option<Vec<u8>>;
 
-/// How a store is used.
+/// Configuration of a store.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    /// Bytes that the store may hold, for this process; `None` is what was settled for the store
-    /// ([`Store::settle_budget`]), else 80 % of the disk or 20 GiB, whichever is less.
+    /// Maximum size of the store in bytes, for this process; `None` is the store's setting ([`Store::settle_budget`]),
+    /// else 80 % of the disk or 20 GiB, whichever is less.
     pub budget: Option<u64>,
     /// Bytes that stay free on the disk; `None` is 5 % of it or 1 GiB, whichever is less.
     pub free_floor: Option<u64>,
@@ -36,7 +36,7 @@ pub struct StoreConfig {
     pub storage: Arc<dyn Storage>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// What writes trees of older versions anew. Without it, images that have one are treated as damaged.
+    /// Rewrites trees of older versions. Without it, images with such a tree are treated as damaged.
     pub renew_tree: Option<RenewTree>,
 }
 
@@ -47,7 +47,7 @@ impl Default for StoreConfig {
     }
 }
 
-/// An open store. Clones are the same store.
+/// An open store. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
@@ -63,24 +63,24 @@ pub(crate) struct Shared {
     pub(crate) budget: Arc<Budget>,
     pub(crate) health: Arc<HealthCheck>,
     pub(crate) renew_tree: Option<RenewTree>,
-    /// All users of one partial object and chunk list share it.
+    /// Shared by all users of one partial object and chunk list.
     pub(crate) partials: Mutex<HashMap<partial::Key, Weak<Partial>>>,
     pub(crate) eviction: Arc<Mutex<LastEviction>>,
-    /// The store that this is a tenant of.
+    /// The whole store of this tenant.
     pub(crate) whole: Option<Arc<Shared>>,
-    /// Of a whole store: the tenants that somebody holds.
+    /// Of a whole store: the tenants with open handles.
     pub(crate) tenants: Mutex<HashMap<Digest, Weak<Shared>>>,
 }
 
-/// When this process last made room, and to what avail.
+/// The last eviction of this process, and its result.
 #[derive(Debug, Default)]
 pub(crate) struct LastEviction {
-    /// Nothing could be evicted then: not worth another try before this time.
+    /// Nothing could be evicted then: do not try again before this time.
     pub(crate) fruitless_until: Duration,
 }
 
 impl Store {
-    /// Opens the store in `folder`, and makes one there if there is none. Scans nothing.
+    /// Opens the store in `folder`, and creates one if there is none. Scans nothing.
     ///
     /// A store of an unknown version is set aside, not interpreted (see `layout`).
     pub fn open(folder: &Path, config: StoreConfig) -> Result<Self, OpenError> {
@@ -112,12 +112,12 @@ impl Store {
         self.shared.layout.root()
     }
 
-    /// Where Podman's view of the store is mounted; nothing else is kept there.
+    /// Mount point of Podman's view of the store; holds nothing else.
     pub fn podman_folder(&self) -> PathBuf {
         self.shared.layout.podman()
     }
 
-    /// Where Podman's store of single layers is mounted; nothing else is kept there.
+    /// Mount point of Podman's store of single layers; holds nothing else.
     pub fn podman_layers_folder(&self) -> PathBuf {
         self.shared.layout.podman_layers()
     }
@@ -127,22 +127,22 @@ impl Store {
         self.shared.layout.name("objects")
     }
 
-    /// The folder for sockets and scratch folders of the server.
+    /// The folder for the server's sockets and scratch folders.
     pub fn run_folder(&self) -> PathBuf {
         self.shared.layout.name("run")
     }
 
-    /// The folder of containers, which is theirs who run some; not there before the first one.
+    /// The folder of containers, which belongs to the commands that run them; missing before the first one.
     pub fn containers_folder(&self) -> PathBuf {
         self.shared.layout.name(CONTAINERS)
     }
 
-    /// The folder of committed images, which is theirs who commit some; not there before the first one.
+    /// The folder of committed images, which belongs to the commands that commit them; missing before the first one.
     pub fn commits_folder(&self) -> PathBuf {
         self.shared.layout.name(COMMITS)
     }
 
-    /// Whether the disk takes what is written.
+    /// Whether the disk accepts writes.
     pub fn health(&self) -> Health {
         self.shared.health.state()
     }
@@ -157,7 +157,7 @@ impl Shared {
         Locks { storage: &*self.storage, clock: &*self.clock }
     }
 
-    /// A write for an object failed: the object is not kept, and that is no error of its reader.
+    /// Handles a failed write of an object: the object is not kept, which is no error for its reader.
     pub(crate) fn bypass(&self, doing: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
         move |error| {
             let doing = format!("{doing} {}", path.display());
@@ -167,7 +167,7 @@ impl Shared {
         }
     }
 
-    /// A write of a record failed: that must be told, except that a full disk has its own name.
+    /// Handles a failed write of a record: that must be reported, except that a full disk has its own error.
     pub(crate) fn refuse(&self, error: StoreError) -> StoreError {
         let StoreError::Io { doing, error } = error else { return error };
         self.health.failed(&doing, &error);

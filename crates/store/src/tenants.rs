@@ -1,4 +1,5 @@
-//! Isolation: an isolated store keeps the content of each tenant apart, in `tenants/HEX/`, and nothing of one is found through another.
+//! Isolation: an isolated store keeps the content of each tenant separate, in `tenants/HEX/`, and a tenant cannot find
+//! content of another one.
 //!
 //! ```text
 //! STORE/                       one lock, server, budget, set of mounts, pins and containers for all
@@ -6,8 +7,8 @@
 //!     objects/ partial/ images/ layers/ refs/ corrupt/     as in a shared store, which has them in STORE itself
 //! ```
 //!
-//! Who a tenant is, is not the store's business. A handle of a tenant ([`Store::tenant`]) sees its content and no other; what concerns
-//! the whole store (budget, eviction, verifying) goes over all tenants, whichever handle is asked.
+//! The store does not define tenants. A handle of a tenant ([`Store::tenant`]) sees only that tenant's content.
+//! Operations on the whole store (budget, eviction, verifying) cover all tenants, regardless of the handle.
 
 use std::sync::{Arc, Weak};
 
@@ -20,17 +21,17 @@ use crate::settings::Settings;
 use crate::store::{Shared, Store};
 use crate::{StoreError, files};
 
-/// Whether all images of a store share what they have in common.
+/// Whether all images of a store share their common content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// They do: whoever uses the store can read every image in it.
+    /// They do: every user of the store can read every image in it.
     Shared,
-    /// Only those of one tenant do.
+    /// Only those of the same tenant do.
     Tenant,
 }
 
 impl Isolation {
-    /// As a user writes it.
+    /// Its name, as users write it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shared => "shared",
@@ -39,15 +40,15 @@ impl Isolation {
     }
 }
 
-/// Why a store does not get the isolation that was asked for.
+/// Why a store does not get the requested isolation.
 #[derive(Debug, thiserror::Error)]
 pub enum IsolationError {
-    /// It has another one.
+    /// It has a different one.
     #[error("the store is of isolation \"{}\", and \"{}\" was asked for", .is.name(), .asked.name())]
     Conflict {
-        /// What it has.
+        /// The current isolation.
         is: Isolation,
-        /// What was asked for.
+        /// The requested isolation.
         asked: Isolation,
     },
     /// It has shared content.
@@ -59,7 +60,7 @@ pub enum IsolationError {
 }
 
 impl Store {
-    /// How it is isolated.
+    /// The isolation of the store.
     pub fn isolation(&self) -> Result<Isolation, StoreError> {
         let path = self.shared.layout.name(TENANTS);
         match self.shared.storage.metadata(&path) {
@@ -69,15 +70,15 @@ impl Store {
         }
     }
 
-    /// Whether somebody decided that it is shared, so that it is not so by default alone.
+    /// Whether it is shared by a decision of the user, not only by default.
     pub fn is_shared_on_purpose(&self) -> bool {
         Settings::read(self.shared.storage(), &self.shared.layout).shared
     }
 
-    /// Makes it a store of this isolation, from now on and for all who use it.
+    /// Sets the isolation of the store, from now on and for all its users.
     ///
     /// # Errors
-    /// It is one of the other kind already, or has content that is shared.
+    /// It already has the other isolation, or has shared content.
     pub fn settle_isolation(&self, asked: Isolation) -> Result<(), IsolationError> {
         let storage = self.shared.storage();
         let lock = self.shared.layout.name("lock");
@@ -100,7 +101,7 @@ impl Store {
         }
     }
 
-    /// Whether it holds, or is about to hold, what everybody shares.
+    /// Whether it holds, or is about to hold, shared content.
     fn is_used(&self) -> Result<bool, StoreError> {
         let is_empty = |folder| -> Result<bool, StoreError> {
             Ok(files::list(self.shared.storage(), &self.shared.layout.name(folder))?.is_empty())
@@ -108,8 +109,8 @@ impl Store {
         Ok(self.shared.live_pins()? > 0 || !is_empty("images")? || !is_empty("refs")? || !is_empty("mounts")?)
     }
 
-    /// The store with the content of this tenant of an isolated store. `name` is whatever tells tenants apart; of a shared store it is the
-    /// whole.
+    /// The store with the content of this tenant of an isolated store. `name` is any string that identifies the tenant;
+    /// for a shared store the result is the whole store.
     pub fn tenant(&self, name: &str) -> Result<Self, StoreError> {
         if self.isolation()? == Isolation::Shared {
             return Ok(self.whole());
@@ -149,17 +150,18 @@ impl Store {
         Self { shared }
     }
 
-    /// What stands for the tenant that this handle is for; `None`: it is for the whole store.
+    /// Id of this handle's tenant; `None`: it is for the whole store.
     pub fn tenant_id(&self) -> Option<&Digest> {
         self.shared.layout.tenant()
     }
 
-    /// The store that this is a tenant of, or it itself.
+    /// The whole store of this tenant, or itself.
     pub fn whole(&self) -> Self {
         self.shared.whole.as_ref().map_or_else(|| self.clone(), |whole| Self { shared: Arc::clone(whole) })
     }
 
-    /// Everything of which this handle sees the content: of the whole store, what is shared and each tenant; of a tenant, that tenant.
+    /// All parts whose content this handle sees: for the whole store, the shared content and each tenant; for a tenant,
+    /// that tenant.
     pub(crate) fn parts(&self) -> Result<Vec<Self>, StoreError> {
         let mut parts = vec![self.clone()];
         if self.shared.whole.is_none() {

@@ -1,4 +1,4 @@
-//! What the store holds, counted.
+//! Counts the content of the store.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use crate::layout::{COMMITS, CORRUPT};
 use crate::store::{Shared, Store};
 use crate::walk::fan_out;
 
-/// Begins the names of temporary uppers in the server's scratch folder.
+/// Prefix of temporary uppers in the server's scratch folder.
 const UPPERS: &str = "upper-";
 
-/// What the store holds, in bytes on the disk.
+/// Content of the store, in bytes on the disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Number of complete objects.
@@ -21,19 +21,19 @@ pub struct Usage {
     pub object_bytes: u64,
     /// Number of partial objects.
     pub partials: u64,
-    /// Their bytes, without the holes, and those of layers whose streaming broke off.
+    /// Their bytes, without the holes, and those of layers whose streaming was interrupted.
     pub partial_bytes: u64,
     /// Number of image records.
     pub images: u64,
     /// Their bytes.
     pub image_bytes: u64,
-    /// Bytes of what was set aside or found corrupt.
+    /// Bytes of set-aside and corrupt data.
     pub leftover_bytes: u64,
-    /// Bytes of what was written to mounts with a temporary upper: on the store's disk, but not its to evict.
+    /// Bytes written to mounts with a temporary upper: on the store's disk, but not evictable.
     pub written_bytes: u64,
-    /// Bytes of committed images: a user's data, and not its to evict either.
+    /// Bytes of committed images: user data, not evictable either.
     pub committed_bytes: u64,
-    /// Bytes that the store may hold.
+    /// Maximum size of the store in bytes.
     pub budget: u64,
     /// Bytes that stay free on the disk.
     pub free_floor: u64,
@@ -47,7 +47,7 @@ impl Usage {
 }
 
 impl Store {
-    /// Counts what is here. Walks over the whole store.
+    /// Counts the content. Walks over the whole store.
     pub fn usage(&self) -> Result<Usage, StoreError> {
         let shared = &*self.shared;
         let mut usage = Usage { budget: shared.budget.limit(), free_floor: shared.budget.floor(), ..Usage::default() };
@@ -65,12 +65,12 @@ impl Store {
         Ok(usage)
     }
 
-    /// Bytes that the store holds, as far as this process knows without counting.
+    /// Size of the store in bytes, as far as this process knows without counting.
     pub fn estimated_usage(&self) -> u64 {
         self.shared.budget.used()
     }
 
-    /// Counts, and tells the other processes.
+    /// Counts, and shares the result with the other processes.
     pub(crate) fn recount(&self) -> Result<Usage, StoreError> {
         let usage = self.usage()?;
         self.shared.budget.recount(usage.total());
@@ -79,7 +79,7 @@ impl Store {
 }
 
 impl Shared {
-    /// Adds what this part of the store holds.
+    /// Adds the content of this part of the store.
     fn count(&self, usage: &mut Usage) -> Result<(), StoreError> {
         for (_, folder) in fan_out() {
             for found in self.examined_in("objects", &folder)? {

@@ -1,4 +1,4 @@
-//! Hashing what the store holds: everything on demand, or what an unclean stop may have damaged.
+//! Hashes the content of the store: everything on demand, or what an unclean stop may have damaged.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -14,45 +14,45 @@ use crate::storage::Metadata;
 use crate::store::{Shared, Store};
 use crate::walk::{Found, Unexamined, fan_out};
 
-/// How far a check has come.
+/// Progress of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Objects that were hashed.
+    /// Hashed objects.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// What was hashed.
+    /// The hashed objects.
     pub hashed: Progress,
-    /// Objects that were not what their names say. They were moved to `corrupt/` and will be fetched again.
+    /// Objects that did not match their names. They were moved to `corrupt/` and will be fetched again.
     pub corrupt: Vec<Digest>,
-    /// Objects that the disk does not give back. Those whose bytes are lost were moved to `corrupt/`, too: what is fetched again is written
-    /// elsewhere. Those whose metadata is lost cannot be moved.
+    /// Objects that the disk does not return. Those whose bytes are lost were moved to `corrupt/`, too: a new fetch
+    /// writes elsewhere. Those whose metadata is lost cannot be moved.
     pub unreadable: Vec<UnreadableObject>,
     /// Images whose records are damaged; they will be fetched again.
     pub damaged_images: Vec<Digest>,
 }
 
-/// An object that the disk does not give back.
+/// An object that the disk does not return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadableObject {
-    /// Which.
+    /// The object.
     pub object: Digest,
     /// The disk's error.
     pub error: String,
 }
 
 impl Checked {
-    /// How many objects are lost.
+    /// Number of lost objects.
     pub fn bad_objects(&self) -> usize {
         self.corrupt.len() + self.unreadable.len()
     }
 
-    /// As with [`Checked::note`]: an error that says nothing of the disk is the check's.
+    /// As [`Checked::note`]: an error that is not about the disk is an error of the check.
     fn note_unexamined(&mut self, unexamined: Vec<Unexamined>) -> Result<(), StoreError> {
         for file in unexamined {
             if !is_of_medium(&file.error) {
@@ -91,15 +91,15 @@ impl Store {
         Ok(checked)
     }
 
-    /// Whether no unclean stop of the machine left objects that were not checked since. Nobody has to ask:
-    /// [`ObjectStore::open`](tarpon_blob::ObjectStore::open) checks what it opens, [`Store::check_image`] the objects of the image,
-    /// and [`Store::maintain`] the rest.
+    /// Whether no objects remain unchecked after an unclean stop of the machine. Callers need not check:
+    /// [`ObjectStore::open`](tarpon_blob::ObjectStore::open) checks what it opens, [`Store::check_image`] the objects of
+    /// the image, and [`Store::maintain`] the rest.
     pub fn is_settled(&self) -> bool {
         self.shared.durability.suspect_since().is_none()
     }
 
-    /// Hashes what was stored after the last sync before an unclean stop of the machine. Nothing to do, and free,
-    /// in every other case.
+    /// Hashes what was stored after the last sync before an unclean stop of the machine. Does nothing, at no cost, in
+    /// every other case.
     pub fn settle(&self, mut progress: impl FnMut(Progress)) -> Result<Checked, StoreError> {
         let Some(since) = self.shared.durability.suspect_since() else { return Ok(Checked::default()) };
         let begun = self.shared.clock.wall();
@@ -159,7 +159,8 @@ impl Shared {
         self.hashed.has(&found.object, &found.metadata)
     }
 
-    /// Hashes the object, whatever is known of it, and moves it out if it is damaged. One that is gone or replaced meanwhile is no finding.
+    /// Hashes the object unconditionally, and moves it out if it is damaged. One that is removed or replaced meanwhile is
+    /// no finding.
     pub(crate) fn check(&self, object: &Digest, path: &Path) -> Result<Condition, StoreError> {
         let Some(file) = open_existing(self.storage(), path)? else { return Ok(Condition::Sound) };
         let before = self.storage.file_metadata(&file).map_err(io_error("examining", path))?;
@@ -167,7 +168,7 @@ impl Shared {
         self.settled(object, path, &before, condition)
     }
 
-    /// Moves out what is damaged, and says what is to be reported of it.
+    /// Moves out a damaged file, and returns the condition to report.
     pub(crate) fn settled(
         &self,
         object: &Digest,

@@ -1,4 +1,4 @@
-//! Walking over all objects, one folder of the fan-out at a time.
+//! Walks over all objects, one folder of the fan-out at a time.
 
 use std::ffi::OsStr;
 use std::io;
@@ -27,7 +27,7 @@ pub(crate) struct Found {
     pub(crate) metadata: Metadata,
 }
 
-/// A file under `objects` or `partial` whose metadata the disk does not give.
+/// A file under `objects` or `partial` whose metadata the disk does not return.
 #[derive(Debug)]
 pub(crate) struct Unexamined {
     pub(crate) object: Digest,
@@ -41,7 +41,7 @@ impl Unexamined {
     }
 }
 
-/// What one folder of a fan-out holds, by name.
+/// Content of one folder of a fan-out, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
     pub(crate) found: Vec<Found>,
@@ -49,8 +49,8 @@ pub(crate) struct Listed {
 }
 
 impl Shared {
-    /// The objects (or partial objects) in one folder of a fan-out. Whatever has another name is not ours, and what is gone again is left
-    /// out.
+    /// The objects (or partial objects) in one folder of a fan-out. Files with other names are not the store's and are
+    /// left out, as are files removed meanwhile.
     pub(crate) fn objects_in(&self, kind: &str, folder: &str) -> Result<Listed, StoreError> {
         let path = self.layout.name(kind).join(folder);
         let mut names = files::list(self.storage(), &path)?;
@@ -64,7 +64,7 @@ impl Shared {
         Ok(listed)
     }
 
-    /// As [`Shared::objects_in`], without those that cannot be examined: the log has how many.
+    /// As [`Shared::objects_in`], without unexaminable ones, whose number is logged.
     pub(crate) fn examined_in(&self, kind: &str, folder: &str) -> Result<Vec<Found>, StoreError> {
         static SKIPPED: LogLimit = LogLimit::new();
         let Listed { found, unexamined } = self.objects_in(kind, folder)?;

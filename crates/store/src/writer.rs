@@ -1,7 +1,7 @@
-//! [`Writer`]: a new object, written front to back.
+//! [`Writer`]: a new object, written sequentially.
 //!
-//! A small object stays in memory until it is published: then it costs one create, one write, one link. A larger
-//! one goes to a file without a name, which vanishes by itself if the process does.
+//! A small object stays in memory until it is published: it costs one create, one write, one link. A larger one is
+//! written to an unnamed file, which disappears with the process.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use crate::objects::{Linked, SMALL_OBJECT};
 use crate::storage::Access;
 use crate::store::Shared;
 
-/// Bytes that are gathered before they are written to the file.
+/// Bytes buffered before a write to the file.
 const BUFFER: u64 = 256 << 10;
 
 pub(crate) struct Writer {
@@ -43,7 +43,7 @@ impl Writer {
         }
     }
 
-    /// Writes what was gathered, and `more` after it, to the file.
+    /// Writes the buffer, followed by `more`, to the file.
     fn spill(&mut self, more: &[u8]) -> Result<(), StoreError> {
         let gathered = std::mem::take(&mut self.buffer);
         let total = self.written + (gathered.len() + more.len()) as u64;
@@ -93,7 +93,7 @@ impl Write for Writer {
         Ok(bytes.len())
     }
 
-    /// Does nothing: there is nobody who could see the bytes before they are published.
+    /// Does nothing: the bytes are not visible before they are published.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -105,7 +105,7 @@ impl ObjectWriter for Writer {
     }
 }
 
-/// A file that is not an object yet. Without a name where the file system can, else with a temporary one.
+/// A file that is not an object yet. Unnamed where the file system supports that, else with a temporary name.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     shared: Arc<Shared>,
@@ -144,7 +144,8 @@ impl NewFile {
         }
     }
 
-    /// It was linked in under the digest of its bytes. Removing another name changes its metadata, so that comes first.
+    /// Records that it was linked in under the digest of its bytes. Removing another name changes its metadata, so that
+    /// comes first.
     pub(crate) fn became_object(mut self, object: &Digest) {
         self.remove_name();
         self.shared.note_hashed(object, &self.file);

@@ -1,4 +1,4 @@
-//! What a store does when nothing goes wrong.
+//! Behavior of a store without failures.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Files that are not what they were: bits flipped, cut, exchanged, replaced by old ones.
+//! Corrupted files: bits flipped, truncated, exchanged, replaced by old ones.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -1,5 +1,4 @@
-//! What is left when the process, or the machine, stops in the middle: a stop after every single operation of each
-//! workload, four ways.
+//! The state after the process or the machine stops: a stop after every single operation of each workload, in four ways.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -13,7 +12,7 @@ use tarpon_oci::Digest;
 use tarpon_store::{Store, StoreConfig};
 use tarpon_testkit::storage::{Fault, FaultyDisk};
 
-/// How the stop takes what was not synced.
+/// The effect of the stop on unsynced data.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Stop {
     /// `kill -9`: nothing is lost.
@@ -30,7 +29,7 @@ const STOPS: [Stop; 4] = [Stop::Process, Stop::Torn, Stop::Power, Stop::PowerByH
 
 struct Workload {
     name: &'static str,
-    /// What was there, and synced, before.
+    /// Creates the initial, synced state.
     prepare: fn(&Store),
     run: fn(&Store),
     budget: Option<u64>,
@@ -113,7 +112,7 @@ fn operations(workload: &Workload) -> u64 {
     disk.changes()
 }
 
-/// Everything visible is whole, everything left over can be swept, and the same work succeeds now.
+/// Checks that everything visible is complete, all leftovers can be swept, and the same work succeeds now.
 fn assert_sound(folder: &Path, boot: &str, workload: &Workload, case: &str) {
     let disk = Arc::new(FaultyDisk::healthy().booted_as(boot));
     let store = open_on(&disk, folder, None).unwrap_or_else(|| panic!("{case}: cannot be opened"));

@@ -1,4 +1,4 @@
-//! What goes when room is needed, against a naive model of the rule.
+//! Evictions compared with a naive model of the rule.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -38,10 +38,10 @@ fn set_age(path: &Path, seconds: u64) {
 
 #[derive(Debug, Clone)]
 struct Scene {
-    /// Which objects each image refers to.
+    /// The objects that each image refers to.
     images: Vec<BTreeSet<usize>>,
     mounted: Vec<bool>,
-    /// Objects that were stored since a running import began.
+    /// Objects stored since a running import began.
     pinned: BTreeSet<usize>,
     /// Blocks of 4096 bytes.
     budget: u64,
@@ -60,7 +60,7 @@ fn size_of(object: usize) -> u64 {
     4096 * (object as u64 % 4 + 1)
 }
 
-/// The images and objects that stay, by the rule as it is written down.
+/// The images and objects that stay, by the documented rule.
 fn model(scene: &Scene) -> (BTreeSet<usize>, BTreeSet<usize>) {
     let stays = |images: &BTreeSet<usize>| -> BTreeSet<usize> {
         let referred = images.iter().flat_map(|&image| scene.images[image].iter().copied());
@@ -276,7 +276,7 @@ fn the_damaged_files_of_a_mounted_object_that_is_never_mended_are_bounded() {
     assert_eq!(store.damaged_objects().unwrap(), []);
 }
 
-/// A clock by which no wait ends.
+/// A clock that stands still: no wait ends.
 #[derive(Debug)]
 struct StillClock;
 
@@ -309,7 +309,7 @@ fn an_object_that_an_import_claims_while_it_is_evicted_stays_or_is_stored_again(
                 if (what, at) == (operation, &*path) {
                     let (importer, bytes) = (importer.clone(), bytes.clone());
                     let claim = thread::spawn(move || put(&importer, &bytes).unwrap());
-                    // With the file locked by the eviction, it ends after that.
+                    // While the eviction holds the lock of the file, the claim cannot end.
                     while !claim.is_finished() && !is_locked(&path) {
                         thread::yield_now();
                     }
@@ -335,7 +335,7 @@ fn an_object_that_an_import_claims_while_it_is_evicted_stays_or_is_stored_again(
     }
 }
 
-/// Whether an eviction has locked the file: exclusively, so that nobody shares it.
+/// Whether an eviction has locked the file: exclusively, so that it cannot be shared.
 fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).is_err()

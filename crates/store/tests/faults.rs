@@ -1,4 +1,4 @@
-//! What happens when the disk refuses: every operation of each workload, with every error.
+//! Behavior when the disk fails: every operation of each workload, with every error.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -24,7 +24,7 @@ fn objects() -> [Vec<u8>; 4] {
     [content(1, 100), content(2, 70_000), content(3, 100), content(4, 70_000)]
 }
 
-/// Stores objects both ways and an image. Objects that are not kept are bypassed; nothing else may happen to them.
+/// Stores objects both ways and an image. Objects that cannot be kept are bypassed; nothing else may happen to them.
 fn work(store: &Store) -> Result<(), StoreError> {
     let [a, b, c, d] = objects();
     let mut outcome = Ok(());
@@ -164,7 +164,7 @@ fn installing_an_image_again_never_removes_a_sound_record_that_cannot_be_read_fo
     }
 }
 
-/// A clock that stands still until it is turned.
+/// A clock that stands still until it is set.
 #[derive(Debug, Default)]
 struct ManualClock(parking_lot::Mutex<Duration>);
 

@@ -1,4 +1,4 @@
-//! Nothing that changed, or that was left by an earlier boot, is believed before it was hashed, and nothing is hashed twice.
+//! Nothing that changed, or that an earlier boot left, is trusted before it is hashed, and nothing is hashed twice.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -19,7 +19,7 @@ fn path_of(folder: &Path, object: &Digest) -> PathBuf {
     folder.join("objects").join(&hex[..2]).join(&hex[2..])
 }
 
-/// Overwrites a file in place and sets its time of change of the content back, as far as that can be done.
+/// Overwrites a file in place and resets its modification time, as far as possible.
 fn damage(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let before = fs::metadata(path).unwrap();
     let mut bytes = fs::read(path).unwrap();
@@ -40,7 +40,7 @@ impl Boot {
         Self::on(FaultyDisk::healthy(), folder, id, StoreConfig::default())
     }
 
-    /// Of a kernel that gives changes the time of its last tick.
+    /// A disk of a kernel that gives changes the time of its last tick.
     fn with_ticks(folder: &Path, id: &str, ticks: &Arc<Ticks>) -> Self {
         let config = StoreConfig { clock: ticks.clone(), ..StoreConfig::default() };
         Self::on(FaultyDisk::healthy().with_ticks(ticks.clone()), folder, id, config)
@@ -53,7 +53,7 @@ impl Boot {
         Self { disk, store }
     }
 
-    /// How often `what` reads from files.
+    /// Number of reads from files during `what`.
     fn reads(&self, what: impl FnOnce(&Store)) -> usize {
         let reads = || self.disk.log().iter().filter(|line| line.starts_with("read ")).count();
         let before = reads();
@@ -117,7 +117,7 @@ fn a_change_within_the_tick_in_which_a_file_was_hashed_is_noticed() {
     drop(boot);
     let boot = Boot::with_ticks(folder.path(), "second", &ticks);
     ticks.tick();
-    // Somebody changes something of the file in this tick, and then, after it was hashed, its content.
+    // Another process changes the file's metadata in this tick, and its content after it was hashed.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
     assert!(boot.hashes(|_| assert!(boot.opens(&object))));
     damage(&path, |bytes| bytes[0] ^= 1);

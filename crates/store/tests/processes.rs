@@ -1,6 +1,6 @@
 //! Several processes on one store, and a disk that is really full.
 //!
-//! The processes are this test program again, told by an environment variable what to do.
+//! The processes are this test program again; an environment variable selects their role.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
 mod common;
@@ -26,7 +26,7 @@ fn child(role: &str, folder: &Path) -> Child {
         .unwrap()
 }
 
-/// Not a test by itself: what the other processes do.
+/// Not a test by itself: the role of the other processes.
 #[test]
 fn role_of_a_child() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -55,7 +55,7 @@ fn import(store: &Store) {
         let stored = if seed % 2 == 0 { put(store, &bytes) } else { put_by_pieces(store, &bytes, 30_000) };
         match stored {
             Ok(id) => ids.push(id),
-            // Another process is at this very object: it will be here, or is fetched again.
+            // Another process works on this very object: it becomes local, or is fetched again.
             Err(StoreError::Full) => {}
             Err(error) => panic!("{error}"),
         }
@@ -121,7 +121,7 @@ fn the_next_server_finds_what_one_has_left_that_still_lives() {
     assert!(left.len() == 1 && left[0].live);
 }
 
-/// A file system of 4 MiB, for root; `None` (and a line that says so) for others.
+/// A file system of 4 MiB, for root; `None` (and a printed line) for others.
 struct SmallDisk(PathBuf, #[expect(dead_code, reason = "removed when dropped")] tempfile::TempDir);
 
 impl SmallDisk {
@@ -173,7 +173,7 @@ fn a_disk_that_is_really_full_is_bypassed_and_everything_stored_stays_right() {
     assert_eq!(store.verify(|_| {}).unwrap().corrupt, []);
 }
 
-/// Each lock of the store is taken, copied as by a fork of another thread, dropped, and taken again.
+/// Each lock of the store is taken, copied as by a fork in another thread, dropped, and taken again.
 #[test]
 fn a_forked_process_that_has_copies_of_the_descriptors_keeps_no_lock_of_the_store() {
     let folder = tempfile::tempdir().unwrap();

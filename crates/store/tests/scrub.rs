@@ -1,4 +1,4 @@
-//! The scrub: it finds damage, keeps to its rate, stops and goes on, and is disturbed by nothing that happens meanwhile.
+//! The scrub finds damage, keeps to its rate, stops and continues, and is not disturbed by concurrent changes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -19,7 +19,7 @@ use tarpon_oci::Digest;
 use tarpon_store::{Clock, SCRUB_INTERVAL, SCRUB_RATE, ScrubRun, Scrubber, Store, StoreConfig};
 use tarpon_testkit::storage::{EIO, FaultyDisk};
 
-/// A clock that only a test turns.
+/// A clock that only the test advances.
 #[derive(Debug, Default)]
 struct HandClock(Mutex<Duration>);
 
@@ -33,7 +33,7 @@ impl Clock for HandClock {
     }
 }
 
-/// Waits by turning the clock, for so many objects.
+/// Waits by advancing the clock, for a limited number of objects.
 struct Watcher {
     clock: Arc<HandClock>,
     patience: Cell<u64>,
@@ -195,7 +195,7 @@ fn a_scrub_keeps_to_its_rate_whatever_the_sizes_of_objects_are_and_never_makes_u
         let run = store.scrub(NonZeroU64::new(RATE).unwrap(), &watcher).unwrap().unwrap();
         let took = lab.clock.steady() - began;
         assert_eq!(run.objects, 41);
-        // With what each object costs beside its bytes, less what was not waited for at the end.
+        // With the cost of each object besides its bytes, less what was not waited for at the end.
         let least = Duration::from_secs_f64((run.bytes + 41 * (64 << 10)) as f64 / RATE as f64);
         assert!(took >= least - Duration::from_millis(100), "{took:?} instead of {least:?}");
         let longest = watcher.pauses.borrow().iter().max().copied().unwrap();
@@ -217,7 +217,7 @@ fn a_scrub_that_was_stopped_goes_on_where_it_was_also_in_another_process() {
     let under_way = record.under_way.unwrap();
     assert_eq!((record.last, under_way.objects, under_way.damaged, under_way.ended), (None, 10, 1, None));
     assert_eq!(store.scrub_due(), Duration::ZERO);
-    // What it has looked at is not looked at again.
+    // Checked objects are not checked again.
     damage(&lab.path(&objects[5]), b"other");
     let run = lab.scrub(&lab.store());
     assert_eq!((run.objects, run.damaged, run.began), (30, 2, under_way.began));
@@ -299,7 +299,7 @@ fn a_gc_during_a_scrub_is_no_finding() {
 
 #[test]
 fn a_sound_object_that_takes_the_place_of_a_damaged_one_while_that_is_hashed_is_not_moved_out() {
-    // Before the look at the name, and between that and the rename.
+    // Before the check of the name, and between that and the rename.
     for when in ["read", "rename"] {
         for verify in [false, true] {
             let lab = Lab::new();
@@ -329,12 +329,12 @@ fn a_sound_object_that_takes_the_place_of_a_damaged_one_while_that_is_hashed_is_
     }
 }
 
-/// A disk that fails so many reads of one file.
+/// A disk that fails a number of reads of one file.
 fn failing(path: PathBuf, error: i32, times: u64) -> FaultyDisk {
     failing_at("read", path, error, times)
 }
 
-/// A disk that fails so many such operations on one file.
+/// A disk that fails a number of these operations on one file.
 fn failing_at(operation: &'static str, path: PathBuf, error: i32, times: u64) -> FaultyDisk {
     let left = Mutex::new(times);
     FaultyDisk::hooked(move |what, at| {
@@ -363,7 +363,7 @@ fn an_object_on_a_bad_sector_is_reported_as_unreadable_with_the_error_and_moved_
             assert_eq!((run.objects, run.damaged, run.unreadable, run.skipped), (2, 0, 1, 0));
         }
         assert_eq!((lab.corrupt(), store.contains(&object)), (1, false));
-        // What is fetched again lies elsewhere.
+        // A fetched object is written elsewhere.
         put(&store, &content(1, 300_000)).unwrap();
         assert_eq!(get(&store, &object).unwrap(), content(1, 300_000));
     }
@@ -438,7 +438,7 @@ fn an_eviction_and_a_count_go_on_over_an_object_whose_metadata_cannot_be_read() 
 
 #[test]
 fn a_scrub_leaves_no_trace_at_the_objects() {
-    // On a disk: in memory there is no page cache beside the files.
+    // On a disk: in memory there is no page cache besides the files.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let store = open(folder.path());
     let object = put(&store, &content(1, 3_000_000)).unwrap();

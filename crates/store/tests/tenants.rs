@@ -1,4 +1,4 @@
-//! Isolated stores: what one tenant has, no other finds; what belongs to the whole store counts all of them.
+//! Isolated stores: a tenant's content is invisible to the others; figures of the whole store include all of them.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -135,7 +135,7 @@ fn all_tenants_are_counted_together_and_the_least_recently_used_image_goes_whose
     let usage = store.usage().unwrap();
     assert_eq!((usage.images, usage.objects), (3, 3));
     assert_eq!(tenants[0].usage().unwrap(), usage, "there is one budget");
-    // A fourth tenant has no room for this, unless one of the others gives it.
+    // A fourth tenant has no room for this, unless the others' content is evicted.
     let more = store.tenant("d").unwrap();
     put(&more, &content(7, 100_000)).unwrap();
     let left: Vec<bool> =

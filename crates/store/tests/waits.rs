@@ -1,4 +1,4 @@
-//! Locks of the store that another process does not release: every wait for one ends, and the error names the lock.
+//! Locks of the store that another process does not release: every wait ends, and the error names the lock.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -16,7 +16,7 @@ use tarpon_oci::Digest;
 use tarpon_store::{Clock, FileLock, Isolation, IsolationError, OpenError, RemoveError, Store, StoreConfig};
 use tarpon_testkit::storage::FaultyDisk;
 
-/// A clock that goes on by a second with each look: no wait by it takes long.
+/// A clock that advances by a second with each reading: no wait by it takes long.
 #[derive(Debug, Default)]
 struct HurriedClock(AtomicU64);
 
@@ -34,7 +34,7 @@ fn config() -> StoreConfig {
     StoreConfig { clock: Arc::new(HurriedClock::default()), free_floor: Some(0), ..StoreConfig::default() }
 }
 
-/// Takes the lock as another process does: by a descriptor of its own.
+/// Takes the lock like another process: by its own descriptor.
 fn hold(path: &Path) -> FileLock {
     let file = File::options().create(true).truncate(false).read(true).write(true).open(path).unwrap();
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -69,7 +69,7 @@ fn what_waits_for_the_eviction_lock_gives_up_and_names_it() {
     busy("remove", of_removal(store.remove_image(&image).map(drop)));
     busy("remove record", of_removal(store.remove_record(&image)));
     busy("clear", store.clear().map(drop));
-    // These go on without the lock.
+    // These proceed without the lock.
     drop(store.pin().unwrap());
     store.record_mount(Path::new("/mnt"), &image, "image", "").unwrap();
     store.forget_mount(Path::new("/mnt")).unwrap();
@@ -131,7 +131,7 @@ fn a_usage_file_that_stays_locked_stops_nobody() {
 fn a_pin_whose_file_another_process_has_locked_takes_another_name() {
     let folder = common::folder().unwrap();
     let (held, is_first) = (parking_lot::Mutex::new(None), AtomicBool::new(true));
-    // A sweep of a process that was stopped before it could remove what it takes for a dead pin.
+    // A sweep of a process that was stopped before removing an apparently dead pin.
     let disk = FaultyDisk::hooked(move |what, path| {
         let is_pin = path.parent().is_some_and(|folder| folder.ends_with("pins"));
         if what == "open" && is_pin && is_first.swap(false, Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! What the tests of the store share.
+//! Helpers of the store's tests.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -10,7 +10,7 @@ use tarpon_blob::{ObjectStore as _, StoreError};
 use tarpon_oci::{Digest, Verified};
 use tarpon_store::{ImageRecord, LayerKind, LayerRecord, Part, Store, StoreConfig, Verification};
 
-/// The chunk list that partial objects are split by, where it does not matter which.
+/// A chunk list of partial objects, for tests where its identity does not matter.
 pub(crate) const LIST: Digest = Digest::from_bytes([7; 32]);
 
 /// `size` bytes that differ for each `seed`.
@@ -27,7 +27,7 @@ pub(crate) fn content(seed: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// A folder in memory where there is one: thousands of cases would wear out a disk, and the tests' time with it.
+/// A folder in memory if possible: thousands of cases would wear out a disk and slow the tests.
 pub(crate) fn folder() -> std::io::Result<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
     tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir())
@@ -58,7 +58,7 @@ pub(crate) fn verified(bytes: &[u8]) -> Verified<Bytes> {
     Verified::seal(Bytes::copy_from_slice(bytes))
 }
 
-/// Fills a partial object in pieces, the last first, and publishes it.
+/// Fills a partial object in pieces, the last one first, and publishes it.
 pub(crate) fn put_by_pieces(store: &Store, bytes: &[u8], piece: usize) -> Result<Digest, StoreError> {
     let digest = Digest::of(bytes);
     let partial = store.partial(&digest, &LIST, bytes.len() as u64)?;
@@ -70,7 +70,7 @@ pub(crate) fn put_by_pieces(store: &Store, bytes: &[u8], piece: usize) -> Result
     Ok(digest)
 }
 
-/// Installs an image of these objects; gives the digest of its manifest.
+/// Installs an image of these objects; returns the digest of its manifest.
 pub(crate) fn install(store: &Store, name: &str, objects: &[Digest]) -> Result<Digest, StoreError> {
     let manifest = format!("manifest of {name}");
     let digest = Digest::of(manifest.as_bytes());
