@@ -1,4 +1,4 @@
-//! Why a call failed, in the terms that containerd decides by.
+//! Errors of calls, by the codes that containerd distinguishes.
 
 use std::io;
 
@@ -7,36 +7,36 @@ use tonic::Status;
 /// A failed call.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// There is no such snapshot.
+    /// The snapshot does not exist.
     #[error("snapshot {0}: not found")]
     NotFound(String),
-    /// There is one of this name.
+    /// A snapshot of this name exists.
     #[error("snapshot {0}: already exists")]
     Exists(String),
-    /// The snapshot is not in the state that this needs.
+    /// The snapshot is not in the state that the call needs.
     #[error("{0}")]
     Precondition(String),
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// The image could not be mounted, or not now.
+    /// The image could not be mounted, perhaps only for now.
     #[error("{0}")]
     Image(String),
-    /// The disk.
+    /// A disk operation failed.
     #[error("{step}: {error}")]
     Disk {
-        /// What was being done.
+        /// The operation.
         step: String,
-        /// Why it failed.
+        /// The cause.
         error: io::Error,
     },
 }
 
-/// Shorthand.
+/// Shorthand for results of this crate.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The disk failed while doing `step`.
+    /// A disk error in `step`.
     pub(crate) fn disk(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let step = step.into();
         move |error| Self::Disk { step, error }

@@ -1,13 +1,13 @@
-//! Filters of `List`, in containerd's language.
+//! Filters of `List`, in containerd's syntax.
 //!
 //! ```text
-//! filter   = selector { "," selector }                   all of them must fit
-//! selector = path [ "==" value | "!=" value | "~=" value ]     without a value: the field is there
-//! path     = name { "." name },  name and value either as they are or "quoted" as in Go
+//! filter   = selector { "," selector }                   all of them must match
+//! selector = path [ "==" value | "!=" value | "~=" value ]     without a value: the field exists
+//! path     = name { "." name },  name and value either plain or "quoted" as in Go
 //! ```
 //!
-//! The paths are those that containerd knows of snapshots: `name`, `parent`, `kind` and `labels.NAME`. Of several filters one must fit.
-//! Go's other quotes, `/…/` and `|…|`, are not understood and refused.
+//! The paths are those that containerd defines for snapshots: `name`, `parent`, `kind` and `labels.NAME`. With several filters one must
+//! match. Go's other quotes, `/…/` and `|…|`, are not supported and are rejected.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -17,10 +17,10 @@ use regex::{Regex, RegexBuilder};
 use crate::error::{Error, Result};
 use crate::record::{Kind, Record};
 
-/// Bytes that a compiled pattern may take.
+/// Maximum size of a compiled pattern in bytes.
 const PATTERN_BYTES: usize = 1 << 20;
 
-/// Which snapshots are meant.
+/// A set of filters that selects snapshots.
 #[derive(Debug)]
 pub(crate) struct Filters(Vec<Vec<Selector>>);
 
@@ -39,7 +39,7 @@ enum Test {
 }
 
 impl Filters {
-    /// Reads filters; none mean all snapshots.
+    /// Parses filters; an empty list selects all snapshots.
     pub(crate) fn parse(filters: &[String]) -> Result<Self> {
         let parse = |filter: &String| {
             Parser(filter.chars().peekable())
@@ -49,7 +49,7 @@ impl Filters {
         filters.iter().map(parse).collect::<Result<_>>().map(Self)
     }
 
-    /// Whether a snapshot is meant.
+    /// Whether a snapshot matches.
     pub(crate) fn fit(&self, record: &Record) -> bool {
         let fits = |filter: &Vec<Selector>| filter.iter().all(|selector| selector.fits(record));
         self.0.is_empty() || self.0.iter().any(fits)

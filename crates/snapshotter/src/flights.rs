@@ -1,4 +1,4 @@
-//! [`Flights`]: work that several callers want at once is done once, and to its end, whoever stops waiting.
+//! [`Flights`]: concurrent calls for the same work share one execution, which runs to its end even if callers stop waiting.
 
 use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
@@ -6,7 +6,7 @@ use std::panic::AssertUnwindSafe;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-/// What is being done, by what it is for.
+/// Work in progress, by key.
 pub(crate) struct Flights<K, V: Clone>(tarpon_engine::Flights<K, V>);
 
 impl<K, V: Clone> Default for Flights<K, V> {
@@ -20,7 +20,7 @@ where
     K: Hash + Eq,
     V: Clone + Send + Sync + 'static,
 {
-    /// Waits for what is being done for `key`, or does `work`. `broken`: what it came to if the work panicked.
+    /// Waits for the work in progress for `key`, or starts `work`. `broken` makes the result if the work panics.
     pub(crate) async fn join(
         &self,
         key: K,
@@ -34,7 +34,7 @@ where
             done.map(|done| done.unwrap_or_else(|_| broken("it panicked".to_owned()))).boxed()
         });
         if is_new {
-            // Somebody who waits to the end.
+            // This task drives the work to its end.
             tokio::spawn(flight.clone());
         }
         flight.await

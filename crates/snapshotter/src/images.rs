@@ -1,4 +1,4 @@
-//! [`Images`]: what the snapshotter needs of the engine, and how the engine does it.
+//! [`Images`]: the engine functions that the snapshotter needs, and their implementation.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,50 +17,50 @@ use crate::record::LazyLayers;
 /// Images that are prepared at the same time: each may be streamed, which takes memory.
 const PREPARED_AT_ONCE: usize = 4;
 
-/// What came of it, or why it did not work, in a line.
+/// A result with a one-line error.
 pub(crate) type Outcome<T> = Result<T, String>;
 
-/// Images whose layers are mounted.
+/// Images whose layers can be mounted.
 pub(crate) trait Images: Send + Sync + 'static {
-    /// Sees to it that the image can be mounted. Gives the chain IDs of its layers, lowest first; else why it is to be unpacked.
+    /// Prepares the image for mounting. Returns the chain IDs of its layers, lowest first, or the reason why it must be unpacked.
     fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Outcome<Arc<[Digest]>>>;
 
-    /// Mounts layers, unless they are mounted there.
+    /// Mounts layers at `place`, unless they are mounted there already.
     fn mount(&self, layers: LazyLayers, place: PathBuf) -> BoxFuture<'static, Outcome<()>>;
 
-    /// Unmounts what is mounted there, if anything is.
+    /// Unmounts `place`, if anything is mounted there.
     fn unmount(&self, place: PathBuf) -> BoxFuture<'static, Outcome<()>>;
 }
 
-/// What becomes of images with layers whose files cannot be fetched one by one.
+/// How to handle images with layers whose files cannot be fetched one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlainImages {
-    /// They are streamed into the store once and mounted like all others.
+    /// Stream them into the store once, and mount them like all others.
     Stream,
-    /// Containerd pulls and unpacks them.
+    /// Let containerd pull and unpack them.
     Unpack,
 }
 
-/// How images are got at and mounted.
+/// How images are accessed and mounted.
 #[derive(Debug, Clone)]
 pub struct ImageOptions {
-    /// Which index may stand in for tables of contents that layers do not have.
+    /// Index that may replace missing tables of contents of layers.
     pub index: IndexChoice,
-    /// Which boot pack is used.
+    /// The boot pack to use.
     pub profile: Option<String>,
     /// Credentials and certificates.
     pub access: Access,
     /// How images are mounted.
     pub mode: ModeChoice,
-    /// Whether the rest of an image is brought in the background once it is mounted.
+    /// Whether the rest of a mounted image is fetched in the background.
     pub backfill: Backfill,
-    /// Images that cannot be read in parts.
+    /// How to handle images that cannot be read in parts.
     pub plain: PlainImages,
-    /// Whether each image is brought whole and verified when it is pulled.
+    /// Whether each image is fetched whole and verified when it is pulled.
     pub whole: bool,
 }
 
-/// Images of an engine.
+/// [`Images`] of an engine.
 #[derive(Clone)]
 pub(crate) struct EngineImages {
     engine: Engine,
@@ -90,7 +90,7 @@ impl EngineImages {
         }
     }
 
-    /// Whether containerd is to unpack it because some layer cannot be read in parts.
+    /// Whether containerd must unpack the image because some layer cannot be read in parts.
     async fn is_left_alone(&self, text: &str) -> Outcome<bool> {
         if self.options.plain == PlainImages::Stream {
             return Ok(false);
@@ -109,7 +109,7 @@ impl EngineImages {
         self.engine.chain_ids(&prepared).map(Arc::from).map_err(|error| error.to_string())
     }
 
-    /// Brings the image whole if all images are to be, and it was not: when it is pulled, or when it was evicted meanwhile.
+    /// Fetches the whole image if the options require it and it is not verified: when it is pulled, or after an eviction.
     async fn verified(&self, request: &ImageRequest, prepared: Prepared) -> Outcome<Prepared> {
         if !self.options.whole || prepared.is_verified() {
             return Ok(prepared);
@@ -136,10 +136,10 @@ impl EngineImages {
         };
         let mount = MountRequest {
             mode: self.options.mode,
-            // What lies on it says what is allowed.
+            // Restrictions come from the mount above.
             suid: true,
             dev: true,
-            // Some of the layers, too: their documents are ours, and all that is completed by them is layers of the image.
+            // Also for some of the layers: we wrote the documents of that partial image, and the backfill fetches only layers of the image.
             backfill: self.options.backfill,
             ..prepared.mount_on(place)
         };
@@ -178,7 +178,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> tarpon_engine::Resul
     done.map_err(|error| error.to_string())
 }
 
-/// Says in the log what it is told of an image.
+/// Writes the progress of an image to the log.
 struct Logged<'a>(&'a str);
 
 impl Progress for Logged<'_> {

@@ -1,14 +1,14 @@
-//! What containerd says of a layer that it is about to unpack, in the labels of the snapshot to unpack it into.
+//! Labels in which containerd describes the layer that it is about to unpack into a snapshot.
 
 use tarpon_oci::{Digest, Reference};
 
 use crate::record::Labels;
 
-/// The chain ID of the layers up to this one, as what containerd will look for the snapshot.
+/// Chain ID of the layers up to this one: the name by which containerd will look up the snapshot.
 pub(crate) const REF: &str = "containerd.io/snapshot.ref";
 
-/// The image, as it is pulled. This and the next two are set by the CRI plugin of containerd 1.4 and newer, by nerdctl, by Docker with containerd's
-/// image store and, if asked to, by the transfer service.
+/// The image, as it is pulled. This and the next two are set by the CRI plugin of containerd 1.4 and newer, by nerdctl, by Docker with
+/// containerd's image store and, if so configured, by the transfer service.
 const IMAGE: &str = "containerd.io/snapshot/cri.image-ref";
 
 /// Digest of the manifest.
@@ -17,27 +17,27 @@ const MANIFEST: &str = "containerd.io/snapshot/cri.manifest-digest";
 /// Digest of the layer.
 const LAYER: &str = "containerd.io/snapshot/cri.layer-digest";
 
-/// Set by us: which layers of which image the snapshot mounts.
+/// Set by tarpon: the layers of an image that the snapshot mounts.
 pub(crate) const LAZY: &str = "tarpon/lazy";
 
-/// Set by us: why a layer that could have been mounted is unpacked.
+/// Set by tarpon: the reason why a layer was unpacked although it could have been mounted.
 pub(crate) const UNPACKED: &str = "tarpon/unpacked-because";
 
-/// Containerd takes no labels that are longer, name and value together.
+/// Limit of containerd on the length of a label, name and value together.
 const LABEL_BYTES: usize = 4096;
 
 /// A layer of an image that is being pulled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PulledLayer {
-    /// Of it and all layers below.
+    /// Chain ID of this layer and all layers below.
     pub(crate) chain_id: Digest,
-    /// Where the image is, pinned to its manifest.
+    /// The image, pinned to its manifest.
     pub(crate) image: Reference,
     /// Digest of the manifest.
     pub(crate) manifest: Digest,
 }
 
-/// The layer that labels speak of. `None`: none, as with `ctr images pull`. Else what is wrong with them.
+/// The layer that the labels describe. `None` if they describe none, as with `ctr images pull`. An error if they are invalid.
 pub(crate) fn pulled_layer(labels: &Labels) -> Option<Result<PulledLayer, String>> {
     let label = |name: &str| labels.get(name);
     let (chain_id, image) = (label(REF)?, label(IMAGE)?);
@@ -52,12 +52,12 @@ pub(crate) fn pulled_layer(labels: &Labels) -> Option<Result<PulledLayer, String
     Some(read())
 }
 
-/// Digest of the layer, as labels give it.
+/// Digest of the layer according to the labels.
 pub(crate) fn layer(labels: &Labels) -> Option<&String> {
     labels.get(LAYER)
 }
 
-/// The labels with one of ours.
+/// Adds a label.
 pub(crate) fn with(mut labels: Labels, name: &str, value: &str) -> Labels {
     let mut end = value.len().min(LABEL_BYTES - name.len());
     while !value.is_char_boundary(end) {

@@ -1,15 +1,15 @@
 //! Images for containerd: the snapshots service that containerd calls through a proxy plugin.
 //!
 //! ```text
-//! containerd ──gRPC──► rpc ─► snapshots ─┬─► records     what snapshots there are: one directory each
+//! containerd ──gRPC──► rpc ─► snapshots ─┬─► records     all snapshots: one directory each
 //!                                        └─► images ──► the engine, and the store's server, which mounts
 //! ```
 //!
 //! A snapshot is either a directory that containerd unpacks a layer into, or the layers of an image from the base up to one of them, which
-//! the store's server mounts. Containers lie on both alike: what is returned is one overlay, and containerd mounts it.
+//! the store's server mounts. Both are used in the same way: the snapshotter returns one overlay, and containerd mounts it.
 //!
-//! All that is known is in the records; nothing is known of containerd's namespaces, which are part of the names that it
-//! gives.
+//! The records hold all state. The snapshotter knows nothing of containerd's namespaces, which are part of the names that
+//! containerd passes.
 
 mod error;
 mod filter;
@@ -45,30 +45,30 @@ pub use self::images::{ImageOptions, PlainImages};
 use self::rpc::Rpc;
 use self::snapshots::Snapshots;
 
-/// How long calls that are being answered may take when the snapshotter is told to stop. Images are prepared anew next time.
+/// How long calls in progress may take when the snapshotter is stopped. Interrupted preparations start again next time.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// How long to wait until another connection is accepted after one could not be.
+/// Pause after a failed accept.
 const BACKOFF: Duration = Duration::from_millis(100);
 
-/// Calls of one connection that are answered at once. Containerd has one, and pulls a few layers at a time.
+/// Calls of one connection that are processed at once. Containerd has one connection, and pulls a few layers at a time.
 const CALLS: usize = 64;
 
-/// Characters that mean something in the options of an overlay.
+/// Characters with a special meaning in the options of an overlay.
 const SPECIAL: [char; 3] = [':', ',', '\\'];
 
-/// Where a snapshotter keeps its snapshots and where it listens.
+/// Options of a snapshotter: where it keeps its snapshots and where it listens.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where snapshots are kept; made if it is not there.
+    /// Directory of the snapshots; created if missing.
     pub root: PathBuf,
     /// The socket.
     pub address: PathBuf,
-    /// How images are got at.
+    /// How images are accessed.
     pub images: ImageOptions,
 }
 
-/// Answers containerd until SIGTERM or SIGINT. What is mounted stays so.
+/// Serves containerd until SIGTERM or SIGINT. Mounts stay.
 pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<Ended> {
     let failed =
         |step: &str, cause: &dyn std::fmt::Display| tarpon_engine::Error::new(ErrorKind::Store, step.to_owned(), cause);
@@ -106,7 +106,7 @@ pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<E
     Ok(ended)
 }
 
-/// Answers calls until `stop`, and those that are being answered then for a while.
+/// Serves calls until `stop`, then gives calls in progress [`DRAIN`] to finish.
 async fn answer(
     socket: UnixListener,
     rpc: Rpc,
@@ -129,7 +129,7 @@ async fn answer(
     }
 }
 
-/// The next connection. An error ends nothing: out of file descriptors, most likely, and something must end first.
+/// The next connection. Errors are retried: most likely file descriptors ran out, and another connection must end first.
 async fn accept(socket: &UnixListener) -> std::io::Result<UnixStream> {
     loop {
         match socket.accept().await {
@@ -155,7 +155,7 @@ fn stopped() -> std::io::Result<impl Future<Output = Ended> + Send> {
     })
 }
 
-/// The directory as the kernel will list it.
+/// Creates the root directory, and returns its path as the kernel will list it.
 fn furnish(root: &Path) -> std::io::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root)?;
@@ -167,7 +167,7 @@ fn furnish(root: &Path) -> std::io::Result<PathBuf> {
     Ok(root)
 }
 
-/// Nobody else answers for these snapshots as long as this is held.
+/// Locks the root: only one snapshotter may serve these snapshots at a time.
 fn lock(root: &Path) -> std::io::Result<FileLock> {
     let file = File::options().create(true).truncate(false).write(true).open(root.join("lock"))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -1,10 +1,10 @@
-//! The messages of `containerd.services.snapshots.v1`, field by field as containerd numbers them.
+//! The messages of `containerd.services.snapshots.v1`, with containerd's field numbers.
 
 use std::collections::HashMap;
 
 use prost::{Enumeration, Message};
 
-/// Begins the path of each method.
+/// Prefix of the path of each method.
 pub(crate) const SERVICE: &str = "/containerd.services.snapshots.v1.Snapshots/";
 
 /// For `Prepare` and `View`.
@@ -39,7 +39,7 @@ pub(crate) struct CommitRequest {
     pub(crate) key: String,
     #[prost(map = "string, string", tag = "4")]
     pub(crate) labels: HashMap<String, String>,
-    /// Since containerd 2.2: what the snapshot is to have below it, if that was not known before.
+    /// Since containerd 2.2: the parent of the snapshot, if it was not known before.
     #[prost(string, tag = "5")]
     pub(crate) parent: String,
 }
@@ -99,7 +99,7 @@ pub(crate) struct UsageResponse {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Empty {}
 
-/// How containerd is to mount something, as for mount(2).
+/// A mount that containerd performs, as for mount(2).
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Mount {
     #[prost(string, tag = "1")]

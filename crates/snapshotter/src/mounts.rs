@@ -1,4 +1,4 @@
-//! What containerd is told to mount.
+//! The mounts that are returned to containerd.
 
 use std::path::Path;
 
@@ -6,12 +6,12 @@ use crate::messages::Mount;
 use crate::record::Kind;
 use crate::records::Snapshot;
 
-/// There if overlayfs knows the option `index`.
+/// Exists if overlayfs supports the option `index`.
 const INDEX: &str = "/sys/module/overlay/parameters/index";
 
 /// Options that all overlays have.
 pub(crate) fn usual_options() -> Vec<String> {
-    // With an index overlayfs refuses an upper directory that was mounted on another stack: on layers that were mounted again.
+    // With an index overlayfs rejects an upper directory that was used with other lower mounts, as after layers were mounted again.
     Path::new(INDEX).exists().then(|| "index=off".to_owned()).into_iter().collect()
 }
 

@@ -1,4 +1,4 @@
-//! [`Record`]: what is known of a snapshot.
+//! [`Record`]: the stored state of a snapshot.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,37 +11,37 @@ use crate::messages;
 /// Labels of a snapshot.
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// Records of other versions are not understood.
+/// Version of the format. Records of other versions are not read.
 pub(crate) const VERSION: u32 = 1;
 
-/// A snapshot, as it is written down.
+/// A snapshot, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) version: u32,
     /// The key of an active snapshot or view, the name of a committed one.
     pub(crate) name: String,
-    /// The name of the committed snapshot below; empty if there is none.
+    /// The name of the committed parent snapshot; empty if there is none.
     pub(crate) parent: String,
     pub(crate) kind: Kind,
     pub(crate) labels: Labels,
     /// In nanoseconds since 1970, as is `updated`.
     pub(crate) created: u64,
     pub(crate) updated: u64,
-    /// What a committed one takes on the disk.
+    /// Disk usage of a committed snapshot.
     pub(crate) usage: Usage,
-    /// The layers of an image, all of them down to the base, which are mounted and not unpacked.
+    /// The layers of an image down to the base, if they are mounted and not unpacked.
     pub(crate) lazy: Option<LazyLayers>,
 }
 
-/// What a snapshot can be.
+/// Kinds of snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
-    /// Read only, of a committed one.
+    /// Read-only view of a committed snapshot.
     View,
-    /// Being written to.
+    /// Writable.
     Active,
-    /// Finished: others may lie on it.
+    /// Finished: may be the parent of others.
     Committed,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct LazyLayers {
     pub(crate) image: String,
     /// Digest of the manifest.
     pub(crate) manifest: Digest,
-    /// How many layers it is.
+    /// Number of layers.
     pub(crate) count: usize,
 }
 
@@ -71,7 +71,7 @@ impl Record {
         Self { version: VERSION, name, parent, kind, labels, created: now, updated: now, usage, lazy: None }
     }
 
-    /// As containerd is told of it.
+    /// The snapshot as a message to containerd.
     pub(crate) fn info(&self) -> messages::Info {
         messages::Info {
             name: self.name.clone(),
@@ -94,7 +94,7 @@ impl From<Kind> for messages::Kind {
     }
 }
 
-/// The time, as records have it.
+/// The current time in the unit of records.
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

@@ -1,14 +1,14 @@
 //! [`Records`]: all snapshots, in memory and on the disk.
 //!
 //! ```text
-//! ROOT/next                              no directory had this number yet, nor any above it
-//! ROOT/snapshots/NUMBER/snapshot.json    its record: written whole, by a rename; without it the directory is rubbish
-//!                      /fs               what containerd writes (the upper directory), or where layers of an image are mounted
+//! ROOT/next                              no directory ever had this number or a higher one
+//! ROOT/snapshots/NUMBER/snapshot.json    its record: replaced atomically by a rename; without it the directory is garbage
+//!                      /fs               the upper directory that containerd writes to, or the mount point of an image's layers
 //!                      /work             overlayfs' work directory, of active snapshots
 //! ```
 //!
-//! Names come from containerd and are never paths: directories have numbers. No number is used twice, whatever was removed: the
-//! store's server may have on record what was mounted in the directory that had it.
+//! Names come from containerd and are never paths: directories have numbers. Numbers are never reused, even after a removal: the
+//! store's server may still have a record of a mount in the old directory.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,26 +25,26 @@ use crate::record::{Kind, Labels, LazyLayers, Record, Usage, VERSION, now};
 /// The file with a snapshot's record.
 const RECORD: &str = "snapshot.json";
 
-/// The file that says which numbers were never used.
+/// The file with the lowest number that was never reserved.
 const NEXT: &str = "next";
 
-/// Numbers that are set aside at once, so that not every snapshot waits for that file. A restart skips what is left of them.
+/// Numbers that are reserved at once, so that not every snapshot waits for that file. A restart skips the rest of them.
 const SET_ASIDE: u64 = 64;
 
-/// Containerd sends at most 4 MiB in a request.
+/// Maximum size of a record. Containerd sends at most 4 MiB in a request.
 const RECORD_BYTES: u64 = 16 << 20;
 
-/// Deepest stack of snapshots: overlayfs takes 500 layers.
+/// Maximum depth of a stack of snapshots: overlayfs accepts 500 layers.
 const DEEPEST: usize = 500;
 
-/// All snapshots. What is in memory changes when the disk has. A copy shares the snapshots.
+/// All snapshots. Memory is changed after the disk. Clones share the snapshots.
 #[derive(Debug, Clone)]
 pub(crate) struct Records {
     root: PathBuf,
     folder: PathBuf,
     all: BTreeMap<String, Arc<Snapshot>>,
     next: u64,
-    /// The first number that is not set aside.
+    /// The lowest number that is not reserved.
     free: u64,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// What is written to, or where layers of an image are mounted.
+    /// The upper directory, or the mount point of an image's layers.
     pub(crate) fn fs(&self) -> PathBuf {
         self.folder.join("fs")
     }
@@ -68,7 +68,7 @@ impl Snapshot {
 }
 
 impl Records {
-    /// Reads what is on the disk.
+    /// Reads the records from the disk.
     pub(crate) fn open(root: &Path) -> Result<Self> {
         let folder = root.join("snapshots");
         let failed = |path: &Path| Error::disk(format!("read {}", path.display()));
@@ -87,7 +87,7 @@ impl Records {
         Ok(records)
     }
 
-    /// The directories that belong to no snapshot: left by a process that was killed, or whose removal failed.
+    /// Directories without a snapshot: left by a killed process or a failed removal.
     pub(crate) fn rubbish(&self) -> Result<Vec<PathBuf>> {
         let failed = || Error::disk(format!("read {}", self.folder.display()));
         let mut rubbish = Vec::new();
@@ -108,8 +108,8 @@ impl Records {
         self.all.get(name).map(|snapshot| &**snapshot).ok_or_else(|| Error::NotFound(name.to_owned()))
     }
 
-    /// The stack that ends with the committed snapshot `top`, uppermost first, down to what has nothing below it in a mount: the
-    /// lowest one, or layers of an image, which are mounted with all that is below them.
+    /// The stack that ends with the committed snapshot `top`, uppermost first. It begins with the lowest snapshot, or with mounted layers
+    /// of an image, which include everything below them.
     pub(crate) fn stack(&self, top: &str) -> Result<Vec<Snapshot>> {
         let mut stack = Vec::new();
         let mut name = top;
@@ -124,13 +124,13 @@ impl Records {
         Ok(stack)
     }
 
-    /// Makes an active snapshot or a view.
+    /// Creates an active snapshot or a view.
     pub(crate) fn create(&mut self, name: &str, parent: &str, kind: Kind, labels: Labels) -> Result<Snapshot> {
         self.check_new(name, parent)?;
         self.add(Record::new(name, parent, kind, labels))
     }
 
-    /// Makes a committed snapshot of layers that are mounted.
+    /// Creates a committed snapshot of mounted layers.
     pub(crate) fn create_lazy(
         &mut self,
         name: &str,
@@ -192,7 +192,7 @@ impl Records {
         Ok(number)
     }
 
-    /// Finishes an active snapshot under a name of its own. Labels are replaced.
+    /// Commits an active snapshot under its own name. Labels are replaced.
     pub(crate) fn commit(&mut self, key: &str, name: &str, labels: Labels, usage: Usage) -> Result<()> {
         let active = self.get(key)?;
         if active.record.kind != Kind::Active {
@@ -209,7 +209,7 @@ impl Records {
         self.replace(key, record)
     }
 
-    /// Replaces all labels of a snapshot, or with `only` those of these names.
+    /// Replaces all labels of a snapshot, or only those named in `only`.
     pub(crate) fn set_labels(&mut self, name: &str, labels: Labels, only: Option<&[String]>) -> Result<Record> {
         let mut record = self.get(name)?.record.clone();
         record.updated = now();
@@ -236,7 +236,7 @@ impl Records {
         Ok(())
     }
 
-    /// Forgets a snapshot on which nothing lies. Its directory is rubbish then.
+    /// Removes a snapshot without children. Its directory is garbage then.
     pub(crate) fn remove(&mut self, name: &str) -> Result<Snapshot> {
         let snapshot = self.get(name)?.clone();
         if self.has_children(name) {
@@ -248,7 +248,7 @@ impl Records {
         Ok(snapshot)
     }
 
-    /// Whether other snapshots lie on it.
+    /// Whether the snapshot has children.
     pub(crate) fn has_children(&self, name: &str) -> bool {
         self.all.values().any(|other| other.record.parent == name)
     }
@@ -258,7 +258,7 @@ fn number(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.parse().ok()
 }
 
-/// The first number that was never set aside.
+/// Reads the lowest number that was never reserved.
 fn read_next(file: &Path) -> io::Result<u64> {
     match std::fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(1),
@@ -283,11 +283,11 @@ fn read(folder: &Path) -> io::Result<Option<Record>> {
     }
 }
 
-/// Everything that a snapshot has, its record last.
+/// Creates the directory of a snapshot, its record last.
 fn furnish(snapshot: &Snapshot) -> io::Result<()> {
     create_private_dir(&snapshot.folder)?;
     create_private_dir(&snapshot.fs())?;
-    // A container finds it as its root.
+    // It becomes the root directory of a container.
     std::fs::set_permissions(snapshot.fs(), std::fs::Permissions::from_mode(0o755))?;
     if snapshot.record.kind == Kind::Active {
         create_private_dir(&snapshot.work())?;
@@ -301,7 +301,7 @@ fn write(folder: &Path, record: &Record) -> io::Result<()> {
     sync(folder)
 }
 
-/// Containerd keeps what it knows of snapshots on the disk as well: what it was told is there must be there after a crash.
+/// Syncs a directory. Containerd stores its own state of snapshots, so a snapshot that it got must exist after a crash.
 fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

@@ -1,4 +1,4 @@
-//! The gRPC service: a path names a method, a message comes in, another goes out.
+//! The gRPC service: the path names the method, each method takes a message and returns one.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::messages::{
 use crate::record::Kind;
 use crate::snapshots::Snapshots;
 
-/// Snapshots that go into one message of a list, which may have 4 MiB.
+/// Snapshots per message of a list; a message may have 4 MiB.
 const LISTED: usize = 100;
 
 /// Answers the methods of the service.
@@ -97,7 +97,7 @@ where
 
     fn call(&mut self, request: Request<M>) -> Self::Future {
         match self.0.take() {
-            // What was begun comes to its end, also if nobody waits for it any more: else a snapshot could be left half made.
+            // The method runs to its end even if the client disconnects: otherwise a snapshot could stay half-created.
             Some(method) => tokio::spawn(method(request.into_inner()))
                 .map(|done| match done {
                     Ok(done) => Ok(Response::new(done?)),
@@ -109,7 +109,7 @@ where
     }
 }
 
-/// The list of snapshots, in pieces.
+/// The list of snapshots, in several messages.
 struct List(Arc<Snapshots>);
 
 impl ServerStreamingService<ListRequest> for List {

@@ -1,12 +1,12 @@
-//! [`Snapshots`]: what is done with snapshots, and in which order.
+//! [`Snapshots`]: the operations on snapshots, and their order.
 //!
 //! ```text
-//! Prepare of a layer that is pulled ─► image prepared ─► chain ID right ─► committed, lazy ─► ALREADY_EXISTS: nothing is downloaded
+//! Prepare of a pulled layer ─► image prepared ─► chain ID matches ─► committed, lazy ─► ALREADY_EXISTS: nothing is downloaded
 //!                                            └──── else, with the reason ────┐
 //! Prepare, View ─────────────────────────────────────────────────────────────┴─► record ─► layers below are mounted ─► mounts
 //! ```
 //!
-//! A snapshot is recorded before what lies below it is mounted: so it holds that, and nobody removes it meanwhile.
+//! A snapshot is recorded before its parents are mounted: the record keeps them from being removed meanwhile.
 
 use std::collections::HashSet;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -30,9 +30,9 @@ use crate::usage::usage;
 
 /// All snapshots, and the images below them.
 pub(crate) struct Snapshots {
-    /// As they are now. Who looks takes them as they are then.
+    /// The current records. A reader works on the version that it cloned.
     records: Arc<Mutex<Arc<Records>>>,
-    /// Who changes them, one at a time: it waits for the disk, and nobody who looks waits for it.
+    /// Held by writers, one at a time: a writer waits for the disk, readers do not wait for it.
     changing: Arc<tokio::sync::Mutex<()>>,
     images: Arc<dyn Images>,
     preparing: Flights<String, Outcome<Arc<[Digest]>>>,
@@ -78,7 +78,7 @@ impl Snapshots {
         }
     }
 
-    /// Commits the layer without its being unpacked; gives the name. Else why not.
+    /// Commits the layer without unpacking it, and returns its name; fails with the reason why it must be unpacked.
     async fn create_lazy(&self, layer: Outcome<PulledLayer>, parent: &str, labels: &Labels) -> Outcome<String> {
         let layer = layer?;
         let name = layer.chain_id.to_string();
@@ -105,7 +105,7 @@ impl Snapshots {
                 tracing::info!(name, image = made.record.lazy.map(|lazy| lazy.image), count, "a layer is not pulled");
                 Ok(name)
             }
-            // Somebody else was faster.
+            // A concurrent call was faster.
             Err(Error::Exists(_)) => {
                 self.is_there(&name, &below, &labels)?.then_some(name).ok_or("it is gone".to_owned())
             }
@@ -113,11 +113,11 @@ impl Snapshots {
         }
     }
 
-    /// Whether the layer is here already, on the same parent. Else why it cannot be put there, if it cannot.
+    /// Whether the layer exists already, on the same parent. An error if it cannot be placed there.
     fn is_there(&self, name: &str, parent: &str, labels: &Labels) -> Outcome<bool> {
         let records = self.records();
         if let Ok(there) = records.get(name) {
-            // One chain ID, and another blob: what is known of the one need not be so of the other.
+            // The same chain ID but another blob: facts about one blob do not apply to the other.
             let is_same = labels::layer(&there.record.labels) == labels::layer(labels);
             return match (&there.record.lazy, there.record.parent == parent && is_same) {
                 (Some(_), true) => Ok(true),
@@ -134,11 +134,11 @@ impl Snapshots {
         }
     }
 
-    /// Makes a new snapshot usable.
+    /// Makes a new snapshot usable, and returns its mounts.
     async fn furnish(&self, made: &Snapshot) -> Result<Vec<Mount>> {
         let stack = self.mounted_stack(&made.record.parent).await?;
         if let Some(top) = stack.first() {
-            // The root of an overlay is that of its upper directory.
+            // The root directory of an overlay is that of its upper directory.
             let (from, to) = (top.fs(), made.fs());
             let failed = Error::disk(format!("make {} like {}", to.display(), from.display()));
             self.blocking(move || make_alike(&from, &to).map_err(failed)).await?;
@@ -146,7 +146,7 @@ impl Snapshots {
         Ok(mounts::mounts(made, &stack, &self.usual))
     }
 
-    /// What lies below a snapshot with this parent, mounted as far as it is an image's.
+    /// The stack below a snapshot with this parent, with its image layers mounted.
     async fn mounted_stack(&self, parent: &str) -> Result<Vec<Snapshot>> {
         let stack = self.records().stack(parent)?;
         if let Some(lowest) = stack.last() {
@@ -155,7 +155,7 @@ impl Snapshots {
         Ok(stack)
     }
 
-    /// Mounts layers of an image, unless they are.
+    /// Mounts layers of an image, unless they are mounted already.
     async fn mount(&self, snapshot: &Snapshot) -> Result<()> {
         let Some(layers) = snapshot.record.lazy.clone() else { return Ok(()) };
         let (images, place, text) = (self.images.clone(), snapshot.fs(), layers.image.clone());
@@ -163,7 +163,7 @@ impl Snapshots {
         mounted.map_err(|why| Error::Image(format!("mount {text}: {why}")))
     }
 
-    /// Mounts again what snapshots that are in use lie on.
+    /// Mounts the image layers below snapshots in use again.
     pub(crate) async fn restore(&self) {
         let mut lowest: Vec<Snapshot> = Vec::new();
         let records = self.records();
@@ -217,7 +217,7 @@ impl Snapshots {
         Ok(())
     }
 
-    /// `Cleanup`: removes what removed snapshots left. What is being made is not seen as such: it has its record or is locked out.
+    /// `Cleanup`: removes garbage of removed snapshots. It spares a snapshot that is being created: its record exists or the lock is held.
     pub(crate) async fn clean_up(&self) -> Result<()> {
         let rubbish = self.change(|records| records.rubbish()).await?;
         for folder in rubbish {
@@ -226,7 +226,7 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Removes a directory in which layers may be mounted. If that fails, the next cleanup does it.
+    /// Removes a directory in which layers may be mounted. If that fails, the next cleanup retries.
     async fn clear(&self, folder: &Path) {
         match self.images.unmount(folder.join("fs")).await {
             Ok(()) => self.delete(folder).await,
@@ -251,7 +251,7 @@ impl Snapshots {
         self.records().get(key).map(|snapshot| snapshot.record.info())
     }
 
-    /// `Update`: labels alone can change.
+    /// `Update`: only labels can change.
     pub(crate) async fn update(&self, request: UpdateRequest) -> Result<Info> {
         let info = request.info.ok_or_else(|| Error::Invalid("which snapshot is meant?".to_owned()))?;
         let only = match request.update_mask.map(|mask| mask.paths) {
@@ -271,7 +271,7 @@ impl Snapshots {
         Ok(records.all().filter(|snapshot| filters.fit(&snapshot.record)).map(|found| found.record.info()).collect())
     }
 
-    /// `Usage`. What is mounted of an image takes nothing here: it is in the store, which keeps to a budget of its own.
+    /// `Usage`. Mounted image layers count as zero: their bytes are in the store, which has a budget of its own.
     pub(crate) async fn usage(&self, key: &str) -> Result<Usage> {
         let snapshot = self.records().get(key)?.clone();
         match snapshot.record.kind {
@@ -289,7 +289,7 @@ impl Snapshots {
         self.records.lock().clone()
     }
 
-    /// Changes the records, which waits for the disk. What was begun is done to its end, whether anybody still waits or not.
+    /// Changes the records, which waits for the disk. A change runs to its end even if the client disconnects.
     async fn change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Records) -> Result<T> + Send + 'static,
@@ -299,7 +299,7 @@ impl Snapshots {
             let _alone = turn;
             let mut changed = Records::clone(&records.lock());
             let done = change(&mut changed);
-            // Also if it failed: numbers that were given away stay so.
+            // Also after a failure: assigned numbers stay assigned.
             *records.lock() = Arc::new(changed);
             done
         })
@@ -312,7 +312,7 @@ impl Snapshots {
     }
 }
 
-/// The label that a path of an update's mask names.
+/// The label that a path of an update mask names.
 fn label_of(path: &str) -> Result<String> {
     let label = path.strip_prefix("labels.").map(str::to_owned);
     label.ok_or_else(|| Error::Invalid(format!("{path:?} of a snapshot does not change")))

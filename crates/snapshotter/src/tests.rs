@@ -1,4 +1,4 @@
-//! The whole service, called as containerd calls it, over a socket.
+//! The whole service, called over a socket as containerd calls it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use crate::record::LazyLayers;
 use crate::rpc::Rpc;
 use crate::snapshots::Snapshots;
 
-/// Images of which nothing but the chain IDs is known; what is mounted is noted.
+/// Images with known chain IDs and nothing else. Records its mounts.
 #[derive(Default)]
 struct Known {
     images: HashMap<Digest, Vec<Digest>>,
@@ -58,7 +58,7 @@ impl Images for Known {
 
 type Answer<T> = Result<T, Code>;
 
-/// A snapshotter that listens, and a client of it.
+/// A running snapshotter and its client.
 struct Bed {
     runtime: Runtime,
     root: tempfile::TempDir,
@@ -95,7 +95,7 @@ impl Bed {
         self.running = Some(running);
     }
 
-    /// As another process of it would find things.
+    /// Restarts the snapshotter, with state from the disk only.
     fn restart(&mut self) {
         let (channel, stop, task) = self.running.take().unwrap();
         drop((channel, stop));
@@ -162,7 +162,7 @@ impl Bed {
         self.call("Commit", request).map(|_: Empty| ())
     }
 
-    /// As containerd asks for a layer that it is about to pull.
+    /// Sends the request that containerd sends for a layer that it is about to pull.
     fn pull(&self, key: &str, parent: &str, manifest: Digest, chain_id: Digest) -> Answer<Vec<Mount>> {
         let (manifest, chain_id) = (manifest.to_string(), chain_id.to_string());
         let labels = [
@@ -185,7 +185,7 @@ impl Drop for Bed {
     }
 }
 
-/// The place behind an option of a mount.
+/// The path in an option of a mount.
 fn option<'a>(mounts: &'a [Mount], name: &str) -> Option<&'a str> {
     mounts[0].options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
 }
@@ -196,7 +196,7 @@ fn chain() -> Vec<Digest> {
     [b"1", b"2", b"3"].map(|text| Digest::of(text)).to_vec()
 }
 
-/// A bed that knows an image of three layers.
+/// A bed with an image of three layers.
 fn bed() -> Bed {
     Bed::new(Known { images: HashMap::from([(Digest::of(MANIFEST), chain())]), ..Known::default() })
 }
@@ -360,7 +360,7 @@ fn lists_longer_than_a_message_come_whole() {
     assert_eq!(bed.list(&["name==\"key 7\"", "name~=\"^key 24.$\""]).unwrap().len(), 11);
 }
 
-/// What may be done.
+/// Operations.
 #[derive(Debug, Clone)]
 enum Step {
     Prepare(u8, u8),
@@ -383,7 +383,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What snapshots are, as simply as it can be said: names with kinds and parents.
+/// A minimal model of snapshots: names with kinds and parents.
 type Model = BTreeMap<String, (Kind, String)>;
 
 fn name(number: u8) -> String {

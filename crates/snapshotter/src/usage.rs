@@ -1,4 +1,4 @@
-//! What a directory takes on the disk.
+//! Disk usage of a directory.
 
 use std::collections::HashSet;
 use std::io;
@@ -7,10 +7,10 @@ use std::path::Path;
 
 use crate::record::Usage;
 
-/// What `stat` counts blocks in.
+/// Unit of `st_blocks`.
 const BLOCK: u64 = 512;
 
-/// Bytes and inodes below and with `folder`; a file with several names counts once. What vanishes meanwhile does not count.
+/// Bytes and inodes of `folder` and everything below; hard links count once. Files that vanish meanwhile do not count.
 pub(crate) fn usage(folder: &Path) -> io::Result<Usage> {
     let mut usage = Usage::default();
     let mut linked = HashSet::new();
