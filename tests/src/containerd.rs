@@ -1,4 +1,4 @@
-//! A containerd of a test's own, with tarpon as its snapshotter, in a mount namespace of their own.
+//! A containerd for one test, with tarpon as its snapshotter, in a mount namespace of their own.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read};
@@ -17,13 +17,13 @@ use tonic_prost::ProstCodec;
 use crate::real::{self, run};
 use crate::tarpon::{Tarpon, binary};
 
-/// How long a process may take until it answers, or to end.
+/// How long a process may take to answer or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a pull may take: an image that is brought whole, on a busy machine.
+/// How long a pull may take: the whole image, on a busy machine.
 const PULLING: Duration = Duration::from_secs(300);
 
-/// A namespace with the cgroups that crun wants, until the standard input ends.
+/// Sets up a namespace with the cgroups that crun needs, which lasts until standard input ends.
 const HOLD: &str = "umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup; echo ready; exec cat";
 
 /// For containerd 1.x.
@@ -63,18 +63,18 @@ const CONFIG_2: &str = r#"
     differ = "walking"
 "#;
 
-/// Containerd, tarpon's snapshotter, and the store behind it. Dropped, all of it ends.
+/// Containerd, tarpon's snapshotter, and the store behind it. Dropping it ends all of them.
 pub struct Containerd {
     /// The snapshotter's store.
     pub tarpon: Tarpon,
-    /// Of a short name: paths of sockets have 108 bytes.
+    /// Has a short name: paths of sockets are limited to 108 bytes.
     folder: TempDir,
     holder: Child,
     snapshotter: Option<Child>,
     containerd: Option<Child>,
 }
 
-/// `runtime.v1.PullImageRequest`, as far as it is used here.
+/// `runtime.v1.PullImageRequest`, with the fields that are used here.
 #[derive(Clone, PartialEq, Message)]
 struct PullImage {
     #[prost(message, optional, tag = "1")]
@@ -88,7 +88,7 @@ struct ImageSpec {
     image: String,
 }
 
-/// `runtime.v1.PullImageResponse`, and good enough for the empty `runtime.v1.RemoveImageResponse`.
+/// `runtime.v1.PullImageResponse`, also used for the empty `runtime.v1.RemoveImageResponse`.
 #[derive(Clone, PartialEq, Message)]
 struct Pulled {
     #[prost(string, tag = "1")]
@@ -96,7 +96,7 @@ struct Pulled {
 }
 
 impl Containerd {
-    /// Why it cannot run here; `None` when it can.
+    /// Why these tests cannot run on this machine; `None` if they can.
     pub fn missing() -> Option<String> {
         let lacking = || {
             (!real::have(&["containerd", "ctr", "runc", "nsenter", "unshare"]))
@@ -105,7 +105,7 @@ impl Containerd {
         real::missing().or_else(lacking)
     }
 
-    /// Starts all of it; `options` are the snapshotter's.
+    /// Starts all processes; `options` are the snapshotter's.
     pub fn start(options: &[&str]) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("tc-").tempdir_in("/tmp")?;
         let mut holder = Command::new("unshare")
@@ -124,7 +124,7 @@ impl Containerd {
         Ok(all)
     }
 
-    /// The configuration that `docs/containerd.md` shows for this version, and what a test's own containerd needs beside it.
+    /// The configuration that `docs/containerd.md` shows for this version, with additions for a containerd of its own.
     fn config(&self, major: u32) -> String {
         let own = r#"
 version = VERSION
@@ -171,7 +171,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         run(self.command(&["ctr", "-a", &socket, "-n", "k8s.io"]).args(arguments))
     }
 
-    /// Runs a container to its end; gives what it printed.
+    /// Runs a container to its end; returns its output.
     pub fn run(&self, snapshotter: &str, image: &str, name: &str, program: &[&str]) -> Result<String> {
         run(&mut self.container(snapshotter, &[], image, name, program))
     }
@@ -179,7 +179,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     /// The command that runs a container.
     pub fn container(&self, snapshotter: &str, options: &[&str], image: &str, name: &str, program: &[&str]) -> Command {
         let at = |name: &str| self.path(name).display().to_string();
-        // Else identifiers would be those of all containerds here. Cgroups are not what runc expects of a whole machine.
+        // The default root shares identifiers with all containerds of the machine. The cgroups here differ from those runc expects.
         let own = ["--runc-root", &at("runc"), "--cgroup=", "--cpu-shares=0", "--snapshotter", snapshotter];
         let mut command = self.command(&["ctr", "-a", &at("c.sock"), "-n", "k8s.io", "run", "--rm"]);
         command.args(own).args(options).args([image, name]).args(program);
@@ -196,7 +196,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         let mut command = self.command(&[program.to_str().context("an odd path")?, "snapshotter", "--address"]);
         self.snapshotter = Some(command.arg(&address).args(options).stdout(log.try_clone()?).stderr(log).spawn()?);
         self.wait_for(&address)?;
-        // After a failed call containerd waits a while before it connects again.
+        // After a failed call containerd waits before it reconnects.
         let began = Instant::now();
         while self.containerd.is_some() && self.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).is_err() {
             if began.elapsed() > PATIENCE {
@@ -207,7 +207,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         Ok(())
     }
 
-    /// Ends the snapshotter; with `kill`, at once.
+    /// Ends the snapshotter: with SIGKILL if `kill` is set.
     pub fn stop_snapshotter(&mut self, kill: bool) -> Result<()> {
         self.snapshotter.take().map_or(Ok(()), |child| end(child, if kill { Signal::KILL } else { Signal::TERM }))
     }
@@ -218,7 +218,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         let mut command = self.command(&["containerd", "--config", &config]);
         self.containerd = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
         self.wait_for(&self.path("c.sock"))?;
-        // Its part for Kubernetes begins after the socket answers. To remove an image that is not there does nothing.
+        // Its CRI plugin starts after the socket answers. Removing a missing image does nothing.
         let began = Instant::now();
         while let Err(error) = self.remove("127.0.0.1/none:none") {
             if began.elapsed() > PATIENCE {
@@ -240,7 +240,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         Ok(())
     }
 
-    /// What both wrote into their logs.
+    /// The logs of both.
     pub fn logs(&self) -> String {
         let mut all = String::new();
         for name in ["snapshotter.log", "containerd.log"] {
@@ -275,7 +275,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         })
     }
 
-    /// The mounts in the namespace, a line each.
+    /// The mounts in the namespace, one per line.
     pub fn mounts(&self) -> Result<String> {
         Ok(std::fs::read_to_string(format!("/proc/{}/mountinfo", self.holder.id()))?)
     }
@@ -306,17 +306,17 @@ impl Drop for Containerd {
         }
         let servers: HashSet<u64> = mounts.iter().filter_map(|mount| mount["server"].as_u64()).collect();
         let began = Instant::now();
-        // What a server writes when it ends belongs into the store, which goes with us.
+        // A server writes to the store when it ends, and the store is deleted here.
         while servers.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists()) && began.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(20));
         }
-        // With its last process the namespace goes, and all mounts in it.
+        // The end of its last process removes the namespace and all mounts in it.
         drop(self.holder.stdin.take());
         let _ = self.holder.wait();
     }
 }
 
-/// The major version of the containerd that is installed.
+/// The major version of the installed containerd.
 pub fn major() -> Result<u32> {
     let text = run(Command::new("containerd").arg("--version"))?;
     // `containerd github.com/containerd/containerd/v2 v2.4.2 COMMIT`, with or without the letter.

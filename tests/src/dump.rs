@@ -1,4 +1,4 @@
-//! A directory tree as a list of everything that a container can see of it, to compare two trees by.
+//! A directory tree as a list of everything that a container can see of it, for comparisons of two trees.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -41,7 +41,7 @@ pub struct Seen {
     pub content: Option<Digest>,
 }
 
-/// Path (without leading slash; the root is empty) to what is there.
+/// Maps paths (without leading slash; the root is empty) to inodes.
 pub type Dump = BTreeMap<Vec<u8>, Seen>;
 
 /// Walks `root`. Paths of any length work: each directory is opened from its parent.
@@ -177,10 +177,10 @@ fn hash(directory: &OwnedFd, name: &std::ffi::CStr) -> Result<Digest> {
     }
 }
 
-/// One difference between two trees.
+/// A difference between two trees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Where.
+    /// The path.
     pub path: Vec<u8>,
     /// What differs: the name of the field, or `missing` or `extra`.
     pub field: &'static str,
@@ -194,7 +194,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Everything in which `actual` is not `expected`, in order of paths.
+/// All differences of `actual` from `expected`, in order of paths.
 pub fn compare(expected: &Dump, actual: &Dump) -> Vec<Difference> {
     let mut differences = Vec::new();
     for (path, expected) in expected {

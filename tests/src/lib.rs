@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: looking at trees, running the binary, real registries and real rivals.
+//! Helpers of the end-to-end tests: dumps of trees, the binary, real registries and other tools.
 
 pub mod containerd;
 pub mod dump;

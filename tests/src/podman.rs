@@ -1,4 +1,4 @@
-//! A real Podman with stores of its own, and a tarpon store that it was told of.
+//! A real Podman with stores of its own, configured to use a tarpon store.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,21 +15,21 @@ use crate::tarpon::Tarpon;
 
 /// How long the guard of a killed server may take to unmount, and a server to end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A private mount namespace with the cgroups that crun wants.
+/// A private mount namespace with the cgroups that crun needs.
 const ALONE: &str = "umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup; exec \"$@\"";
 
-/// A store, and a Podman that was told of it. Dropped, nothing of either is left.
+/// A store, and a Podman that is configured to use it. Dropping it removes both.
 pub struct Podman {
     /// The store.
     pub tarpon: Tarpon,
-    /// Where the images are.
+    /// Registry of the images.
     pub registry: String,
-    /// Of a short name: Podman wants its runroot within 50 bytes.
+    /// Has a short name: Podman limits its runroot to 50 bytes.
     pub folder: tempfile::TempDir,
 }
 
 impl Podman {
-    /// Unless these tests cannot run here. `setup`: options of `tarpon podman setup`.
+    /// Starts both; `None` if these tests cannot run here. `setup`: options of `tarpon podman setup`.
     pub fn new(setup: &[&str]) -> Option<Self> {
         let lacking = || (!real::have(&["podman", "buildah", "unshare"])).then(|| "no podman or buildah".to_owned());
         if let Some(reason) = real::missing().or_else(lacking) {
@@ -52,17 +52,17 @@ impl Podman {
         self.folder.path().join("storage.conf")
     }
 
-    /// What is in it.
+    /// Content of storage.conf.
     pub fn conf_text(&self) -> String {
         std::fs::read_to_string(self.conf()).unwrap()
     }
 
-    /// The full name of an image for tests.
+    /// The full name of a test image.
     pub fn image(&self, name: &str) -> String {
         format!("{}/dev/{name}", self.registry)
     }
 
-    /// A program in the place where Podman works.
+    /// A command in Podman's namespace.
     pub fn command(&self, program: &[&str]) -> Command {
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "slave", "sh", "-c", ALONE, "sh"]).args(program);
@@ -92,7 +92,7 @@ impl Podman {
         self.podman_command(&[&first, &limits[..], options, &[image], program].concat())
     }
 
-    /// Shows Podman an image.
+    /// Adds an image to Podman's additional image store.
     pub fn add(&self, image: &str) -> Result<()> {
         self.tarpon.run("podman", &["add", "--quiet", "--tls-verify=false", image]).map(drop)
     }
@@ -102,7 +102,7 @@ impl Podman {
         run(&mut self.podman_command(&["pull", "--quiet", "--tls-verify=false", image])).map(drop)
     }
 
-    /// Whether it was told of a store of layers, and does not lose them; else it says so.
+    /// Whether Podman is configured with a store of layers and keeps its layers. Prints a note if not.
     pub fn has_lazy_layers(&self) -> bool {
         let has = self.conf_text().contains("additionallayerstores");
         if !has {
@@ -111,7 +111,7 @@ impl Podman {
         has
     }
 
-    /// Whether the layers that Podman has of its own are those of the store of layers.
+    /// Whether all layers in Podman's own store link to the store of layers.
     pub fn all_layers_are_lazy(&self) -> bool {
         let overlay = self.folder.path().join("root/overlay");
         let is_lazy = |layer: &Value| overlay.join(layer["id"].as_str().unwrap()).join("diff").is_symlink();
@@ -131,14 +131,14 @@ impl Podman {
         layers.as_array().unwrap().clone()
     }
 
-    /// What overlayfs shows of the layer `top` of a driver's folder and of those below it.
+    /// The overlay of the layer `top` of a driver's folder and the layers below it.
     pub fn stack(&self, overlay: &Path, top: &str) -> Dump {
         let read = |name: &str| std::fs::read_to_string(overlay.join(top).join(name)).unwrap_or_default();
         let links = [format!("l/{}", read("link")), read("lower")].join(":");
         let links = links.trim_end_matches(':').split(':');
         let lower: Vec<_> = links.map(|link| overlay.join(link).display().to_string()).collect();
         if let [only] = &lower[..] {
-            // One layer alone is no overlay.
+            // A single layer is no overlay.
             return dump(Path::new(only)).unwrap();
         }
         let target = self.folder.path().join("stack");
@@ -176,7 +176,7 @@ impl Drop for Podman {
     }
 }
 
-/// Panics if it takes too long.
+/// Waits for a condition. Panics if it takes too long.
 pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let began = Instant::now();
     while !condition() {

@@ -1,4 +1,4 @@
-//! The real parts that tests run against: a registry with the real images, umoci, skopeo.
+//! External parts of the tests: a registry with real images, umoci, skopeo.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use anyhow::{Context, Result, bail};
 
 use crate::dump::{Dump, dump};
 
-/// Where `cargo xtask images` leaves its registry, unless `REGISTRY` says otherwise.
+/// The registry of `cargo xtask images`, unless `REGISTRY` is set.
 const DEFAULT_REGISTRY: &str = "127.0.0.1:5000";
 
-/// Writes a program that can be started at once. Another process writes it: a fork of another test would copy the descriptor that it is written
-/// by, and the kernel refuses to start what is open for writing (`ETXTBSY`).
+/// Writes a program that can be executed at once. Another process writes it: a fork in another test could inherit a descriptor open for
+/// writing, and the kernel refuses to execute a file that is open for writing (`ETXTBSY`).
 pub fn write_program(path: &Path, text: &str) -> Result<()> {
     let script = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
     run(Command::new("sh").args(["-c", script]).arg(path).arg(text)).map(drop)
 }
 
-/// Runs a command to its end; its output is part of the error when it fails.
+/// Runs a command to its end; an error contains its output.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -52,7 +52,7 @@ pub fn missing() -> Option<String> {
     None
 }
 
-/// As [`missing`], for tests that also run containers.
+/// Like [`missing`], for tests that also run containers.
 pub fn missing_for_containers() -> Option<String> {
     let has_runtime = have(&["crun"]) || have(&["runc"]);
     missing().or_else(|| (!has_runtime).then(|| "neither crun nor runc is installed".into()))
@@ -71,23 +71,23 @@ pub fn has_tag(registry: &str, image: &str, tag: &str) -> bool {
     run(Command::new("skopeo").args(["inspect", "--raw", "--tls-verify=false", &reference])).is_ok()
 }
 
-/// A throw-away directory on the disk, not in a tmpfs: overlay uppers and large images need that.
+/// A temporary directory on the disk, not in a tmpfs: overlay uppers and large images need that.
 pub fn scratch() -> Result<tempfile::TempDir> {
     let target = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/e2e");
     std::fs::create_dir_all(&target)?;
     Ok(tempfile::Builder::new().prefix("t-").tempdir_in(target.canonicalize()?)?)
 }
 
-/// Which tool unpacked the tree that a mount is compared with.
+/// The tool that unpacked the expected tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Oracle {
     /// `umoci unpack`.
     Umoci,
-    /// Podman's overlay store, for layers that umoci refuses (it knows no PAX global headers).
+    /// Podman's overlay store, for layers that umoci refuses (it does not support PAX global headers).
     Podman,
 }
 
-/// What other tools make of an image.
+/// The tree that other tools unpack from an image.
 pub fn unpacked(registry: &str, image: &str) -> Result<(Oracle, Dump)> {
     match umoci_dump(registry, image) {
         Err(_) if have(&["podman"]) => Ok((Oracle::Podman, podman_dump(registry, image)?)),
@@ -95,7 +95,7 @@ pub fn unpacked(registry: &str, image: &str) -> Result<(Oracle, Dump)> {
     }
 }
 
-/// What `umoci unpack` makes of an image.
+/// The tree that `umoci unpack` makes of an image.
 pub fn umoci_dump(registry: &str, image: &str) -> Result<Dump> {
     let work = scratch()?;
     let layout = format!("{}/layout:image", work.path().display());
@@ -106,7 +106,7 @@ pub fn umoci_dump(registry: &str, image: &str) -> Result<Dump> {
     dump(&bundle.join("rootfs"))
 }
 
-/// What Podman's overlay store makes of an image.
+/// The tree that Podman's overlay store makes of an image.
 fn podman_dump(registry: &str, image: &str) -> Result<Dump> {
     let work = scratch()?;
     let podman = |arguments: &[&str]| {

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::real;
 
-/// The binary that belongs to this build.
+/// The binary of this build.
 pub fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("TARPON_BIN") {
         return named.into();
@@ -21,7 +21,7 @@ pub fn binary() -> PathBuf {
     folder.join("tarpon")
 }
 
-/// A store with its mounts. Dropped, it unmounts them, ends the server and deletes the store.
+/// A store with its mounts. Dropping it unmounts them, ends the server and deletes the store.
 pub struct Tarpon {
     work: TempDir,
     mounts: Vec<PathBuf>,
@@ -51,7 +51,7 @@ impl Tarpon {
         self.command(subcommand).args(arguments).output().context("start tarpon (cargo build -p tarpon)")
     }
 
-    /// Runs a subcommand that must succeed; gives what it printed.
+    /// Runs a subcommand that must succeed; returns its output.
     pub fn run(&self, subcommand: &str, arguments: &[&str]) -> Result<String> {
         let output = self.output(subcommand, arguments)?;
         if !output.status.success() {
@@ -60,7 +60,7 @@ impl Tarpon {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Mounts an image on a fresh directory.
+    /// Mounts an image on a new directory.
     pub fn mount(&mut self, image: &str, options: &[&str]) -> Result<PathBuf> {
         let target = self.work.path().join(format!("mount-{}", self.made));
         self.made += 1;
@@ -78,14 +78,14 @@ impl Tarpon {
         Ok(())
     }
 
-    /// Removes all containers of the store, whatever they do.
+    /// Removes all containers of the store, running or not.
     pub fn remove_containers(&self) {
         for name in self.run("ps", &["-a", "--names"]).unwrap_or_default().lines() {
             let _ = self.output("rm", &["-f", name]);
         }
     }
 
-    /// What `status --json` says.
+    /// Output of `status --json`.
     pub fn status(&self) -> Result<serde_json::Value> {
         Ok(serde_json::from_str(&self.run("status", &["--json"])?)?)
     }
@@ -95,7 +95,7 @@ impl Drop for Tarpon {
     fn drop(&mut self) {
         for mount in std::mem::take(&mut self.mounts) {
             let _ = self.output("umount", &["--lazy", &mount.to_string_lossy()]);
-            // For whatever a failed test left: a mount whose server is gone.
+            // Failed tests may leave a mount without a server.
             let _ = rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH);
         }
     }

@@ -1,4 +1,4 @@
-//! A registry behind a link that counts what comes over it, whoever asks for it.
+//! A proxy in front of a registry that counts the bytes of all clients.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::thread;
 
 use anyhow::Result;
 
-/// A port that passes everything on to a registry. Dropped, it is closed.
+/// A port that forwards everything to a registry. Dropping it closes the port.
 pub struct Wire {
     here: SocketAddr,
     count: Arc<Count>,
@@ -21,7 +21,7 @@ struct Count {
 }
 
 impl Wire {
-    /// A link to a registry.
+    /// Starts a proxy to a registry.
     pub fn to(registry: &str) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let (wire, registry) = (Self { here: listener.local_addr()?, count: Arc::default() }, registry.to_owned());
@@ -31,25 +31,25 @@ impl Wire {
                 if count.is_closed.load(Ordering::Acquire) {
                     return;
                 }
-                // A client whose connection cannot be made sees that it is closed.
+                // A client whose connection fails gets a closed socket.
                 let _ = TcpStream::connect(&registry).and_then(|server| join(&client, &server, &count));
             }
         });
         Ok(wire)
     }
 
-    /// Where the registry is found behind it.
+    /// The registry's address behind the proxy.
     pub fn address(&self) -> String {
         self.here.to_string()
     }
 
-    /// Bytes that came from the registry, heads of answers included.
+    /// Bytes received from the registry, including response heads.
     pub fn bytes(&self) -> u64 {
         self.count.bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Passes on what each says to the other, until one of them has ended.
+/// Copies data in both directions until one side closes.
 fn join(client: &TcpStream, server: &TcpStream, count: &Arc<Count>) -> std::io::Result<()> {
     let (asking, asked) = (client.try_clone()?, server.try_clone()?);
     let (answering, answered) = (server.try_clone()?, client.try_clone()?);
@@ -77,7 +77,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, tell: impl Fn(u64)) {
 impl Drop for Wire {
     fn drop(&mut self) {
         self.count.is_closed.store(true, Ordering::Release);
-        // The one who waits for clients sees it when there is one.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(self.here);
     }
 }

@@ -1,4 +1,4 @@
-//! Images of what was written over others: committed, pushed, and found by other tools to be what was seen while it was written.
+//! Images from written layers: committed, pushed, and checked with other tools against the tree that was seen while it was written.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ use tarpon_tests::tarpon::Tarpon;
 
 const IMAGE: &str = "dev/debian-base";
 
-/// Everything that can be done to an image's files.
+/// Every kind of change to an image's files.
 const SCRIPT: &str = r"
 set -e
 echo new > /new; echo 'with a newline' > '/root/a
@@ -26,7 +26,7 @@ chown 70000:3000000 /srv/one; chmod 4750 /usr/bin/wc; chmod 700 /var/log; touch 
 touch /srv/.hidden; mkdir -p /srv/deep/er/still; echo empty > /dev/null; : > /srv/empty
 ";
 
-/// A store whose containers are removed at the end, and what stands in the way of one.
+/// A store whose containers are removed at the end.
 struct Bed {
     tarpon: Tarpon,
     registry: String,
@@ -45,7 +45,7 @@ impl Bed {
         format!("{}/{IMAGE}:{tag}", self.registry)
     }
 
-    /// A name of its own in the registry.
+    /// A name in the registry that no other test uses.
     fn name(&self, name: &str) -> String {
         format!("{}/committed-{}/{name}:v1", self.registry, std::process::id())
     }
@@ -77,7 +77,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What the kernel makes of an image and an upper directory over it. Unmounted when dropped.
+/// The kernel's overlay of an upper directory over an image. Unmounted when dropped.
 struct Merged {
     folder: tempfile::TempDir,
 }
@@ -110,11 +110,11 @@ impl Drop for Merged {
     }
 }
 
-/// What is there and no difference: the runtime makes these in order to mount something there, and eStargz has these of its own.
+/// Entries that are no difference: the runtime creates some as mount points, and eStargz adds others.
 const NO_CHANGE: [&[u8]; 5] =
     [b"etc/hosts", b"etc/hostname", b"etc/resolv.conf", b".no.prefetch.landmark", b"stargz.index.json"];
 
-/// Differences that have no good reason. `format`: of the new layer.
+/// Unaccepted differences. `format`: of the new layer.
 fn wrong(format: &str, expected: &Dump, actual: &Dump) -> Vec<Difference> {
     let mut found = compare(expected, actual);
     found.retain(|one| {
@@ -122,10 +122,10 @@ fn wrong(format: &str, expected: &Dump, actual: &Dump) -> Vec<Difference> {
             return !NO_CHANGE.contains(&&one.path[..]);
         };
         match one.field {
-            // The root is no entry, unless it was changed; a container's is always of mode 0755.
+            // The layer has no entry for the root unless it was changed; a container's root always has mode 0755.
             "mtime" | "mode" if one.path.is_empty() => false,
             "mtime" if was.mtime.0 < 0 && is.mtime == (0, 0) => false, // Others know no times before 1970.
-            // eStargz's table of contents holds whole seconds.
+            // eStargz's table of contents has whole seconds.
             "mtime" if format == "estargz" => was.mtime.0 != is.mtime.0,
             _ => true,
         }
@@ -174,7 +174,7 @@ fn assert_same(wrong: &[Difference], whose: &str, tag: &str) {
     assert!(wrong.is_empty(), "{whose} on {tag}: {} differences:\n{}", wrong.len(), shown.join("\n"));
 }
 
-/// A private mount namespace with the cgroups that crun wants.
+/// A private mount namespace with the cgroups that crun needs.
 const ALONE: &str = "umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup; exec \"$@\"";
 
 #[test]
@@ -199,7 +199,7 @@ fn podman_runs_a_committed_image_as_it_was_committed() {
     ];
     bed.tarpon("commit", &[&changes[..], &["-q", "-a", "somebody", "-m", "why", "box", &name]].concat());
     bed.tarpon("push", &["-q", &name]);
-    // Podman wants its paths short.
+    // Podman needs short paths.
     let store = tempfile::Builder::new().prefix("tc-").tempdir_in("/tmp").unwrap();
     let podman = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
@@ -251,7 +251,7 @@ fn what_was_not_pushed_is_kept_and_is_no_image_yet() {
     bed.tarpon("push", &["-q", &name]);
     bed.tarpon("run", &["--rm", &name, "ls", "/new"]);
     assert_eq!(list()[0]["pushed"], Value::from(name.as_str()));
-    // The same name means the new image from now on.
+    // From now on the name refers to the new image.
     bed.tarpon("run", &["--name", "next", &name, "touch", "/newer"]);
     bed.tarpon("commit", &["-q", "next", &name]);
     bed.tarpon("push", &["-q", &name]);
@@ -286,7 +286,7 @@ fn the_upper_directory_of_a_mount_becomes_a_layer_and_goes_anywhere() {
         bed.json("commit", &arguments)["digest"].clone()
     };
     assert_eq!(stamped(&layout), stamped(&bed.name("elsewhere")), "the digest depends on what is said alone");
-    // A layout takes nothing over: the base is streamed from its registry.
+    // A layout cannot reuse a registry's blobs: the base is streamed from its registry.
     let pushed = bed.json("push", &[&layout]);
     assert_eq!(pushed["layers"][0]["outcome"], "streamed");
     assert_eq!(pushed["downloaded_bytes"], pushed["layers"][0]["size"]);
@@ -313,7 +313,7 @@ fn a_container_can_be_committed_while_it_runs_and_its_volumes_are_no_part_of_it(
     let committed = bed.json("commit", &["box", &name]);
     let running: Value = serde_json::from_str(&bed.tarpon("ps", &["--json"])).unwrap();
     assert!(running.to_string().contains("running"), "it goes on: {running}");
-    // Where the runtime has no cgroups it cannot hold the container still, which is said.
+    // Without cgroups the runtime cannot pause the container, and a note reports that.
     let notes = committed["notes"].to_string();
     assert!(notes == "[]" || notes.contains("the container runs on"), "{notes}");
     bed.tarpon("push", &["-q", &name]);

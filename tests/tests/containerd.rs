@@ -1,4 +1,4 @@
-//! Real containerd on images that tarpon's snapshotter mounts for it: pulled as the kubelet pulls, run, kept over restarts, removed.
+//! Real containerd on images that tarpon's snapshotter mounts: pulled as the kubelet pulls, run, kept over restarts, removed.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -14,7 +14,7 @@ fn bed(options: &[&str]) -> Option<(Containerd, String)> {
     Some((Containerd::start(options).unwrap(), real::registry()?))
 }
 
-/// Bytes of the layers of an image.
+/// Size of an image's layers in bytes.
 fn size(image: &str) -> u64 {
     let raw =
         run(Command::new("skopeo").args(["inspect", "--raw", "--tls-verify=false", &format!("docker://{image}")]));
@@ -22,14 +22,14 @@ fn size(image: &str) -> u64 {
     manifest["layers"].as_array().unwrap().iter().map(|layer| layer["size"].as_u64().unwrap()).sum()
 }
 
-/// What a container sees of its image, an entry a line: time of change, kind, mode, owner, link target, size and name. Then the digest of the
-/// contents of some.
+/// Lists the image as seen in a container, one entry per line: time of change, kind, mode, owner, link target, size and name. Then the
+/// digest of the contents of some files.
 const LOOK: &str = "cd / && find $(ls -d bin etc home lib opt q root sbin srv usr var 2>/dev/null) -xdev \
     -printf '%T@ %y %m %U %G %l ' -a \\( -type f -printf '%s' -o -true \\) -printf ' %p\\0' \
     | grep -zv ' etc/\\(hosts\\|hostname\\|resolv.conf\\)$' | sort -z | tr '\\n\\0' '?\\n' | cat -v; \
     find $(ls -d etc q usr/bin 2>/dev/null) -xdev -type f -exec sha256sum {} + | sort | sha256sum";
 
-/// Fails with the lines that differ: there are thousands.
+/// Fails with only the lines that differ: there are thousands.
 fn assert_same(seen: &str, expected: &str, what: &str) {
     let lines = |text: &str, other: &str| -> Vec<String> {
         let others: HashSet<&str> = other.lines().collect();
@@ -64,9 +64,9 @@ fn a_pulled_image_runs_while_hardly_anything_of_it_was_fetched() {
     }
 }
 
-/// What a container sees of an image when containerd has unpacked it for this snapshotter.
+/// The view of a container when containerd has unpacked the image for this snapshotter.
 fn unpacked(bed: &Containerd, snapshotter: &str, image: &str) -> String {
-    // Through the service that pulls in containerd 2.x, tarpon's snapshotter would mount the layers.
+    // The pull service of containerd 2.x would make tarpon's snapshotter mount the layers.
     let local: &[&str] = if containerd::major().unwrap() < 2 { &[] } else { &["--local"] };
     let pull = [&["images", "pull"], local, &["--plain-http", "--snapshotter", snapshotter, image]].concat();
     bed.ctr(&pull).unwrap();
@@ -75,7 +75,7 @@ fn unpacked(bed: &Containerd, snapshotter: &str, image: &str) -> String {
     seen
 }
 
-/// The entries of `dev/quirks` that were changed before 1970. Tarpon shows the times that the layer says, as GNU tar and umoci do. Containerd
+/// The entries of `dev/quirks` that were changed before 1970. Tarpon shows the times of the layer, as GNU tar and umoci do. Containerd
 /// unpacks such an entry with the first second of 1970.
 const BEFORE_1970: [&str; 6] = [
     "-1.0000000000 d 755 0 0   q/time/d1969-12-31_23-59-59",
@@ -98,7 +98,7 @@ fn with_times_of_containerd(seen: &str) -> String {
 #[test]
 fn a_container_sees_what_it_sees_with_containerd_s_own_snapshotter() {
     for name in ["redis:gzip", "redis:estargz", "quirks:gzip", "quirks:zstdchunked"] {
-        // Of its own for each image: layers on one that containerd unpacked before would not be mounted.
+        // A separate bed for each image: layers on top of one that containerd unpacked before would not be mounted.
         let Some((bed, registry)) = bed(&[]) else { return };
         let image = format!("{registry}/dev/{name}");
         bed.pull(&image).unwrap();
@@ -145,7 +145,7 @@ fn snapshots_are_there_after_the_snapshotter_and_the_server_were_killed() {
     bed.start_snapshotter(&[]).unwrap();
     let seen = bed.run("tarpon", &image, "after", &version).unwrap();
     assert!(seen.starts_with("Redis server"), "{seen}");
-    // As after the machine was started anew: nothing is mounted, and nobody remembers that it was.
+    // As after a reboot: nothing is mounted, and no process remembers the mounts.
     bed.stop_snapshotter(false).unwrap();
     let status: serde_json::Value = serde_json::from_str(&bed.tarpon(&["status", "--json"]).unwrap()).unwrap();
     for mount in status.as_array().unwrap() {
@@ -170,7 +170,7 @@ fn what_a_container_changed_can_be_committed_on_layers_that_are_mounted() {
     let upper = mount.split(',').find_map(|option| option.trim().strip_prefix("upperdir=")).unwrap().to_owned();
     std::fs::write(format!("{upper}/added"), "by hand").unwrap();
     snapshots(&["commit", "done", "work"]).unwrap();
-    // No view: `ctr` makes those without a label that keeps them from being collected as garbage.
+    // Not a view: `ctr` creates views without a label that protects them from garbage collection.
     snapshots(&["prepare", "look", "done"]).unwrap();
     let mount = snapshots(&["mounts", "/mnt", "look"]).unwrap();
     let target = bed.path("mnt");

@@ -1,5 +1,5 @@
-//! A converted image is the image that it was made from: mounted in each mode it is the tree that other tools unpack from
-//! the source, and other tools take it.
+//! A converted image equals its source: mounted in each mode it is the tree that other tools unpack from the source, and
+//! other tools accept it.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use tarpon_tests::tarpon::Tarpon;
 const FORMATS: [&str; 2] = ["estargz", "zstd-chunked"];
 const MODES: [&str; 2] = ["native", "fuse"];
 
-/// What stands in the way of a test on `image`.
+/// Why a test on `image` cannot run.
 fn missing(image: &str) -> Option<String> {
     if let Some(reason) = real::missing() {
         return Some(reason);
@@ -46,7 +46,7 @@ fn check(image: &str) {
     }
 }
 
-/// Converts, and gives the digest of the result.
+/// Converts an image, and returns the digest of the result.
 fn convert(tarpon: &Tarpon, format: &str, from: &str, to: &str) -> String {
     let done = tarpon.run("convert", &["--quiet", "--json", "--format", format, from, to]).unwrap();
     let done: serde_json::Value = serde_json::from_str(&done).unwrap();
@@ -61,7 +61,7 @@ fn others_take(layout: &str, pushed: &str, work: &Path) {
         eprintln!("skipped: {pushed}: podman is not installed");
         return;
     }
-    // Podman wants its paths short.
+    // Podman needs short paths.
     let store = real::scratch().unwrap();
     let podman = |arguments: &[&str]| {
         let mut command = Command::new("podman");
@@ -97,7 +97,7 @@ fn names_that_are_a_directory_first_and_a_file_later_are_refused_by_name() {
     check_refusal("dev/quirks-dup", "qt/dup/");
 }
 
-/// No format can hold what is in `image`: one line says so, with `words` in it, and nothing is left.
+/// No format can represent `image`: the conversion fails with one line that contains `words`, and leaves nothing behind.
 fn check_refusal(image: &str, words: &str) {
     if let Some(reason) = missing(image) {
         eprintln!("skipped: {image}: {reason}");

@@ -1,4 +1,4 @@
-//! `tarpon daemon`, as programs and people use it: with curl, beside the command line, under systemd's protocol, and through its death.
+//! `tarpon daemon` as programs and users use it: with curl, beside the command line, under systemd's protocol, and after being killed.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use tarpon_tests::real::{self, run};
 use tarpon_tests::tarpon::{Tarpon, binary};
 
-/// Debian's base, read lazily by its tables of contents.
+/// Debian's base, read lazily through its tables of contents.
 const IMAGE: &str = "dev/debian-base:estargz";
-/// How long something may take that happens behind the back of whoever asked for it.
+/// How long work in the background may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const API: &str = include_str!("../../docs/api.md");
 
-/// A store with a daemon. Dropped, it is ended, and everything is unmounted.
+/// A store with a daemon. Dropping it ends the daemon and unmounts everything.
 struct Bed {
     tarpon: Tarpon,
     image: String,
@@ -43,7 +43,7 @@ impl Bed {
         beside(&self.tarpon, name)
     }
 
-    /// What curl prints.
+    /// Output of curl.
     fn curl(&self, path: &str, options: &[&str]) -> String {
         let mut curl = Command::new("curl");
         curl.args(["-sS", "--fail-with-body", "--unix-socket"]).arg(self.place("api.sock"));
@@ -58,7 +58,7 @@ impl Bed {
         serde_json::from_str(&self.curl(path, &["-d", &body.to_string()])).unwrap()
     }
 
-    /// Mounts the image over the API on a new directory.
+    /// Mounts the image on a new directory through the API.
     fn mounted(&self, name: &str) -> PathBuf {
         let place = self.place(name);
         std::fs::create_dir(&place).unwrap();
@@ -98,7 +98,7 @@ fn plain(tarpon: &Tarpon) -> Command {
     command
 }
 
-/// Starts a daemon, and waits until it says that it is ready.
+/// Starts a daemon, and waits until it reports that it is ready.
 fn started(command: &mut Command, tarpon: &Tarpon) -> Child {
     let path = beside(tarpon, "notify.sock");
     let _ = std::fs::remove_file(&path);
@@ -197,7 +197,7 @@ fn a_daemon_that_is_stopped_or_killed_finds_its_mounts_at_the_next_start() {
 #[test]
 fn containers_are_stopped_with_the_daemon_and_outlive_its_death() {
     let Some(mut bed) = Bed::new() else { return };
-    // All of it is here: what the shell reads when it is asked to end is read after its server died.
+    // The whole image is local: the shell reads more of it when it is stopped, after its server died.
     bed.tarpon.run("pull", &[&bed.image]).unwrap();
     let script = "trap 'echo asked; exit 3' TERM; echo \"$NOTIFY_SOCKET\" ready; while :; do sleep 0.1; done";
     let wish = |name: &str| json!({"image": bed.image, "name": name, "command": ["sh", "-c", script]});
@@ -221,7 +221,7 @@ fn a_socket_that_is_handed_over_is_used_and_left_alone() {
     bed.daemon.wait().unwrap();
     let path = bed.place("api.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    // Before anybody serves: whoever connects waits for the daemon that is started for it.
+    // Before any server runs: a client that connects waits for the daemon that is started for it.
     let mut early = Command::new("curl");
     early.args(["-sS", "--unix-socket"]).arg(&path).arg("http://localhost/healthz");
     let early = early.stdout(Stdio::piped()).spawn().unwrap();
@@ -274,9 +274,9 @@ fn mounts_that_are_in_use_stay_and_are_served_when_the_daemon_is_stopped() {
     bed.signal(Signal::TERM);
     until(|| !bed.place("api.sock").exists());
     let served = bed.daemon.id();
-    // As systemd does when its time to stop is over.
+    // As systemd does after its stop timeout.
     bed.signal(Signal::TERM);
-    // Nothing of it was read before: the process that was told to end fetches it.
+    // This file was not read before: the process that is ending fetches it.
     std::fs::read(used.join("etc/debian_version")).unwrap();
     let mut stopped = std::mem::replace(&mut bed.daemon, started(&mut plain(&bed.tarpon), &bed.tarpon));
     let mounts = bed.get("/v1/mounts");
@@ -300,7 +300,7 @@ fn systemd_takes_the_units() {
         return;
     }
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib/systemd");
-    // With the binary of this build: the real one need not be installed here.
+    // With the binary of this build: an installed one is not required.
     let work = real::scratch().unwrap();
     for unit in ["tarpon.service", "tarpon.socket"] {
         let text = std::fs::read_to_string(units.join(unit)).unwrap();

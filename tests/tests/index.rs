@@ -1,4 +1,4 @@
-//! Indexes of unconverted images: made, published, found, used, proven, and done without when something is wrong with them.
+//! Indexes of unconverted images: created, published, found, used, verified, and ignored when something is wrong with them.
 
 use tarpon_oci::Digest;
 use tarpon_tests::real;

@@ -1,5 +1,5 @@
-//! SIGKILL of the server at arbitrary moments while readers run: nobody hangs, nobody gets a wrong byte, what was
-//! local stays readable in mode `native`, and the next start leaves nothing behind.
+//! SIGKILL of the server at arbitrary moments while readers run: no reader hangs or gets a wrong byte, local files stay
+//! readable in mode `native`, and the next start leaves nothing behind.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ use tarpon_tests::tarpon::Tarpon;
 
 const IMAGE: &str = "dev/debian-base";
 const READERS: usize = 4;
-/// A read is answered or refused within 30 s; whoever takes longer than this hangs.
+/// A read is answered or refused within 30 s; a reader that takes longer than this hangs.
 const HUNG: Duration = Duration::from_secs(60);
 
-/// Kills a mode is tested with; `TARPON_KILLS` asks for more.
+/// Number of kills per mode; `TARPON_KILLS` requests more.
 fn rounds() -> u64 {
     std::env::var("TARPON_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(15)
 }
 
-/// Files that are read back after each kill; after the last one the whole tree is.
+/// Files that are read back after each kill; after the last one the whole tree is read.
 const SAMPLE: u64 = 40;
 
-/// Regular files of a mounted tree and what is in them.
+/// Regular files of a mounted tree and the digests of their contents.
 fn contents(expected: &tarpon_tests::dump::Dump) -> BTreeMap<PathBuf, Digest> {
     use std::os::unix::ffi::OsStringExt;
     expected
@@ -38,7 +38,7 @@ fn contents(expected: &tarpon_tests::dump::Dump) -> BTreeMap<PathBuf, Digest> {
         .collect()
 }
 
-/// A number that looks random and is the same in every run.
+/// A pseudo-random number that is the same in every run.
 fn scatter(seed: u64) -> u64 {
     let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03;
     x ^= x >> 29;
@@ -52,7 +52,7 @@ fn server_of(tarpon: &Tarpon) -> Pid {
     Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
 }
 
-/// Reads files in an order of its own until `stop`; counts them. A failed read is fine, a wrong byte is not.
+/// Reads files in its own order until `stop`, and counts them. A read may fail, but must not return a wrong byte.
 fn read_until(stop: &AtomicBool, read: &AtomicUsize, root: &Path, files: &[(PathBuf, Digest)], seed: u64) {
     for turn in 0_u64.. {
         if stop.load(Ordering::Acquire) {
@@ -67,14 +67,14 @@ fn read_until(stop: &AtomicBool, read: &AtomicUsize, root: &Path, files: &[(Path
     }
 }
 
-/// What a test of one mode works with.
+/// The environment of a test of one mode.
 struct Bed {
     tarpon: Tarpon,
     image: String,
     mode: &'static str,
     expected: Expected,
     files: Arc<Vec<(PathBuf, Digest)>>,
-    /// Those of them that are made local before anybody is killed.
+    /// The files that are made local before the first kill.
     local: Vec<(PathBuf, Digest)>,
 }
 
@@ -131,7 +131,7 @@ impl Bed {
         }
     }
 
-    /// Some files all over the tree, other ones in each round.
+    /// Checks some files all over the tree, others in each round.
     fn check_sample(&self, root: &Path, round: u64) {
         for turn in 0..SAMPLE {
             let index = usize::try_from(scatter(round * SAMPLE + turn) % self.files.len() as u64).unwrap();
@@ -146,14 +146,14 @@ impl Bed {
         assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), shown.join("\n"));
     }
 
-    /// What of its store is mounted: the other test runs at the same time.
+    /// Mounts of this store only: the other test runs at the same time.
     fn mounts(&self) -> Vec<String> {
         let folder = self.tarpon.store().parent().unwrap().to_string_lossy().into_owned();
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         mounts.lines().filter(|line| line.contains(&folder)).map(str::to_owned).collect()
     }
 
-    /// Nothing that a kill could have left is left, and nothing is damaged.
+    /// Checks that a kill left nothing behind and damaged nothing.
     fn check_store(&self) {
         let verified = self.tarpon.output("cache", &["verify"]).unwrap();
         assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
@@ -168,7 +168,7 @@ fn kill_at_many_moments(mode: &'static str) {
     let Some(mut bed) = Bed::new(mode) else { return };
     let rounds = rounds();
     for round in 0..rounds {
-        // A mount of its own makes some files local, so that the next one finds them there.
+        // A separate mount makes some files local, so that the next one finds them.
         let first = bed.mount();
         bed.check_local(&first);
         bed.tarpon.unmount(&first).unwrap();
@@ -187,7 +187,7 @@ fn kill_at_many_moments(mode: &'static str) {
         bed.tarpon.unmount(&root).unwrap();
         assert_eq!(bed.mounts(), [""; 0], "a mount of the dead server is still there");
         if round + 1 < rounds {
-            // The next round fetches everything anew, over the network that a kill is to interrupt.
+            // The next round fetches everything again, over the network that a kill is to interrupt.
             bed.tarpon.run("cache", &["clear"]).unwrap();
         }
     }

@@ -1,4 +1,4 @@
-//! Real Podman on images that tarpon shows it: listed, run, built on and pulled, and what becomes of all that when the server dies.
+//! Real Podman on images in tarpon's additional image store: listed, run, built on and pulled, also after the server is killed.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -21,7 +21,7 @@ impl std::ops::Deref for Bed {
 }
 
 impl Bed {
-    /// Unless these tests cannot run here.
+    /// `None` if these tests cannot run here.
     fn new() -> Option<Self> {
         Podman::new(&[]).map(Self)
     }
@@ -30,7 +30,7 @@ impl Bed {
         self.0.add(&self.image(name)).unwrap();
     }
 
-    /// How many layers are in Podman's own store.
+    /// Number of layers in Podman's own store.
     fn own_layers(&self) -> usize {
         self.0.own_layers().len()
     }
@@ -43,7 +43,7 @@ impl Bed {
         self.tarpon.store().join("podman").canonicalize().unwrap()
     }
 
-    /// Images as `images.json` has them.
+    /// Images as listed in `images.json`.
     fn listed(&self) -> Vec<Value> {
         let text = std::fs::read(self.place().join("overlay-images/images.json")).unwrap();
         serde_json::from_slice::<Value>(&text).unwrap().as_array().unwrap().clone()
@@ -125,7 +125,7 @@ fn what_is_built_on_an_image_holds_what_is_new_and_pulls_find_the_layers_here() 
     if !real::has_tag(&bed.registry, "dev/nginx", "gzip") {
         return println!("skipped: pulling dev/nginx, which the registry does not have");
     }
-    // The base image's layers alone are shared.
+    // Only the base image's layers are shared.
     bed.pull(&bed.image("nginx:gzip")).unwrap();
     let layers = bed.own_layers();
     assert!(layers > 0);
@@ -189,7 +189,7 @@ fn podman_goes_on_when_the_server_is_killed_and_images_come_back() {
     bed.tarpon.run("recover", &[]).unwrap();
     assert_eq!(bed.images().len(), 1);
     bed.container(&[], &bed.image("debian-base:gzip"), &["true"]);
-    // An orderly end is no wish to have the images gone.
+    // An orderly end does not remove the images.
     bed.signal_server(Signal::TERM);
     wait_until("the server ends", || !bed.is_mounted());
     wait_until("it is recovered", || bed.tarpon.run("recover", &[]).is_ok() && bed.is_mounted());

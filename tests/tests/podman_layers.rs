@@ -1,5 +1,5 @@
-//! Real Podman that pulls layers lazily, from the store of layers that tarpon serves: what it pulls, runs, pushes and removes, and
-//! what becomes of it when the server dies.
+//! Real Podman that pulls layers lazily from tarpon's store of layers: pulls, runs, pushes and removals, also after the
+//! server is killed.
 
 use std::process::Command;
 
@@ -16,13 +16,13 @@ fn bed() -> Option<Podman> {
     Podman::new(&["--layers"]).filter(Podman::has_lazy_layers)
 }
 
-/// What is told of the image of this name; nothing if it is not shown.
+/// The listed mount of this image, if it exists.
 fn told(bed: &Podman, image: &str) -> Option<Value> {
     let all: Value = serde_json::from_str(&bed.tarpon.run("podman", &["layers", "ls", "--json"]).unwrap()).unwrap();
     all.as_array().unwrap().iter().find(|mount| mount["image"] == image).cloned()
 }
 
-/// How often each of its layers is used.
+/// Number of uses of each layer of the image.
 fn uses(bed: &Podman, image: &str) -> Vec<u64> {
     let Some(told) = told(bed, image) else { return Vec::new() };
     told["layers"]["image"]["uses"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).collect()
@@ -37,7 +37,7 @@ fn pull(bed: &Podman, name: &str) -> String {
 #[test]
 fn pulled_images_run_and_nothing_was_fetched_but_what_they_read() {
     let Some(bed) = bed() else { return };
-    // The other way round, Podman would have the one layer of the base image already, as a part of the other.
+    // In the other order, Podman would already have the one layer of the base image, as part of the other image.
     for (name, program) in [("debian-base", &["cat", "/etc/passwd"][..]), ("redis", &["redis-server", "--version"])] {
         for format in SEEKABLE {
             let image = pull(&bed, &format!("{name}:{format}"));
@@ -152,7 +152,7 @@ fn layers_that_nobody_has_hashed_have_no_digests_that_others_have() {
     }
 }
 
-/// Somewhere to push to: an OCI layout.
+/// A push target: an OCI layout.
 fn target(bed: &Podman) -> String {
     format!("oci:{}/pushed:1", bed.folder.path().display())
 }

@@ -1,5 +1,5 @@
-//! Each workload of the image corpus becomes ready in each way in which tarpon gives people their images: what they start
-//! runs, whoever starts it and whatever format the image has. Each start begins with stores in which nothing is.
+//! Each workload of the image corpus becomes ready in each way of running containers that tarpon supports, in any image
+//! format. Each start begins with empty stores.
 
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -14,29 +14,29 @@ use tarpon_tests::wire::Wire;
 use xtask::ready::{FIRST_EXEC, Running, answers};
 use xtask::workloads::{self, Workload};
 
-/// Images that are small, and those that the tests of each change have: they are started in each format, others in one.
+/// Small images, and those that the tests of each change have: they are started in each format, others in one.
 const IN_EACH_FORMAT: [&str; 2] = ["dev/debian-base", "dev/redis"];
 
-/// Images that are started if nobody asks for more. With `READY=all` it is all that the registry has, which takes ten minutes.
+/// Images that are started by default. `READY=all` starts all images in the registry, which takes ten minutes.
 const USUAL: [&str; 3] = ["dev/debian-base", "dev/redis", "dev/quirks"];
 
-/// Held by whoever starts containers: their ports are the host's.
+/// Held while containers run: they share the host's ports.
 static HOST: Mutex<()> = Mutex::new(());
 
-/// A way to run containers, on stores of its own. Dropped, its containers, mounts and stores are gone.
+/// A way to run containers, on stores of its own. Dropping it removes its containers, mounts and stores.
 trait Way: Sized {
-    /// What it is called in the table.
+    /// Its name in the table.
     const NAME: &str;
-    /// The formats that are for it; the first is the one that large images are started in, if they have it.
+    /// The supported formats; the first is the one in which large images are started, if they have it.
     const FORMATS: &[&str];
 
-    /// Unless it is not open here, which it says.
+    /// `None` with a printed reason if it cannot run here.
     fn new() -> Option<Self>;
 
-    /// Makes the image known, and gives the command that runs a shell in a container of it.
+    /// Adds the image, and returns the command that runs a shell in a container of it.
     fn container(&self, workload: &Workload, image: &str, script: &str) -> Result<Command>;
 
-    /// Ends a container, if it has not ended.
+    /// Ends a container, if it still runs.
     fn end(&self, name: &str);
 }
 
@@ -77,7 +77,7 @@ impl Drop for Run {
     }
 }
 
-/// Runs a shell in a container of an image that Podman has.
+/// Runs a shell in a container of an image in Podman.
 fn podman_run(podman: &Podman, workload: &Workload, image: &str, script: &str) -> Command {
     let options = ["--network", network(workload), "--name", &workload.id];
     podman.container_command(&options, image, &["/bin/sh", "-c", script])
@@ -108,7 +108,7 @@ impl Way for Shown {
     }
 }
 
-/// Podman, which has pulled the image through the store of layers.
+/// Podman, with the image pulled through the store of layers.
 struct Layers(Podman);
 
 impl Way for Layers {
@@ -132,7 +132,7 @@ impl Way for Layers {
     }
 }
 
-/// Containerd, which has pulled the image as the kubelet does.
+/// Containerd, with the image pulled as the kubelet does.
 struct Pulled(Containerd);
 
 impl Way for Pulled {
@@ -161,7 +161,7 @@ impl Way for Pulled {
     }
 }
 
-/// Starts a workload, waits until it is ready and ends it. Tells how long it took from the start of its container's command.
+/// Starts a workload, waits until it is ready and ends it. Returns the time from the start of its container's command until it was ready.
 fn start<W: Way>(way: &W, workload: &Workload, image: &str) -> Result<Duration> {
     if workload.ready.answers(&answers) {
         bail!("somebody else listens at its port");

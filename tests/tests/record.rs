@@ -1,4 +1,4 @@
-//! Recorded starts: real containers on the real kernel, what is written down of them, and the start that comes out of a pack.
+//! Recorded starts: real containers on the real kernel, their traces, and starts from a boot pack.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const IMAGE: &str = "dev/debian-base:gzip";
 /// How long a pack of half a megabyte may take from loopback.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The image under a name of its own, so that what is published beside it is of one test; unless these tests cannot run here.
+/// The image under a unique name, so that artifacts published with it belong to one test; `None` if these tests cannot run here.
 fn image(name: &str) -> Option<String> {
     if let Some(reason) = missing() {
         println!("skipped: {reason}");
@@ -40,7 +40,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// Records `command` in `image`, which must work; what is printed as JSON.
+/// Records `command` in `image`, which must succeed; returns the JSON output.
 fn recorded(tarpon: &Tarpon, options: &[&str], image: &str, command: &[&str]) -> Value {
     let recorded =
         tarpon.run("record", &[&["--json", "--timeout", "60"], options, &[image, "--"], command].concat()).unwrap();
@@ -48,7 +48,7 @@ fn recorded(tarpon: &Tarpon, options: &[&str], image: &str, command: &[&str]) ->
     json(&recorded)
 }
 
-/// No mount, no directory of a container, no trace.
+/// Checks that no mount, container directory or trace is left.
 fn assert_nothing_is_left(tarpon: &Tarpon) {
     assert_eq!(tarpon.status().unwrap(), json("[]"));
     let store = tarpon.store().canonicalize().unwrap();
@@ -67,13 +67,13 @@ fn is_running(arguments: &[&str]) -> bool {
     processes.flat_map(|process| std::fs::read(process.path().join("cmdline"))).any(|line| line == wanted.as_bytes())
 }
 
-/// Runs a command in a mounted image with no more of an environment than the container had.
+/// Runs a command in a mounted image with the environment that the container had.
 fn chroot(root: &Path, command: &[&str]) -> String {
     let mut chroot = Command::new("chroot");
     run(chroot.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").arg(root).args(command)).unwrap()
 }
 
-/// Mounts the image in an empty store by what the registry lists, and waits until the pack is here.
+/// Mounts the image in an empty store by its list in the registry, and waits until the pack is local.
 fn started(image: &str, options: &[&str], pack_bytes: u64) -> (Tarpon, PathBuf) {
     let mut tarpon = Tarpon::new().unwrap();
     let root = tarpon.mount(image, &[&["--index", "registry"], options].concat()).unwrap();
@@ -107,7 +107,7 @@ fn a_recorded_start_comes_out_of_its_pack_and_of_nothing_else() {
     let files: Vec<&str> =
         trace["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
     assert!(files.contains(&"/usr/bin/cat") && files.contains(&"/etc/debian_version"), "{files:?}");
-    // The program, what it needs to run, what it was asked for; and who runs it, which is looked up before.
+    // The program, its libraries and its argument; and the user database, which is read before.
     let is_expected = |file: &&str| {
         let libraries = ["/usr/bin/cat", "/etc/debian_version", "/etc/ld.so.cache", "/etc/passwd", "/etc/group"];
         libraries.contains(file) || file.contains("/libc.so.") || file.contains("/ld-linux")

@@ -1,4 +1,4 @@
-//! Containers: real images on the real kernel, in the hands of a real runtime.
+//! Containers: real images on the real kernel, run by a real runtime.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use serde_json::Value;
 use tarpon_tests::real::{self, run};
 use tarpon_tests::tarpon::Tarpon;
 
-/// Debian's base, read lazily by its tables of contents.
+/// Debian's base, read lazily through its tables of contents.
 const IMAGE: &str = "dev/debian-base:estargz";
-/// How long something may take that happens behind the back of whoever asked for it.
+/// How long work in the background may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A store whose containers are removed at the end.
@@ -35,7 +35,7 @@ impl Bed {
         self.tarpon.output("run", &[options, &[&self.image], command].concat()).unwrap()
     }
 
-    /// What a shell in a container of the image prints, which must succeed.
+    /// Output of a shell in a container of the image, which must succeed.
     fn shell(&self, options: &[&str], script: &str) -> String {
         let output = self.run(&[&["--rm"], options].concat(), &["sh", "-c", script]);
         assert!(output.status.success(), "{}", said(&output));
@@ -52,7 +52,7 @@ impl Bed {
         one["status"].as_str().unwrap_or("none").to_owned()
     }
 
-    /// A container that waits until it is told to end, and says what it is told.
+    /// Starts a container that waits for a signal and prints it.
     fn waiting(&self, name: &str, options: &[&str]) {
         let script = "trap 'echo asked; exit 3' TERM; echo ready; echo odd >&2; while :; do sleep 0.1; done";
         let started = self.run(&[&["-d", "--name", name], options].concat(), &["sh", "-c", script]);
@@ -61,7 +61,7 @@ impl Bed {
         until(|| self.tarpon.run("logs", &[name]).unwrap().contains("ready"));
     }
 
-    /// No container, no directory of one, no mount, no process of a runtime.
+    /// Checks that no container, container directory, mount or process of a runtime is left.
     fn assert_nothing_is_left(&self) {
         assert_eq!(self.listed(), Value::Array(vec![]));
         let store = self.tarpon.store().canonicalize().unwrap();
@@ -94,7 +94,7 @@ fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A command that goes on, once it has printed a line.
+/// Starts a command, and returns once it has printed a line.
 fn printing(mut command: Command, line: &str) -> Child {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut printed = String::new();
@@ -107,7 +107,7 @@ fn signal(process: u32, signal: &str) {
     run(Command::new("kill").args([format!("-{signal}"), process.to_string()])).unwrap();
 }
 
-/// A file in a place that goes with the bed.
+/// A script in the directory of the bed.
 fn script(bed: &Bed, name: &str, text: &str) -> PathBuf {
     let path = bed.tarpon.store().with_file_name(name);
     real::write_program(&path, text).unwrap();
@@ -193,7 +193,7 @@ fn limits_are_kept_where_cgroups_allow_it() {
     let Some(bed) = Bed::new() else { return };
     let output = bed.run(&["--rm", "--pids-limit", "5"], &["sh", "-c", "for i in 1 2 3 4 5 6 7; do sleep 5 & done"]);
     let said = said(&output).to_ascii_lowercase();
-    // Either the shell cannot fork, or tarpon says that this machine has no such limits.
+    // Either the shell cannot fork, or tarpon reports that this machine does not support such limits.
     assert!(!output.status.success() && (said.contains("fork") || said.contains("no limit for pids")), "{said}");
     let output = bed.run(&["--rm", "-m", "1K"], &["true"]);
     assert_eq!(output.status.code(), Some(125));
@@ -284,7 +284,7 @@ fn scripts_get_names_codes_and_parts_of_logs() {
     let first = timed.lines().next().unwrap();
     assert!(first.ends_with("Z two") && first.starts_with("20"), "{timed}");
 
-    // The beginning of a name does for what changes nothing.
+    // A prefix of the name suffices for commands that change nothing.
     assert_eq!(tarpon("exec", &["w", "echo", "inside"]), "inside\n");
     assert!(tarpon("logs", &["we"]).contains("ready"));
     for command in ["stop", "kill", "rm"] {
@@ -295,7 +295,7 @@ fn scripts_get_names_codes_and_parts_of_logs() {
     bed.tarpon.run("rm", &["-f", "web"]).unwrap();
     bed.tarpon.run("rm", &["done"]).unwrap();
 
-    // The code of one that is removed when it ends.
+    // The exit code of a container that is removed when it ends.
     bed.waiting("brief", &["--rm"]);
     let waiting = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| bed.tarpon.run("wait", &["brief"]).unwrap());
@@ -358,7 +358,7 @@ fn a_detached_container_is_listed_read_entered_stopped_and_removed() {
 #[test]
 fn two_containers_of_an_image_do_not_see_each_other_and_fetch_it_once() {
     let Some(bed) = Bed::new() else { return };
-    // All that is read below is here from now on.
+    // From here on everything that is read below is local.
     bed.shell(&[], "sleep 0; touch /x; test -e /x");
     bed.waiting("a", &[]);
     bed.waiting("b", &["--rm"]);
@@ -427,7 +427,7 @@ fn input_and_terminals_are_passed_through() {
     let none = bed.run(&["--rm", "-t"], &["true"]);
     assert!(none.status.code() == Some(125) && said(&none).contains("-t needs a terminal"));
 
-    // A terminal of its own, which nobody sits at.
+    // A terminal without a user.
     let shown = bed.run(&["-d", "-t", "--name", "tty"], &["sh", "-c", "tty && echo TERM is $TERM; sleep 1000"]);
     assert!(shown.status.success(), "{}", said(&shown));
     until(|| bed.tarpon.run("logs", &["tty"]).unwrap().contains("TERM is xterm"));
@@ -492,7 +492,7 @@ fn whoever_interrupts_a_start_ends_the_runtime_and_leaves_nothing() {
 #[test]
 fn what_a_killed_run_leaves_is_shown_and_can_be_removed() {
     let Some(bed) = Bed::new() else { return };
-    // Killed just before there is a container.
+    // Killed just before the container exists.
     let murderer = script(
         &bed,
         "murderer",
@@ -504,7 +504,7 @@ fn what_a_killed_run_leaves_is_shown_and_can_be_removed() {
     bed.tarpon.run("rm", &["-f", "early"]).unwrap();
     bed.assert_nothing_is_left();
 
-    // Killed while there is one, which goes on.
+    // Killed while the container runs, which continues.
     let mut command = bed.tarpon.command("run");
     command.args(["--name", "late", &bed.image, "sh", "-c", "echo ready; exec sleep 7531"]);
     let mut running = printing(command, "ready");
@@ -517,7 +517,7 @@ fn what_a_killed_run_leaves_is_shown_and_can_be_removed() {
         let mut lines = processes.flat_map(|process| std::fs::read(process.path().join("cmdline")));
         lines.any(|line| line == b"sleep\x007531\x00")
     };
-    // The shell has said that it is ready before it becomes what is looked for.
+    // The shell prints its line before it executes the program that is searched for.
     until(is_alive);
     bed.tarpon.run("stop", &["-t", "0", "late"]).unwrap();
     assert_eq!(bed.status("late"), "exited");
@@ -574,12 +574,12 @@ fn containers_whose_server_is_killed_keep_what_is_local_and_new_ones_start_at_on
     keep_what_is_local();
     tell();
 
-    // A new one starts, by a new server.
+    // A new container starts, with a new server.
     assert_eq!(bed.shell(&[], "cat /own 2>/dev/null; cat /etc/debian_version").get(..3), Some("12."));
     tell();
     bed.tarpon.run("recover", &[]).unwrap();
     tell();
-    // What they read is not thrown away while they run.
+    // Objects that running containers read are not evicted.
     bed.tarpon.run("cache", &["clear"]).unwrap();
     keep_what_is_local();
     let other = bed.run(&["-d", "--name", "new"], &["sleep", "1000"]);

@@ -1,5 +1,5 @@
-//! The hand-written images hold a program that compares their tree with what a model says it is. It finds no difference
-//! in either mode, whatever other tools make of the image.
+//! The hand-written images hold a program that compares their tree with a model. It finds no difference in either mode,
+//! even where other tools unpack the image differently.
 
 use std::path::Path;
 use std::process::Command;
