@@ -1,4 +1,4 @@
-//! The command line as a whole: subcommands and the options that all of them take.
+//! The whole command line: subcommands and global options.
 
 use std::path::PathBuf;
 
@@ -109,7 +109,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// What is logged when `$RUST_LOG` does not say. Commands speak for themselves; servers have nobody to speak to.
+    /// The log filter when `$RUST_LOG` is not set. Commands print their own messages; servers have only the log.
     pub(crate) fn default_log(&self) -> &'static str {
         match self {
             Self::Serve(_) | Self::Keep(_) | Self::Daemon(_) | Self::Snapshotter(_) => "info",
@@ -118,7 +118,7 @@ impl Command {
         }
     }
 
-    /// Whether the command listens for SIGINT itself: it has something to clean up, or a container to pass the signal on to.
+    /// Whether the command handles SIGINT itself, because it must clean up or forward the signal to a container.
     pub(crate) fn answers_interrupts(&self) -> bool {
         matches!(
             self,

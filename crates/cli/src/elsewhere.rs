@@ -1,10 +1,10 @@
-//! What to use instead of a command or option that other tools have and tarpon does not, and which suggestions are safe.
+//! Alternatives to commands and options of other tools that tarpon does not have, and a check of clap's suggestions.
 //!
-//! No answer weakens the confinement of a container, and none names a command that removes something to a user who did not ask for that.
+//! No answer weakens the confinement of a container, and none suggests a command that removes something unless the user asked for that.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// What fits everything that has no answer of its own.
+/// The answer for everything without one of its own.
 const PODMAN: &str = "use Podman for that, with tarpon's store: tarpon podman --help";
 
 const NETWORK: &str =
@@ -15,7 +15,7 @@ const WRITTEN: &str =
     "what a container wrote is in STORE/containers/NAME/upper; tarpon exec NAME cat FILE prints a file";
 const AGAIN: &str = "a container that has ended is not started again: tarpon run starts a new one";
 
-/// Commands, and what to use instead.
+/// Commands, and their alternatives.
 const COMMANDS: [(&[&str], &str); 24] = [
     (&["images"], "tarpon cache ls lists the images in the store"),
     (&["rmi"], "tarpon cache rm IMAGE takes an image out of the store"),
@@ -64,7 +64,7 @@ const COMMANDS: [(&[&str], &str); 24] = [
     ),
 ];
 
-/// Options of `run`, and what to use instead.
+/// Options of `run`, and their alternatives.
 const RUN: [(&[&str], &str); 22] = [
     (&["-p", "--publish", "-P", "--publish-all", "--expose"], NETWORK),
     (
@@ -165,7 +165,7 @@ const RUN: [(&[&str], &str); 22] = [
     ),
 ];
 
-/// Options of other commands, and what to use instead.
+/// Options of other commands, and their alternatives.
 const OTHERS: [(&str, &[&str], &str); 8] = [
     (
         "ps",
@@ -207,13 +207,13 @@ const OTHERS: [(&str, &[&str], &str); 8] = [
     ),
 ];
 
-/// Commands that end or remove something: nobody is to meet one by a word that looks like it.
+/// Commands that end or remove something: no typing error may lead to a suggestion of one.
 const HARMFUL: [&str; 6] = ["rm", "kill", "stop", "clear", "gc", "--force"];
 
-/// What to use instead of `option` of the subcommand `command`.
+/// The alternative to `option` of the subcommand `command`.
 pub(crate) fn option(command: &str, option: &str) -> Option<String> {
     let name = option.split('=').next().unwrap_or(option);
-    // `-p8080:80` is `-p`.
+    // `-p8080:80` means `-p`.
     let short = name.get(..2).filter(|short| !short.starts_with("--"));
     let is_it = |known: &&[&str]| known.iter().any(|one| *one == name || Some(*one) == short);
     let of_run = RUN.iter().filter(|_| command == "run").map(|(names, answer)| (names, answer));
@@ -221,7 +221,7 @@ pub(crate) fn option(command: &str, option: &str) -> Option<String> {
     of_run.chain(others).find(|(names, _)| is_it(names)).map(|(_, answer)| (*answer).to_owned())
 }
 
-/// What to use instead of the command or option that `error` is about.
+/// The alternative to the command or option that `error` is about.
 pub(crate) fn answer(error: &clap::Error) -> Option<String> {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -230,7 +230,7 @@ pub(crate) fn answer(error: &clap::Error) -> Option<String> {
             found.map(|(_, answer)| (*answer).to_owned())
         }
         ErrorKind::UnknownArgument => {
-            // `Usage: tarpon COMMAND …`, with the name that this program has.
+            // `Usage: tarpon COMMAND …`, with the actual name of this program.
             let usage = error.get(ContextKind::Usage)?.to_string();
             let command = usage.split_whitespace().nth(2)?;
             option(command, &text(error, ContextKind::InvalidArg)?)
@@ -239,7 +239,7 @@ pub(crate) fn answer(error: &clap::Error) -> Option<String> {
     }
 }
 
-/// Whether what clap proposes instead may be shown.
+/// Whether clap's suggestion may be shown.
 pub(crate) fn is_safe(error: &clap::Error) -> bool {
     let proposed = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg];
     let proposed = proposed.into_iter().filter_map(|kind| error.get(kind)).flat_map(|value| match value {

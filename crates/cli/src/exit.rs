@@ -1,17 +1,17 @@
-//! Exit codes: the part of the interface that scripts read. A number here never changes its meaning.
+//! Exit codes: the interface for scripts. A number never changes its meaning.
 
 use std::process::ExitCode;
 
 use tarpon_engine::ErrorKind;
 
-/// How the command ended. [`HELP`] says the same to the user.
+/// How the command ended. [`HELP`] has the same descriptions for users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// It did what was asked.
+    /// Success.
     Ok = 0,
-    /// Anything that has no code of its own.
+    /// Any failure without a code of its own.
     Failure = 1,
-    /// The command line makes no sense; clap exits with the same code.
+    /// The command line is invalid; clap exits with the same code.
     Usage = 2,
     /// No such image, tag, platform, path or mount.
     NotFound = 3,
@@ -19,17 +19,17 @@ pub(crate) enum Exit {
     Denied = 4,
     /// The registry or the network failed.
     Unavailable = 5,
-    /// The image is malformed, unsupported or not what its digest says; or the registry is not to be trusted.
+    /// The image is malformed, unsupported or does not match its digest; or the registry is not trusted.
     Refused = 6,
     /// This machine or user cannot mount this way.
     CannotMount = 7,
-    /// The local store failed, or what it keeps is damaged.
+    /// The local store failed or is damaged.
     Store = 8,
-    /// No container came to run: tarpon or its runtime failed. With `run` and `exec` alone.
+    /// The container did not start: tarpon or its runtime failed. Only with `run` and `exec`.
     NotRun = 125,
-    /// The container's program cannot be executed. With `run` and `exec` alone.
+    /// The container's program cannot be executed. Only with `run` and `exec`.
     CannotExecute = 126,
-    /// The container has no such program. With `run` and `exec` alone.
+    /// The container has no such program. Only with `run` and `exec`.
     NoProgram = 127,
     /// Stopped by Ctrl-C: 128 plus the number of SIGINT.
     Interrupted = 130,

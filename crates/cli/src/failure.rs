@@ -1,11 +1,11 @@
-//! Why a command failed, as the user reads it: `tarpon: WHAT: WHY`, perhaps a hint, and an exit code.
+//! Errors as the user sees them: `tarpon: WHAT: WHY`, perhaps a hint, and an exit code.
 
 use std::fmt;
 use std::io;
 
 use crate::exit::Exit;
 
-/// A failed command. Its text is one line that names what was being done, to which image, and the cause.
+/// A failed command. Its text is one line that names the operation, the image and the cause.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// The code the process exits with.
@@ -14,7 +14,7 @@ pub(crate) struct Failure {
     hint: Option<String>,
 }
 
-/// What every command returns.
+/// The result of a command.
 pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
 
 impl Failure {
@@ -27,7 +27,7 @@ impl Failure {
         self
     }
 
-    /// `doing` as in "cannot mount IMAGE on DIR".
+    /// An error of the engine. `doing` as in "cannot mount IMAGE on DIR".
     pub(crate) fn engine(doing: impl fmt::Display, error: tarpon_engine::Error) -> Self {
         let exit = error.kind.into();
         Self { exit, message: format!("{doing}: {error}"), hint: error.hint }
@@ -49,14 +49,14 @@ impl Failure {
     }
 }
 
-/// For steps that name what was being done by themselves.
+/// For errors that already name the operation.
 impl From<tarpon_engine::Error> for Failure {
     fn from(error: tarpon_engine::Error) -> Self {
         Self { exit: error.kind.into(), message: format!("cannot {error}"), hint: error.hint }
     }
 }
 
-/// Turns a `Result` of the engine into one of the command.
+/// Converts a `Result` of the engine into one of the command.
 pub(crate) trait Context<T> {
     /// `doing` as in "cannot mount IMAGE on DIR"; evaluated on failure only.
     fn doing<D: fmt::Display>(self, doing: impl FnOnce() -> D) -> Result<T>;

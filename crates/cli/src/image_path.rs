@@ -1,7 +1,7 @@
 //! Splits `IMAGE[:PATH]`: where does the image end and the path in it begin?
 //!
-//! The path is absolute, so it starts at the first `:/` behind the transport. A tag or a port holds no `/`, so
-//! `host:5000/img:tag:/etc` has one reading; `alpine:etc` is a tag. Does not check that the image is well formed.
+//! The path is absolute, so it starts at the first `:/` after the transport. A tag or a port contains no `/`, so
+//! `host:5000/img:tag:/etc` is unambiguous; `alpine:etc` is a tag. Does not check that the image is well formed.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,15 +11,15 @@ use crate::commands::image::{ImageName, image_name};
 /// An image and a path in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImagePath {
-    /// The image, transport included.
+    /// The image, including its transport.
     pub(crate) image: ImageName,
-    /// Absolute. `/` if none was given.
+    /// Absolute path. `/` if none was given.
     pub(crate) path: Vec<u8>,
 }
 
 const TRANSPORTS: [&str; 5] = ["docker://", "oci-archive:", "docker-archive:", "oci:", "dir:"];
 
-/// Splits an argument. The error is a sentence for the user.
+/// Splits an argument. The error is a message for the user.
 pub(crate) fn parse(argument: &OsStr) -> Result<ImagePath, String> {
     let (image, path) = split(argument)?;
     let image = image_name(image).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Ctrl-C in commands that have nothing to clean up: they exit with 130 and one line, as the others do.
+//! Ctrl-C in commands without cleanup: they exit with 130 and one line, like the others.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +8,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Exit;
 
-/// Whether the command itself answers SIGINT.
+/// Whether the command itself handles SIGINT.
 static IS_ANSWERED: AtomicBool = AtomicBool::new(false);
 
 /// From now on SIGINT ends this process with 130, until [`leave_to_command`]. A process that was started with SIGINT ignored, as a shell
-/// does for commands in the background, goes on ignoring it.
+/// does for commands in the background, continues to ignore it.
 ///
-/// Destructors do not run then: such a command keeps everything in the store, which survives any end of a process.
+/// Destructors do not run then: such a command keeps all its state in the store, which survives any end of a process.
 pub(crate) fn end_on_interrupt() {
     if is_ignored(SignalKind::interrupt()) {
         return;
@@ -41,15 +41,15 @@ fn watch() -> io::Result<()> {
     std::thread::Builder::new().name("interrupt".into()).spawn(watcher).map(drop)
 }
 
-/// The command has begun to listen for SIGINT itself.
+/// The command now handles SIGINT itself.
 pub(crate) fn leave_to_command() {
     IS_ANSWERED.store(true, Ordering::Release);
 }
 
 fn end() -> ! {
     let stderr = io::stderr();
-    // A terminal may show a progress display in this line. The line is left out where standard error is a full pipe: it must
-    // not keep the process from ending, and the lock of `stderr` may be held by a thread that waits for that pipe.
+    // A terminal may show a progress display in this line. The line is dropped if standard error is a full pipe: it must not
+    // keep the process from ending, and a thread that waits for that pipe may hold the lock of `stderr`.
     let line: &[u8] = if stderr.is_terminal() { b"\ntarpon: interrupted\n" } else { b"tarpon: interrupted\n" };
     let mut ready = [PollFd::new(&stderr, PollFlags::OUT)];
     if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
@@ -58,13 +58,13 @@ fn end() -> ! {
     std::process::exit(Exit::Interrupted as i32)
 }
 
-/// Whether the signal does nothing to this process: its parent decided so.
+/// Whether this process ignores the signal, as its parent decided.
 pub(crate) fn is_ignored(signal: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignores(&status, signal)
 }
 
-/// What the kernel says of a process, read for whether it ignores the signal.
+/// Whether a process with this `/proc` status ignores the signal.
 fn ignores(status: &str, signal: SignalKind) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

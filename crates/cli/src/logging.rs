@@ -1,5 +1,5 @@
-//! Where the program's own log goes: standard error, which for the background server is `STORE/run/server.log`, or the
-//! journal under systemd. `$RUST_LOG` says how much of it.
+//! The program's log: to standard error, which for the background server is `STORE/run/server.log`, or to the journal
+//! under systemd. `$RUST_LOG` sets its level.
 
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt as _;
@@ -10,24 +10,24 @@ use tarpon_engine::server_log::{self, SERVER_LOG_BYTES};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The log that standard error is, if it is one that must not grow without bound.
+/// The log file behind standard error, if its size is limited.
 static SERVER_LOG: Mutex<Option<ServerLog>> = Mutex::new(None);
 
-/// Starts logging; `default` is the filter when `$RUST_LOG` does not say one.
+/// Starts logging; `default` is the filter if `$RUST_LOG` is not set.
 pub(crate) fn start(default: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Log).with_ansi(false);
-    // The journal stamps lines itself; it tells so by this variable.
+    // The journal adds timestamps itself. It sets this variable.
     let started = if std::env::var_os("JOURNAL_STREAM").is_some() {
         tracing::subscriber::set_global_default(log.without_time().finish())
     } else {
         tracing::subscriber::set_global_default(log.finish())
     };
-    // Only a second start could fail, and then the first one goes on.
+    // This fails only on a second start, and then the first one stays in use.
     drop(started);
 }
 
-/// Keeps the log at `path` small from now on, if standard error is that file.
+/// Limits the size of the log at `path` from now on, if standard error is that file.
 pub(crate) fn bound(path: PathBuf) {
     let log = is_standard_error(&path).then(|| ServerLog { bytes: length(&path), path });
     *SERVER_LOG.lock().unwrap_or_else(PoisonError::into_inner) = log;
@@ -43,7 +43,7 @@ fn length(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |log| log.len())
 }
 
-/// A log, and how much was written to it as far as is known: other processes of the server's write to it too.
+/// A log file, and the number of bytes known to be written to it: other processes of the server write to it, too.
 struct ServerLog {
     path: PathBuf,
     bytes: u64,
@@ -53,14 +53,14 @@ impl ServerLog {
     fn make_room(&mut self, line: usize) {
         self.bytes = self.bytes.saturating_add(line as u64);
         if self.bytes > SERVER_LOG_BYTES {
-            // A log that cannot be begun anew goes on: it is tried again after as many bytes.
+            // If the log cannot be restarted, it continues, and the next attempt comes after as many bytes.
             let _tried_again = server_log::begin_anew(&self.path);
             self.bytes = line as u64;
         }
     }
 }
 
-/// Standard error, a line at a time.
+/// Standard error, written line by line.
 struct Log;
 
 impl Write for Log {

@@ -1,7 +1,7 @@
-//! The `tarpon` command: what the user typed, handed to the engine, and the answer written down.
+//! The `tarpon` command: parses the command line, calls the engine and prints the result.
 //!
-//! One file per subcommand under `commands/` holds its arguments, its help and what it does. Everything printed goes
-//! through `output/`. There is no logic about images here: that is the engine's.
+//! One file per subcommand under `commands/` holds its arguments, its help and its code. All output goes through
+//! `output/`. Image logic belongs in the engine, not here.
 
 mod cli;
 mod commands;

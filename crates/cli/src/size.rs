@@ -1,4 +1,4 @@
-//! Sizes as people write and read them: binary units, both ways.
+//! Formats and parses sizes in binary units.
 
 const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 
@@ -20,7 +20,7 @@ pub(crate) fn human(bytes: u64) -> String {
     }
 }
 
-/// A share in percent: `1.4 %`, `0 %` only if nothing, `100 %` only if all.
+/// A percentage: `1.4 %`; `0 %` only for nothing, `100 %` only for everything.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 || part == 0 {
         return "0 %".to_owned();
@@ -32,7 +32,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
     format!("{}.{} %", tenths / 10, tenths % 10)
 }
 
-/// Reads `4096`, `512K`, `20GiB`, `1.5 TiB`: units are powers of 1024, with or without `iB` or `B`, in any case.
+/// Parses `4096`, `512K`, `20GiB`, `1.5 TiB`: units are powers of 1024, with or without `iB` or `B`, in any case.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     const SHAPE: &str = "expected a size such as 512M or 20GiB";
     let text = text.trim();

@@ -1,4 +1,4 @@
-//! Where the store is when nobody says: `/var/lib/tarpon` for root, the XDG data folder for everybody else.
+//! The default store: `/var/lib/tarpon` for root, the XDG data folder for other users.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,9 +8,9 @@ use crate::failure::{Failure, Result};
 
 const SYSTEM: &str = "/var/lib/tarpon";
 
-/// The store to use: what was asked for, else the default for this user.
+/// The store to use: the named one, else the default for this user.
 pub(crate) fn resolve(asked: Option<PathBuf>) -> Result<PathBuf> {
-    // `TARPON_STORE=` is how a shell says that it is not set.
+    // An empty `TARPON_STORE=` counts as not set.
     match asked.filter(|dir| !dir.as_os_str().is_empty()) {
         Some(dir) => std::path::absolute(&dir)
             .map_err(|error| Failure::io(format_args!("cannot use the store {}", dir.display()), &error)),
@@ -22,7 +22,7 @@ fn default(root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Result<Pa
     if root {
         return Ok(PathBuf::from(SYSTEM));
     }
-    // The XDG specification: a relative path in the variable is to be ignored.
+    // According to the XDG specification a relative path in the variable is ignored.
     let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = absolute("XDG_DATA_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/share")));
     data.map(|dir| dir.join("tarpon")).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! A command line that makes no sense, told as every other failure: one line, a hint, an exit code.
+//! Usage errors in the form of every other failure: one line, a hint, an exit code.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -10,11 +10,11 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::{elsewhere, output};
 
-/// Prints what clap has to say. Help and version are no failures.
+/// Prints clap's result. Help and version are no failures.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // Nobody reads it if that fails.
+            // An error here means that stdout is closed.
             let _written = error.print();
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Exit::Usage as u8))
         }
@@ -27,7 +27,7 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// From clap's paragraphs: what is wrong, perhaps tips, the usage. `words` are what the user typed.
+/// Builds a failure from clap's paragraphs: the error, perhaps tips, the usage. `words` are the command line.
 fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
     let said = error.to_string();
     let mut paragraphs = said.split("\n\n").map(one_line);
@@ -41,7 +41,7 @@ fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
     Failure::new(Exit::Usage, message).hint(hint.unwrap_or_else(|| format!("{} lists what there is", help(words))))
 }
 
-/// Leaves out the value of an option that takes a password: what is printed here ends up in the logs of CI jobs.
+/// Removes the value of an option that takes a password: this output ends up in the logs of CI jobs.
 fn without_secret(error: &clap::Error, message: &str) -> String {
     match (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue)) {
         (Some(ContextValue::String(argument)), Some(ContextValue::String(value)))
@@ -53,7 +53,7 @@ fn without_secret(error: &clap::Error, message: &str) -> String {
     }
 }
 
-/// What the option or argument with the wrong value is for: the first sentence of its help.
+/// The purpose of the option or argument with the wrong value: the first sentence of its help.
 fn expected(error: &clap::Error, words: &[OsString]) -> Option<String> {
     if !matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) {
         return None;
@@ -66,12 +66,12 @@ fn expected(error: &clap::Error, words: &[OsString]) -> Option<String> {
     (!purpose.contains("unconfined")).then(|| format!("{argument}: {purpose} ({})", help(words)))
 }
 
-/// How to see the whole help of the subcommand that was meant.
+/// The command that prints the help of the given subcommand.
 fn help(words: &[OsString]) -> String {
     format!("{} --help", named(words).0)
 }
 
-/// The subcommand that was meant, as it is typed, and what it is. A word that is the value of an option may be taken for one.
+/// The subcommand on the command line, as typed, and its definition. The value of an option may be mistaken for one.
 fn named(words: &[OsString]) -> (String, clap::Command) {
     let mut command = crate::cli::Cli::command();
     command.build();

@@ -1,4 +1,4 @@
-//! `tarpon commit`: an image of what was written over another one.
+//! `tarpon commit`: makes an image of the changes over another image.
 
 use std::path::PathBuf;
 
@@ -146,7 +146,7 @@ impl Commit {
         })
     }
 
-    /// A name is a container's, unless something says that it is a path.
+    /// The source: a container name, unless `--base` or the spelling shows that it is a path.
     fn what(&self) -> std::result::Result<CommitSource, String> {
         let is_path = self.base.is_some() || self.source.as_os_str().as_encoded_bytes().contains(&b'/');
         if is_path || [".", ".."].iter().any(|name| self.source.as_os_str() == *name) {

@@ -1,4 +1,4 @@
-//! `tarpon convert`: an image in a format that can be read lazily, from where it is to where it is wanted.
+//! `tarpon convert`: copies an image to a destination, in a format that can be read lazily.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -191,7 +191,7 @@ impl Convert {
         }
     }
 
-    /// The paths in the file: any bytes but newlines, blank lines left out.
+    /// The paths in the file: any bytes but newlines; blank lines are ignored.
     fn prioritised(&self) -> Result<Vec<Vec<u8>>> {
         let Some(file) = &self.prioritize else { return Ok(Vec::new()) };
         let text = std::fs::read(file).doing(|| format!("cannot read {}", file.display()))?;
@@ -200,7 +200,7 @@ impl Convert {
     }
 }
 
-/// An error of options that only the engine could find is one of the command line all the same.
+/// Option errors that only the engine detects are still usage errors.
 fn failure(doing: String, error: tarpon_engine::Error) -> Failure {
     let is_usage = error.kind == ErrorKind::Other && error.step.starts_with("read the ");
     let mut failure = Failure::engine(doing, error);
@@ -253,7 +253,7 @@ fn layers(image: &ConvertedImage, is_one_of_many: bool) -> String {
     }
 }
 
-/// What became of a size: `103 %`.
+/// New size relative to the old one: `103 %`.
 fn ratio(after: u64, before: u64) -> String {
     match (u128::from(after) * 100 + u128::from(before) / 2).checked_div(u128::from(before)) {
         Some(percent) => format!("{percent} %"),

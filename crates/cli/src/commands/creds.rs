@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-/// A file of credentials has at most so many bytes: a token of a registry has a few KiB.
+/// Maximum size of a credentials file in bytes: a token of a registry has a few KiB.
 const FILE_BYTES: u64 = 64 << 10;
 
 /// The name that means standard input.
 const STDIN: &str = "-";
 
-/// `USER:PASSWORD`, which never shows in a debug print.
+/// `USER:PASSWORD`, hidden in debug output.
 #[derive(Clone)]
 pub(super) struct Creds(pub(super) String);
 
@@ -22,7 +22,7 @@ impl std::fmt::Debug for Creds {
     }
 }
 
-/// Credentials on the command line. `usage` leaves them out of the error.
+/// Parses credentials on the command line. `usage` removes them from the error.
 pub(super) fn creds(argument: &str) -> Result<Creds, String> {
     match argument.split_once(':') {
         Some((user, _)) if !user.is_empty() => Ok(Creds(argument.to_owned())),
@@ -30,7 +30,7 @@ pub(super) fn creds(argument: &str) -> Result<Creds, String> {
     }
 }
 
-/// Credentials in a file: its one line. `-` is standard input, `/dev/fd/N` a descriptor.
+/// Reads credentials from the single line of a file. `-` is standard input, `/dev/fd/N` a descriptor.
 pub(super) fn creds_file() -> impl TypedValueParser<Value = Creds> {
     OsStringValueParser::new().map(PathBuf::from).try_map(|file| read(&file))
 }

@@ -1,4 +1,4 @@
-//! `tarpon daemon`: the server of a store, for good, with its API.
+//! `tarpon daemon`: the permanent server of a store, with its API.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ fn place(text: &str) -> std::result::Result<PathBuf, String> {
 impl Daemon {
     pub(crate) fn run(&self, global: &Global) -> Result {
         let doing = || "cannot serve the store";
-        // First of all: it takes what concerns it out of the environment, which only a single thread may do.
+        // Must come first: it removes its variables from the environment, which only a single thread may do.
         let socket = match &self.listen {
             Some(path) => Socket::open(path),
             None => tarpon_daemon::default_path().and_then(|path| Socket::open(&path)),

@@ -1,4 +1,4 @@
-//! `tarpon doctor`: what works on this machine, what is missing and the command that mends it.
+//! `tarpon doctor`: what works on this machine, what is missing and the command that fixes it.
 
 mod containerd;
 mod distribution;
@@ -58,9 +58,9 @@ struct Check {
     name: String,
     needed_for: String,
     works: bool,
-    /// What was found, or why it does not work.
+    /// The result, or why it does not work.
     found: String,
-    /// The command that mends it.
+    /// The command that fixes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     mend: Option<String>,
 }
@@ -115,7 +115,7 @@ fn report(store: String, isolation: Isolation, capabilities: &[Capability], root
     Report { store, isolation: isolation.name(), modes, checks: checks.collect() }
 }
 
-/// Whether this Podman can use a store of layers.
+/// Whether this Podman version supports a store of layers.
 fn podman_layers(version: PodmanVersion) -> Check {
     let problem = version.problem_with_layers();
     Check {
@@ -127,12 +127,12 @@ fn podman_layers(version: PodmanVersion) -> Check {
     }
 }
 
-/// The command that mends what is missing, where there is one.
+/// The command that installs or enables the missing part, if there is one.
 fn mend(name: &str, why: &str, root: bool) -> Option<String> {
     match name {
         "/dev/fuse" if why.contains("Permission denied") => Some("sudo chmod 0666 /dev/fuse".to_owned()),
         "/dev/fuse" => Some("sudo modprobe fuse; in a container, give it the device: --device /dev/fuse".to_owned()),
-        // Without root these fail whatever the kernel has.
+        // Without root these checks fail on any kernel.
         "EROFS from a file" if root => Some("modprobe erofs".to_owned()),
         "overlayfs with data-only layers" if root => Some("modprobe overlay".to_owned()),
         "root" => Some("sudo tarpon …; without it mode fuse is what there is".to_owned()),

@@ -1,4 +1,4 @@
-//! Which image, and how to get at it: the arguments that `mount`, `ls` and `inspect` share.
+//! The image and access arguments that `mount`, `ls` and `inspect` share.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl ImageArgs {
         self.options.request(self.image.clone())
     }
 
-    /// The same with the layers' own tables of contents alone: no lock file is read.
+    /// The same request with only the layers' own tables of contents: no lock file is read.
     pub(crate) fn request_without_index(&self) -> ImageRequest {
         self.options.request_with(self.image.clone(), IndexChoice::None)
     }
@@ -51,15 +51,15 @@ impl ImageArgs {
     }
 }
 
-/// An image as it was written, and what that means.
+/// An image name as written, and its parsed form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImageName {
     pub(crate) text: String,
     pub(crate) source: Source,
 }
 
-/// An image name from the command line. A path in it is made absolute: the server works in another directory, and
-/// `oci:app` in one place is not what it is in another.
+/// Parses an image name from the command line. A relative path in it is made absolute, because the server works in another
+/// directory.
 pub(crate) fn image_name(argument: &str) -> Result<ImageName, ImageNameError> {
     let mut source: Source = argument.parse()?;
     let path = match &mut source {
@@ -74,7 +74,7 @@ pub(crate) fn image_name(argument: &str) -> Result<ImageName, ImageNameError> {
     Ok(ImageName { text: source.to_string(), source })
 }
 
-/// An image name that can be written to.
+/// Parses the name of an image that can be written to.
 pub(super) fn destination_name(argument: &str) -> Result<ImageName, String> {
     let name = image_name(argument).map_err(|error| error.to_string())?;
     match &name.source {
@@ -88,14 +88,14 @@ pub(super) fn destination_name(argument: &str) -> Result<ImageName, String> {
     Err("it needs a tag: its digest comes from the result".to_owned())
 }
 
-/// Why an argument names no image.
+/// Why an argument is no image name.
 #[derive(Debug)]
 pub(crate) enum ImageNameError {
-    /// It is not written as one.
+    /// Invalid syntax.
     Syntax(InvalidSource),
-    /// The current directory cannot be told.
+    /// The current directory cannot be determined.
     Here(io::Error),
-    /// The path of the current directory cannot be written in the name of an image.
+    /// The path of the current directory cannot be part of an image name.
     Path(PathBuf),
 }
 
@@ -104,7 +104,7 @@ impl std::error::Error for ImageNameError {}
 impl fmt::Display for ImageNameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The message has the argument already.
+            // The message already contains the argument.
             Self::Syntax(InvalidSource::Reference(error)) => write!(f, "not an image reference: {}", error.why()),
             Self::Syntax(error) => error.fmt(f),
             Self::Here(error) => write!(f, "cannot tell the current directory: {error}"),
@@ -130,7 +130,7 @@ fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().try_map(std::path::absolute)
 }
 
-/// Reads the path of a credentials file. One that is not there would silently mean that there are no credentials.
+/// Reads the path of a credentials file, which must exist: a missing one would silently mean no credentials.
 pub(super) fn authfile() -> impl TypedValueParser<Value = PathBuf> {
     path().try_map(|file| match access(&file, Mode::READ_OK) {
         Ok(()) => Ok(file),
@@ -183,18 +183,18 @@ fn profile_name(name: &str) -> Result<String, String> {
 }
 
 impl ImageChoice {
-    /// What these options ask for: an index, a boot pack, a way to the registry.
+    /// The requested index, boot pack and access options.
     pub(crate) fn read(&self) -> tarpon_engine::Result<(IndexChoice, Option<String>, Access)> {
         Ok((self.index()?, self.profile(), self.registry.access()))
     }
 
-    /// The profile that is meant.
+    /// The requested profile.
     fn profile(&self) -> Option<String> {
         let named = self.profile.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned());
         Some(named).filter(|profile| profile != "none")
     }
 
-    /// An index that is named here is meant, whatever a lock says.
+    /// The requested index. One that is named on the command line overrides the lock file.
     fn index(&self) -> tarpon_engine::Result<IndexChoice> {
         if let Some(named) = &self.index {
             return Ok(named.clone());
@@ -208,7 +208,7 @@ impl ImageChoice {
 }
 
 impl ImageOptions {
-    /// What these options ask for.
+    /// Builds the request to the engine.
     pub(crate) fn request(&self, image: ImageName) -> tarpon_engine::Result<ImageRequest> {
         Ok(self.request_with(image, self.choice.index()?))
     }

@@ -1,4 +1,4 @@
-//! `tarpon index`: makes, publishes and checks the index that lets everybody mount an unconverted image lazily.
+//! `tarpon index`: creates, publishes and checks the index with which any client mounts an unconverted image lazily.
 
 use std::path::PathBuf;
 
@@ -50,7 +50,7 @@ pub(crate) struct Index {
     image: ImageArgs,
 }
 
-/// `--lock-file`, which is read by the commands that mount, is written here.
+/// Adapts `--lock-file`: the mounting commands read the file, this one writes it.
 fn to_pin_in(lock_file: Arg) -> Arg {
     let help = "Pin the published index in this lock file, which is made if it is not there: for `--lock-file` of everybody who mounts the \
         image";

@@ -1,4 +1,4 @@
-//! `tarpon inspect`: what an image consists of, and what of it can be read lazily.
+//! `tarpon inspect`: the parts of an image, and which of them can be read lazily.
 
 use clap::Args;
 use serde::Deserialize;
@@ -57,7 +57,7 @@ impl Inspect {
     }
 }
 
-/// What of the config is shown; everything in it is optional.
+/// The part of the config that is shown; all fields are optional.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {

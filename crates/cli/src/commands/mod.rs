@@ -1,4 +1,4 @@
-//! The subcommands, and what they share: the options that name an image, and the runtime they run on.
+//! The subcommands, and their common options and runtime.
 
 pub(crate) mod cache;
 pub(crate) mod commit;
@@ -38,11 +38,11 @@ use crate::cli::{Cli, Command};
 use crate::exit::Exit;
 use crate::failure::Result;
 
-/// Runs what was asked for.
+/// Runs the subcommand.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     let global = &cli.global;
     let done = match cli.command {
-        // These two end as what they ran ended.
+        // The exit code of these two is that of their program.
         Command::Run(command) => return command.run(global),
         Command::Exec(command) => return command.run(global),
         Command::Mount(command) => command.run(global),

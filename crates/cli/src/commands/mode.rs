@@ -1,9 +1,9 @@
-//! `--mode`, which `mount` and `demo` share.
+//! `--mode` of `mount` and `demo`.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tarpon_engine::ModeChoice;
 
-/// Reads a mode, and lists all of them in help and completions.
+/// A parser for modes, which lists all of them in help and completions.
 pub(super) fn parser() -> impl TypedValueParser<Value = ModeChoice> {
     let value = |name: &'static str, help: &'static str| PossibleValue::new(name).help(help);
     PossibleValuesParser::new([

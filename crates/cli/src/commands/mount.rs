@@ -1,4 +1,4 @@
-//! `tarpon mount`: prepares the image in this process, with its progress on this terminal, and hands the mount to the
+//! `tarpon mount`: prepares the image in this process, with its progress on this terminal, and passes the mount to the
 //! store's server; with `--foreground` this process is that server.
 
 use std::io;
@@ -147,7 +147,7 @@ impl Mount {
         self.report(global, &mount, &known)
     }
 
-    /// The store keeps to this size from now on, whoever uses it.
+    /// Sets the size limit of the store, for all its users.
     fn settle_store_size(&self, global: &Global, session: &Session) -> Result {
         let Some(bytes) = self.store_size else { return Ok(()) };
         let before =
@@ -188,7 +188,7 @@ impl Mount {
         }
     }
 
-    /// Says what came of it; fallbacks in `known` were said before.
+    /// Prints the result; fallbacks in `known` were printed before.
     fn report(&self, global: &Global, mount: &MountStatus, known: &[String]) -> Result {
         if !global.quiet {
             for fallback in mount.fallbacks.iter().filter(|line| !known.contains(line)) {
@@ -213,7 +213,7 @@ pub(super) fn backfill() -> impl TypedValueParser<Value = Backfill> {
     })
 }
 
-/// Other machines reach it only if the address says so.
+/// Parses an address. Without a host it is loopback, which other machines cannot reach.
 pub(super) fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     let port = text.strip_prefix("localhost:").or_else(|| text.strip_prefix(':')).unwrap_or(text);
     match port.parse() {
@@ -222,10 +222,10 @@ pub(super) fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     }
 }
 
-/// Least size of a store: below, hardly one layer fits, and everything that is read is fetched again and again.
+/// Minimum size of a store: a smaller one hardly holds a layer, so everything would be fetched again and again.
 const LEAST_STORE: u64 = 64 << 20;
 
-/// Least rate of a backfill: below, an image of 100 MiB takes more than a day.
+/// Minimum rate of a backfill: at less, an image of 100 MiB takes more than a day.
 const LEAST_RATE: u64 = 1 << 10;
 
 fn store_size(text: &str) -> std::result::Result<u64, String> {
@@ -236,7 +236,7 @@ fn rate(text: &str) -> std::result::Result<NonZeroU64, String> {
     NonZeroU64::new(at_least(LEAST_RATE, text)?).ok_or_else(|| "it is nothing".to_owned())
 }
 
-/// A number without a unit counts bytes, which is hardly ever meant.
+/// Parses a size with a lower limit: a number without a unit means bytes, which is hardly ever intended.
 fn at_least(least: u64, text: &str) -> std::result::Result<u64, String> {
     match size::parse(text)? {
         bytes if bytes >= least => Ok(bytes),

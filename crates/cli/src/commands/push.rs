@@ -1,4 +1,4 @@
-//! `tarpon push`: a committed image to its registry.
+//! `tarpon push`: pushes a committed image to a registry.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Push {
         let request = PushRequest {
             image: self.image.source.clone(),
             destination: destination.source.clone(),
-            // What is said of the destination is said of no other registry; credentials files say themselves which they are for.
+            // These options apply to the destination registry only; credentials files name their registries themselves.
             base_access: Access { creds: None, tls_verify: None, cert_dir: None, ..access.clone() },
             access,
         };

@@ -1,4 +1,4 @@
-//! `tarpon record`: runs an image and notes what its start touches, so that the next start has it at hand.
+//! `tarpon record`: runs an image and records what its start reads, so that the next start has it at hand.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -100,7 +100,7 @@ struct Report<'a> {
     index: Option<&'a ImageIndexArtifact>,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Default)]
 struct Done {
     recorded: Vec<Recorded>,
@@ -132,7 +132,7 @@ impl Record {
                 done
             }
         });
-        // What is still being computed is of no use to anybody.
+        // Unfinished computations are not needed any more.
         runtime.shutdown_background();
         drop(progress);
         let done = done?;

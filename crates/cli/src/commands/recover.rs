@@ -1,4 +1,4 @@
-//! `tarpon recover`: after a server died.
+//! `tarpon recover`: recovery after a server died.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -47,7 +47,7 @@ impl Recover {
             ));
         }
         let not_again = mounts.iter().filter_map(|mount| Some((mount, mount.problem.as_deref()?)));
-        // No server can mount for a container that runs: that is as it should be, and known by now.
+        // The mount of a running container cannot be restored by any server: this is expected and was reported.
         let (of_containers, failed): (Vec<_>, Vec<_>) = not_again.partition(|(mount, _)| mount.container.is_some());
         for name in of_containers.iter().filter_map(|(mount, _)| mount.container.as_deref()) {
             if !global.quiet {

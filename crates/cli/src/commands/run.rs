@@ -1,4 +1,4 @@
-//! `tarpon run`: a container of an image that is fetched as it is read.
+//! `tarpon run`: runs a container of an image that is fetched on demand.
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ are removed with the container. Ports that it exposes need no publishing on the 
 For what is not here, use Podman with tarpon's store: see `tarpon podman --help`.
 Needs root, and crun or runc.";
 
-/// Longest file of variables that is read.
+/// Maximum size in bytes of a file of variables.
 const ENV_FILE_BYTES: u64 = 1 << 20;
 
 /// Run a command in a container of an image
@@ -187,11 +187,11 @@ pub(crate) struct Run {
     help: Option<bool>,
 }
 
-/// What wrong command lines are told.
+/// Hint for usage errors.
 const HINT: &str = "--help lists the options";
 
-/// An image or container, and the command for it. All that follows the first word belongs to the command, also what looks like an
-/// option of ours: programs have options of the same names.
+/// Splits words into an image or container and its command. Everything after the first word belongs to the command, even if it looks
+/// like an option of tarpon: programs have options of the same names.
 pub(crate) fn subject(subcommand: &str, words: &[String]) -> Result<(String, Vec<String>)> {
     let Some((first, command)) = words.split_first() else {
         return Err(Failure::new(Exit::Usage, "nothing is named that a command could be run in").hint(HINT));
@@ -221,7 +221,7 @@ pub(crate) struct ProcessArgs {
     pub(crate) workdir: Option<String>,
 }
 
-/// Words of a command.
+/// The words of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Words(Vec<String>);
 
@@ -252,7 +252,7 @@ impl Run {
             let outcome = session.engine().run(&request, &mut signals, &*progress).await;
             outcome.map_err(|failed| failure(doing(), failed))
         });
-        // What is still being computed is of no use to anybody.
+        // Unfinished computations are not needed any more.
         runtime.shutdown_background();
         outcome
     }
@@ -308,7 +308,7 @@ impl Run {
 }
 
 impl ProcessArgs {
-    /// What the files and then the options say, as `NAME=VALUE`.
+    /// The variables from the files and then the options, as `NAME=VALUE`.
     pub(crate) fn variables(&self) -> Result<Vec<String>> {
         let mut said = Vec::new();
         for file in &self.env_file {
@@ -332,7 +332,7 @@ fn of_file(text: &str) -> impl Iterator<Item = &str> {
     lines.filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// A name alone gets the value that it has here; without one it is left out.
+/// A variable without a value gets its value from the current environment, or is dropped if it is not set there.
 fn with_value(variable: String, here: impl Fn(&str) -> Option<String>) -> Option<Result<String>> {
     match variable.split_once('=') {
         Some(("", _)) => {
@@ -344,7 +344,7 @@ fn with_value(variable: String, here: impl Fn(&str) -> Option<String>) -> Option
     }
 }
 
-/// A terminal is passed through to the container, so there must be one.
+/// `-t` passes the caller's terminal to the container, so one must exist.
 pub(crate) fn check_terminal(is_wanted: bool, doing: impl Fn() -> String) -> Result {
     let is_there = std::io::stdin().is_terminal() || std::io::stdout().is_terminal() || std::io::stderr().is_terminal();
     if is_wanted && !is_there {
@@ -354,7 +354,7 @@ pub(crate) fn check_terminal(is_wanted: bool, doing: impl Fn() -> String) -> Res
     Ok(())
 }
 
-/// A container or a process in one did not run.
+/// The failure of a container, or of a process in one, that did not run.
 pub(crate) fn failure(doing: String, failed: RunError) -> Failure {
     let RunError { exit, error } = failed;
     let mut failure = Failure::engine(doing, error);
@@ -367,7 +367,7 @@ pub(crate) fn failure(doing: String, failed: RunError) -> Failure {
     failure
 }
 
-/// What failed before is told by one code, so that it is not taken for one of the container's.
+/// Maps failures before the start to one exit code, to distinguish them from those of the container.
 pub(crate) fn not_run(mut failure: Failure) -> Failure {
     let has_own = matches!(failure.exit, Exit::CannotExecute | Exit::NoProgram | Exit::Interrupted);
     if !has_own {
@@ -385,7 +385,7 @@ fn network() -> impl TypedValueParser<Value = Network> {
     PossibleValuesParser::new(values).map(|name| if name == "none" { Network::None } else { Network::Host })
 }
 
-/// Reads a value in which relative paths begin at the current directory.
+/// A parser for values in which relative paths start at the current directory.
 fn here<T: Clone + Send + Sync + 'static>(
     parse: impl Fn(&str, &Path) -> std::result::Result<T, String> + Clone + Send + Sync + 'static,
 ) -> impl TypedValueParser<Value = T> {

@@ -1,4 +1,4 @@
-//! `--scrub`, of those subcommands that serve a store, and how `tarpon status` shows the scrub.
+//! `--scrub` of the subcommands that serve a store, and the scrub in `tarpon status`.
 
 use std::num::NonZeroU64;
 
@@ -9,7 +9,7 @@ use tarpon_engine::store::ScrubRun;
 use crate::output::listing;
 use crate::size;
 
-/// Least rate: below, a store of the default size (20 GiB) takes half of the week in which it is scrubbed once.
+/// Minimum rate: at less, a store of the default size (20 GiB) takes half of the week in which it is scrubbed once.
 const LEAST_RATE: u64 = 64 << 10;
 
 /// Whether the store is scrubbed.

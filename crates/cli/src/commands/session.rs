@@ -1,4 +1,4 @@
-//! What a subcommand works with: the store, its engine, the client of its server, and a runtime to wait on.
+//! The common environment of subcommands: the store, its engine, the client of its server, and a runtime.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -17,10 +17,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// The store that the options name.
+    /// Opens the store that the options name.
     pub(crate) fn open(global: &Global) -> Result<Self> {
         let store = store_dir::resolve(global.store.clone())?;
-        // Without /proc it is not known; a server that runs can be asked all the same.
+        // Without /proc the command is unknown; a running server can still be used.
         let server_command = server_command(&store).unwrap_or_default();
         let engine = Engine::open(EngineOptions { store, server_command }).map_err(Failure::from)?;
         if let Some(isolation) = global.isolation {
@@ -29,7 +29,7 @@ impl Session {
         Ok(Self { engine })
     }
 
-    /// As [`Session::open`], for a process that tarpon itself starts: how the store is isolated was settled before.
+    /// Like [`Session::open`], for a process that tarpon itself starts: the isolation of the store is already set.
     pub(crate) fn open_as_it_is(global: &Global) -> Result<Self> {
         Self::open(&Global { isolation: None, ..global.clone() })
     }
@@ -38,7 +38,7 @@ impl Session {
         &self.engine
     }
 
-    /// The command line that keeps a container, but for its name.
+    /// The command line that keeps a container, without the container's name.
     pub(crate) fn keeper_command(&self) -> Result<Vec<OsString>> {
         own_command(self.engine.store().folder(), "keep")
     }
@@ -53,17 +53,17 @@ fn server_command(store: &Path) -> Result<Vec<OsString>> {
     own_command(store, "serve")
 }
 
-/// A command line of this very program, on this store.
+/// A command line of this program, on this store.
 fn own_command(store: &Path, subcommand: &str) -> Result<Vec<OsString>> {
     let program = std::env::current_exe().doing(|| "cannot find this program's own file")?;
     Ok(vec![program.into(), "--store".into(), store.into(), subcommand.into()])
 }
 
 /// Threads of a runtime that may block on the disk or the processor at the same time: one for each of the 32 clients that
-/// a server answers at once, and as many for decoding and writing, which memory limits to fewer. More would only be stacks.
+/// a server answers at once, and as many for decoding and writing, which memory limits to fewer. More would only add stacks.
 const BLOCKING_THREADS: usize = 64;
 
-/// A runtime for one subcommand. Importing layers works in threads of its own, so few are needed here.
+/// A runtime for one subcommand. Layers are imported in separate threads, so it needs few.
 pub(crate) fn runtime() -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! `tarpon status`: what is mounted, and what was fetched for it.
+//! `tarpon status`: the mounts, and the data fetched for each.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -74,14 +74,14 @@ fn find(mounts: Vec<MountStatus>, dir: &Path) -> Result<MountStatus> {
     mounts.into_iter().find(|mount| mount.mountpoint == path).ok_or_else(|| missing("this store has no mount there"))
 }
 
-/// One line for each mount.
+/// One line per mount.
 pub(crate) fn overview(mounts: &[MountStatus]) -> String {
     if mounts.is_empty() {
         return "nothing is mounted\n".to_owned();
     }
     let mut table =
         Table::new(&["MOUNT", "IMAGE", "DIGEST", "MODE", ">PREPARED", ">FETCHED", ">OF", ">REQUESTS", "STATE"]);
-    // Those of which Podman has layers stand for themselves; `tarpon podman ls` lists them.
+    // Images of Podman's layer store have no mount of their own; `tarpon podman ls` lists them.
     for mount in mounts.iter().filter(|mount| !matches!(mount.layers, Some(LayersPart::Image { .. }))) {
         let is_store = mount.layers.is_some();
         table.row([
@@ -119,7 +119,7 @@ fn state(mount: &MountStatus) -> String {
     }
 }
 
-/// Everything about one mount.
+/// All details of one mount.
 pub(crate) fn details(mount: &MountStatus) -> String {
     let mut table = Table::new(&["", ""]);
     let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
@@ -207,7 +207,7 @@ fn progress(backfill: &BackfillStatus) -> String {
 pub(crate) fn fetched(mount: &MountStatus) -> String {
     let (bytes, whole) = (mount.fetched_bytes, mount.image_bytes);
     let share = if bytes > whole {
-        // Tables of contents, tokens and retries are on top.
+        // The total includes tables of contents, tokens and retries.
         format!("{}, more than the image's {}", size::human(bytes), size::human(whole))
     } else {
         format!("{} of {} ({})", size::human(bytes), size::human(whole), size::percent(bytes, whole))

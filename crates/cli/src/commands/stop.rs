@@ -1,4 +1,4 @@
-//! Being asked to stop, where there is something to clean up first.
+//! Signals that stop a command which has to clean up first.
 
 use std::io;
 
@@ -9,8 +9,8 @@ use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::interrupt::is_ignored;
 
-/// The signals that ask this process to stop: Ctrl-C, SIGTERM, and SIGHUP of a terminal that goes, unless it was started so that it outlives
-/// that (nohup). None ends it any more once this was made.
+/// The signals that stop this process: Ctrl-C, SIGTERM, and SIGHUP when the terminal closes, unless the process was started to survive that
+/// (nohup). Once this exists, none of them kills the process.
 pub(super) struct Stop {
     interrupt: Signal,
     terminate: Signal,
@@ -32,7 +32,7 @@ impl Stop {
     }
 }
 
-/// The next hangup; none if they are ignored.
+/// The next hangup; `None` if hangups are ignored.
 async fn hangup(signal: &mut Option<Signal>) -> Option<()> {
     match signal {
         Some(signal) => signal.recv().await,
@@ -40,14 +40,14 @@ async fn hangup(signal: &mut Option<Signal>) -> Option<()> {
     }
 }
 
-/// Does `work`, or stops it when this process is asked to stop. Either way nothing of it goes on when this returns: threads that
-/// still write are waited for, so that their temporary files are gone.
+/// Runs `work`, or stops it on a signal. Either way no part of it runs on after this returns: it waits for threads that still
+/// write, so that their temporary files are removed.
 pub(super) fn interruptible<T>(doing: impl Fn() -> String, work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = runtime()?;
     runtime.block_on(async {
         let mut stop = Stop::new().doing(&doing)?;
         tokio::select! {
-            // What was asked for first counts.
+            // A signal that came first wins.
             biased;
             () = stop.asked() => Err(Failure::new(Exit::Interrupted, format_args!("{}: interrupted", doing()))),
             done = work => done,

@@ -1,4 +1,4 @@
-//! `tarpon trace`: looks at files that say what a start of a container touched.
+//! `tarpon trace`: shows files that record what the start of a container touched.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -133,22 +133,22 @@ pub(super) fn read(file: &Path) -> Result<trace::Trace> {
         Failure::new(exit, format_args!("{}: {error}", doing()))
     })?;
     let mut bytes = Vec::new();
-    // One byte more, so that a file that is too large is not taken for one that ends there.
+    // One byte more, to detect a file that is too large.
     opened.take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes).doing(doing)?;
     trace::Trace::read(&bytes).map_err(|error| Failure::new(Exit::Refused, format_args!("{}: {error}", doing())))
 }
 
-/// Whoever reads the file meanwhile sees all of it or what was there before.
+/// Replaces the file atomically: a concurrent reader sees the old or the new content.
 fn write(global: &Global, file: Option<&Path>, bytes: &[u8]) -> Result {
     let Some(file) = file else { return output::bytes(bytes) };
     let doing = || format!("cannot write {}", file.display());
     if std::fs::metadata(file).is_ok_and(|there| !there.is_file()) {
-        // A pipe or a terminal, which must not be replaced.
+        // A pipe or a terminal must not be replaced.
         return std::fs::write(file, bytes).doing(doing);
     }
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let new = tempfile::Builder::new().permissions(readable()).tempfile_in(folder);
-    // Its own text has the name of the temporary file, which nobody knows.
+    // The error's own text names the temporary file, which means nothing to the user.
     let mut new = new.map_err(|error| io::Error::from(error.kind())).doing(doing)?;
     new.write_all(bytes).doing(doing)?;
     new.persist(file).map_err(|error| error.error).doing(doing)?;
@@ -158,7 +158,7 @@ fn write(global: &Global, file: Option<&Path>, bytes: &[u8]) -> Result {
     Ok(())
 }
 
-/// What the umask leaves of it.
+/// Read and write permission for all, reduced by the umask.
 fn readable() -> std::fs::Permissions {
     use std::os::unix::fs::PermissionsExt;
     std::fs::Permissions::from_mode(0o666)
@@ -259,7 +259,7 @@ fn row(file: &TouchedFile) -> [String; 6] {
     ]
 }
 
-/// In milliseconds, so that a column of times can be compared.
+/// A time in milliseconds, so that a column of times can be compared.
 fn time(time: Duration) -> String {
     format!("{}.{} ms", time.as_millis(), time.subsec_micros() / 100 % 10)
 }

@@ -41,7 +41,7 @@ impl Umount {
         if self.all {
             let session = Session::open(global)?;
             let mounts = session.engine().mounts().doing(|| "cannot list the mounts")?;
-            // Of Podman's layers all go with their mount.
+            // Images of Podman's layer store go with its mount.
             let mounts = mounts.into_iter().filter(|mount| !matches!(mount.layers, Some(LayersPart::Image { .. })));
             return each(mounts, |mount| self.unmount(&session, global, &mount.mountpoint, &mount.mountpoint));
         }
@@ -60,7 +60,7 @@ impl Umount {
         let asked = if self.lazy { client.unmount(mountpoint) } else { client.unmount_unused(mountpoint) };
         let mut how = asked.doing(doing)?;
         if how.is_none() && is_known(session, mountpoint).doing(doing)? {
-            // Its server is dead. The next one cleans up after it, and can be asked.
+            // Its server is dead. The next server cleans up after it and can handle the request.
             how = Some(client.unmount_left(mountpoint).doing(doing)?);
         }
         match how {
@@ -77,7 +77,7 @@ impl Umount {
     }
 }
 
-/// Does it with all of them, whatever becomes of one; the first failure is what the command ends with.
+/// Applies an operation to all of them, even if one fails, and returns the first failure.
 fn each<T>(all: impl Iterator<Item = T>, unmount: impl Fn(T) -> Result) -> Result {
     let mut first = Ok(());
     for one in all {
@@ -92,10 +92,10 @@ fn each<T>(all: impl Iterator<Item = T>, unmount: impl Fn(T) -> Result) -> Resul
     first
 }
 
-/// The options with the store that the table of mounts names for what is mounted there; as they are if it names none of this user's.
+/// The options with the store of this mount according to the mount table; unchanged if the table names no store of this user.
 fn of_its_store(mountpoint: &Path, global: &Global) -> Global {
     let store = store_of_mount(mountpoint).or_else(|| global.store.clone());
-    // What was said of a store was not said of that one.
+    // The isolation option applies to the named store, not to this one.
     Global { store, isolation: None, ..global.clone() }
 }
 

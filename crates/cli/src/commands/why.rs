@@ -1,4 +1,4 @@
-//! `tarpon why`: what the readers of a mount waited for, and what can be done about it.
+//! `tarpon why`: what the readers of a mount waited for, and how to avoid it.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ Examples:
 The figures are the image's, since the server loaded it. A read waits only for bytes that are not
 here: an image that is here whole has nothing to explain.";
 
-/// Slow reads that are listed; all that are kept are in the JSON.
+/// Slow reads that are listed; the JSON has all that are kept.
 const LISTED: usize = 10;
 
 /// Explain what the readers of a mounted image waited for
@@ -51,7 +51,7 @@ impl Why {
     }
 }
 
-/// All of it, for people.
+/// The whole explanation as text for users.
 fn text(explained: &Explanation) -> String {
     let sections = [
         ("", facts(explained)),

@@ -1,8 +1,8 @@
-//! Makes bytes from outside safe to print: a file name must not move the cursor or fake a line.
+//! Makes external bytes safe to print: a file name must not move the cursor or fake a line.
 
 use std::fmt::Write;
 
-/// UTF-8 text as it is; control characters, bytes that are not UTF-8 and the backslash as escapes.
+/// UTF-8 text unchanged; control characters, bytes that are not UTF-8 and the backslash as escapes.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -13,7 +13,7 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
                 '\r' => out.push_str("\\r"),
                 '\\' => out.push_str("\\\\"),
                 c if c.is_ascii_control() => hex(&mut out, c as u8),
-                // The C1 controls, and the marks that turn the direction of what follows.
+                // The C1 controls, and the marks that change the direction of text.
                 c if c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => {
                     out.extend(c.escape_unicode());
                 }

@@ -1,4 +1,4 @@
-//! What was counted, in words: for `status` and `why`.
+//! Counters as text, for `status` and `why`.
 
 use tarpon_engine::{Early, WaitedFor};
 
@@ -22,7 +22,7 @@ pub(crate) fn stalls(count: u64, millis: u64, slowest: u64) -> String {
     format!("{} waited, {} in all, the slowest {}", reads(count), duration(millis), duration(slowest))
 }
 
-/// Bytes that came, by whom they were for; nobody is left out who got something.
+/// Bytes received by purpose; purposes with zero bytes are left out, except reads.
 pub(crate) fn lanes(demand: u64, pack: u64, read_ahead: u64, whole: u64, backfill: u64) -> String {
     let mut parts = vec![format!("{} for readers", size::human(demand))];
     let others = [
@@ -49,7 +49,7 @@ pub(crate) fn early(early: &Early) -> String {
     text
 }
 
-/// What a read waited for.
+/// The cause of a wait.
 pub(crate) fn waited_for(what: WaitedFor) -> &'static str {
     match what {
         WaitedFor::OwnRequest => "its own request",

@@ -1,10 +1,10 @@
-//! Files of an image as `ls` shows them, as lines and as JSON.
+//! Files of an image in the format of `ls`, as lines and as JSON.
 
 use serde::Serialize;
 
 use super::{Table, escape};
 
-/// What a file is.
+/// The type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
@@ -19,9 +19,9 @@ pub(crate) enum Kind {
 /// One file of an image.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
-    /// What is shown: a name, or a path where several folders are listed. Escaped.
+    /// The printed name: a name, or a path if several folders are listed. Escaped.
     pub(crate) name: String,
-    /// From the image's root. Escaped.
+    /// The path from the image's root. Escaped.
     pub(crate) path: String,
     /// The path's bytes in hexadecimal, if they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub(crate) struct Row {
     /// Seconds since 1970.
     pub(crate) mtime: i64,
     pub(crate) mtime_nanoseconds: u32,
-    /// Where a symbolic link points to. Escaped.
+    /// Target of a symbolic link. Escaped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<String>,
     /// Major and minor number of a device.
@@ -77,7 +77,7 @@ pub(crate) fn long(rows: &[Row]) -> String {
     table.to_string()
 }
 
-/// One name a line.
+/// One name per line.
 pub(crate) fn short(rows: &[Row]) -> String {
     rows.iter().map(|row| format!("{}\n", row.name)).collect()
 }

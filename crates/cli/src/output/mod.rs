@@ -1,7 +1,7 @@
-//! The only place that writes to the terminal: text, tables, JSON, errors and progress.
+//! All terminal output: text, tables, JSON, errors and progress.
 //!
-//! What a command is asked for goes to stdout, everything about its work to stderr. Names that come from images or
-//! registries are escaped before they get here ([`escape`]).
+//! Results go to stdout, messages about the work to stderr. Names from images or registries are escaped before they are
+//! passed here ([`escape`]).
 
 mod escape;
 pub(crate) mod figures;
@@ -22,10 +22,10 @@ pub(crate) use escape::escape;
 pub(crate) use progress::{conversion_progress, progress, pull_progress, push_progress};
 pub(crate) use table::Table;
 
-/// Hexadecimal digits of a digest that are shown where space is short.
+/// Hexadecimal digits of a shortened digest.
 const SHORT_DIGEST: usize = 12;
 
-/// Writes bytes to stdout as they are.
+/// Writes bytes to stdout unchanged.
 pub(crate) fn bytes(bytes: &[u8]) -> Result {
     let mut out = io::stdout().lock();
     written(out.write_all(bytes).and_then(|()| out.flush()))
@@ -49,17 +49,17 @@ pub(crate) fn json_document(value: &impl Serialize) -> Result<Vec<u8>> {
     Ok(document)
 }
 
-/// Writes a line about the work to stderr. Nobody reads it when stderr is closed, which is no reason to fail.
+/// Writes a line about the work to stderr. Errors are ignored: a closed stderr is no reason to fail.
 pub(crate) fn note(line: &str) {
     drop(writeln!(io::stderr(), "{}", repeats::shorten(line)));
 }
 
-/// A line of which each long name is written out once.
+/// A line with repeated long names shortened.
 pub(crate) fn shortened(line: &str) -> String {
     repeats::shorten(line)
 }
 
-/// Writes why the command failed to stderr.
+/// Writes a failure to stderr.
 pub(crate) fn error(failure: &Failure) {
     drop(io::stderr().write_all(failure.text().as_bytes()));
 }
@@ -69,7 +69,7 @@ pub(crate) fn short_digest(digest: &Digest) -> String {
     digest.hex().chars().take(SHORT_DIGEST).collect()
 }
 
-/// A reader that has seen enough (`tarpon ls … | head`) is no failure.
+/// Ignores a closed pipe: a reader that stops early (`tarpon ls … | head`) is no failure.
 fn written(result: io::Result<()>) -> Result {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,4 +1,4 @@
-//! Shows how far an image is: one line on a terminal, a line a second elsewhere, nothing when asked to be quiet.
+//! The progress of an image: one line on a terminal, a line per second elsewhere, nothing if quiet.
 
 mod bars;
 mod lines;
@@ -12,17 +12,17 @@ use tarpon_engine::{Progress, Silent};
 use bars::Bars;
 use lines::Lines;
 
-/// What is done to layers, in words.
+/// The words for one operation on layers.
 struct Words {
-    /// On a terminal: what is done and why.
+    /// On a terminal: the operation and its reason.
     title: &'static str,
     /// As in "streaming 3 of 5 layers".
     doing: &'static str,
-    /// Behind "layers" ...
+    /// After "layers" ...
     how: &'static str,
-    /// ... and behind their size.
+    /// ... and after their size.
     why: &'static str,
-    /// Of a layer, when all of it has arrived.
+    /// For a layer that has arrived completely.
     arrived: &'static str,
     /// As in "layer 3 indexed".
     done: &'static str,
@@ -43,7 +43,7 @@ const CONVERTING: Words =
 const PUSHING: Words =
     Words { title: "pushing", doing: "pushing", how: "", why: "", arrived: "finishing", done: "is there" };
 
-/// The progress display for stderr while an image is prepared. It cleans up after itself when it is dropped.
+/// The progress display on stderr while an image is prepared. It is erased when it is dropped.
 pub(crate) fn progress(quiet: bool) -> Box<dyn Progress> {
     display(quiet, &PREPARING)
 }
@@ -73,7 +73,7 @@ fn display(quiet: bool, words: &'static Words) -> Box<dyn Progress> {
     }
 }
 
-/// Whether a terminal of this kind can draw a line again. `dumb` is that of editors and logs.
+/// Whether a terminal of this type can redraw a line. `dumb` is that of editors and logs.
 fn can_redraw(kind: Option<&OsStr>) -> bool {
     kind.is_some_and(|kind| !kind.is_empty() && kind != "dumb")
 }

@@ -1,11 +1,11 @@
-//! Shortens what a line repeats: an error of a registry names the digest again that the step before it has named.
+//! Shortens repetitions in a line: a registry error often repeats the digest that the step before it named.
 
-/// Characters from which on a name is long: as many as in a digest without its algorithm.
+/// Length from which a name is long: a digest without its algorithm.
 const LONG: usize = 64;
-/// Characters of a repeated name that are kept.
+/// Characters that a repeated name keeps.
 const KEPT: usize = 19;
 
-/// `line` with each long name, digest or path written out once; later it ends after [`KEPT`] characters in `…`.
+/// `line` with each long name, digest or path in full once; repetitions end after [`KEPT`] characters in `…`.
 pub(super) fn shorten(line: &str) -> String {
     let mut seen: Vec<&str> = Vec::new();
     let mut out = String::with_capacity(line.len());
@@ -13,7 +13,7 @@ pub(super) fn shorten(line: &str) -> String {
     while let Some(start) = rest.find(is_part) {
         let (between, from_name) = rest.split_at(start);
         let end = from_name.find(|c| !is_part(c)).unwrap_or(from_name.len());
-        // The colon behind a name is none of it.
+        // A trailing colon is no part of the name.
         let word = from_name[..end].trim_end_matches([':', '.']);
         let (word, behind) = from_name.split_at(word.len().max(1).min(end));
         out.push_str(between);
@@ -41,7 +41,7 @@ fn kept(name: &str) -> String {
     name.chars().take(KEPT).chain(['…']).collect()
 }
 
-/// The first digest in the word, with what stands before and behind it.
+/// The first digest in the word, with the text before and after it.
 fn digest_in(word: &str) -> Option<(&str, &str, &str)> {
     const ALGORITHM: &str = "sha256:";
     let start = word.find(ALGORITHM)?;

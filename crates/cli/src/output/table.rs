@@ -1,6 +1,6 @@
-//! Aligned columns. Numbers stand to the right, words to the left, and the last column is never padded.
+//! Aligned columns. Numbers are right-aligned, words left-aligned, and the last column is never padded.
 
-/// Rows of text that are printed under each other.
+/// Rows of text in columns.
 #[derive(Debug)]
 pub(crate) struct Table {
     right: Vec<bool>,
@@ -8,8 +8,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table with these headers. A header that starts with `>` stands to the right, as its column does; a table whose
-    /// headers are all empty prints none.
+    /// A table with these headers. A header that starts with `>` right-aligns its column; a table with only empty headers
+    /// prints none.
     pub(crate) fn new(headers: &[&str]) -> Self {
         let right = headers.iter().map(|header| header.starts_with('>')).collect();
         let names: Vec<String> = headers.iter().map(|header| header.trim_start_matches('>').to_owned()).collect();
@@ -17,7 +17,7 @@ impl Table {
         Self { right, rows }
     }
 
-    /// Adds a row; it has as many cells as there are headers.
+    /// Adds a row, with as many cells as there are headers.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.right.len(), "a row must fit the headers");
         self.rows.push(cells.into());

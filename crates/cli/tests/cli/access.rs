@@ -1,4 +1,4 @@
-//! How to get at an image: credentials that are on no command line, and the image that a name means.
+//! Access to images: credentials outside the command line, and the resolution of image names.
 
 use std::fs::File;
 use std::io::{Seek, Write};

@@ -1,4 +1,4 @@
-//! Containers as far as they can be told without running one.
+//! Container commands that can be tested without running a container.
 
 use crate::world::World;
 

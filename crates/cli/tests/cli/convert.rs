@@ -1,4 +1,4 @@
-//! Converting images: what is printed, and that the result lists as the source does.
+//! Converting images: the output, and that the result lists like the source.
 
 use std::net::TcpListener;
 use std::process::Stdio;
@@ -69,7 +69,7 @@ fn all_platforms_of_an_archive_become_an_index() {
     }
 }
 
-/// Digests and sizes change with the versions of the compressors, and with nothing else.
+/// Only new versions of the compressors change these digests and sizes.
 #[test]
 fn a_conversion_says_what_it_did() {
     let world = world();
@@ -143,7 +143,7 @@ fn source_and_destination_have_credentials_of_their_own() {
 #[test]
 fn an_interrupted_conversion_leaves_nothing_and_exits_with_130() {
     let world = world();
-    // A registry that never answers. Who connects to it has set everything up.
+    // A registry that never answers. When the command connects, its setup is complete.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let source = format!("{}/app:v1", listener.local_addr().expect("it has one"));
     let mut command = world.command(&["--quiet", "convert", "--format", "estargz", &source, "oci:TMP/out:v1"]);

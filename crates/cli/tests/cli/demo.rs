@@ -1,4 +1,4 @@
-//! `tarpon demo`, for real, where this machine can mount: it needs root and /dev/fuse, and is passed over without.
+//! `tarpon demo`, really mounted: needs root and /dev/fuse, and is skipped without.
 
 use tarpon_testkit::kernel::can_mount;
 

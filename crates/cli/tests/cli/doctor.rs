@@ -1,4 +1,4 @@
-//! `tarpon doctor`: what is around tarpon on this machine. What mounts need is tried by its own tests.
+//! `tarpon doctor`: checks of tarpon's environment. The requirements of mounts have tests of their own.
 
 use serde_json::Value;
 use tarpon_registry::serve::Contents;
@@ -22,7 +22,7 @@ fn a_registry_that_answers_is_told_from_one_that_does_not() {
         let answers = check(&world, "HOST", NAME).expect("it is asked");
         assert_eq!(answers["works"], true, "an image that it does not have, or does not show, is an answer: {answers}");
     }
-    // Port 1 of loopback: nobody listens there.
+    // Nothing listens on port 1 of loopback.
     let world = World::new();
     let silent = check(&world, "127.0.0.1:1", NAME).expect("it is asked");
     assert_eq!(silent["works"], false);

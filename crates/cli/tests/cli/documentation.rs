@@ -1,7 +1,7 @@
-//! The commands in README.md and docs/: each `console` block runs as it stands there, or states why it cannot.
+//! The commands in README.md and docs/: each `console` block runs unchanged, or states why it cannot.
 //!
-//! A comment in the line before a block says how: `<!-- not run: WHY -->`, or `<!-- each line by itself -->` for lines that do not depend
-//! on each other. Images come from a registry on loopback, which replaces those that the commands name.
+//! A comment in the line before a block controls this: `<!-- not run: WHY -->`, or `<!-- each line by itself -->` for lines that do not
+//! depend on each other. Images come from a registry on loopback, which replaces the registries in the commands.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,10 +15,10 @@ use tarpon_testkit::registry::Auth;
 use crate::world::{World, add};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-/// Why a block is not run must be said in more than a word.
+/// Minimum length of the reason why a block is not run.
 const LEAST_REASON: usize = 15;
 
-/// A private place for everything that the commands write to, and nothing of it left behind.
+/// A private place for everything that the commands write, which leaves nothing behind.
 const AROUND: &str = r#"
 for folder in /mnt /srv /etc/containers; do mkdir -p "$folder" && mount -t tmpfs none "$folder" || exit 99; done
 trap 'tarpon --quiet umount --all' EXIT
@@ -30,7 +30,7 @@ cd "$HOME" || exit 99
 struct Block {
     /// File and line.
     place: String,
-    /// The comment in the line before it.
+    /// The comment in the line before the block.
     mark: Option<String>,
     commands: Vec<String>,
 }
@@ -58,7 +58,7 @@ fn pages() -> Vec<String> {
     pages
 }
 
-/// The lines that open a fenced block, by their numbers from 0, with the language of the block.
+/// The opening lines of fenced blocks: line numbers from 0, and the language of the block.
 fn fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let fences = text.lines().enumerate().filter_map(|(number, line)| Some((number, line.trim().strip_prefix("```")?)));
     // The first of two fences opens a block, the second closes it.
@@ -81,13 +81,13 @@ fn blocks() -> Vec<Block> {
     all
 }
 
-/// A line as it is typed, without the sign of the shell before it.
+/// A line as typed, without the shell prompt.
 fn command(line: &str, page: &str, block: usize) -> String {
     let typed = line.strip_prefix("# ").or_else(|| line.strip_prefix("$ "));
     typed.unwrap_or_else(|| panic!("{page}:{}: {line:?} begins with neither # nor $", block + 1)).to_owned()
 }
 
-/// An image of this name for two architectures, some of its layers lazy.
+/// Adds an image of this name for two architectures, with some lazy layers.
 fn add_for_two(contents: &mut Contents, name: (&str, &str)) {
     let items = [
         Item::directory("etc"),
@@ -125,7 +125,7 @@ fn add_for_two(contents: &mut Contents, name: (&str, &str)) {
     contents.add_manifest(Some(name), tarpon_oci::media_type::OCI_INDEX, index);
 }
 
-/// Where the commands of a block find what they name.
+/// The objects that the commands of a block refer to.
 struct Place {
     world: World,
     index: String,
@@ -151,10 +151,10 @@ impl Place {
         Self { world, index }
     }
 
-    /// The command with what is here in place of what only the reader has.
+    /// The command with names of the reader's environment replaced by names of the test's.
     fn here(&self, command: &str) -> String {
         let host = self.world.server().host();
-        // A name that is part of a longer one is not meant.
+        // Only whole names are replaced.
         let words = command.split(' ').map(|word| match word {
             word if word.starts_with("docker.io/library/alpine") => word.replacen("docker.io", &host, 1),
             word if word.starts_with("alpine:3.20") || word.starts_with("debian:12") => {
@@ -172,7 +172,7 @@ impl Place {
             .replace("/var/lib/tarpon", &store)
     }
 
-    /// Runs the commands one after the other, as root in a mount namespace of their own.
+    /// Runs the commands in order, as root in a mount namespace of their own.
     fn run(&self, commands: &[String]) -> Result<(), String> {
         let program = Path::new(env!("CARGO_BIN_EXE_tarpon"));
         let path =

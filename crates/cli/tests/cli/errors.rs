@@ -1,5 +1,5 @@
-//! What users read when something is wrong: one line with the image, the step and the cause, and an exit code by the
-//! kind of failure. Nothing is mounted, and nothing half-written stays.
+//! Error messages: one line with the image, the step and the cause, and an exit code by the kind of failure. Nothing is
+//! mounted, and no half-written data stays.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use tarpon_testkit::registry::{Auth, Fault};
 
 use crate::world::{World, add, small_image, write_layout};
 
-/// Runs all of them; every one must end with `code`.
+/// Runs all commands; each must exit with `code`.
 fn transcripts(world: &World, code: i32, runs: &[&[&str]]) -> String {
     let mut all = String::new();
     for run in runs {
@@ -151,7 +151,7 @@ fn the_password_is_in_no_message() {
 fn a_registry_that_fails_exits_with_5() {
     let world = World::serving(good_contents(), Auth::Anonymous);
     world.directory("mnt");
-    // Port 1 of loopback: nobody listens there.
+    // Nothing listens on port 1 of loopback.
     insta::assert_snapshot!("nobody_listens", transcripts(&world, 5, &[&["mount", "127.0.0.1:1/app:v1", "TMP/mnt"]]));
     world.server().script(vec![Fault::Status(503); 16]);
     insta::assert_snapshot!("server_errors", transcripts(&world, 5, &[&["mount", "HOST/app:v1", "TMP/mnt"]]));

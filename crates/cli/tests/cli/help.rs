@@ -1,4 +1,4 @@
-//! The help of every subcommand, whole: it is part of the interface.
+//! The complete help of every subcommand: it is part of the interface.
 
 use crate::world::World;
 

@@ -1,4 +1,4 @@
-//! What mounting must not do to the host, and what is said of a server that does not answer. Needs root and /dev/fuse, and is passed over
+//! Protection of the host against mounts, and messages about a server that does not answer. Needs root and /dev/fuse, and is skipped
 //! without.
 
 use std::fs::File;
@@ -12,10 +12,10 @@ use tarpon_testkit::registry::Auth;
 
 use crate::mounts::{Bed, code, stderr};
 
-/// How long something may take that happens behind the back of whoever asked for it.
+/// How long work in the background may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a script in a mount namespace of its own, with the program as `$0`: what goes wrong in there does no harm.
+/// Runs a script in a mount namespace of its own, with the program as `$0`, so that failures do no harm.
 fn apart(bed: &Bed, script: &str) -> Output {
     let plain = bed.command(&[]);
     let mut command = Command::new("unshare");
@@ -39,7 +39,7 @@ fn a_mount_that_would_hide_the_host_or_the_store_is_refused() {
     let own = ["store", "store/run", "store/objects", "store/mounts"].map(|name| bed.path(name));
     let own = own.iter().chain([&folder, &link]).filter_map(|path| path.to_str());
     for place in ["/", "/proc", "/sys", "/dev", "/run", "/etc", "/usr", "/sys/kernel"].into_iter().chain(own) {
-        // The table is read by a program that has it open before.
+        // `cat` reads the mount table from a descriptor that was opened before.
         let script = format!("exec 3</proc/self/mountinfo; \"$0\" mount --quiet {image} {place} || exit; cat <&3");
         let output = apart(&bed, &script);
         assert_eq!(code(&output), 7, "{place}: {}", stderr(&output));
@@ -137,7 +137,7 @@ fn a_server_that_is_stopped_is_named_by_every_command_that_needs_it() {
     bed.stdout(&["umount", "--all"]);
 }
 
-/// Lines of the server's log with these words.
+/// Number of lines in the server's log that contain these words.
 fn lines(log: &Path, words: &str) -> usize {
     std::fs::read_to_string(log).unwrap_or_default().lines().filter(|line| line.contains(words)).count()
 }

@@ -13,12 +13,12 @@ use tarpon_testkit::kernel::can_mount;
 
 use crate::world::World;
 
-/// How long a command may take to get somewhere, on a machine that is busy elsewhere.
+/// How long a command may take to reach a state, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What `look` finds while the command runs; a command that does not get there is killed.
+/// Waits for a result of `look` while the command runs; a command that does not get there is killed.
 fn until<T>(child: &mut Child, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -34,7 +34,7 @@ fn until<T>(child: &mut Child, what: &str, mut look: impl FnMut() -> Option<T>) 
     }
 }
 
-/// What the command leaves when it ends. One that does not end is killed.
+/// Output of the command after its end. One that does not end is killed.
 fn end_of(child: Child) -> Output {
     let process = Pid::from_child(&child);
     let (ended, is_ended) = mpsc::channel::<()>();
@@ -49,7 +49,7 @@ fn end_of(child: Child) -> Output {
     output
 }
 
-/// A world, and a registry that takes requests and never answers.
+/// A world, and a registry that accepts requests and never answers.
 struct Silent {
     world: World,
     registry: TcpListener,
@@ -62,14 +62,14 @@ impl Silent {
         Self { world: World::new(), registry }
     }
 
-    /// The command, `HOST` being that registry.
+    /// The command, with that registry as `HOST`.
     fn command(&self, arguments: &[&str]) -> Command {
         let host = self.registry.local_addr().expect("a port").to_string();
         let real: Vec<String> = arguments.iter().map(|argument| argument.replace("HOST", &host)).collect();
         self.world.command(&real.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Starts the command, and returns when it waits for the registry. The connection lasts as long as what is returned.
+    /// Starts the command, and returns when it waits for the registry. The connection lasts as long as the returned value.
     fn waiting(&self, mut command: Command) -> (Child, TcpStream) {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs");
         let (mut asked, _) = until(&mut child, "it asks", || self.registry.accept().ok());
@@ -120,7 +120,7 @@ fn commands_that_wait_for_a_registry_exit_with_130() {
         runs.push(&["podman", "add", "HOST/app:v1"]);
     }
     for run in runs {
-        // A registry of its own: what another command has asked for may still be in the queue.
+        // A separate registry: another command's requests may still be in the queue.
         let silent = Silent::new();
         silent.world.directory("mnt");
         let (child, _asked) = silent.waiting(in_foreground(&silent.command(run)));
@@ -144,7 +144,7 @@ fn a_command_that_was_started_with_sigint_ignored_goes_on_ignoring_it() {
     child.wait().expect("it ends");
 }
 
-/// Starts a server and waits until it answers at the socket; those signals that end it are its own from before that.
+/// Starts a server and waits until it answers at the socket; it installs its signal handlers before that.
 fn serving(world: &World, arguments: &[&str], hello: &[u8]) -> Child {
     let mut command = in_foreground(&world.command(arguments));
     let mut child =

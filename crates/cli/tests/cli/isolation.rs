@@ -1,4 +1,4 @@
-//! A store whose images are for those alone to whom a registry grants them.
+//! A store whose images are accessible only to users that the registry grants access.
 
 use tarpon_testkit::registry::{Auth, PASSWORD, USER};
 
@@ -57,7 +57,7 @@ fn an_image_of_an_isolated_store_is_mounted_listed_checked_and_removed_as_any_ot
     assert_eq!(bed.output(&["cache", "rm", &digest]).status.code(), Some(1));
     bed.stdout(&["why", "TMP/mnt"]);
     assert_eq!(hello(), first);
-    // Of another isolation than the store of what is unmounted.
+    // With another isolation than the store of the mount.
     let unmounted = bed.command(&["umount", "TMP/mnt"]).env("TARPON_ISOLATION", "shared").output().expect("it runs");
     assert!(unmounted.status.success(), "{}", String::from_utf8_lossy(&unmounted.stderr));
     assert_eq!(bed.json(&["cache", "rm", "--json", &digest])["images"], serde_json::json!([digest]));

@@ -1,8 +1,8 @@
-//! Looking at an image without mounting it, on the image of the demo: listings, JSON shapes, the store.
+//! Reading an image without mounting it, on the image of the demo: listings, JSON structure, the store.
 
 use crate::world::World;
 
-/// A world with the demo's image beside it.
+/// A world with the demo's image.
 fn world() -> World {
     let world = World::new();
     let archive = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo/image.tar");

@@ -1,4 +1,4 @@
-//! `tarpon.lock`: who finds which, and what comes of it.
+//! `tarpon.lock`: which one a command uses, and its effect.
 
 use std::process::Output;
 
@@ -18,7 +18,7 @@ fn world() -> World {
     world
 }
 
-/// Lists the image with a new store, in the folder `here`.
+/// Lists the image with a new store, from the folder `here`.
 fn list(world: &World, here: &str, options: &[&str]) -> Output {
     let arguments = [&["ls"], options, &["HOST/app:v1"]].concat();
     let mut command = world.command(&arguments);
@@ -83,7 +83,7 @@ fn the_option_that_names_the_lock_file_is_the_same_where_it_is_written() {
     world.stdout(&["index", "--push", "--lock", "TMP/old.lock", "HOST/app:v1"]);
     let read = |name: &str| std::fs::read_to_string(world.path(name)).expect("written");
     assert_eq!(read("old.lock"), read("team.lock"), "the name that it had before");
-    // The file that mounts go by is not written without being named.
+    // The lock file that mounts read from the environment is written only if it is named as an option.
     let mut command = world.command(&["index", "--push", "HOST/app:v1"]);
     let output = command.env("TARPON_LOCK", world.path("new.lock")).output().expect("it runs");
     assert!(output.status.success() && !world.path("new.lock").exists());

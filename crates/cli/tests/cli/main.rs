@@ -1,4 +1,4 @@
-//! The command as its users meet it: the real binary, against registries on loopback, layouts and archives.
+//! The command as its users see it: the real binary, with registries on loopback, layouts and archives.
 
 mod access;
 mod containers;

@@ -1,4 +1,4 @@
-//! The life of mounts, as users and scripts see it, with the real kernel: needs root and /dev/fuse, and is passed over
+//! The life of mounts, as users and scripts see it, with the real kernel: needs root and /dev/fuse, and is skipped
 //! without.
 
 use std::io::{BufRead, BufReader};
@@ -14,7 +14,7 @@ use tarpon_testkit::registry::{Auth, PASSWORD, USER};
 
 use crate::world::{World, add, write_layout};
 
-/// A world in which images are mounted. Dropped, everything is unmounted, and its servers end.
+/// A world in which images are mounted. Dropping it unmounts everything and ends its servers.
 pub(crate) struct Bed(World);
 
 impl std::ops::Deref for Bed {
@@ -49,7 +49,7 @@ impl Bed {
         })
     }
 
-    /// What is mounted in its folder, the topmost last.
+    /// The mounts in its folder, the topmost last.
     pub(crate) fn mounts(&self) -> Vec<PathBuf> {
         let table = std::fs::read_to_string("/proc/self/mountinfo").expect("there");
         let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
@@ -60,7 +60,7 @@ impl Bed {
         serde_json::from_str(&self.stdout(arguments)).expect("JSON")
     }
 
-    /// Kills the server of the store, and waits until the kernel has given its lock back.
+    /// Kills the server of the store, and waits until the kernel has released its lock.
     pub(crate) fn kill_server(&self) {
         kill_process(self.server_process(), Signal::KILL).expect("it is ours");
         self.wait_for_server_to_end();
@@ -77,7 +77,7 @@ impl Bed {
     fn wait_for_server_to_end(&self) {
         let lock = std::fs::File::open(self.path("store/run/server.lock")).expect("there");
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("it ends");
-        // Closing it is not enough: another test may just be forking, and the copy would keep the next server from starting.
+        // Closing is not enough: another test may just be forking, and the inherited descriptor would keep the next server from starting.
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::Unlock).expect("it was ours");
     }
 
@@ -186,10 +186,10 @@ fn the_credential_files_are_those_of_the_client() {
     let Some(bed) = Bed::serving(Auth::Basic) else { return };
     let (one, other) = (bed.directory("one"), bed.directory("other"));
     bed.stdout(&["--quiet", "ls", "--creds", &format!("{USER}:{PASSWORD}"), "HOST/app:v1"]);
-    // The server starts with an environment that names no credentials …
+    // The server starts with an environment without credentials …
     bed.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/one"]);
     std::fs::read(one.join("etc/hello")).expect_err("nobody may read it without");
-    // … and another client has some.
+    // … and another client has credentials.
     let auth = bed.path("auth.json");
     let text = format!(r#"{{"auths":{{"{}":{{"username":"{USER}","password":"{PASSWORD}"}}}}}}"#, bed.server().host());
     std::fs::write(&auth, text).expect("written");
@@ -228,7 +228,7 @@ fn a_killed_server_leaves_no_upper_and_recover_says_what_it_could_not_do() {
     let dead = bed.json(&["status", "--json"]);
     assert_eq!((&dead[0]["alive"], &dead[0]["mode"]), (&false.into(), &"native".into()), "as it was mounted");
 
-    // Something is in the way of one of them.
+    // One of the mounts cannot be restored.
     std::fs::rename(bed.path("upper"), bed.path("away")).expect("renamed");
     std::fs::write(bed.path("upper"), "no directory").expect("written");
     let output = bed.output(&["recover"]);
@@ -238,7 +238,7 @@ fn a_killed_server_leaves_no_upper_and_recover_says_what_it_could_not_do() {
     assert!(bed.stdout(&["status", "TMP/kept"]).contains("not mounted: run `tarpon recover`"));
     assert_eq!(bed.uppers(), 1, "the one that is in use again");
 
-    // It is tried again once that is out of the way.
+    // It is retried once the obstacle is removed.
     bed.kill_server();
     std::fs::remove_file(bed.path("upper")).expect("removed");
     std::fs::rename(bed.path("away"), bed.path("upper")).expect("renamed");
@@ -308,7 +308,7 @@ fn a_mount_in_the_foreground_ends_with_the_signal_that_ended_it() {
     }
 }
 
-/// How often `status` is asked before something is taken to hang.
+/// Checks of `status` before the test assumes a hang.
 const LOOKS: usize = 1000;
 
 #[test]

@@ -10,11 +10,11 @@ use tarpon_testkit::registry::Auth;
 
 use crate::world::{World, add};
 
-/// Long enough that nobody is done with it before it is noticed that he has begun.
+/// Large enough that no pull finishes before the test notices its start.
 const WORDS: u32 = 6 << 20;
-/// Bytes that the store may hold. With as many as a large disk allows, beginnings of layers are kept only where gigabytes are free.
+/// Size limit of the store. Without it, partial layers are kept only if the disk has gigabytes free.
 const STORE: u64 = 256 << 20;
-/// So much is to be there when it is killed.
+/// Bytes that must be local when the pull is killed.
 const BEGUN: u64 = 4 << 20;
 
 #[test]

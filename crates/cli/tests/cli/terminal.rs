@@ -1,4 +1,4 @@
-//! On a terminal: one line that is drawn again and again, and no difference in what is done.
+//! On a terminal: one line that is redrawn, and otherwise the same behaviour.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use tarpon_testkit::registry::{Auth, Fault};
 
 use crate::world::{World, add};
 
-/// Runs the command on a pseudo-terminal of this kind and width, with the help of script(1); `None` where that is not installed.
+/// Runs the command on a pseudo-terminal of this type and width, with script(1); `None` if that is not installed.
 fn on_terminal(world: &World, kind: &str, columns: u16, arguments: &[&str]) -> Option<(i32, String)> {
     let inner = world.command(arguments);
     let words: Vec<String> = std::iter::once(inner.get_program())
@@ -48,10 +48,10 @@ fn errors_on_a_terminal_are_the_same() {
     assert!(shown.contains("this store has no mount there\r\n"), "{shown}");
 }
 
-/// Bytes of the layer that comes slowly, and how many of them in a second: it takes a few redraws.
+/// Size of the slow layer, and its bytes per second: it takes a few redraws.
 const SLOW: usize = 1 << 20;
 
-/// A registry that takes its time.
+/// A slow registry.
 fn slow() -> World {
     let content: Vec<u8> =
         (0..SLOW / 4).flat_map(|n| u32::try_from(n).unwrap_or(0).wrapping_mul(2_654_435_761).to_le_bytes()).collect();
@@ -64,7 +64,7 @@ fn slow() -> World {
     world
 }
 
-/// The text without what moves the cursor and colours.
+/// The text without cursor movements and colours.
 fn visible(text: &str) -> String {
     let mut parts = text.split('\x1b');
     let first = parts.next().unwrap_or_default().to_owned();

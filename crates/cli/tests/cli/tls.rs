@@ -1,4 +1,4 @@
-//! A registry whose certificate nobody vouches for.
+//! A registry whose certificate no authority has signed.
 
 use std::net::TcpListener;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `tarpon trace`: files in, text and pictures out.
+//! `tarpon trace`: files as input, text and pictures as output.
 
 use std::fmt::Write;
 

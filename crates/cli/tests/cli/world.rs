@@ -1,4 +1,4 @@
-//! A place to run the command in: a store of its own, and a registry with images good and bad.
+//! A test environment: a store, and a registry with good and bad images.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -12,19 +12,19 @@ use tarpon_testkit::server::TestServer;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// A store, a folder, and perhaps a registry. Dropped, everything is gone.
+/// A store, a folder, and perhaps a registry. Dropping it removes everything.
 pub(crate) struct World {
     folder: TempDir,
     registry: Option<(Runtime, TestServer)>,
 }
 
 impl World {
-    /// Without a registry.
+    /// A world without a registry.
     pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().expect("a folder"), registry: None }
     }
 
-    /// With a registry that serves `contents`.
+    /// A world with a registry that serves `contents`.
     pub(crate) fn serving(contents: Contents, auth: Auth) -> Self {
         let runtime = Runtime::new().expect("a runtime");
         let model = Arc::new(FakeRegistry::new(contents, auth, None));
@@ -42,7 +42,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// A new directory in its folder.
+    /// Creates a directory in its folder.
     pub(crate) fn directory(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         std::fs::create_dir(&path).expect("a new directory");
@@ -56,7 +56,7 @@ impl World {
         let real = |argument: &&str| argument.replace("TMP", &self.tmp()).replace("HOST", &host);
         command.args(arguments.iter().map(real)).stdin(Stdio::null());
         command.env("TARPON_STORE", self.path("store")).env("COLUMNS", "100");
-        // What the user who runs the tests has set up must not be seen in them.
+        // The tests must not see the settings of the user who runs them.
         for variable in [
             "TARPON_INDEX",
             "TARPON_ISOLATION",
@@ -83,7 +83,7 @@ impl World {
         self.command(arguments).output().expect("the command runs")
     }
 
-    /// What the command prints, which must succeed.
+    /// Output of the command, which must succeed.
     pub(crate) fn stdout(&self, arguments: &[&str]) -> String {
         let output = self.output(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -98,7 +98,7 @@ impl World {
         format!("$ tarpon {}\n{stdout}{}exit {code}\n", arguments.join(" "), self.neutral(&output.stderr))
     }
 
-    /// Text without what differs from run to run.
+    /// Text without the parts that differ from run to run.
     fn neutral(&self, bytes: &[u8]) -> String {
         let mut text = String::from_utf8_lossy(bytes).replace(&self.tmp(), "TMP");
         if let Some((_, server)) = &self.registry {
@@ -111,7 +111,7 @@ impl World {
         self.folder.path().display().to_string()
     }
 
-    /// Nothing is mounted, and the store keeps neither an image nor a piece of one.
+    /// Checks that nothing is mounted, and that the store has no image or part of one.
     pub(crate) fn assert_untouched(&self) {
         assert_eq!(self.stdout(&["status"]), "nothing is mounted\n");
         let usage: serde_json::Value = serde_json::from_str(&self.stdout(&["cache", "usage", "--json"])).expect("JSON");
@@ -127,7 +127,7 @@ pub(crate) fn small_image() -> Image {
     ImageBuilder::new().layer(Layer::plain(&tar, tarpon_oci::Compression::Gzip)).build()
 }
 
-/// Puts `image` into `contents` under `repository:tag`, with the blobs that `keep` lets through.
+/// Puts `image` into `contents` under `repository:tag`, with the blobs that `keep` accepts.
 pub(crate) fn add(contents: &mut Contents, name: (&str, &str), image: &Image, keep: impl Fn(&Digest) -> bool) {
     for (digest, blob) in image.blobs() {
         if keep(&digest) {

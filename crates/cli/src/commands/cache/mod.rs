@@ -1,4 +1,4 @@
-//! `tarpon cache`: looks after the store. Works on the store itself, whether a server runs or not.
+//! `tarpon cache`: maintains the store. Works on the store directly, whether a server runs or not.
 
 mod ls;
 mod remove;
@@ -65,12 +65,12 @@ impl Cache {
     }
 }
 
-/// A failure of the store while `doing`.
+/// A store error while `doing`.
 fn failure(doing: impl std::fmt::Display, error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Store, format_args!("{doing}: {error}"))
 }
 
-/// For `map_err`: a failure of the store while `doing`.
+/// For `map_err`: a store error while `doing`.
 fn failed(doing: &str) -> impl FnOnce(StoreError) -> Failure {
     move |error| failure(doing, error)
 }

@@ -1,4 +1,4 @@
-//! `tarpon cache gc`, `rm` and `clear`: everything that removes.
+//! `tarpon cache gc`, `rm` and `clear`: all commands that remove.
 
 use clap::Args;
 use serde::Serialize;
@@ -94,7 +94,7 @@ impl Rm {
         show(self.json, all, committed)
     }
 
-    /// Removes what was committed under this name; what that was, if it was anything.
+    /// Removes the committed image of this name, and returns its name if it existed.
     fn committed(&self, store: &Store, name: &str) -> Result<Option<String>> {
         let Ok(image) = image_name(name) else { return Ok(None) };
         let removed = Commits::of(store).remove(&image.source, self.force).doing(|| format!("cannot remove {name}"))?;
@@ -102,13 +102,13 @@ impl Rm {
     }
 }
 
-/// Removes committed images that were pushed; which these were.
+/// Removes committed images that were pushed, and returns their names.
 fn pushed(store: &Store) -> Result<Vec<String>> {
     let removed = Commits::of(store).remove_pushed().doing(|| "cannot remove committed images")?;
     Ok(removed.into_iter().map(|committed| committed.image).collect())
 }
 
-/// The images of this name: one by its digest, or one for each platform by its reference.
+/// The images of this name: one for a digest, or one per platform for a reference.
 fn find(store: &Store, name: &str) -> Result<Vec<Digest>> {
     let doing = || format!("cannot remove {name}");
     let failed = |error| super::failure(doing(), error);

@@ -37,7 +37,7 @@ struct Report {
     objects: u64,
     bytes: u64,
     corrupt_objects: Vec<Digest>,
-    /// Objects that the disk does not give back.
+    /// Objects that the disk fails to read.
     unreadable_objects: Vec<Unreadable>,
     damaged_images: Vec<Digest>,
     /// Damaged files of mounted images that were fetched again.
@@ -79,7 +79,7 @@ impl Verify {
     }
 }
 
-/// Has the server mend what is mounted, if one runs.
+/// Makes the server repair mounted images, if one runs.
 fn mend(global: &Global) -> Result<Mended> {
     let session = Session::open(global)?;
     Ok(session.engine().client().mend().doing(|| "cannot mend what is mounted")?.unwrap_or_default())

@@ -1,4 +1,4 @@
-//! `tarpon exec`: another process in a container that runs.
+//! `tarpon exec`: runs another process in a running container.
 
 use std::process::ExitCode;
 

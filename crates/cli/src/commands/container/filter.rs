@@ -6,7 +6,7 @@ use tarpon_engine::{ContainerStatus, Standing};
 
 const STATES: [&str; 5] = ["starting", "running", "exited", "lost", "unreadable"];
 
-/// One condition.
+/// A condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Filter {
     /// A part of the name.
@@ -43,7 +43,7 @@ impl Filter {
         }
     }
 
-    /// Whether it may be true of one that has ended.
+    /// Whether it may match a container that has ended.
     pub(crate) fn is_of_ended(&self) -> bool {
         matches!(self, Self::Status(_) | Self::Exited(_))
     }
@@ -58,13 +58,13 @@ impl Filter {
     }
 }
 
-/// Whether a container is wanted: conditions of one kind are alternatives, as with Podman.
+/// Whether a container matches: conditions of one kind are alternatives, as with Podman.
 pub(crate) fn is_wanted(container: &ContainerStatus, filters: &[Filter]) -> bool {
     let of_kind = |key: u8| filters.iter().filter(move |filter| filter.key() == key);
     filters.iter().all(|one| of_kind(one.key()).any(|filter| filter.is_true_of(container)))
 }
 
-/// `wanted` is the image's name, or what is left of it without a registry and folders in front or a tag behind.
+/// Whether `wanted` is the image's name, possibly without registry, folders and tag.
 fn is_image(image: &str, wanted: &str) -> bool {
     let begins = |name: &str| name.strip_suffix(wanted).is_some_and(|front| front.is_empty() || front.ends_with('/'));
     let untagged = image.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).map_or(image, |(name, _)| name);

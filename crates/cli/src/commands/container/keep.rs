@@ -1,4 +1,4 @@
-//! `tarpon keep`: stays with a detached container until it ends. Hidden: `tarpon run --detach` starts it.
+//! `tarpon keep`: supervises a detached container until it ends. Hidden: `tarpon run --detach` starts it.
 
 use std::os::fd::AsFd;
 

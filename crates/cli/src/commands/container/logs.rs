@@ -41,7 +41,7 @@ pub(crate) struct Logs {
     name: ContainerName,
 }
 
-/// How many lines; none: all of them.
+/// Number of lines; `None` for all.
 #[derive(Debug, Clone, Copy)]
 struct Lines(Option<usize>);
 
@@ -56,7 +56,7 @@ impl Logs {
     pub(crate) fn run(&self, global: &Global) -> Result {
         let session = Session::open(global)?;
         let mut nobody_reads = false;
-        // A piece that does not end its line is followed by one that is no new line.
+        // The piece after one without a newline continues the same line.
         let mut begins = [true; 2];
         let mut print = |line: &LogLine<'_>| {
             let begins = &mut begins[usize::from(line.output == Output::Stderr)];
@@ -76,7 +76,7 @@ impl Logs {
         let wish = LogWish { tail: self.tail.and_then(|Lines(lines)| lines), since: self.since.clone() };
         let read = session.engine().container_logs(&name, &wish, follow, &mut print);
         if nobody_reads {
-            // `tarpon logs … | head` has seen enough.
+            // The reader, such as `tarpon logs … | head`, has closed the pipe.
             return Ok(());
         }
         read.doing(doing)

@@ -1,4 +1,4 @@
-//! What is done with containers that `tarpon run` made. (`commands/stop.rs` is about this process being stopped.)
+//! Commands on containers that `tarpon run` created. (`commands/stop.rs` handles signals to this process.)
 
 pub(crate) mod exec;
 mod filter;
@@ -16,7 +16,7 @@ use tarpon_engine::ContainerName;
 use crate::failure::{Context, Result};
 use crate::output;
 
-/// Does something with each of them, whatever becomes of one; the first failure is what the command ends with.
+/// Applies an operation to all of them, even if one fails, and returns the first failure.
 fn each(
     names: &[ContainerName],
     doing: &str,

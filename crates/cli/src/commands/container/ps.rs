@@ -22,7 +22,7 @@ A container whose tarpon was killed is \"lost\": `tarpon stop` or `tarpon rm -f`
 it. One with \"source lost\" goes on with what is local: the server that fetched for it was killed.
 Start it anew.";
 
-/// Characters of a command that are shown.
+/// Maximum width of a command in characters.
 const COMMAND: usize = 40;
 
 /// List containers
@@ -82,7 +82,7 @@ impl Ps {
         if self.json || self.format == Some(Format::Json) {
             return output::json(&containers.iter().map(Row::of).collect::<Vec<_>>());
         }
-        // As with Podman and Docker, where scripts count on it.
+        // As with Podman and Docker, because scripts rely on it.
         if self.names || global.quiet {
             return output::text(
                 &containers.iter().map(|container| format!("{}\n", container.name)).collect::<String>(),

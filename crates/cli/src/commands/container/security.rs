@@ -4,21 +4,21 @@ use std::str::FromStr;
 
 use tarpon_engine::AppArmor;
 
-/// What `--security-opt` may say.
+/// A value of `--security-opt`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Security {
     NoNewPrivileges(bool),
     /// Do not filter system calls.
     AnySystemCall,
     AppArmor(AppArmor),
-    /// No SELinux label of its own is expected.
+    /// Accept that the container has no SELinux label of its own.
     NoLabel,
 }
 
 impl FromStr for Security {
     type Err = String;
 
-    // No message names what would make a container less safe.
+    // No message names an option that would make a container less safe.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, value) = text.split_once(['=', ':']).map_or((text, None), |(name, value)| (name, Some(value)));
         match (name, value) {
@@ -38,7 +38,7 @@ impl FromStr for Security {
     }
 }
 
-/// What all of them say together; of two about one thing, the last.
+/// The combination of all values; the last value of each kind counts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) no_new_privileges: bool,

@@ -1,4 +1,4 @@
-//! The image that this program carries: an OCI archive (see fixtures/demo), read from memory.
+//! The embedded image: an OCI archive (see fixtures/demo), read from memory.
 
 use std::io::{self, Read};
 
@@ -7,13 +7,13 @@ use tarpon_engine::Prepared;
 use tarpon_engine::registry::Contents;
 use tarpon_oci::{Digest, media_type};
 
-/// The archive. It is part of the program, so that an installed one needs no other file.
+/// The archive. It is embedded, so that an installed program needs no other file.
 const ARCHIVE: &[u8] = include_bytes!("../../../../../fixtures/demo/image.tar");
 
-/// Repository and tag under which it is served.
+/// Repository and tag of the image.
 pub(super) const NAME: &str = "tarpon/demo:latest";
 
-/// Files of the image that running its program reads, the program included.
+/// Files of the image that are read to run its program, including the program.
 pub(super) const FILES_READ: u64 = 4;
 
 #[derive(Deserialize)]
@@ -26,7 +26,7 @@ struct Named {
     digest: Digest,
 }
 
-/// What the registry serves: each blob of the archive, and the image index under its name.
+/// Content of the registry: each blob of the archive, and the image index under its name.
 pub(super) fn contents() -> io::Result<Contents> {
     let mut contents = Contents::new();
     let mut blobs = Vec::new();

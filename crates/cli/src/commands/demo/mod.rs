@@ -1,7 +1,7 @@
-//! `tarpon demo`: the whole way on one machine, with nothing installed: a registry on loopback that serves an image which
-//! this program carries, a lazy mount of it, a program that runs from it, and a report of what was fetched.
+//! `tarpon demo`: everything on one machine, with nothing installed: a registry on loopback that serves an embedded
+//! image, a lazy mount of it, a program that runs from it, and a report of the bytes fetched.
 //!
-//! Everything lives in one temporary folder and in this process, so that nothing stays behind, also after Ctrl-C.
+//! Everything lives in one temporary folder and in this process, so that nothing is left behind, even after Ctrl-C.
 
 mod image;
 mod namespace;
@@ -27,7 +27,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::output;
 use report::{Cost, Report};
 
-/// The program in the image, from its root.
+/// Path of the program in the image.
 const PROGRAM: &str = "bin/almanac";
 
 const EXAMPLES: &str = "\
@@ -56,7 +56,7 @@ impl Demo {
             return namespace::run_again();
         }
         let runtime = runtime()?;
-        // From here on no signal ends this process before it has cleaned up.
+        // From here on no signal ends this process before cleanup.
         let mut stop = {
             let _inside = runtime.enter();
             Stop::new().doing(|| "cannot listen for signals")?
@@ -133,7 +133,7 @@ fn cost(registry: &Registry) -> Cost {
     Cost { requests: stats.requests, bytes: stats.bytes }
 }
 
-/// Runs the program of the image in the mounted tree; its paths are relative.
+/// Runs the image's program in the mounted tree; its paths are relative.
 async fn run_program(mountpoint: &Path) -> Result<Output> {
     let doing = || format!("cannot run {PROGRAM} from the mount");
     let mut command = tokio::process::Command::new(mountpoint.join(PROGRAM));

@@ -1,4 +1,4 @@
-//! For users who may mount nothing: the demo runs again in a user and mount namespace of its own, where it may.
+//! For users without permission to mount: runs the demo again in a user and mount namespace of its own, where they have it.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 
-/// Set for the second run, so that there is no third.
+/// Set for the second run, to prevent a third.
 const MARK: &str = "TARPON_DEMO_NAMESPACE";
 
 /// Whether this user can mount neither by itself nor with the help of fusermount3.

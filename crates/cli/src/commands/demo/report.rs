@@ -1,4 +1,4 @@
-//! What the demo tells.
+//! The demo's report.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use serde::{Serialize, Serializer};
 use crate::output::escape;
 use crate::size;
 
-/// What the registry was asked for.
+/// Traffic with the registry.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Cost {
     pub(super) requests: u64,
     pub(super) bytes: u64,
 }
 
-/// What happened.
+/// The report.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) image: String,
@@ -28,11 +28,11 @@ pub(super) struct Report {
     pub(super) image_bytes: u64,
     #[serde(rename = "mount_milliseconds", serialize_with = "milliseconds")]
     pub(super) mount_time: Duration,
-    /// Until it was mounted: manifest, config, tables of contents, and the plain layer.
+    /// Cost of the mount: manifest, config, tables of contents, and the plain layer.
     pub(super) to_mount: Cost,
-    /// Until the program had ended.
+    /// Cost until the program ended.
     pub(super) total: Cost,
-    /// What the program wrote.
+    /// Output of the program.
     pub(super) program: String,
 }
 

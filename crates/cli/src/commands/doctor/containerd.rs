@@ -1,10 +1,10 @@
-//! Whether containerd's configuration makes it use the snapshotter, in the way of its version.
+//! Whether containerd is configured to use the snapshotter, in the way of its version.
 
 use std::path::Path;
 
 use toml_edit::{DocumentMut, Item, TableLike};
 
-/// The program that knows the configuration whole, with its imports and defaults.
+/// The command that prints the whole configuration, with its imports and defaults.
 pub(super) const DUMP: [&str; 3] = ["containerd", "config", "dump"];
 
 /// The snapshotter's name in configurations.
@@ -12,7 +12,7 @@ const NAME: &str = "tarpon";
 /// The first version of the format in which images have a plugin of their own: that of containerd 2.
 const OF_CONTAINERD_2: i64 = 3;
 
-/// What a configuration says of the snapshotter: what is found, or what is wrong.
+/// Checks the configuration of the snapshotter. Returns a description of the configuration or of the problem.
 pub(super) fn check(config: &str, listens: impl Fn(&Path) -> bool) -> Result<String, String> {
     let config: DocumentMut = config.parse().map_err(|error: toml_edit::TomlError| error.message().to_owned())?;
     let version = config.get("version").and_then(Item::as_integer).unwrap_or(1);
@@ -54,7 +54,7 @@ pub(super) fn check(config: &str, listens: impl Fn(&Path) -> bool) -> Result<Str
     Ok(whom.to_owned())
 }
 
-/// Containerd 2 unpacks in its transfer service, which takes only snapshotters that are listed there with their platforms.
+/// Containerd 2 unpacks in its transfer service, which accepts only snapshotters that are listed there with their platforms.
 fn check_transfer(config: &DocumentMut, plugin: &Item) -> Result<(), String> {
     let annotations = at(plugin, &["exports", "enable_remote_snapshot_annotations"]).and_then(Item::as_str);
     if annotations != Some("true") {

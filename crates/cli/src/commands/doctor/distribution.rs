@@ -1,6 +1,6 @@
-//! How packages are installed on this distribution.
+//! The package manager of this distribution.
 
-/// The command that installs `package`, in the words of this distribution's package manager.
+/// The command that installs `package` on this distribution.
 pub(super) fn install(package: &str) -> String {
     let os_release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     command(&os_release, package)

@@ -1,4 +1,4 @@
-//! What is around tarpon on this machine: programs that use it, room for the store, a registry that answers.
+//! Checks of tarpon's environment: programs that use it, free space for the store, access to a registry.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use crate::size;
 
 /// How long a program or a registry may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Less room is hardly enough for one image.
+/// Minimum free space in bytes: less hardly holds one image.
 const LEAST_ROOM: u64 = 1 << 30;
-/// An image that no registry has: one that answers "not found", or "denied", answers.
+/// An image that no registry has: the reply "not found" or "denied" proves that the registry works.
 const NO_IMAGE: &str = "tarpon/doctor:none";
 
-/// All of these checks; of programs that are not installed there are none.
+/// Runs these checks; programs that are not installed are skipped.
 pub(super) async fn checks(engine: &Engine, podman_conf: &Path, registry: Option<&str>) -> Vec<Check> {
     let mut checks = vec![runtime(), room(engine)];
     checks.extend(podman(engine, podman_conf));
@@ -95,7 +95,7 @@ async fn containerd() -> Option<Check> {
     Some(check("containerd", "tarpon snapshotter", found, Some("the configuration in docs/containerd.md".to_owned())))
 }
 
-/// Whether the registry can be reached and is to be trusted; what it says of an image that it does not have is an answer.
+/// Whether the registry can be reached and trusted; an error about the image that it does not have counts as success.
 async fn answers(engine: &Engine, host: &str) -> Check {
     let found = match image_name(&format!("{host}/{NO_IMAGE}")) {
         Err(error) => Err(error.to_string()),
@@ -119,7 +119,7 @@ async fn answers(engine: &Engine, host: &str) -> Check {
     check("registry access", "images that are not local", found, Some(proxies.to_owned()))
 }
 
-/// Podman's configuration of the machine, unless the environment names another.
+/// The machine's Podman configuration, unless the environment names another.
 pub(super) fn podman_conf() -> PathBuf {
     let named = std::env::var_os("CONTAINERS_STORAGE_CONF").filter(|path| !path.is_empty());
     named.map_or_else(|| crate::commands::podman::STORAGE_CONF.into(), PathBuf::from)

@@ -1,4 +1,4 @@
-//! `tarpon ls`: looks into an image without mounting it and without fetching file data.
+//! `tarpon ls`: lists an image without mounting it and without fetching file data.
 
 mod walk;
 

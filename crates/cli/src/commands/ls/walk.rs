@@ -1,32 +1,32 @@
-//! Walks over the tree of an image, in the order in which `ls` lists it.
+//! Walks the tree of an image in the order in which `ls` lists it.
 
 use tarpon_engine::{Item, Result, TreeView};
 
 use crate::output::escape;
 use crate::output::listing::{Kind, Row};
 
-/// Symbolic links that one path may lead through: the kernel's limit.
+/// Maximum number of symbolic links in one path: the kernel's limit.
 const LINKS: usize = 40;
 
-/// What is listed.
+/// What to list.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Options {
-    /// Folders below too.
+    /// Include subfolders.
     pub(super) recursive: bool,
-    /// Names that start with a dot too.
+    /// Include names that start with a dot.
     pub(super) all: bool,
-    /// What a symbolic link at the end of the path leads to, instead of the link.
+    /// Follow a symbolic link at the end of the path.
     pub(super) follow: bool,
 }
 
-/// A folder and what is in it; for something else than a folder, itself.
+/// A folder and its entries; any other file, with itself as the only entry.
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) path: Vec<u8>,
     pub(super) rows: Vec<Row>,
 }
 
-/// Lists what is at `path`: a folder's entries, or the thing itself.
+/// Lists `path`: the entries of a folder, or any other file itself.
 pub(super) fn list(tree: &TreeView, path: &[u8], options: Options) -> Result<Vec<Folder>> {
     let path = if options.follow || path.ends_with(b"/") { follow(tree, path)? } else { path.to_vec() };
     let start = tree.find(&path)?;
@@ -34,7 +34,7 @@ pub(super) fn list(tree: &TreeView, path: &[u8], options: Options) -> Result<Vec
         return Ok(vec![Folder { rows: vec![row(&start, &path)], path }]);
     }
     let mut folders = Vec::new();
-    // A stack and not recursion: an image may be deep. The folder pushed last is listed next, as `ls -R` does.
+    // A stack instead of recursion, because an image may be deep. The folder pushed last is listed next, as in `ls -R`.
     let mut left = vec![path];
     while let Some(path) = left.pop() {
         let items = tree.list(&path)?;
@@ -49,8 +49,7 @@ pub(super) fn list(tree: &TreeView, path: &[u8], options: Options) -> Result<Vec
     Ok(folders)
 }
 
-/// The path that `path` leads to when a symbolic link at its end is followed. A chain that is too long or leads nowhere
-/// ends at its last link.
+/// Follows symbolic links at the end of `path`. A chain that is too long or leads nowhere ends at its last link.
 fn follow(tree: &TreeView, path: &[u8]) -> Result<Vec<u8>> {
     let mut path = without_slash(path).to_vec();
     let mut item = tree.find(&path)?;
@@ -67,7 +66,7 @@ fn follow(tree: &TreeView, path: &[u8]) -> Result<Vec<u8>> {
     Ok(path)
 }
 
-/// The path without slashes at its end, which say that it is a folder. The root keeps one.
+/// The path without trailing slashes, which mark a folder. The root keeps one.
 fn without_slash(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1);
     &path[..end.min(path.len())]

@@ -119,7 +119,7 @@ impl Ls {
     }
 }
 
-/// The images of which Podman has layers; empty if none are served.
+/// The images whose layers Podman uses; empty if none are served.
 pub(super) fn text(layers: &[MountStatus]) -> String {
     let Some(store) = layers.iter().find(|mount| matches!(mount.layers, Some(LayersPart::Store { .. }))) else {
         return "no layers are served to Podman\n".to_owned();

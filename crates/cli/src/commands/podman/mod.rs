@@ -1,4 +1,4 @@
-//! `tarpon podman`: images that Podman sees without having pulled them.
+//! `tarpon podman`: images that Podman sees without pulling them.
 
 mod add;
 mod layers;
@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use crate::cli::Global;
 use crate::failure::Result;
 
-/// Podman's configuration of the machine.
+/// The machine's Podman configuration.
 pub(crate) const STORAGE_CONF: &str = "/etc/containers/storage.conf";
 
 const EXAMPLES: &str = "\

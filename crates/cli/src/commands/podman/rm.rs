@@ -15,7 +15,7 @@ Examples:
   tarpon podman rm 1f2e3d4c5b6a                an image id, or the beginning of one
   tarpon podman rm --all";
 
-/// Digits of an id that are enough to mean it.
+/// Minimum number of digits of an image ID.
 const ID_DIGITS: usize = 8;
 
 /// Take images away from Podman
@@ -54,7 +54,7 @@ impl Rm {
     }
 }
 
-/// Removes as many as can be. Fails with the last failure, after all others were told.
+/// Removes as many as possible. Returns the last failure; earlier ones are printed.
 fn remove_all<T>(images: &[T], remove: impl Fn(&T) -> Result) -> Result {
     let mut last = Ok(());
     for image in images {
@@ -67,7 +67,7 @@ fn remove_all<T>(images: &[T], remove: impl Fn(&T) -> Result) -> Result {
     last
 }
 
-/// The image that is meant, and by which of its names, if by one.
+/// The matching image, and the name that matched, if it was not the ID.
 fn find<'i>(images: &'i [MountStatus], wanted: &str) -> Option<(&'i MountStatus, Option<&'i str>)> {
     let full = wanted.parse::<tarpon_oci::Reference>().map(|name| name.to_string()).ok();
     let by_name = |image: &'i MountStatus| {

@@ -60,14 +60,14 @@ impl Setup {
             session.engine().may_show_to_podman().doing(|| "cannot serve layers to Podman")?;
         }
         if self.undo && (file == Path::new(STORAGE_CONF) || !session.engine().podman_reads(Path::new(STORAGE_CONF))) {
-            // Of no use to a Podman that does not look here any more.
+            // Podman no longer reads this store, so its images are useless.
             session.engine().podman_remove_all().doing(|| "cannot undo the setup")?;
         }
         let done = session.engine().podman_setup(&file, layers, self.undo).map_err(Failure::from)?;
         if !self.undo {
-            // What was shown before the machine was started anew is shown again.
+            // Images that were shown before a reboot are shown again.
             let mounts = session.client().recover().doing(|| "cannot start the server")?;
-            // Layers that are served are served in the way that was asked for.
+            // If layers are served already, their options stay.
             if layers && !mounts.iter().any(|mount| mount.alive && mount.layers.is_some()) {
                 let access = Access { authfiles: auth_files(), ..Access::default() };
                 let started = session.engine().podman_layers_start(access, DiffIds::default());

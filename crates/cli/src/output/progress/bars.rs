@@ -1,4 +1,4 @@
-//! On a terminal: one line for all layers together, gone when the work is done.
+//! Progress on a terminal: one line for all layers together, erased at the end.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use super::Words;
 use super::meter::{Meter, Speed};
 use crate::output::escape;
 
-/// Redraws in a second; more would only cost.
+/// Redraws per second; more would only cost.
 const REDRAWS: u8 = 10;
-/// Time after which the line is drawn again though nothing arrives.
+/// Time after which the line is redrawn even if nothing arrives.
 const TICK: Duration = Duration::from_millis(200);
-/// Columns of the bar.
+/// Width of the bar in columns.
 const BAR: usize = 20;
-/// Columns of a terminal that does not say how many it has.
+/// Width of a terminal that does not report one.
 const COLUMNS: usize = 80;
 
-/// The layers that have to be streamed. Those with a table of contents are too quick for a line.
+/// The layers that must be streamed. Those with a table of contents are too quick for a line.
 pub(super) struct Bars {
     words: &'static Words,
     bar: ProgressBar,
@@ -55,7 +55,7 @@ impl Progress for Bars {
                 .lock()
                 .ok()
                 .and_then(|total| Some(line(words, &total.as_ref()?.meter, Instant::now(), columns())));
-            // Nothing is better than half a line.
+            // An empty line is better than half a line.
             let _written = out.write_str(&line.unwrap_or_default());
         };
         let style = ProgressStyle::with_template("{line}").expect("the template is well formed").with_key("line", draw);
@@ -73,7 +73,7 @@ impl Progress for Bars {
     fn note(&self, line: &str) {
         let print = || crate::output::note(&escape(line.as_bytes()));
         match self.total.lock().is_ok_and(|total| total.is_some()) {
-            // The line makes room, and is drawn again below.
+            // The progress line is hidden while the note is printed.
             true => self.bar.suspend(print),
             false => print(),
         }
@@ -88,7 +88,7 @@ impl Drop for Bars {
     }
 }
 
-/// What fits into so many columns, of the line that says most to the one that says least.
+/// The most detailed line that fits into so many columns.
 fn line(words: &Words, meter: &Meter, now: Instant, columns: usize) -> String {
     let amount = meter.amount();
     let Speed { rate, left } =
@@ -106,7 +106,7 @@ fn line(words: &Words, meter: &Meter, now: Instant, columns: usize) -> String {
         with_left,
         amount,
     ];
-    // The last column stays free: some terminals go to the next line with it.
+    // The last column stays empty: some terminals wrap after it.
     let fits = |line: &String| line.chars().count() < columns;
     candidates.into_iter().find(fits).unwrap_or_else(|| crate::size::percent(meter.received(), meter.total()))
 }

@@ -1,4 +1,4 @@
-//! Plain lines for logs: at most one a second, and one when a layer is done.
+//! Progress as plain lines for logs: at most one per second, and one per finished layer.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::size;
 /// Time between two lines.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Writes to stderr what has arrived.
+/// Writes the received bytes to stderr.
 pub(super) struct Lines {
     state: Mutex<State>,
 }
@@ -48,7 +48,7 @@ impl State {
         self.streamed.get(layer).is_some_and(Option::is_some)
     }
 
-    /// The line for more bytes, if it is time for one.
+    /// Counts received bytes, and returns a line if one is due.
     fn receive(&mut self, layer: usize, bytes: u64, now: Instant) -> Option<String> {
         if !self.is_streamed(layer) {
             return None;
@@ -64,7 +64,7 @@ impl State {
         Some(format!("{} layers: {}", self.words.doing, facts.join(", ")))
     }
 
-    /// The line for a finished layer, if it is one that took time.
+    /// The line for a finished layer, if it took time.
     fn finish(&mut self, layer: usize) -> Option<String> {
         if !self.is_streamed(layer) {
             return None;

@@ -1,17 +1,17 @@
-//! How much has arrived, how fast, and how long the rest takes.
+//! Received bytes, rate and remaining time.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::size;
 
-/// The rate is that of so long: shorter jumps with each layer, longer does not notice that a link has become slow.
+/// Time over which the rate is measured: a shorter one jumps with each layer, a longer one does not notice that a link has become slow.
 const WINDOW: Duration = Duration::from_secs(5);
 /// Time between two samples of the window.
 const SAMPLE: Duration = Duration::from_millis(250);
-/// No rate is told before: the first bytes wait for a connection.
+/// No rate is shown before: the first bytes wait for a connection.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Longer than this is not worth a number.
+/// Longer times are not shown.
 const LONGEST: Duration = Duration::from_secs(99 * 3600);
 
 /// The bytes of all layers together.
@@ -19,7 +19,7 @@ const LONGEST: Duration = Duration::from_secs(99 * 3600);
 pub(super) struct Meter {
     total: u64,
     received: u64,
-    /// Times and what had been received, the oldest first.
+    /// Times and the bytes received until then, oldest first.
     samples: VecDeque<(Instant, u64)>,
 }
 
@@ -36,7 +36,7 @@ impl Meter {
         self.received
     }
 
-    /// Whether everything has arrived. What is repeated after a failure is counted again, so there may be more.
+    /// Whether everything has arrived. Bytes repeated after a failure are counted again, so there may be more.
     pub(super) fn is_complete(&self) -> bool {
         self.received >= self.total
     }
@@ -51,7 +51,7 @@ impl Meter {
         }
     }
 
-    /// Bytes in a second; `None` if that cannot be told yet.
+    /// Bytes per second; `None` if it is not known yet.
     fn rate(&self, now: Instant) -> Option<u64> {
         let (since, before) = self.samples.front()?;
         let time = now.duration_since(*since);
@@ -64,12 +64,12 @@ impl Meter {
 
     /// `12 MiB of 37 MiB`.
     pub(super) fn amount(&self) -> String {
-        // Repeated bytes would make it more than there is.
+        // Repeated bytes could exceed the total.
         let received = self.received.min(self.total);
         format!("{} of {}", size::human(received), size::human(self.total))
     }
 
-    /// `8.1 MiB/s, 3 s left`, or why there is nothing to say.
+    /// `8.1 MiB/s, 3 s left`, or as much of it as is known.
     pub(super) fn speed(&self, now: Instant) -> Speed {
         let Some(rate) = self.rate(now) else { return Speed::default() };
         if rate == 0 {
@@ -80,7 +80,7 @@ impl Meter {
     }
 }
 
-/// Rate and time left, in words.
+/// Rate and remaining time as text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Speed {
     pub(super) rate: Option<String>,
