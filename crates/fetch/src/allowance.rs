@@ -1,4 +1,4 @@
-//! [`Allowance`]: how many bytes may be fetched along with the pieces that readers wait for.
+//! [`Allowance`]: the number of bytes that may be fetched along with the pieces that readers wait for.
 
 use parking_lot::Mutex;
 
@@ -19,12 +19,12 @@ impl Account {
 }
 
 impl Allowance {
-    /// A piece arrived that a reader had asked for.
+    /// Adds to the allowance: a piece arrived that a reader requested.
     pub(crate) fn earn(&self, bytes: usize) {
         self.0.lock().demanded += bytes as u64;
     }
 
-    /// A neighbour that was paid for did not arrive.
+    /// Returns the bytes of a neighbour that was paid for and did not arrive.
     pub(crate) fn give_back(&self, bytes: u64) {
         let mut account = self.0.lock();
         account.given = account.given.saturating_sub(bytes);

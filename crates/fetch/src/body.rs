@@ -18,26 +18,26 @@ use crate::image::Image;
 use crate::lanes::Lane;
 use crate::stats::InFlight;
 
-/// An answer that is being read.
+/// An answer that is being received.
 pub(crate) struct Body {
     stream: BlobStream,
     image: Arc<Image>,
-    /// Place in the blob of the first byte of `pending`, or of the next byte of the stream.
+    /// Offset in the blob of the first byte of `pending`, or of the next byte of the stream.
     at: u64,
     pending: Bytes,
-    /// The byte before `at`, if it was handed out: the next range may begin with it.
+    /// The byte before `at`, if it was returned: the next range may begin with it.
     last: Option<u8>,
     stall_limit: Duration,
     attempt: Option<Attempt>,
-    /// How long the head of the answer took, until its first byte is here too.
+    /// Time until the head of the answer, kept until its first byte has arrived too.
     head: Option<Duration>,
-    /// Whether it says something about the link: a boot pack may have come already.
+    /// Whether it measures the link. A boot pack does not: it may have arrived already.
     measures: bool,
     _gauge: InFlight,
 }
 
 impl Body {
-    /// Asks the image's source. What comes of it counts for `attempt`, and for nobody if there is none.
+    /// Sends a request to the image's source. The outcome counts for `attempt`, if there is one.
     pub(crate) async fn open(
         image: &Arc<Image>,
         blob: Blob,
@@ -49,7 +49,7 @@ impl Body {
         Self::ask(image, at, length, stall_limit, attempt, image.source.read(blob, range)).await
     }
 
-    /// Asks the image's source whether it answers ([`tarpon_blob::BlobSource::probe`]).
+    /// Checks whether the image's source answers ([`tarpon_blob::BlobSource::probe`]).
     pub(crate) async fn probe(
         image: &Arc<Image>,
         blob: Blob,
@@ -79,8 +79,8 @@ impl Body {
         Ok(Self { stream, image, at, pending, last, stall_limit, attempt, head, measures, _gauge: gauge })
     }
 
-    /// The bytes of a range that starts where the last one ended, or [`SHARED_BYTES`] before that, or behind it; what lies between is
-    /// dropped. They count as fetched for `lane`.
+    /// Returns the bytes of a range that starts where the last one ended, or [`SHARED_BYTES`] before that, or behind it. Bytes in
+    /// between are dropped. The bytes count as fetched for `lane`.
     pub(crate) async fn take(&mut self, range: Range<u64>, lane: Lane) -> Result<Bytes, PieceError> {
         self.skip_to(range.start, lane).await?;
         let wanted = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
@@ -108,7 +108,7 @@ impl Body {
         Ok(())
     }
 
-    /// What is still to come nobody waits for so far: it may be silent for this long, and what becomes of it says nothing about the source.
+    /// Marks the rest as not waited for: it may be silent for this long, and its outcome is no evidence about the source.
     pub(crate) fn nobody_waits(&mut self, stall_limit: Duration) {
         (self.stall_limit, self.attempt) = (stall_limit, None);
     }

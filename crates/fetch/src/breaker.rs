@@ -1,7 +1,7 @@
-//! [`Breaker`]: what is known of a source that does not answer.
+//! [`Breaker`]: the state of a source that does not answer.
 //!
-//! A failure of one piece applies to all other pieces of its source. While a source does not answer, in an *outage*, requests for its
-//! pieces wait at a gate (`gate.rs`), and small requests, the *probes*, find out for all of them whether it answers again:
+//! A failure of one piece applies to all other pieces of its source. While a source does not answer, in an *outage*, requests for
+//! its pieces wait at a gate (`gate.rs`), and small requests, the *probes*, find out for all of them whether it answers again:
 //!
 //! ```text
 //! request ─► gate ─┬─ no outage ──────────────────────────────► ask the source
@@ -14,11 +14,11 @@
 //! So no request fails because of an outage that ended before it was made, and the next probe notices when a source is back. Probes are sent
 //! only while requests wait.
 //!
-//! **A probe fails** by an error: no connection, a broken one, a server error. A *silent* probe may still be answered, for as long as any
-//! request: a registry that is back can be slow. Its silence allows the next probe to begin, and ends no wait before the readers' own
-//! deadline. The exception is a source that is known to be silent: a request or a probe had no answer for all of its time within the last
-//! [`SILENCE_MEMO`], and no error came since. There silence is no news, and after [`PROBE_PATIENCE`] of it the probe counts as failed. If a
-//! probe is answered later, the outage ends.
+//! **A probe fails** by an error: no connection, a broken one, a server error. A *silent* probe may still be answered, for as long
+//! as any request: a registry that is back can be slow. Its silence allows the next probe to begin, and ends no wait before the
+//! readers' own deadline. The exception is a source that is known to be silent: a request or a probe had no answer for all of its
+//! time within the last [`SILENCE_MEMO`], and no error arrived since. There silence is expected, and after [`PROBE_PATIENCE`] of it
+//! the probe counts as failed. If a probe is answered later, the outage ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,19 +34,19 @@ use crate::config::{PROBE_FIRST, PROBE_LONGEST, PROBE_PATIENCE, PROBES, SILENCE_
 use crate::error::PieceError;
 use crate::journal::{Event, Journal};
 
-/// The order in which requests are made and sources are asked: of two, the later one has the larger number.
+/// The order in which requests are made and sent to sources. Of two, the later one has the larger number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Order(u64);
 
 impl Order {
-    /// Now. Unlike a clock, it never shows the same twice.
+    /// The next number. Unlike a clock, it never returns the same value twice.
     pub(crate) fn now() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Self(LAST.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// Whether the source of an image may be asked.
+/// Decides whether requests may be sent to the source of an image.
 pub(crate) struct Breaker {
     state: Mutex<BreakerState>,
     journal: Arc<Journal>,
@@ -57,27 +57,27 @@ pub(crate) struct Breaker {
 
 #[derive(Default)]
 struct BreakerState {
-    /// When any request last got something.
+    /// When any request last received bytes.
     last_success: Option<Instant>,
     outage: Option<Outage>,
 }
 
 /// The source has not answered since a request failed.
 struct Outage {
-    /// From when on nothing came.
+    /// Start of the time in which nothing was received.
     since: Instant,
     error: Arc<PieceError>,
-    /// The latest request of those that failed.
+    /// The latest of the failed requests.
     refuted: Order,
-    /// Probes that began.
+    /// Number of probes that began.
     begun: u32,
     /// When the next one may begin.
     next: Instant,
     /// Probes under way, the latest at the end.
     probing: Vec<Probe>,
-    /// When an error came last.
+    /// Time of the last error.
     heard: Option<Instant>,
-    /// When a request was found to have been silent for all of its time, unless an error came since.
+    /// When a request was found to have been silent for all of its time, unless an error arrived since.
     silent: Option<Instant>,
 }
 
@@ -87,15 +87,15 @@ struct Probe {
     began: Instant,
 }
 
-/// What a request finds at the gate.
+/// The state of the gate for a request.
 pub(crate) enum Look {
-    /// The source may be asked.
+    /// The request may be sent.
     Open,
-    /// The caller is to send a probe, which begins now.
+    /// The caller must send a probe, which begins now.
     Probe(Attempt),
-    /// Look again when something has changed, or at this time.
+    /// Look again after a change, or at this time.
     Wait(Instant),
-    /// The source was asked after the request came, and did not answer.
+    /// A request sent after this one was made failed.
     Failed(PieceError),
 }
 
@@ -105,12 +105,12 @@ impl Breaker {
         Self { state: Mutex::default(), journal, changed: Notify::new(), grace }
     }
 
-    /// Whether the source failed, and nothing has come from it since.
+    /// Whether the source failed, and has sent nothing since.
     pub(crate) fn is_resting(&self) -> bool {
         self.state.lock().outage.is_some()
     }
 
-    /// What failed last, if nothing has come from the source since.
+    /// The last failure, if the source has sent nothing since.
     pub(crate) fn why_resting(&self) -> Option<PieceError> {
         let state = self.state.lock();
         state.outage.as_ref().map(|outage| PieceError::Resting(outage.error.clone()))
@@ -121,13 +121,13 @@ impl Breaker {
         self.state.lock().outage.as_ref().map(|outage| outage.since + self.grace)
     }
 
-    /// An outage begins or ends, or a probe fails.
+    /// Notified when an outage begins or ends, or a probe fails.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
 
-    /// A reader has waited for `request` since `came`, and gives up. If nothing came from the source in that time, an outage begins, so that
-    /// other readers need not wait as long to find that out.
+    /// A reader has waited for `request` since `came`, and gives up. If nothing arrived from the source in that time, an outage
+    /// begins, so that other readers find that out sooner.
     pub(crate) fn waited_in_vain(&self, request: Order, came: Instant, error: &PieceError) {
         let mut state = self.state.lock();
         if state.last_success.is_some_and(|success| success >= came) {
@@ -147,7 +147,7 @@ impl Breaker {
 }
 
 impl BreakerState {
-    /// A source that was asked by `request` has sent nothing since `since`. Whether an outage begins with that.
+    /// Records that `request` failed and the source has sent nothing since `since`. Returns whether an outage begins with that.
     fn failed(&mut self, request: Order, since: Instant, error: &PieceError) -> bool {
         let begins = self.outage.is_none();
         let outage = self.outage.get_or_insert_with(|| Outage {
@@ -167,7 +167,7 @@ impl BreakerState {
 }
 
 impl Outage {
-    /// Nothing came since `since` but this.
+    /// Records that nothing but this error arrived since `since`.
     fn note_failure(&mut self, since: Instant, error: &PieceError) {
         let now = Instant::now();
         self.error = Arc::new(error.clone());
@@ -183,7 +183,7 @@ impl Outage {
         }
     }
 
-    /// Counts probes as failed whose silence is nothing new.
+    /// Counts probes as failed whose silence is expected.
     fn note_silence(&mut self, now: Instant) {
         if self.silent.is_none_or(|silent| now >= silent + SILENCE_MEMO) {
             return;
@@ -192,12 +192,12 @@ impl Outage {
         self.refuted = silent.map_or(self.refuted, |probe| self.refuted.max(probe.order));
     }
 
-    /// What a request that is not refuted finds, if it is no probe.
+    /// The state for a request that is not refuted and sends no probe.
     fn wait(&self, now: Instant) -> Option<Instant> {
         match self.probing.last().filter(|probe| !probe.is_silent(now)) {
             Some(probe) => Some(probe.began + PROBE_PATIENCE),
             None if now < self.next => Some(self.next),
-            // The end of any of them wakes all who wait.
+            // The end of any of them wakes all waiting requests.
             None if self.probing.len() >= PROBES => Some(now + PROBE_LONGEST),
             None => None,
         }
@@ -216,7 +216,7 @@ impl Outage {
         (PROBE_FIRST * (1 << self.begun.min(10))).min(PROBE_LONGEST)
     }
 
-    /// The probe is over. If it was the latest, the next may follow after `pause`.
+    /// Removes a probe that ended. If it was the latest, the next may follow after `pause`.
     fn remove(&mut self, probe: Order, pause: Duration) {
         if self.probing.last().is_some_and(|latest| latest.order == probe) {
             self.next = self.next.min(Instant::now() + pause);
@@ -244,7 +244,7 @@ impl Attempt {
         Self { breaker: breaker.clone(), order: Order::now(), last_progress: Instant::now(), is_probe: false }
     }
 
-    /// What `request` finds.
+    /// The state of the gate for `request`.
     pub(crate) fn look(breaker: &Arc<Breaker>, request: Order) -> Look {
         let now = Instant::now();
         let mut state = breaker.state.lock();
@@ -260,16 +260,16 @@ impl Attempt {
         Look::Probe(Self { breaker: breaker.clone(), order, last_progress: now, is_probe: true })
     }
 
-    /// Bytes came.
+    /// Records that bytes arrived.
     pub(crate) fn progressed(&mut self) {
         self.answered();
     }
 
-    /// The source answers.
+    /// Records that the source answers.
     fn answered(&mut self) {
         self.is_probe = false;
         let mut state = self.breaker.state.lock();
-        // The same time for both: its own success must not look like that of another request.
+        // The same time for both, so that its own success does not look like that of another request.
         self.last_progress = Instant::now();
         state.last_success = Some(self.last_progress);
         if state.outage.take().is_some() {
@@ -279,13 +279,13 @@ impl Attempt {
         }
     }
 
-    /// It is over. A source that says no answers.
+    /// Ends the attempt with an error. A source that reports an error does answer.
     pub(crate) fn failed(&mut self, error: &PieceError) {
         if !error.is_outage() {
             return self.answered();
         }
         let mut state = self.breaker.state.lock();
-        // Others fared better in the meantime.
+        // Other requests succeeded in the meantime.
         if state.last_success.is_some_and(|success| success > self.last_progress) {
             return;
         }
@@ -304,7 +304,7 @@ impl Attempt {
 }
 
 impl Drop for Attempt {
-    /// A probe that was given up has found out nothing: the next one may begin.
+    /// A cancelled probe has no result: the next one may begin.
     fn drop(&mut self) {
         if self.is_probe {
             let mut state = self.breaker.state.lock();

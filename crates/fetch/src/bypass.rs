@@ -24,7 +24,7 @@ impl Bypass {
         self.until.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Active until `until`.
+    /// Activates it until `until`.
     pub(crate) fn activate(&self, until: Instant) {
         *self.until.lock() = Some(until);
     }

@@ -47,7 +47,7 @@ impl Checks {
         (receiver, Some(sender))
     }
 
-    /// The check is over.
+    /// Ends the check.
     pub(crate) fn end(&self, kept_as: &ObjectId) {
         self.running.lock().remove(kept_as);
     }

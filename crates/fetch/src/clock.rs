@@ -1,15 +1,15 @@
-//! [`Clock`]: the time that a read has.
+//! [`Clock`]: the time limit of a read.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// When a read began, and when it must be answered, whatever it waits for until then.
+/// When a read began, and its deadline, whatever it waits for until then.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     pub(crate) came: Instant,
     pub(crate) until: Instant,
-    /// Somebody else may have what is read: there is no use in waiting for a source that does not answer.
+    /// Another source may have the bytes: waiting for one that does not answer is useless.
     pub(crate) others_left: bool,
 }
 
@@ -20,7 +20,7 @@ impl Clock {
         Self { came, until: came + limit, others_left: false }
     }
 
-    /// For an attempt that others may follow: half of what is left.
+    /// The clock of an attempt that others may follow: half of the remaining time.
     pub(crate) fn half(self) -> Self {
         let now = Instant::now();
         Self { until: now + self.until.saturating_duration_since(now) / 2, others_left: true, ..self }

@@ -1,37 +1,37 @@
-//! The numbers that shape fetching, each with its reason. What input from outside must meet is in
-//! [`tarpon_oci::limits`]; here is what this host chooses for itself.
+//! The numbers that shape fetching, each with its reason. The limits for external input are in [`tarpon_oci::limits`]. The values
+//! here are choices of this host.
 
 use std::time::Duration;
 
 /// How a [`crate::Fetcher`] behaves. [`Config::default`] is right for a host; tests vary single numbers.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// A read ends within this time, all queues and retries included. A process waits at most 30 s because of us: the rest is for a crowd
-    /// of answers, and for the second request by which the kernel follows an error.
+    /// A read ends within this time, all queues and retries included. A process waits at most 30 s because of us: the rest is for a
+    /// burst of answers, and for the second request by which the kernel follows an error.
     pub read_deadline: Duration,
-    /// A source that sends nothing for so long has failed. As long as the deadline: by then no reader waits.
+    /// A source that sends nothing for this long has failed. As long as the deadline: by then no reader waits.
     pub stall_limit: Duration,
-    /// After wrong bytes, and other failures that another attempt will hardly change, reads of the same piece fail at once for so long.
+    /// After wrong bytes, and other failures that another attempt will hardly change, reads of the same piece fail at once for this
+    /// long.
     pub failure_memo: Duration,
-    /// As [`Config::failure_memo`], after the source failed. The kernel asks once more after each EIO, at once; without a memory the
-    /// user would wait twice. Longer than a crowd of such second requests takes, and no longer: the source may be back.
+    /// As [`Config::failure_memo`], after the source failed. The kernel asks once more after each EIO, at once; without a memory
+    /// the user would wait twice. Longer than a burst of such second requests takes, and no longer, because the source may be back.
     pub outage_memo: Duration,
-    /// No read fails in the first part of an outage as long as this: the time in which a registry restarts, or a host gets a network
-    /// again. After that a read fails as soon as the source was asked in vain since the read began. It leaves two thirds of the deadline
-    /// for what follows when the source is back.
+    /// No read fails in this first part of an outage: the time in which a registry restarts, or a host gets a network again. After
+    /// that a read fails as soon as a request made since the read began fails. It leaves two thirds of the deadline for the
+    /// requests after the source is back.
     pub outage_grace: Duration,
-    /// After the store refused bytes, nothing is fetched ahead for so long: what nobody can keep must not be fetched
-    /// on suspicion.
+    /// After the store refused bytes, nothing is fetched ahead for this long: bytes that cannot be kept must not be fetched on
+    /// suspicion.
     pub bypass_pause: Duration,
-    /// Chunks of one layer whose gap is at most this go into one request. Fetching a gap costs transfer, a second
-    /// request costs a round trip: on a link of 100 Mbit/s and 10 ms a round trip is worth 122 KiB. A quarter of
-    /// it, because requests may run side by side and bytes nobody reads count against us.
+    /// Chunks of one layer whose gap is at most this are fetched in one request. Fetching a gap costs transfer, a second request
+    /// costs a round trip: on a link of 100 Mbit/s and 10 ms a round trip is worth 122 KiB. This is a quarter of it, because
+    /// requests may run side by side and unread bytes are a cost.
     pub coalesce_gap: u64,
-    /// Longest range of one request, unless a single piece is longer. At 100 Mbit/s it lasts 0.7 s: round trips no
-    /// longer count, and a failed request loses little.
+    /// Longest range of one request, unless a single piece is longer. At 100 Mbit/s it lasts 0.7 s: round trips are negligible
+    /// then, and a failed request loses little.
     pub range_bytes: u64,
-    /// An object whose encoded chunks come to at most this is fetched whole at first touch: one round trip's worth
-    /// of bytes.
+    /// An object whose encoded chunks have at most this many bytes is fetched whole at first touch: one round trip's worth.
     pub whole_object_bytes: u64,
     /// Bytes of demand in flight on this host: eight of the largest pieces.
     pub host_bytes: u64,
@@ -46,21 +46,21 @@ pub struct Config {
     /// Largest window of read-ahead: eight of the largest customary chunks (4 MiB). While one is decoded and one is read, others must be
     /// on their way, or the link idles: with two, a file of 1 GiB at 1 Gbit/s took 1.3 times as long as a pull.
     pub ahead_max: u64,
-    /// A whole download stops when no reader has waited for so long: either the download is ahead of them all, or the program has what it
-    /// wanted. Whoever waits again sets it going again at the price of one read, so it may be short.
+    /// A whole download stops when no reader has waited for this long: either the download is ahead of them all, or the program has
+    /// what it needs. The next reader that waits restarts it at the price of one read, so it may be short.
     pub whole_linger: Duration,
     /// Decoded chunks that the store did not take, kept in memory so that a 4 MiB chunk is not fetched again for
     /// each 128 KiB of it.
     pub bypass_bytes: u64,
-    /// Complete objects that are held open. With [`Config::live_objects`] well under the promised 1,024 files.
+    /// Complete objects that are kept open. With [`Config::live_objects`] well under the promised 1,024 files.
     pub open_files: u64,
     /// Partly local objects whose state is kept in memory; each may hold one open file.
     pub live_objects: u64,
-    /// Pieces that decode to at most this are decoded on the async thread, and kept there while there is room. Small files of 8 KiB on a busy
-    /// machine were read 5 times as fast so as with a hand-over to another thread and back (`benches/reads.rs`).
+    /// Pieces that decode to at most this are decoded on the async thread, and kept there while there is room. On a busy machine
+    /// this made reads of small files of 8 KiB 5 times as fast as a hand-over to another thread and back (`benches/reads.rs`).
     pub inline_bytes: u64,
-    /// A stream through a whole layer waits so long for the next reader before it ends: the next read is likely to
-    /// want an object a little further on, and starting again would fetch everything before it once more.
+    /// A stream through a whole layer waits this long for the next reader before it ends: the next read is likely to need an object
+    /// a little further on, and a restart would fetch everything before it again.
     pub stream_linger: Duration,
     /// An object is not made into a plain local file when it has more zeros than this: a sparse file of 8 TiB would
     /// have to be hashed whole for nothing.
@@ -98,30 +98,30 @@ impl Default for Config {
 
 /// Bytes of one read. The kernel asks for at most 1 MiB at a time; the rest is room for other callers.
 pub const READ_BYTES: u64 = 16 << 20;
-/// Chunks that one encoded piece is split into; further ones are fetched when they are read. A hostile table can
-/// name one place a million times, and each name costs a hash.
+/// Chunks that one encoded piece is split into. Further ones are fetched when they are read. A hostile table can name one place a
+/// million times, and each name costs a hash.
 pub(crate) const PIECE_CHUNKS: usize = 4096;
-/// How often a read plans anew when what it waited for was cancelled or evicted under it.
+/// How often a read replans when what it waited for was cancelled or evicted.
 pub(crate) const READ_ROUNDS: u32 = 8;
 /// The first probe of a source follows its failure after this time. The pause doubles with each probe that fails.
 pub(crate) const PROBE_FIRST: Duration = Duration::from_millis(100);
-/// The longest pause: a source that is back is noticed within this time, and a registry that is down gets few requests per host. With the
-/// time that a connection may take (4 s), a reader learns within 5 s that the source cannot be reached.
+/// The longest pause between probes. It bounds the time to notice that a source is back, and the requests of a host to a registry
+/// that is down. With the connection timeout (4 s), a reader learns within 5 s that the source cannot be reached.
 pub(crate) const PROBE_LONGEST: Duration = Duration::from_secs(1);
-/// After so long a silence of a probe the next one may begin: the connection of the first may be lost. A token, a redirect and the first
-/// byte of a source that is far away take one second.
+/// After this much silence of a probe the next one may begin: the connection of the first may be lost. A token, a redirect and the
+/// first byte of a distant source take one second.
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_secs(3);
 /// Probes of one source under way. Each follows the one before after [`PROBE_PATIENCE`] and a pause, and ends after
-/// [`Config::stall_limit`]: there are at most so many anyway.
+/// [`Config::stall_limit`], so this limit is never exceeded.
 pub(crate) const PROBES: usize = 10;
-/// For so long after a request that was silent for all of its time, a probe that is silent for [`PROBE_PATIENCE`] counts as failed. While
-/// readers come, probes end more often than that. After it a reader waits for the source as the first one did.
+/// For this long after a request that was silent for all of its time, a probe that is silent for [`PROBE_PATIENCE`] counts as
+/// failed. While readers arrive, probes end more often than that. After it a reader waits for the source as the first one did.
 pub(crate) const SILENCE_MEMO: Duration = Duration::from_secs(60);
-/// Failures that are remembered.
+/// Failures that are kept in memory.
 pub(crate) const MEMO_ENTRIES: u64 = 16_384;
 /// A boot pack may be silent for this part of [`Config::stall_limit`].
 pub(crate) const PACK_STALL_SHARE: u32 = 3;
-/// And so may what comes along in a request: who joined it must have time to ask by himself.
+/// The same for what comes along in a request: a reader that joined it must have time for a request of its own.
 pub(crate) const ALONG_STALL_SHARE: u32 = 3;
 /// Pieces of one request that are decoded while the next bytes arrive.
 pub(crate) const DECODING: usize = 2;

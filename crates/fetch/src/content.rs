@@ -1,15 +1,15 @@
-//! [`ObjectBytes`]: what a read hands out, and the few ways there are to make one.
+//! [`ObjectBytes`]: the result of a read, and its few constructors.
 //!
-//! Invariant: every byte in it was hashed against a digest of a chunk or an object, or comes from a local object that
-//! was hashed before the store linked it in, or belongs to a run of zeros that the table names. The constructors are
-//! private to the crate, so nobody outside can pass anything else for the content of an object.
+//! Invariant: every byte in it was hashed against a digest of a chunk or an object, or comes from a local object that was hashed
+//! before the store linked it in, or belongs to a run of zeros of the table. The constructors are private to the crate, so no other
+//! crate can pass anything else as the content of an object.
 
 use std::ops::Deref;
 
 use bytes::Bytes;
 use tarpon_oci::Verified;
 
-/// Verified bytes of an object, exactly as many as were asked for.
+/// Verified bytes of an object, exactly as many as requested.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ObjectBytes(Bytes);
 
@@ -20,7 +20,7 @@ impl ObjectBytes {
         (end <= chunk.len()).then(|| Self(chunk.slice(start..end)))
     }
 
-    /// From a file of the store whose bytes at this place are known to be verified.
+    /// Bytes of a file in the store that are known to be verified.
     pub(crate) fn of_store(bytes: Vec<u8>) -> Self {
         Self(bytes.into())
     }
@@ -39,14 +39,14 @@ impl Deref for ObjectBytes {
     }
 }
 
-/// Puts the bytes of several chunks together. What nobody filled is zeros that the table names.
+/// Assembles the bytes of several chunks. Bytes that are not filled are zeros of the table.
 pub(crate) struct Assembly {
     buffer: Vec<u8>,
     offset: u64,
 }
 
 impl Assembly {
-    /// For the bytes `offset..offset + length` of an object.
+    /// An assembly of the bytes `offset..offset + length` of an object.
     pub(crate) fn new(offset: u64, length: usize) -> Self {
         Self { buffer: vec![0; length], offset }
     }
@@ -61,7 +61,7 @@ impl Assembly {
         (&mut self.buffer[first..last], from.saturating_sub(at))
     }
 
-    /// Copies what this read needs of a chunk that starts at `at`.
+    /// Copies the needed part of a chunk that starts at `at`.
     pub(crate) fn fill(&mut self, at: u64, chunk: &Verified<Bytes>) {
         let (window, skip) = self.window(at, chunk.len() as u64);
         let part = usize::try_from(skip).ok().and_then(|skip| chunk.get(skip..)?.get(..window.len()));
@@ -70,7 +70,7 @@ impl Assembly {
         }
     }
 
-    /// All chunks are in.
+    /// The assembled bytes, after all chunks were filled in.
     pub(crate) fn finish(self) -> ObjectBytes {
         ObjectBytes(self.buffer.into())
     }

@@ -1,8 +1,8 @@
-//! Under which digest the content of an object is kept whose name is no digest.
+//! The digests of objects whose names are not digests of their content.
 //!
 //! Such an object ([`crate::image::Image::names_content`]) is never in the store under its name. But once it was decoded from bytes
-//! that matched, its digest is known, and a small one is kept like any other object, under that. What is forgotten here is
-//! fetched again; nothing is remembered longer than this process lives, because nobody could check it.
+//! that matched, its digest is known, and a small object is kept under that like any other. A forgotten entry costs another fetch.
+//! Entries do not outlive this process, because they could not be verified.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -12,11 +12,11 @@ use tarpon_oci::Digest;
 
 use crate::lru::Lru;
 
-/// Names that are remembered: the files of a large image, in 10 MiB.
+/// Maximum number of names: the files of a large image, in 10 MiB.
 const NAMES: u64 = 1 << 16;
 
 pub(crate) struct Contents {
-    /// Most hosts have no such objects, and are not to pay for them.
+    /// Most hosts have no such objects, and must not pay for them.
     is_used: AtomicBool,
     digests: Mutex<Lru<ObjectId, Digest>>,
 }
@@ -28,13 +28,13 @@ impl Default for Contents {
 }
 
 impl Contents {
-    /// The content of the object has this digest, and is in the store.
+    /// Records that the content of the object has this digest, and is in the store.
     pub(crate) fn learn(&self, object: ObjectId, digest: Digest) {
         self.digests.lock().insert(object, digest, 1);
         self.is_used.store(true, Relaxed);
     }
 
-    /// What the store would have the object under.
+    /// The digest under which the store would keep the object.
     pub(crate) fn kept_as(&self, object: &ObjectId) -> Digest {
         let known = || self.digests.lock().get(object).copied();
         self.is_used.load(Relaxed).then(known).flatten().unwrap_or(*object)

@@ -1,4 +1,4 @@
-//! From the encoded bytes of a piece to verified chunks.
+//! Decodes the encoded bytes of a piece to verified chunks.
 
 use bytes::Bytes;
 use tarpon_layer::Codec;
@@ -8,26 +8,26 @@ use tarpon_oci::Verified;
 use crate::chunk::PieceChunk;
 use crate::plan::Piece;
 
-/// What became of one chunk of a piece.
+/// The outcome of one chunk of a piece.
 #[derive(Clone)]
 pub(crate) enum Decoded {
     /// Its digest matched.
     Bytes(Verified<Bytes>),
-    /// It did not.
+    /// Its digest did not match.
     Wrong,
-    /// It came along for nothing, and is here already.
+    /// It came along unneeded, and is local already.
     Here,
 }
 
-/// Decodes the piece and checks each of its chunks (or, before that, the encoded bytes that all of them come from), except those that `is_here` knows; the first one, which somebody asked
-/// for, is always checked. Bytes that are not even of the right form are an error.
+/// Decodes the piece and checks each of its chunks (or, before that, the encoded bytes that all of them come from), except those
+/// that `is_here` returns as local. The first one, which was requested, is always checked. Bytes of invalid form are an error.
 pub(crate) fn piece(
     piece: &Piece,
     encoded: &Bytes,
     is_here: impl Fn(&PieceChunk) -> bool,
 ) -> Result<Vec<Decoded>, String> {
     check_encoded(piece, encoded)?;
-    // What lies before the first chunk is of no use to anybody.
+    // Bytes before the first chunk are not needed.
     let start = piece.chunks.iter().map(|chunk| chunk.skip).min().unwrap_or(0);
     let size = piece.decoded_bytes().saturating_sub(start);
     let mut decoded = Vec::new();
@@ -44,7 +44,7 @@ pub(crate) fn piece(
     let part = |skip: u64, size: u64| {
         let from = usize::try_from(skip.checked_sub(start)?).ok()?;
         let to = from.checked_add(usize::try_from(size).ok()?)?;
-        // Several chunks get a copy each: one that stays in memory must not hold on to all of them.
+        // Several chunks get a copy each: one that stays in memory must not keep all of them allocated.
         let copy = piece.chunks.len() > 1;
         (to <= decoded.len())
             .then(|| if copy { Bytes::copy_from_slice(&decoded[from..to]) } else { decoded.slice(from..to) })
@@ -54,7 +54,7 @@ pub(crate) fn piece(
         let bytes = part(chunk.skip, chunk.size)?;
         match chunk.names_content {
             true => Verified::check(&chunk.digest, bytes).ok(),
-            // It comes from the encoded bytes that were compared.
+            // It was decoded from the encoded bytes that were compared.
             false => (Some(chunk.digest) == first).then(|| Verified::seal(bytes)),
         }
     };
@@ -65,7 +65,7 @@ pub(crate) fn piece(
     Ok(checked.collect())
 }
 
-/// Where the chunks' digest is that of the encoded piece, this is the check; nothing is decoded before it.
+/// Checks the encoded piece where the chunks' digest is that of it. Nothing is decoded before.
 fn check_encoded(piece: &Piece, encoded: &Bytes) -> Result<(), String> {
     match piece.chunks.first() {
         Some(chunk) if !chunk.names_content => {

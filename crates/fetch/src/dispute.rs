@@ -136,7 +136,7 @@ impl Host {
             Some(is_true) => is_true?,
             None => match (self.hash_whole(id, claimants).await, self.compare_with_local(id, claimants).await) {
                 (Ok(is_true), _) => is_true,
-                // It has become a local file meanwhile: its chunks are not fetched any more.
+                // It has become a local file meanwhile: its chunks are no longer fetched.
                 (Err(_), Some(is_true)) => is_true?,
                 (Err(error), None) => return Err(error),
             },

@@ -45,7 +45,7 @@ impl Disputes {
         Ok((outcome, Some(sender)))
     }
 
-    /// The dispute is settled, or could not be.
+    /// Ends a dispute with its outcome.
     pub(crate) fn end(&self, id: &ObjectId, outcome: &Result<(), ReadError>) {
         if let Err(error) = outcome {
             self.failures.remember(id, error);
@@ -53,12 +53,12 @@ impl Disputes {
         self.abandon(id);
     }
 
-    /// The task ended without a result.
+    /// Ends a dispute whose task ended without a result.
     pub(crate) fn abandon(&self, id: &ObjectId) {
         self.running.lock().remove(id);
     }
 
-    /// A new image was registered: it may have what the others could not deliver.
+    /// Forgets failures after a new image was registered, which may have what the others could not deliver.
     pub(crate) fn forget_failures(&self) {
         self.failures.forget_all();
     }

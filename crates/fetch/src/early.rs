@@ -1,8 +1,9 @@
-//! Accounts for what was fetched before a reader asked for it, and whether it was used.
+//! Accounts for bytes that were fetched before a reader requested them, and whether they were used.
 //!
-//! A chunk that a boot pack or read-ahead brought is on the image's [`Ledger`](crate::ledger::Ledger) until it is read. The unit is the chunk:
-//! of a chunk that is read in part, no smaller part could have been fetched. The kernel reads some files itself: an object that was opened as
-//! a plain local file through FUSE counts as read; in mode `native`, where the kernel asks for nothing, the use of complete objects is unknown.
+//! A chunk that a boot pack or read-ahead fetched is on the image's [`Ledger`](crate::ledger::Ledger) until it is read. The unit is
+//! the chunk: of a chunk that is read in part, no smaller part could have been fetched. The kernel reads some files itself: an
+//! object that was opened as a plain local file through FUSE counts as read. In mode `native`, where the kernel sends no requests,
+//! the use of complete objects is unknown.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,7 +17,7 @@ use crate::lanes::Lane;
 use crate::ledger::{lane_of, state_in};
 
 impl Image {
-    /// A chunk arrived in this lane. Call it before a reader gets the chunk, so that the read finds it on the ledger.
+    /// Records a chunk that arrived in this lane. Call it before a reader gets the chunk, so that the read finds it on the ledger.
     pub(crate) fn brought(&self, lane: Lane, chunk: &PieceChunk) {
         let state = state_in(lane);
         if state.is_none() && self.early.is_empty() {
@@ -37,7 +38,7 @@ impl Image {
         self.table.chunk_at(&self.table.find(&chunk.object)?, chunk.object_offset)
     }
 
-    /// From now on, the use of complete objects is unknown.
+    /// Counts the use of complete objects as unknown from now on.
     pub(crate) fn kernel_reads(&self) {
         let mut kernel_reads = self.early.kernel_reads.lock();
         if !std::mem::replace(&mut *kernel_reads, true) {
@@ -83,12 +84,12 @@ impl Image {
 }
 
 impl Images {
-    /// A reader got these bytes, from any image.
+    /// Records that a reader got these bytes, from any image.
     pub(crate) fn was_read(&self, object: &ObjectId, range: Range<u64>) {
         self.on_ledgers(object, |image, entry| image.was_read(entry, &range));
     }
 
-    /// The object is a plain local file now.
+    /// Records that the object is a plain local file now.
     pub(crate) fn is_complete(&self, object: &ObjectId) {
         self.on_ledgers(object, Image::is_complete);
     }

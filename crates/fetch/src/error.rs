@@ -1,4 +1,4 @@
-//! Why a read gave no bytes, in the words that reach a log line.
+//! Why a read returned no bytes, in the words that reach a log line.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,71 +14,71 @@ pub enum ReadError {
     /// No image that is registered has the object.
     #[error("object {0} belongs to no image that is mounted")]
     UnknownObject(ObjectId),
-    /// Nobody could deliver the bytes.
+    /// No source could deliver the bytes.
     #[error("fetching object {object} of {image}: {cause}")]
     Fetch {
-        /// What was read.
+        /// The object that was read.
         object: ObjectId,
         /// The image that it was fetched for.
         image: Arc<str>,
-        /// What failed.
+        /// The failure.
         cause: PieceError,
     },
-    /// All chunks have the digests they should have, the whole object has not: its index lies.
+    /// All chunks match their digests, but the whole object does not: its index is wrong.
     #[error("object {0} is not what its index promises: every chunk matches, the whole does not")]
     Poisoned(ObjectId),
-    /// The layer that it lies in is not what the image's index says, or not what its digest says.
+    /// The layer of the object differs from the image's index, or from its digest.
     #[error("object {object} of {image} is not read out of layer {layer}: {reason}")]
     Distrusted {
-        /// What was read.
+        /// The object that was read.
         object: ObjectId,
         /// The image that has it.
         image: Arc<str>,
         /// Digest of the layer.
         layer: tarpon_oci::Digest,
-        /// What was found out.
+        /// The difference found.
         reason: Arc<str>,
     },
-    /// Images contradict each other about what the object consists of, and nobody can tell (yet) who is right.
+    /// Images contradict each other about the chunks of the object, and it cannot be decided (yet) which one is right.
     #[error("images contradict each other about object {object}, and fetching it whole failed: {reason}")]
     Disputed {
-        /// What was read.
+        /// The object that was read.
         object: ObjectId,
-        /// What failed.
+        /// The failure.
         reason: Arc<str>,
     },
-    /// More bytes were asked for at once than a read may have.
+    /// A read requested more bytes than the limit.
     #[error("a read of {length} bytes is over the limit of {limit}")]
     TooLong {
-        /// What was asked for.
+        /// Requested bytes.
         length: u64,
-        /// What is allowed.
+        /// The limit.
         limit: u64,
     },
-    /// The object is here, but its file cannot be read.
+    /// The object is local, but its file cannot be read.
     #[error("reading object {object} from the store: {reason}")]
     Local {
-        /// What was read.
+        /// The object that was read.
         object: ObjectId,
-        /// What the disk said.
+        /// The error of the disk.
         reason: Arc<str>,
     },
 }
 
-/// Why one piece of a layer gave no bytes.
+/// Why one piece of a layer could not be read.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum PieceError {
     /// The source gave up; it has retried already.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The bytes that came are not the ones that the digest names, twice.
+    /// The received bytes did not match the digest, twice.
     #[error("layer {layer}, byte {offset}: {reason}")]
     Corrupt {
         /// Digest of the layer.
         layer: tarpon_oci::Digest,
-        /// Where in its blob.
+        /// Offset in its blob.
         offset: u64,
-        /// What did not match.
+        /// The mismatch.
         reason: Arc<str>,
     },
     /// The source accepted the request and then went silent.
@@ -93,10 +93,10 @@ pub enum PieceError {
     /// The piece is too large to be checked in memory and the store has no room for it.
     #[error("a piece of {0} bytes can only be checked on disk, and the store takes nothing")]
     NoRoom(u64),
-    /// The table describes something that no decoder of this version may touch.
+    /// The table describes an encoding that no decoder of this version may process.
     #[error("the chunk table asks for the impossible: {0}")]
     BadTable(Arc<str>),
-    /// Everybody who wanted the piece has gone, or read-ahead found no room. A reader asks again.
+    /// Every caller that wanted the piece is gone, or read-ahead found no room. A reader retries.
     #[error("cancelled")]
     Cancelled,
 }
@@ -106,12 +106,12 @@ impl PieceError {
         Self::Corrupt { layer: piece.layer, offset: piece.offset, reason: reason.into() }
     }
 
-    /// Whether the blob that was asked for could not be had, or was not what it should be.
+    /// Whether the requested blob was unavailable, or had wrong content.
     pub(crate) fn is_of_the_blob(&self) -> bool {
         matches!(self, Self::Corrupt { .. } | Self::Source(_) | Self::Stalled(_))
     }
 
-    /// Whether the source did not answer: then this says nothing about the piece, and something about all others of the source.
+    /// Whether the source did not answer. Such a failure concerns all pieces of the source, and not this one in particular.
     pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::Source(error) => matches!(error.fault, Fault::Unavailable | Fault::Timeout),
@@ -120,7 +120,7 @@ impl PieceError {
         }
     }
 
-    /// Whether another place that has the same content may do better.
+    /// Whether another source of the same content may succeed.
     pub(crate) fn another_image_may_help(&self) -> bool {
         !matches!(self, Self::NoRoom(_) | Self::Cancelled)
     }

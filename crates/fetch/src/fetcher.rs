@@ -1,4 +1,4 @@
-//! [`Fetcher`]: the one door to the contents of all images of this host.
+//! [`Fetcher`]: the single entry point to the contents of all images of this host.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -30,8 +30,8 @@ use crate::pack::BootIndex;
 use crate::pack::places::Pack;
 use crate::stats::{Stats, Tally};
 
-/// Reads objects for all images of a host: from the store while they are there, through the images' sources
-/// otherwise. Cheap to clone; all clones are the same fetcher.
+/// Reads objects for all images of a host: from the store while they are local, through the images' sources otherwise. Cheap to
+/// clone. All clones are the same fetcher.
 #[derive(Clone)]
 pub struct Fetcher {
     host: Arc<Host>,
@@ -43,13 +43,13 @@ impl Fetcher {
         Self { host: Arc::new(Host::new(store, runtime, config)) }
     }
 
-    /// A fetcher of images that share nothing with those of this one: neither objects nor requests. Its requests take the same room, and are
-    /// counted with those of this one.
+    /// A fetcher whose images share neither objects nor requests with those of this one. Its requests use the same room, and count
+    /// towards the same statistics.
     pub fn beside(&self, store: Arc<dyn ObjectStore>) -> Self {
         Self { host: Arc::new(self.host.beside(store)) }
     }
 
-    /// Registers an image: its objects can be read until the handle is dropped. `name` is the image in a user's words.
+    /// Registers an image: its objects can be read until the handle is dropped. `name` is shown to users.
     pub fn add_image(
         &self,
         table: ChunkTable<Bytes>,
@@ -84,46 +84,47 @@ impl Fetcher {
         ImageHandle { host: self.host.clone(), image, replay: Mutex::default() }
     }
 
-    /// The bytes `offset..offset + length` of the object, if they are here and nothing must be hashed first: exactly as many, fewer
-    /// only at the end of the object. `None` means [`Fetcher::read`]. Blocks on the local disk alone, for as long as reading these
-    /// bytes takes, so that a thread that serves the kernel may call it.
+    /// The bytes `offset..offset + length` of the object, if they are local and need no hashing first: exactly as many, fewer only
+    /// at the end of the object. `None` means [`Fetcher::read`]. Blocks on the local disk alone, for as long as reading these bytes
+    /// takes, so a thread that serves the kernel may call it.
     pub fn read_local(&self, object: &ObjectId, offset: u64, length: u64) -> Option<Result<ObjectBytes, ReadError>> {
         self.host.read_local(object, offset, length).sound()
     }
 
-    /// The bytes `offset..offset + length` of the object, from wherever they are: exactly as many, fewer only at the end
-    /// of the object, or an error within [`Config::read_deadline`]. Dropping the future ends the request if nobody else
-    /// waits for it. `length` is at most [`crate::READ_BYTES`].
+    /// The bytes `offset..offset + length` of the object, from wherever they are: exactly as many, fewer only at the end of the
+    /// object, or an error within [`Config::read_deadline`]. Dropping the future ends the request if no other reader waits for it.
+    /// `length` is at most [`crate::READ_BYTES`].
     pub async fn read(&self, object: &ObjectId, offset: u64, length: u64) -> Result<ObjectBytes, ReadError> {
         self.host.read(object, offset, length).await
     }
 
-    /// Size of the object in bytes, if some image has it or the store has it whole.
+    /// Size of the object in bytes, if an image has it or the store has it whole.
     pub fn object_size(&self, object: &ObjectId) -> Option<u64> {
         let known = self.host.images.first_holding(object).map(|(_, entry)| entry.size);
         known.or_else(|| self.host.checked_size(object))
     }
 
-    /// The kernel is about to hold an inode of the object that all images share, until [`Fetcher::release_inode`]: its size, if
-    /// that can be told. Never waits for the network.
+    /// Records that the kernel is about to hold an inode of the object that all images share, until [`Fetcher::release_inode`].
+    /// Returns the object's size, if it is certain. Never waits for the network.
     pub fn hold_inode(&self, object: &ObjectId) -> Option<u64> {
         self.host.hold_inode(object)
     }
 
-    /// The kernel holds one inode of the object less.
+    /// Records that the kernel released one inode of the object.
     pub fn release_inode(&self, object: &ObjectId) {
         self.host.release_inode(object);
     }
 
-    /// If the object is a complete local file that must be hashed before it is used: ends when it was, or at the deadline of a read.
-    /// [`Fetcher::open_local`] opens it then.
+    /// Hashes the object if it is a complete local file that must be hashed before use. Ends when that is done, or at the deadline
+    /// of a read. [`Fetcher::open_local`] opens it then.
     pub fn check_local(&self, object: &ObjectId) -> Option<impl Future<Output = ()> + Send + use<>> {
         let Opened::Unchecked(size) = self.host.opened(object) else { return None };
         let (hashed, deadline) = (self.host.check(object, size), self.host.config.read_deadline);
         Some(async move { drop(tokio::time::timeout(deadline, hashed).await) })
     }
 
-    /// The object as a plain local file, if it is complete and verified. Counts as read: the kernel reads on without asking.
+    /// The object as a plain local file, if it is complete and verified. Counts as read, because the kernel reads on without
+    /// requests.
     pub fn open_local(&self, object: &ObjectId) -> Option<LocalObject> {
         let opened = self.host.complete(object);
         if opened.is_some() {
@@ -132,7 +133,7 @@ impl Fetcher {
         opened
     }
 
-    /// Closes the object's file, if it is held open, so that the store can free its room after evicting it.
+    /// Closes the object's file, if it is open, so that the store can free its room after evicting it.
     pub fn close_local(&self, object: &ObjectId) {
         self.host.open.forget(object);
     }
@@ -143,28 +144,28 @@ impl Fetcher {
         self.host.prefetch(object, range);
     }
 
-    /// Counters of all images, also of those that are gone.
+    /// Counters of all images, including removed ones.
     pub fn stats(&self) -> Stats {
         self.host.counters.snapshot()
     }
 
-    /// Returns when no reader of any image waits for bytes on the wire: for work that nobody waits for, between two steps.
+    /// Returns when no reader of any image waits for bytes on the wire. For background work, between two steps.
     pub async fn give_way(&self) {
         self.host.lanes.quiet().await;
     }
 
-    /// Returns when no request is on the wire that a reader of any image made.
+    /// Returns when no request of a reader of any image is on the wire.
     pub async fn give_way_to_demand(&self) {
         self.host.lanes.no_demand().await;
     }
 
-    /// Pieces that are on their way: zero when nothing is going on.
+    /// Number of pieces on their way. Zero when idle.
     pub fn pieces_in_flight(&self) -> usize {
         self.host.flights.count()
     }
 }
 
-/// An image that is registered with a [`Fetcher`], until dropped. Reads under way end as they would have.
+/// An image that is registered with a [`Fetcher`], until dropped. Dropping it does not affect reads under way.
 pub struct ImageHandle {
     host: Arc<Host>,
     image: Arc<Image>,
@@ -177,29 +178,29 @@ impl ImageHandle {
         self.image.tally.image.snapshot()
     }
 
-    /// What happened to this image and whom it kept waiting.
+    /// The journal of this image.
     pub fn journal(&self) -> &Journal {
         &self.image.journal
     }
 
-    /// The kernel reads complete objects of this image without asking (mode `native`): what of those was brought early and seems not to
-    /// have been read counts as unknown from now on.
+    /// Records that the kernel reads complete objects of this image without requests (mode `native`): bytes of those that were
+    /// fetched early and seem not to have been read count as unknown from now on.
     pub fn kernel_reads(&self) {
         self.image.kernel_reads();
     }
 
-    /// The completion of this image in the background brought so many bytes of a layer.
+    /// Counts bytes of a layer that the completion in the background fetched.
     pub fn backfilled(&self, bytes: u64) {
         self.image.tally.add(|counters| &counters.bytes_backfill, bytes);
     }
 
-    /// The image in a user's words.
+    /// The name of the image, as shown to users.
     pub fn name(&self) -> &str {
         &self.image.name
     }
 
-    /// Takes what a recorded start touched from its boot pack, whose frames the image's source has as a blob, and begins to bring it,
-    /// behind what readers wait for. Once per image: a second pack is left alone, and `false` is returned.
+    /// Starts the replay of the boot pack, whose frames the image's source has as a blob, behind what readers wait for. Once per
+    /// image: a second pack is ignored, and `false` is returned.
     pub fn replay(&self, index: &BootIndex) -> bool {
         let pack = Arc::new(Pack::new(index, &self.image.table));
         if self.image.pack.set(pack.clone()).is_err() {
@@ -210,8 +211,8 @@ impl ImageHandle {
         true
     }
 
-    /// Begins to bring what the hints lead to, behind what readers wait for. `false`: there is a boot pack, which knows better, or other hints
-    /// are being followed.
+    /// Starts to fetch what the hints lead to, behind what readers wait for. `false` if there is a boot pack, which is more
+    /// precise, or other hints are being followed.
     pub fn follow(&self, hints: Vec<Hint>) -> bool {
         let mut replay = self.replay.lock();
         if self.image.pack.get().is_some() || replay.as_ref().is_some_and(|task| !task.is_finished()) {
@@ -222,7 +223,7 @@ impl ImageHandle {
         true
     }
 
-    /// Brings nothing more of what hints lead to. What is on the wire comes. A boot pack is not concerned.
+    /// Stops fetching what hints lead to. Requests on the wire complete. A boot pack is not affected.
     pub fn stop_following(&self) {
         let mut replay = self.replay.lock();
         if self.image.pack.get().is_none()
@@ -232,26 +233,27 @@ impl ImageHandle {
         }
     }
 
-    /// Whether the boot pack, or what hints lead to, is still being brought.
+    /// Whether the boot pack, or what hints lead to, is still being fetched.
     pub fn is_replaying(&self) -> bool {
         self.replay.lock().as_ref().is_some_and(|task| !task.is_finished())
     }
 
-    /// Whether the rest of the image, or a first part of it to measure the link, is being brought because readers have waited too long for parts of it.
+    /// Whether the rest of the image, or a first part of it to measure the link, is being fetched because readers have waited too
+    /// long for parts of it.
     pub fn is_brought_whole(&self) -> bool {
         self.image.governor.is_working()
     }
 
-    /// An object of the image of which the kernel holds an inode with a size, or with pages, that this image does not vouch for.
-    /// Ask after the image was added and before each mount on shared inodes, and make none if there is one; what the
-    /// kernel gets from then on is right for this image too.
+    /// An object of the image of which the kernel holds an inode with a size or with pages that this image does not confirm. Call
+    /// it after the image was added and before each mount on shared inodes, and make none if there is one. Whatever the kernel gets
+    /// from then on is right for this image too.
     pub fn contested_inode(&self) -> Option<ObjectId> {
         self.host.contested_inode(&self.image)
     }
 
-    /// Takes nothing more out of a layer of this image: its index lies, or it is not the layer that it should be, which
-    /// `reason` says. Objects that lie in it and are not complete fail to be read at once, also where chunks of them are here
-    /// already; complete ones, which were hashed as a whole, and other layers stay readable.
+    /// Stops reading a layer of this image: its index is wrong, or the layer is not the expected one, as `reason` states. Reads of
+    /// incomplete objects in it fail at once, even where some of their chunks are local. Complete objects, which were hashed as a
+    /// whole, and other layers stay readable.
     pub fn distrust(&self, layer: &Digest, reason: &str) {
         if !self.image.distrusted.add(layer, reason) {
             return;

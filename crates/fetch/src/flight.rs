@@ -1,8 +1,8 @@
 //! Singleflight: a reader of a piece that is on its way waits for the request that fetches it.
 //!
-//! Invariant: a piece is in [`Flights`] from its request until its bytes are kept, so two requests of an image never fetch it at the same
-//! time. (Readers of an object that several images have request pieces of the same image.) A waiter that leaves does not affect the others;
-//! the request ends with the last waiter, unless it is detached.
+//! Invariant: a piece is in [`Flights`] from its request until its bytes are kept, so two requests of an image never fetch it at
+//! the same time. (Readers of an object that several images have request pieces of the same image.) A waiter that leaves does not
+//! affect the others. The request ends with the last waiter, unless it is detached.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -33,7 +33,7 @@ use crate::plan::Piece;
 pub(crate) enum Outcome {
     /// Its chunks, in the order of [`Piece::chunks`].
     Chunks(Arc<[Decoded]>),
-    /// The next round of a read finds the piece: it is too large for memory, or was here already.
+    /// The next round of a read finds the piece: it is too large for memory, or was local already.
     Kept,
 }
 
@@ -86,7 +86,7 @@ impl Request {
         })
     }
 
-    /// It meets an outage whose grace ends at `ends`. Returns the end of the grace of the first outage that it met.
+    /// Records an outage whose grace ends at `ends`. Returns the end of the grace of the first outage that it met.
     pub(crate) fn grace_ends(&self, ends: Instant) -> Instant {
         *self.grace_ends.get_or_init(|| ends)
     }
@@ -96,7 +96,7 @@ impl Request {
         self.stuck.swap(stuck, Relaxed)
     }
 
-    /// It continues without waiters.
+    /// Lets it continue without waiters.
     pub(crate) fn detach(&self) {
         self.detached.store(true, Relaxed);
     }
@@ -190,13 +190,13 @@ impl Flights {
         flight.outcome.send_replace(Some(Ok(outcome)));
     }
 
-    /// The piece turned out to be here: no request is needed.
+    /// Ends the flight of a piece that turned out to be local: no request is needed.
     pub(crate) fn is_here(&self, flight: &Flight) {
         self.deliver(flight, Outcome::Kept);
         self.land(flight);
     }
 
-    /// The next reader finds the piece: the flight cannot be joined any more.
+    /// Ends the flight: the next reader finds the piece, and the flight cannot be joined any more.
     pub(crate) fn land(&self, flight: &Flight) {
         let mut flying = self.flying.lock();
         if flying.get(&flight.piece.key).is_some_and(|known| std::ptr::eq(&**known, flight)) {
@@ -204,7 +204,7 @@ impl Flights {
         }
     }
 
-    /// The flight failed. Failures other than a cancellation are remembered.
+    /// Fails the flight. Failures other than a cancellation are remembered.
     pub(crate) fn fail(&self, flight: &Flight, error: PieceError) {
         if !matches!(error, PieceError::Cancelled) {
             self.remember(flight.piece.key, error.clone());
@@ -248,7 +248,7 @@ impl Flights {
         None
     }
 
-    /// A new source was registered: what failed before may work now.
+    /// Forgets failures after a new source was registered, which may succeed.
     pub(crate) fn forget_failures(&self) {
         self.failures.lock().retain(|_, _| false);
     }
@@ -263,8 +263,8 @@ impl Flights {
         self.flying.lock().len()
     }
 
-    /// A waiter has left. The last one ends the request, which cannot be joined from then on. Once all its own pieces are here, the neighbours
-    /// are still fetched.
+    /// Removes a waiter. The last one ends the request, which cannot be joined from then on. Once all its own pieces are local, the
+    /// neighbours are still fetched.
     fn leave(&self, flight: &Flight) {
         let mut flying = self.flying.lock();
         let request = &flight.request;
@@ -320,10 +320,10 @@ pub(crate) struct Claim {
     origin: RequestOrigin,
 }
 
-/// Who made the request that a reader waits for.
+/// Which reader made the request that a reader waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestOrigin {
-    /// The reader.
+    /// The same reader.
     Own,
     /// An earlier one.
     Joined,
@@ -359,8 +359,8 @@ impl Ticket {
         }
     }
 
-    /// Waits until the piece is here or the reader's deadline. In the latter case the request continues for later readers, and the piece
-    /// counts as failed for a while.
+    /// Waits until the piece has arrived or the reader's deadline. In the latter case the request continues for later readers, and
+    /// the piece counts as failed for a while.
     pub(crate) async fn wait(&self, clock: Clock, limit: Duration) -> Result<Arrival, PieceError> {
         let claim = match self {
             Self::Failed(error) => return Err(error.clone()),
@@ -373,7 +373,7 @@ impl Ticket {
         match tokio::time::timeout_at(clock.until, settled).await {
             Ok(Ok(settled)) => match &*settled {
                 Some(Ok(outcome)) => Ok(Arrival { flight: claim.flight.clone(), outcome: outcome.clone() }),
-                // The source was asked before this reader came, and may answer again: the next round asks it.
+                // The request was sent before this reader arrived, and the source may answer again: the next round retries.
                 Some(Err(error)) if error.is_outage() && claim.flight.request.began < clock.came => {
                     Err(PieceError::Cancelled)
                 }
@@ -400,7 +400,7 @@ impl Drop for Claim {
     }
 }
 
-/// A piece that is here.
+/// A piece that has arrived.
 pub(crate) struct Arrival {
     flight: Arc<Flight>,
     outcome: Outcome,

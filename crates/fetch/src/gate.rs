@@ -1,5 +1,5 @@
-//! Where requests wait while their sources do not answer, and the probes that are sent for them. What is known of a source is in
-//! `breaker.rs`.
+//! The gate where requests wait while their sources do not answer, and the probes that are sent for them. The state of a source is
+//! in `breaker.rs`.
 
 use std::sync::Arc;
 
@@ -17,8 +17,9 @@ use crate::lanes::Lane;
 use crate::plan::Piece;
 
 impl Host {
-    /// Waits until one of the images' sources may be asked for these flights of the request, and returns it: the first that is in no outage.
-    /// While all are, each of them is probed. What nobody waits for waits for probes at most, if one is due.
+    /// Waits until one of the images' sources may be asked for these flights of the request, and returns it: the first that is in
+    /// no outage. While all are, each of them is probed. A request that no reader waits for is cancelled unless a probe is due:
+    /// it waits only for probes that it sends itself.
     pub(crate) async fn gate(
         self: &Arc<Self>,
         request: &Request,
@@ -33,7 +34,7 @@ impl Host {
                 return Ok(open.clone());
             }
             let mut changed: Vec<_> = sources.iter().map(|image| Box::pin(image.breaker.changed())).collect();
-            // From here on no notice is missed.
+            // No notification is missed from here on.
             for changed in &mut changed {
                 changed.as_mut().enable();
             }
@@ -68,8 +69,9 @@ impl Host {
         }
     }
 
-    /// Whether the request, which failed so, goes back to the gate: early in an outage a reader would rather wait than fail. The grace of
-    /// the first outage that the request meets counts: a source that breaks off each answer is not asked for ever.
+    /// Whether the request, which failed with `error`, returns to the gate: early in an outage a reader should wait rather than
+    /// fail. The grace of the first outage that the request meets counts, so a source that breaks off each answer is not retried
+    /// for ever.
     pub(crate) fn waits_on(&self, request: &Request, image: &Image, error: &PieceError) -> bool {
         if !error.is_outage() || matches!(error, PieceError::Resting(_)) || !request.priority.is_awaited() {
             return false;
@@ -78,20 +80,20 @@ impl Host {
         grace_ends.is_some_and(|ends| Instant::now() < request.grace_ends(ends))
     }
 
-    /// Asks for the first byte of the piece: what comes of it is all that is wanted. It may take as long as any request.
+    /// Probes the source by requesting the first byte of the piece. Only the outcome matters. It may take as long as any request.
     fn probe(self: &Arc<Self>, image: &Arc<Image>, piece: &Piece, attempt: Attempt) {
         let (image, blob, limit) = (image.clone(), piece.blob, self.config.stall_limit);
         // The places of a layer that is streamed are not those of its blob.
         let start = if piece.needs_stream() { 0 } else { piece.range().start };
         self.runtime.spawn(async move {
-            // The attempt tells the breaker.
+            // The attempt informs the breaker.
             if let Ok(mut body) = Body::probe(&image, blob, start, limit, attempt).await {
                 let _byte = body.next(1, Lane::Demand).await;
             }
         });
     }
 
-    /// The images whose sources have the flight's layer, in the order in which they are asked: those in an outage come last.
+    /// The images whose sources have the flight's layer, in the order in which they are tried: those in an outage come last.
     pub(crate) fn sources(&self, flight: &Flight) -> Vec<Arc<Image>> {
         let mut sources = self.images.serving(&flight.piece.key.layer, &flight.piece.image);
         sources.sort_by_key(|image| image.breaker.is_resting());

@@ -1,4 +1,4 @@
-//! Putting the bytes of a read together from what arrived for it and what is here.
+//! Assembles the bytes of a read from arrived and local chunks.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,19 +14,19 @@ use crate::object::{Numbered, Object, Trust};
 pub(crate) type Arrived = HashMap<u32, Verified<Bytes>>;
 
 impl Host {
-    /// The bytes of the read, if all of its chunks are here.
+    /// The bytes of the read, if all of its chunks are available.
     pub(crate) fn gather(&self, object: &Object, range: &Range<u64>, arrived: &Arrived) -> Option<ObjectBytes> {
         if missing(object, range, arrived).next().is_some() {
             return None;
         }
         let bytes = assemble(object, range, arrived, Trust::Bits)?;
-        // While an object is being published its partial file may turn out not to be what its name says, and be
-        // emptied under us. Asked after reading: whoever empties it says so before.
+        // While an object is being published its partial file may turn out to differ from its name, and be emptied concurrently.
+        // Checked after reading, because the publisher sets the mark before it empties the file.
         if self.in_doubt(object) { assemble(object, range, arrived, Trust::Digests) } else { Some(bytes) }
     }
 }
 
-/// The chunks of the read that are not here.
+/// The chunks of the read that are not available.
 pub(crate) fn missing<'a>(
     object: &'a Object,
     range: &Range<u64>,
@@ -40,7 +40,7 @@ pub(crate) fn missing<'a>(
 fn assemble(object: &Object, range: &Range<u64>, arrived: &Arrived, trust: Trust) -> Option<ObjectBytes> {
     let length = usize::try_from(range.end - range.start).ok()?;
     let mut chunks = object.chunks_of(range.clone()).peekable();
-    // Most reads lie in one chunk: no copy then.
+    // Most reads are inside one chunk: no copy then.
     if let Some((number, chunk)) = chunks.peek()
         && let Some(bytes) = arrived.get(number)
         && range.end <= chunk.object_offset.saturating_add(chunk.size)

@@ -1,7 +1,7 @@
-//! Hints: what a start is likely to touch, where nobody has made a boot pack of it.
+//! Hints: the bytes that a start is likely to touch, for images without a boot pack.
 //!
-//! A hint says where to look first, by content (a trace) or by place (the landmark of an eStargz layer). What it leads to is fetched by range,
-//! checked and kept as all else; a hint that lies costs bandwidth, up to [`HINT_BYTES`].
+//! A hint names a place to fetch first, by content (a trace) or by position (the landmark of an eStargz layer). The bytes are
+//! fetched by range, checked and kept like all others. A wrong hint costs bandwidth, up to [`HINT_BYTES`].
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -20,27 +20,27 @@ use crate::pieces::piece_in_layer;
 use crate::plan::{self, Piece};
 use crate::under_way::UnderWay;
 
-/// Encoded bytes that hints bring of one image. Whoever starts an image waits for what it touches first, and that is less; a landmark at the
-/// end of a large layer must not make a download of a lazy mount.
+/// Encoded bytes that hints fetch of one image. A start waits for the bytes it touches first, which are fewer, and a landmark at
+/// the end of a large layer must not turn a lazy mount into a download.
 pub const HINT_BYTES: u64 = 256 << 20;
-/// Requests at a time. What a trace lists lies scattered, so most of them are small and cost little but their round trip.
+/// Requests at a time. The ranges of a trace are scattered, so most requests are small and cost little but their round trip.
 const REQUESTS: usize = 8;
 
-/// What is likely to be touched soon.
+/// A part of an image that is likely to be read soon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
     /// A part of an object.
     Object {
         /// The object.
         object: ObjectId,
-        /// What of it.
+        /// The range in it.
         range: Range<u64>,
     },
-    /// What a layer begins with.
+    /// The start of a layer.
     LayerStart {
         /// Digest of the layer.
         layer: Digest,
-        /// Up to this byte of its blob.
+        /// End of the range in its blob.
         until: u64,
     },
 }
@@ -95,15 +95,15 @@ impl Image {
 }
 
 impl Host {
-    /// Brings what the hints lead to, in their order, behind what readers wait for.
+    /// Fetches what the hints lead to, in their order, behind what readers wait for.
     pub(crate) async fn follow(self: Arc<Self>, image: Arc<Image>, hints: Vec<Hint>) {
         let _guard = PrefetchGuard::begin(&image.governor);
         let of = image.clone();
         let Ok(numbers) = self.runtime.spawn_blocking(move || Arc::new(of.hinted(&hints))).await else { return };
         let (mut next, mut most, mut under_way) = (0, REPLAY_FIRST_BYTES, UnderWay::default());
-        // A source that failed once is tried again by whoever comes first, and that may be this.
+        // The first request after a failure tries the source again, and that may be this one.
         while next < numbers.len() && !self.bypass.is_active() && !(next > 0 && image.breaker.is_resting()) {
-            // Looks at the disk, and may hash what is there.
+            // Accesses the disk, and may hash local bytes.
             let (host, of, from) = (self.clone(), (image.clone(), numbers.clone()), next);
             let segment = self.runtime.spawn_blocking(move || host.hinted_runs(&of.0, &of.1, from, most)).await;
             let Ok((runs, after)) = segment else { return };
@@ -116,8 +116,8 @@ impl Host {
         under_way.end().await;
     }
 
-    /// What is missing of the chunks from `next` on, about `most` bytes of it, as requests in the order of the first of their pieces; and
-    /// the chunk after them.
+    /// The missing chunks from `next` on, about `most` bytes of them, as requests in the order of the first of their pieces, and
+    /// the number of the chunk after them.
     fn hinted_runs(
         self: &Arc<Self>,
         image: &Arc<Image>,

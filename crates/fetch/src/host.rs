@@ -1,4 +1,4 @@
-//! What all images of this host share, and where its parts are put together.
+//! The state that all images of this host share, and the construction of its parts.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(crate) struct Host {
     pub(crate) counters: Arc<Counters>,
     pub(crate) passes: Passes,
     pub(crate) disputes: Disputes,
-    /// Reads whose time was over before any piece was late: the second request of the kernel must not wait as long again.
+    /// Reads that timed out before any piece was late: the second request of the kernel must not wait as long again.
     pub(crate) late_reads: Failures,
     pub(crate) inodes: HeldInodes,
     parts: AllParts,
@@ -71,13 +71,13 @@ impl Host {
         }
     }
 
-    /// With this host's counters and its room for requests, and nothing else of it.
+    /// A host that shares this one's counters and request budgets only.
     pub(crate) fn beside(&self, store: Arc<dyn ObjectStore>) -> Self {
         let new = Self::new(store, self.runtime.clone(), self.config.clone());
         Self { lanes: self.lanes.clone(), counters: self.counters.clone(), ..new }
     }
 
-    /// The object as this image's table splits it.
+    /// The object with the chunk list of this image.
     pub(crate) fn object_in(&self, image: &Arc<Image>, id: &ObjectId) -> Option<Arc<Object>> {
         let key = (*id, image.id);
         let mut objects = self.objects.lock();
@@ -87,7 +87,7 @@ impl Host {
         let entry = image.table.find(id)?;
         let mut parts = None;
         if !image.is_own_proof(id, &entry) {
-            // A list may be long: it is not hashed while others wait.
+            // Released first: hashing a long list must not block others.
             drop(objects);
             parts = Some(self.parts.of(*id, image.list_id(&entry)));
             objects = self.objects.lock();
@@ -100,37 +100,37 @@ impl Host {
         Some(object)
     }
 
-    /// As [`Host::object_in`], if something is known about the object already.
+    /// As [`Host::object_in`], if the object has state already.
     pub(crate) fn live_object(&self, image: &Arc<Image>, id: &ObjectId) -> Option<Arc<Object>> {
         self.objects.lock().get(&(*id, image.id)).cloned()
     }
 
-    /// Whether the object's partial file may be emptied just now, because the whole may not be what its name says.
+    /// Whether the object's partial file may be emptied at any moment, because the whole may differ from its name.
     pub(crate) fn in_doubt(&self, object: &Object) -> bool {
         let refuted = |list| self.images.verdict(&object.id, list) == Some(false);
         object.is_publishing() || object.parts.as_ref().is_some_and(|parts| refuted(&parts.list))
     }
 
-    /// The object is a local file now, or worthless.
+    /// Removes the state of an object that is a local file now, or worthless.
     pub(crate) fn forget_object(&self, object: &Object) {
         self.objects.lock().remove(&(object.id, object.image.id));
     }
 
-    /// The image is gone: so is what was known about its objects.
+    /// Removes the state of the objects of a removed image.
     pub(crate) fn forget_image(&self, image: ImageId) {
         self.images.remove(image);
         self.objects.lock().retain(|(_, of), _| *of != image);
     }
 
-    /// The store refused: nothing is fetched ahead for a while. Chunks that readers asked for are still offered to it, since the store
-    /// decides itself when to try the disk again.
+    /// Pauses read-ahead after the store refused a write. Chunks that readers requested are still offered to it, because the store
+    /// itself decides when to retry the disk.
     pub(crate) fn store_refused(&self, error: &StoreError) {
         tracing::debug!(%error, "the store took nothing; reads go on without it");
         self.bypass.activate(Instant::now() + self.config.bypass_pause);
     }
 
-    /// The partial file was hashed. That a list is true is recorded only where another image contradicts it: elsewhere the record
-    /// would only make all readers check again what is agreed on.
+    /// Records the result of hashing the partial file. A true list is recorded only where another image contradicts it. Elsewhere
+    /// the record would only make all readers check again what is agreed on.
     pub(crate) fn was_hashed(&self, object: &Object, list: ListId, is_true: bool) {
         if !is_true || matches!(self.images.claims(&object.id), Claims::Disputed(_)) {
             self.record_verdict(object.id, list, is_true);
@@ -139,7 +139,7 @@ impl Host {
         }
     }
 
-    /// The whole object was hashed, and this list is true or false.
+    /// Records that the whole object was hashed, and whether this list is true.
     pub(crate) fn record_verdict(&self, id: ObjectId, list: ListId, is_true: bool) {
         self.images.record_verdict(id, list, is_true);
         if is_true {

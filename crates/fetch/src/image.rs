@@ -66,8 +66,8 @@ pub(crate) struct Images {
 /// An image that has an object, and its entry for it.
 pub(crate) type Claimant = (Arc<Image>, ObjectEntry);
 
-/// The claims of the registered images about an object. A list that is known to be false does not count; if one is known to be true, no
-/// other counts.
+/// The claims of the registered images about an object. A list that is known to be false does not count. If one is known to be
+/// true, no other counts.
 pub(crate) enum Claims {
     /// No image has it.
     Unknown,

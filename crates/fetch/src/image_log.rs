@@ -9,11 +9,11 @@ use crate::error::PieceError;
 pub(crate) struct ImageLog {
     /// The source did not answer.
     pub(crate) silent: LogLimit,
-    /// The source answered, and there are no bytes.
+    /// The source answered, but without bytes.
     pub(crate) refused: LogLimit,
     /// Bytes did not match their digest.
     pub(crate) corrupt: LogLimit,
-    /// An object is not what the index promises.
+    /// An object differs from what the index states.
     pub(crate) refuted: LogLimit,
 }
 

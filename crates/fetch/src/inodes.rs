@@ -1,11 +1,11 @@
-//! Accounts for what the kernel may have in its page cache of objects that are not local files.
+//! Tracks what the kernel may have in its page cache of objects that are not local files.
 //!
-//! In mode `native` all images share one inode of an object, and the kernel asks for its size and for each page once. An image that is
-//! mounted later could be shown pages, or an end of file, that an earlier image's list vouched for and its own does not; later reads cannot
-//! correct that. Therefore [`HeldInodes`](crate::held_inodes::HeldInodes) records every inode that the kernel holds, with the size that it was given and the
-//! list, if not known to be true, that its pages came from. An image whose list contradicts a held inode is not mounted on shared inodes
-//! ([`crate::ImageHandle::contested_inode`]): mode `fuse`, where each mount has its own inodes, serves it meanwhile. The kernel releases
-//! an inode when it is no longer used.
+//! In mode `native` all images share one inode of an object, and the kernel requests its size and each page once. An image that is
+//! mounted later could be shown pages, or an end of file, that an earlier image's list confirmed and its own does not. Later reads
+//! cannot correct that. Therefore [`HeldInodes`](crate::held_inodes::HeldInodes) records every inode that the kernel holds, with
+//! the size that it was given and the list, if not known to be true, that its pages came from. An image whose list contradicts a
+//! held inode is not mounted on shared inodes ([`crate::ImageHandle::contested_inode`]): mode `fuse`, where each mount has its own
+//! inodes, serves it meanwhile. The kernel releases an inode when it is no longer used.
 //!
 //! Why this is complete: an image is registered first and checks the inodes afterwards. Pages that are served after its registration are right
 //! for it (`dispute.rs`); pages that were served before were recorded before.
@@ -19,7 +19,7 @@ use crate::ids::ListId;
 use crate::image::{Claims, Image};
 
 impl Host {
-    /// The kernel is about to hold an inode of the object. Returns the size, if all images agree on it.
+    /// Records that the kernel is about to hold an inode of the object. Returns the size, if all images agree on it.
     pub(crate) fn hold_inode(self: &Arc<Self>, id: &ObjectId) -> Option<u64> {
         loop {
             let generation = self.images.generation();
@@ -33,12 +33,12 @@ impl Host {
         }
     }
 
-    /// The kernel has released an inode.
+    /// Records that the kernel released an inode.
     pub(crate) fn release_inode(&self, id: &ObjectId) {
         self.inodes.release(id);
     }
 
-    /// The object's size, and the list that its chunks are served by, if it is not known to be true.
+    /// The object's size, and the list that its chunks are served by, if that is not known to be true.
     fn size_and_list(self: &Arc<Self>, id: &ObjectId) -> Option<(u64, Option<ListId>)> {
         match self.images.claims(id) {
             Claims::Agreed(claimants) => {

@@ -1,6 +1,6 @@
-//! What happened to an image and whom it kept waiting: the slowest waits, what was waited for, and what was decided.
+//! The journal of an image: the slowest waits, what they waited for, and the decisions made.
 //!
-//! Reads that find their bytes here never come near it. All of it is bounded, and kept as long as the image is registered.
+//! Reads of local bytes never touch it. All of it is bounded, and kept as long as the image is registered.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,16 +12,17 @@ use tarpon_layer::ObjectId;
 use tarpon_oci::Digest;
 use tokio::time::Instant;
 
-/// Waits that are kept, the slowest ones: as many as a person reads through.
+/// Slowest waits that are kept: as many as a user reads through.
 pub const SLOWEST_STALLS: usize = 32;
-/// Events that are kept, the newest ones. What repeats itself is one.
+/// Newest events that are kept. Repeated events count as one.
 pub const EVENTS: usize = 128;
-/// What begins within this time of an image's being loaded belongs to a start, as far as that can be told without knowing the program.
+/// Waits that begin within this time after the image was loaded count as part of the start, as an estimate that needs no knowledge
+/// of the program.
 pub const START: Duration = Duration::from_secs(60);
 /// Bytes of a reason that are kept: an error of a registry may quote a page.
 pub const REASON_BYTES: usize = 512;
 
-/// What a read waited for longest.
+/// The longest part of a read's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitedFor {
@@ -29,11 +30,11 @@ pub enum WaitedFor {
     OwnRequest,
     /// A request that another reader had made.
     OtherReader,
-    /// What was read ahead of a sequential reader, or came along with what another reader had asked for.
+    /// Bytes read ahead of a sequential reader, or that came along with another reader's request.
     ReadAhead,
     /// A frame of the boot pack: it joined the replay, or overtook it.
     Pack,
-    /// A request by which the rest of the image is brought.
+    /// A request of a download of the rest of the image.
     WholeDownload,
     /// The layer, decoded from its beginning.
     WholeLayer,
@@ -44,102 +45,102 @@ pub enum WaitedFor {
 /// A read that had to wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stall {
-    /// Of which object.
+    /// The object read.
     pub object: ObjectId,
-    /// From which byte.
+    /// Offset of the read.
     pub offset: u64,
-    /// How many bytes.
+    /// Length of the read.
     pub length: u64,
     /// How long it waited.
     pub waited_millis: u64,
     /// When it began, since the image was loaded.
     pub at_millis: u64,
-    /// What for, as far as it is one thing.
+    /// What it waited for, as far as it is one thing.
     pub waited_for: WaitedFor,
-    /// The layer that this came from, if it did.
+    /// The layer that the bytes came from, if any.
     pub layer: Option<Digest>,
-    /// Whether it waited in vain.
+    /// Whether the read failed.
     pub failed: bool,
 }
 
-/// Waits for the same: how many, and how long together.
+/// Sum of the waits for the same thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitSum {
-    /// What for.
+    /// What they waited for.
     pub waited_for: WaitedFor,
-    /// The layer that this came from, if it did.
+    /// The layer that the bytes came from, if any.
     pub layer: Option<Digest>,
-    /// Reads.
+    /// Number of reads.
     pub stalls: u64,
-    /// All together.
+    /// Sum of their waits.
     pub millis: u64,
     /// Reads of these that began within [`START`].
     pub start_stalls: u64,
-    /// These together.
+    /// Sum of the waits of these.
     pub start_millis: u64,
 }
 
-/// Something that happened to an image, or was decided.
+/// An event or a decision of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "event")]
 pub enum Event {
-    /// A boot pack of so many encoded bytes is being brought.
+    /// The fetch of a boot pack of this many encoded bytes began.
     PackBegan {
-        /// How many.
+        /// Encoded bytes.
         bytes: u64,
     },
-    /// The boot pack is here, as far as it was needed.
+    /// The boot pack is local, as far as it was needed.
     PackEnded,
-    /// The boot pack is not there, or not what it should be; layers are read instead.
+    /// The boot pack is missing or damaged. Layers are read instead.
     PackGivenUp {
-        /// What failed.
+        /// The failure.
         reason: String,
     },
-    /// Bytes could not be had.
+    /// Bytes could not be fetched.
     SourceFailed {
-        /// What failed.
+        /// The failure.
         reason: String,
     },
-    /// The source does not answer: reads that need it wait until a probe is answered, and fail if one is not.
+    /// The source does not answer: reads that need it wait until a probe is answered, and fail if none is.
     SourceRests {
-        /// What failed.
+        /// The failure.
         reason: String,
     },
     /// The source answers again.
     SourceAnswers,
     /// Bytes did not match their digest.
     Corrupt {
-        /// Which.
+        /// The mismatch.
         reason: String,
     },
-    /// An object is not what the image's index promises.
+    /// An object differs from what the image's index states.
     Refuted {
-        /// Which.
+        /// The object.
         object: ObjectId,
     },
-    /// A layer is not served any more.
+    /// A layer is no longer served.
     Distrusted {
-        /// Which.
+        /// The layer.
         layer: Digest,
-        /// What was found out.
+        /// The difference found.
         reason: String,
     },
-    /// The store took nothing: what is fetched is not kept.
+    /// The store refused a write: fetched bytes are not kept.
     StoreRefused {
-        /// What it said.
+        /// Its error.
         reason: String,
     },
-    /// It is fetched in another way from now on.
+    /// The image is fetched in another way from now on.
     Switched {
-        /// How.
+        /// The new way.
         to: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Event {
-    /// With no more of its reason than is kept.
+    /// Cuts the reason to [`REASON_BYTES`].
     fn bounded(mut self) -> Self {
         match &mut self {
             Self::PackGivenUp { reason }
@@ -166,34 +167,34 @@ fn cut(text: &mut String) {
     }
 }
 
-/// An event, and when.
+/// An event with its time and count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Noted {
     /// When it happened last, since the image was loaded.
     pub at_millis: u64,
-    /// How often.
+    /// Number of occurrences.
     pub times: u64,
-    /// What.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// What a journal says at one moment.
+/// Contents of a journal at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     /// When the image was loaded, in milliseconds since 1970.
     pub loaded_unix_millis: u64,
     /// The slowest waits, slowest first.
     pub slowest: Vec<Stall>,
-    /// All waits, by what they were for, longest first.
+    /// All waits by cause, longest first.
     pub waits: Vec<WaitSum>,
     /// The newest events, oldest first.
     pub events: Vec<Noted>,
-    /// Older ones that are not kept any more.
+    /// Older events that were dropped.
     pub events_dropped: u64,
 }
 
-/// What was waited for, and the layer that this came from.
+/// The cause of a wait, and the layer that the bytes came from.
 type Kind = (WaitedFor, Option<Digest>);
 
 /// Waits of one kind.
@@ -208,9 +209,9 @@ pub struct Journal {
     loaded: Instant,
     loaded_unix_millis: u64,
     stalls: Mutex<Vec<Stall>>,
-    /// A wait that is not longer need not be looked at.
+    /// Waits that are not longer need no lock.
     floor_millis: AtomicU64,
-    /// By what was waited for and the layer. There is one for each layer of the image and each kind at most.
+    /// By cause and layer: at most one for each layer of the image and each cause.
     waits: Mutex<BTreeMap<Kind, Sums>>,
     events: Mutex<Events>,
 }
@@ -221,14 +222,14 @@ struct Events {
     dropped: u64,
 }
 
-/// What a read waited for, while it does.
+/// The cause of a read's wait, collected during the wait.
 #[derive(Default)]
 pub(crate) struct Waiting {
     longest: Option<(Duration, WaitedFor, Option<Digest>)>,
 }
 
 impl Waiting {
-    /// It waited so long for this.
+    /// Adds a wait for `what`.
     pub(crate) fn note(&mut self, waited: Duration, what: WaitedFor, layer: Option<Digest>) {
         if self.longest.is_none_or(|(longest, ..)| longest < waited) {
             self.longest = Some((waited, what, layer));
@@ -259,7 +260,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl Journal {
-    /// Something happened. What is known of already is counted.
+    /// Records an event. A known one is counted.
     pub fn note(&self, event: Event) {
         let (event, at_millis) = (event.bounded(), millis(self.loaded.elapsed()));
         let mut events = self.events.lock();
@@ -275,7 +276,7 @@ impl Journal {
         events.ring.push_back(noted);
     }
 
-    /// A read waited.
+    /// Records that a read waited.
     pub(crate) fn stalled(
         &self,
         read: (ObjectId, &std::ops::Range<u64>),
@@ -303,7 +304,7 @@ impl Journal {
         self.keep(Stall { object, offset, length, waited_millis, at_millis, waited_for, layer, failed });
     }
 
-    /// Keeps it in its place among the slowest; of equals the first.
+    /// Inserts the wait among the slowest. Of equal ones the first stays.
     fn keep(&self, stall: Stall) {
         let mut stalls = self.stalls.lock();
         let place = stalls.partition_point(|known| known.waited_millis >= stall.waited_millis);
@@ -317,7 +318,7 @@ impl Journal {
         }
     }
 
-    /// All of it.
+    /// The contents of the journal.
     pub fn account(&self) -> Account {
         let mut waits: Vec<WaitSum> = self
             .waits

@@ -71,7 +71,7 @@ impl Host {
         Ok(())
     }
 
-    /// Publishes an object whose chunks are all here, in the background: the whole object is hashed.
+    /// Publishes an object whose chunks are all local, in the background: the whole object is hashed.
     pub(crate) fn publish_if_complete(self: &Arc<Self>, object: &Arc<Object>) {
         if !object.claim_publishing(self.config.publish_zeros) {
             return;

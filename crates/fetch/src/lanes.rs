@@ -1,12 +1,12 @@
-//! Who may put bytes on the wire: demand before what is fetched early, and never more than fits.
+//! Lanes decide which requests may put bytes on the wire: demand before early fetches, and never more than fits.
 //!
 //! Demand waits for room in its image's share and then in the host's. The replay of a boot pack waits for room in a share of its
-//! own. Read-ahead has a small one, and does not wait for it (no room means no read-ahead), and few requests of it go at a time. Both
-//! pause between pieces while there is a request on the wire that a reader made, so they delay it by at most the piece that they
-//! are receiving (promise P12); those that a reader waits for by now do not pause. Neighbours come in the request of a reader who was
-//! alone on the wire, behind his piece; they hold up nobody and do not pause, and delay the next one by a round trip's worth of
-//! bytes at most. The rest of an image has its room in that of read-ahead, and does wait for it. It is brought because readers wait
-//! nearly all the time, so pausing for them would be stopping: one piece at a time comes in beside them.
+//! own. Read-ahead has a small share, does not wait for it (no room means no read-ahead), and is limited to few requests at a time.
+//! Both pause between pieces while a reader's request is on the wire, so they delay it by at most the piece that they are receiving
+//! (promise P12). Early requests that a reader has joined do not pause. Neighbours share the request of a reader that was alone on
+//! the wire, and follow its piece. They block no request and do not pause, and delay the next one by at most a round trip's worth
+//! of bytes. The rest of an image uses the room of read-ahead, and waits for it. It is fetched because readers wait nearly all the
+//! time, so pausing for them would stop it: one piece at a time is received beside them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,19 +21,19 @@ use crate::config::Config;
 pub(crate) enum Lane {
     /// A reader waits.
     Demand,
-    /// A recorded start says that readers will come.
+    /// A recorded start predicts a read.
     Trace,
-    /// A reader may come.
+    /// A reader may need the bytes.
     Ahead,
-    /// Readers come all the time: the rest of an image.
+    /// Readers wait all the time: the rest of an image.
     Whole,
 }
 
 /// Bytes are counted in units of this size, so that any budget fits a semaphore's `u32`.
 const UNIT: u64 = 1 << 10;
 
-/// Requests of read-ahead at a time, on this host. Each may be a connection that begins slowly, and a dozen of these at once fill the
-/// queue of a slow link: at 25 Mbit/s and 80 ms it dropped a quarter of the packets. Four fill a link as well.
+/// Requests of read-ahead at a time, on this host. Each may be a connection in slow start, and a dozen of these at once fill the
+/// queue of a slow link: at 25 Mbit/s and 80 ms it dropped a quarter of the packets. Four are enough to fill a link.
 const AHEAD_REQUESTS: usize = 4;
 
 /// A bounded number of bytes.
@@ -49,7 +49,7 @@ impl Budget {
         Self { room: Arc::new(Semaphore::new(units as usize)), units }
     }
 
-    /// What is larger than the whole budget takes all of it, and goes alone.
+    /// Converts bytes to units. A request larger than the whole budget takes all of it, and runs alone.
     fn units(&self, bytes: u64) -> u32 {
         u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.units)
     }
@@ -70,16 +70,16 @@ pub(crate) struct Lanes {
     ahead: Budget,
     ahead_requests: Arc<Semaphore>,
     wire: watch::Sender<OnTheWire>,
-    /// Who of the whole downloads receives a piece while readers wait.
+    /// The whole download that receives a piece while readers wait.
     beside: Semaphore,
 }
 
 /// Requests that are under way.
 #[derive(Default)]
 struct OnTheWire {
-    /// Those that readers made.
+    /// Requests made by readers.
     demand: usize,
-    /// All.
+    /// All requests.
     all: usize,
 }
 
@@ -95,8 +95,8 @@ impl Lanes {
         }
     }
 
-    /// Room for `bytes`; `None` when there is none for read-ahead. A request for which a reader waits by now gets the room of demand, so
-    /// that he waits for nobody's replay.
+    /// Room for `bytes`. `None` if there is none for read-ahead. A request that a reader waits for by now gets the room of demand,
+    /// so that the reader does not wait for another image's replay.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         image: &Budget,
@@ -121,7 +121,7 @@ impl Lanes {
         Some(Admission { _permits: permits })
     }
 
-    /// Room for what a reader waits for.
+    /// Room for bytes that a reader waits for.
     pub(crate) async fn admit_demand(&self, image: &Budget, bytes: u64) -> Option<Admission> {
         Some(Admission { _permits: vec![image.take(bytes).await?, self.host.take(bytes).await?] })
     }
@@ -132,25 +132,25 @@ impl Lanes {
         let _ = self.wire.subscribe().wait_for(|_| priority.is_awaited()).await;
     }
 
-    /// Returns when nothing is on the wire that a reader waits for or may want soon.
+    /// Returns when the wire carries nothing that a reader waits for or may need soon.
     pub(crate) async fn quiet(&self) {
         // As below: this cannot fail.
         let _ = self.wire.subscribe().wait_for(|wire| wire.all == 0).await;
     }
 
-    /// Returns when nothing is on the wire that a reader asked for.
+    /// Returns when no request of a reader is on the wire.
     pub(crate) async fn no_demand(&self) {
         // As below: this cannot fail.
         let _ = self.wire.subscribe().wait_for(|wire| wire.demand == 0).await;
     }
 
-    /// Whether anything is on the wire that a reader asked for.
+    /// Whether a request of a reader is on the wire.
     pub(crate) fn has_demand(&self) -> bool {
         self.wire.borrow().demand > 0
     }
 
-    /// Called by a request before each piece, and held while it is received: returns at once for demand; all others wait until
-    /// no demand is on the wire, or a reader waits for it, or it is their turn beside demand.
+    /// Called by a request before each piece, and held while it is received. Returns at once for demand. Other requests wait until
+    /// no demand is on the wire, a reader waits for them, or it is their turn beside demand.
     pub(crate) async fn give_way(&self, lane: Lane, priority: &Priority) -> Option<SemaphorePermit<'_>> {
         let mut wire = self.wire.subscribe();
         tokio::select! {
@@ -162,14 +162,14 @@ impl Lanes {
     }
 }
 
-/// Room that was granted, until it is dropped.
+/// Granted room, held until dropped.
 pub(crate) struct Admission {
     _permits: Vec<OwnedSemaphorePermit>,
 }
 
-/// The lane of one request. One that was made early does not wait for others any more once a reader waits for it. But only one that
-/// a reader made holds up others: whoever reads a large file joins what was read ahead for him, and would hold up what he
-/// reads next. (A file of 1 GiB at 1 Gbit/s and 1 ms took 1.2 times as long so.)
+/// The lane of one request. An early request no longer waits for others once a reader waits for it. But only a request made by a
+/// reader blocks others: the reader of a large file joins its own read-ahead, and would otherwise block the bytes it reads next. (A
+/// file of 1 GiB at 1 Gbit/s and 1 ms took 1.2 times as long that way.)
 pub(crate) struct Priority {
     lanes: Arc<Lanes>,
     is_awaited: AtomicBool,
@@ -188,10 +188,10 @@ impl Priority {
         Self { lanes: lanes.clone(), is_awaited, holds_up: AtomicBool::new(holds_up), is_settled }
     }
 
-    /// A reader waits for this request now.
+    /// Records that a reader waits for this request now.
     pub(crate) fn raise(&self) {
         if !self.is_awaited.swap(true, AcqRel) {
-            // Nothing has changed but for the request itself, which may be pausing.
+            // Only wakes the request itself, which may be pausing: the counts are unchanged.
             self.lanes.wire.send_modify(|_| {});
         }
     }
@@ -200,14 +200,14 @@ impl Priority {
         self.is_awaited.load(Acquire)
     }
 
-    /// What readers waited for is here: it holds up nobody any more.
+    /// Stops blocking other requests: the bytes that readers waited for have arrived.
     pub(crate) fn lower(&self) {
         if self.holds_up.swap(false, AcqRel) {
             self.lanes.wire.send_modify(|wire| wire.demand -= 1);
         }
     }
 
-    /// The request is over.
+    /// Ends the request.
     pub(crate) fn settle(&self) {
         if !self.is_settled.swap(true, AcqRel) {
             self.lower();

@@ -1,4 +1,4 @@
-//! [`Ledger`]: the chunks of an image that were fetched before a reader asked for them and have not been read since.
+//! [`Ledger`]: the chunks of an image that were fetched before a reader requested them and have not been read since.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -16,7 +16,7 @@ const OFF: u8 = 0;
 /// Added to the state of a chunk whose object is complete.
 const COMPLETE: u8 = 0x80;
 
-/// The state of a chunk that arrived in this lane; `None` if a reader asked for it.
+/// The state of a chunk that arrived in this lane. `None` if a reader requested it.
 pub(crate) fn state_in(lane: Lane) -> Option<u8> {
     match lane {
         // A whole download is no prediction of what will be read.
@@ -36,7 +36,7 @@ pub(crate) struct Ledger {
     /// Entries of this image, and of all images of the host.
     open: AtomicU64,
     open_in_all: Arc<AtomicU64>,
-    /// The kernel reads complete objects itself: these get no entry, which every read would have to look up for ever.
+    /// Whether the kernel reads complete objects itself. These get no entry, because every read would have to look it up for ever.
     pub(crate) kernel_reads: Mutex<bool>,
 }
 
@@ -78,7 +78,7 @@ impl Ledger {
         before
     }
 
-    /// The object of the chunk is complete.
+    /// Marks the object of the chunk as complete.
     pub(crate) fn complete(&self, chunk: u32) {
         let complete = |state| (state != OFF).then_some(state | COMPLETE);
         let _off = self.find(chunk).map(|state| state.fetch_update(Relaxed, Relaxed, complete));

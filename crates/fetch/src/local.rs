@@ -1,4 +1,4 @@
-//! Complete objects, held open: what makes a read of a local object one `pread`.
+//! Complete objects that are kept open, so that a read of a local object is one `pread`.
 
 use std::fs::File;
 use std::io;
@@ -13,21 +13,21 @@ use crate::content::ObjectBytes;
 use crate::error::ReadError;
 use crate::lru::Lru;
 
-/// A complete object of the store, open.
+/// An open complete object of the store.
 #[derive(Debug, Clone)]
 pub struct LocalObject {
-    /// For reading alone.
+    /// Open for reading only.
     pub file: Arc<File>,
     /// Its size in bytes.
     pub size: u64,
 }
 
-/// A bounded number of open objects. One that changed since it was opened was damaged, and the store is asked for it again.
+/// A bounded number of open objects. One that changed since it was opened is damaged, and is opened from the store again.
 pub(crate) struct OpenObjects {
     files: Mutex<Lru<ObjectId, (LocalObject, Stamp)>>,
 }
 
-/// What changes with every change of a file: the times of that, and the size.
+/// Values that change with every change of a file: its times, and the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     changed: (i64, i64),
@@ -67,7 +67,7 @@ impl OpenObjects {
         }
     }
 
-    /// Has the store hash the object, and holds it open if it is sound. Blocks for as long as reading all of it takes.
+    /// Lets the store hash the object, and keeps it open if it is valid. Blocks for as long as reading all of it takes.
     pub(crate) fn check(&self, store: &dyn ObjectStore, object: &ObjectId) -> Result<(), StoreError> {
         match store.open(object)? {
             Some(file) => self.keep(object, file).map(drop),

@@ -1,13 +1,13 @@
 //! A small least-recently-used map, bounded by weight.
 //!
-//! Used where something must stay bounded whatever images ask for. Not concurrent: callers hold a lock for the few
-//! hundred nanoseconds that an operation takes.
+//! For state that must stay bounded whatever images request. Not concurrent: callers hold a lock for the few hundred nanoseconds of
+//! an operation.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// Values by key, the least recently used leave first once their weights exceed the capacity.
+/// Values by key. The least recently used leave first once their weights exceed the capacity.
 pub(crate) struct Lru<K, V> {
     entries: HashMap<K, Entry<V>>,
     by_age: BTreeMap<u64, K>,
@@ -28,7 +28,7 @@ impl<K: Hash + Eq + Clone, V> Lru<K, V> {
         Self { entries: HashMap::new(), by_age: BTreeMap::new(), clock: 0, weight: 0, capacity }
     }
 
-    /// The value, which counts as used now.
+    /// The value. Marks it as used now.
     pub(crate) fn get<Q>(&mut self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -42,8 +42,8 @@ impl<K: Hash + Eq + Clone, V> Lru<K, V> {
         Some(&entry.value)
     }
 
-    /// Takes the value in; what was there under this key and what no longer fits leaves. A value heavier than the
-    /// whole capacity is not kept.
+    /// Inserts the value. The previous value of this key and values that no longer fit leave. A value heavier than the whole
+    /// capacity is not kept.
     pub(crate) fn insert(&mut self, key: K, value: V, weight: u64) {
         self.remove(&key);
         if weight > self.capacity {
@@ -61,7 +61,7 @@ impl<K: Hash + Eq + Clone, V> Lru<K, V> {
         self.entries.insert(key, Entry { value, age: self.clock, weight });
     }
 
-    /// Takes the value out.
+    /// Removes and returns the value.
     pub(crate) fn remove<Q>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -73,7 +73,7 @@ impl<K: Hash + Eq + Clone, V> Lru<K, V> {
         Some(entry.value)
     }
 
-    /// Keeps only what `keep` says.
+    /// Keeps only the values for which `keep` returns `true`.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) {
         let gone: Vec<K> = self.entries.iter().filter(|(k, e)| !keep(k, &e.value)).map(|(k, _)| k.clone()).collect();
         for key in gone {

@@ -1,9 +1,9 @@
-//! Neighbours: what lies behind a small piece that a reader waits for, and comes along in his request.
+//! Neighbours: the bytes behind a small piece that a reader waits for, fetched in the same request.
 //!
-//! A program that imports modules reads small files one after the other, each with a request of its own; while that makes its round
-//! trip, the link idles. Archives keep the files of a folder together, so what lies behind the piece is likely to be wanted soon,
-//! and as much of it as comes in one round trip delays nobody: the reader has his own piece first, and the first byte that he asks for
-//! next cannot come sooner than a round trip later.
+//! A program that imports modules reads small files one after the other, each with a request of its own. During the round trip of
+//! that request the link idles. Archives keep the files of a folder together, so the bytes behind the piece are likely to be wanted
+//! soon, and as much of them as arrives in one round trip delays no reader: the reader gets its own piece first, and the first byte
+//! of its next request cannot arrive sooner than a round trip later.
 //!
 //! Invariant: of an image, neighbours are at most half as many bytes as readers' own pieces. A start that uses none of them has
 //! fetched half as much again.
@@ -20,17 +20,17 @@ use crate::image::Image;
 use crate::pieces::{piece_in_layer, placed};
 use crate::plan::Piece;
 
-/// The most that comes along with one piece: a link of 100 Mbit/s brings it in 80 ms.
+/// Most bytes that come along with one piece: a link of 100 Mbit/s transfers them in 80 ms.
 const MOST_BYTES: u64 = 1 << 20;
-/// The most memory that it takes: what compresses a hundredfold must not take the room of other readers.
+/// Most memory of neighbours: data that compresses a hundredfold must not take the room of other readers.
 const MOST_MEMORY: u64 = 4 << 20;
-/// Encoded bytes of small files in a second that one core inflates, hashes and writes while the program has the other: half of what
-/// indexing a layer of 12,700 files did (35 MB/s). Behind a round trip of 1 ms it is the processor that there is little of.
+/// Encoded bytes of small files per second that one core inflates, hashes and writes while the program has the other: half the rate
+/// of indexing a layer of 12,700 files (35 MB/s). Behind a round trip of 1 ms the processor is the bottleneck.
 const WORK_RATE: u64 = 16 << 20;
-/// Chunks that are looked at behind one piece: each is a glance at the disk, of some microseconds, before the request leaves.
+/// Chunks that are looked up behind one piece: each is a disk access of some microseconds, before the request is sent.
 const LOOKS: usize = 64;
 
-/// Bytes that the link and the processor manage while a request makes its round trip. None before the link is known.
+/// Bytes that the link and the processor can handle during a round trip. None before the link is known.
 fn in_a_round_trip(link: &Link) -> u64 {
     let rate = u128::from(link.bandwidth().unwrap_or_default().min(WORK_RATE));
     let bytes = rate * link.round_trip().as_micros() / 1_000_000;
@@ -38,7 +38,7 @@ fn in_a_round_trip(link: &Link) -> u64 {
 }
 
 impl Host {
-    /// What to bring behind these pieces, if a reader has to wait for them.
+    /// The neighbours to fetch behind these pieces, if a reader has to wait for them.
     pub(crate) fn neighbours(&self, pieces: &[Piece]) -> Vec<Piece> {
         let [piece] = pieces else { return Vec::new() };
         let image = &piece.image;
@@ -56,7 +56,7 @@ impl Host {
         self.behind(piece, most)
     }
 
-    /// Whether something else says what readers will want, or the link does not idle, or what comes is not kept.
+    /// Whether neighbours are of no use: there is a better prediction, the link does not idle, or nothing would be kept.
     fn gains_nothing(&self, image: &Image) -> bool {
         image.pack.get().is_some_and(|pack| !pack.is_given_up())
             || image.governor.is_held()
@@ -67,7 +67,7 @@ impl Host {
             || self.bypass.is_active()
     }
 
-    /// The pieces next to each other behind this one that are whole files and not here, up to `most` bytes from its end.
+    /// The adjacent pieces behind this one that are whole files and not local, up to `most` bytes from its end.
     fn behind(&self, piece: &Piece, most: u64) -> Vec<Piece> {
         let (image, mut end, mut memory) = (&piece.image, piece.range().end, 0);
         let (last, mut taken) = (end.saturating_add(most), piece.key.offset);
@@ -96,8 +96,8 @@ impl Host {
         found
     }
 
-    /// Settles neighbours as their bytes come in, behind what the request was made for. What is not right, or does not come, is asked for by
-    /// whoever wants it.
+    /// Settles neighbours as their bytes arrive, after the pieces that the request was made for. Wrong or missing ones are
+    /// requested again by the next reader.
     pub(crate) async fn bring_along(self: &Arc<Self>, mut body: Body, neighbours: &[Arc<Flight>]) {
         body.nobody_waits(self.config.stall_limit / ALONG_STALL_SHARE);
         for flight in neighbours {

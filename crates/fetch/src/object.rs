@@ -1,8 +1,8 @@
-//! What is known here and now about an object that is partly local: which of its chunks are verified.
+//! State of an object that is partly local: which of its chunks are verified.
 //!
-//! Invariant: a presence bit is set only after the chunk's digest matched in this process, and vouches for bytes that nobody
-//! writes over: bits and the partial file belong to one chunk list ([`Parts`]), whichever images have it. The store's
-//! partial file may hold more (from an earlier process); that is believed chunk by chunk, after hashing.
+//! Invariant: a presence bit is set only after the chunk's digest matched in this process, and covers bytes that are never
+//! overwritten: bits and the partial file belong to one chunk list ([`Parts`]), whichever images have it. The store's partial file
+//! may hold more (from an earlier process). Each such chunk is trusted only after hashing.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,21 +24,21 @@ use crate::image::Image;
 use crate::readahead::{Ahead, Sequence, Window};
 use tarpon_blob::{ObjectStore, PartialObject, StoreError};
 
-/// An object, split into chunks as one image's table says.
+/// An object, split into chunks by the table of one image.
 pub(crate) struct Object {
     pub(crate) id: ObjectId,
     pub(crate) image: Arc<Image>,
     record: ObjectEntry,
     /// As [`Image::names_content`].
     names_content: bool,
-    /// `None` if its one chunk is the object: then it is never partly here.
+    /// `None` if its one chunk is the object, which is then never partly local.
     pub(crate) parts: Option<Arc<Parts>>,
     sequence: Mutex<Sequence>,
-    /// The generation of [`crate::image::Images`] in which all images agreed on it; 0 for none.
+    /// The generation of [`crate::image::Images`] in which all images agreed on the object. 0 for none.
     agreed: AtomicU64,
 }
 
-/// What is here of an object, as one chunk list splits it: all images with this list share it.
+/// The local state of an object for one chunk list, shared by all images with this list.
 pub(crate) struct Parts {
     pub(crate) list: ListId,
     needed: OnceLock<Needed>,
@@ -49,13 +49,13 @@ pub(crate) struct Parts {
 
 type Key = (ObjectId, ListId);
 
-/// The parts that somebody uses.
+/// The parts that are in use.
 #[derive(Default)]
 pub(crate) struct AllParts {
     known: Mutex<HashMap<Key, Weak<Parts>>>,
 }
 
-/// Entries after which those that nobody uses any more are swept out.
+/// Number of entries after which unused ones are removed.
 const SWEEP: usize = 1024;
 
 impl AllParts {
@@ -74,11 +74,11 @@ impl AllParts {
     }
 }
 
-/// What it takes to have the whole object.
+/// The amounts that complete an object.
 struct Needed {
     /// Chunks that are not zeros.
     chunks: u32,
-    /// Bytes of those that are.
+    /// Bytes of chunks that are zeros.
     zeros: u64,
 }
 
@@ -94,9 +94,9 @@ impl Needed {
 #[derive(Default)]
 struct PartsState {
     present: Bits,
-    /// Chunks that the partial file was searched for.
+    /// Chunks that were searched for in the partial file.
     searched: Bits,
-    /// Chunks that are being written without having been checked.
+    /// Chunks that are being written before they are checked.
     spooling: Bits,
     partial: Option<Arc<dyn PartialObject>>,
 }
@@ -113,7 +113,7 @@ impl Bits {
         self.words.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
     }
 
-    /// Whether it was not in the set.
+    /// Adds `index`. Returns whether it was missing.
     fn insert(&mut self, index: u32) -> bool {
         let at = index as usize / 64;
         if self.words.len() <= at {
@@ -133,16 +133,16 @@ impl Bits {
     }
 }
 
-/// What makes bytes of a partial file good enough.
+/// Which evidence makes bytes of a partial file acceptable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// The presence bit.
     Bits,
-    /// Hashing them once more.
+    /// A new hash of the bytes.
     Digests,
 }
 
-/// A chunk of an object: its number in the object, and what the table says.
+/// A chunk of an object: its number in the object, and its entry in the table.
 pub(crate) type Numbered = (u32, Chunk);
 
 impl Object {
@@ -151,7 +151,7 @@ impl Object {
         Self { id, image, record, names_content, parts, sequence: Mutex::default(), agreed: AtomicU64::new(0) }
     }
 
-    /// Whether all images were found to agree on it in this generation.
+    /// Whether all images agreed on the object in this generation.
     pub(crate) fn is_agreed(&self, generation: u64) -> bool {
         self.agreed.load(Ordering::SeqCst) == generation
     }
@@ -181,12 +181,12 @@ impl Object {
         number.is_some_and(|number| pack.has(number))
     }
 
-    /// What the table calls the chunk with this number.
+    /// The number in the table of the object's chunk `number`.
     pub(crate) fn number_in_table(&self, number: u32) -> Option<u32> {
         self.record.chunks.start.checked_add(number)
     }
 
-    /// All its chunks.
+    /// All chunks of the object.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = Numbered> + '_ {
         self.chunks_of(0..u64::MAX)
     }
@@ -201,7 +201,7 @@ impl Object {
         self.piece_chunk(chunk).name(self.image.id)
     }
 
-    /// Whether all its encoded chunks come to at most `limit` bytes.
+    /// Whether all encoded chunks together have at most `limit` bytes.
     pub(crate) fn encoded_bytes_within(&self, limit: u64) -> bool {
         let mut total = 0_u64;
         self.chunks().all(|(_, chunk)| {
@@ -212,17 +212,17 @@ impl Object {
         })
     }
 
-    /// Whether the chunk's bytes can be had without asking anybody.
+    /// Whether the chunk's bytes are available without a request.
     pub(crate) fn has(&self, (number, chunk): &Numbered) -> bool {
         chunk.place == Place::Zeros || self.parts.as_ref().is_some_and(|parts| parts.state.lock().present.has(*number))
     }
 
-    /// Whether the chunk that starts at `offset` is here.
+    /// Whether the chunk that starts at `offset` is local.
     pub(crate) fn has_at(&self, offset: u64) -> bool {
         self.chunks_of(offset..offset.saturating_add(1)).any(|numbered| self.has(&numbered))
     }
 
-    /// Puts a chunk that is here into the assembly. `false` if it is not here after all, or too large to be hashed again.
+    /// Copies a local chunk into the assembly. `false` if it is not local after all, or too large to be hashed again.
     pub(crate) fn fill(&self, assembly: &mut Assembly, (number, chunk): &Numbered, trust: Trust) -> bool {
         if chunk.place == Place::Zeros {
             return true;
@@ -267,7 +267,7 @@ impl Object {
         chunks
     }
 
-    /// Whether an earlier process may have left the chunk, and nobody has looked for it yet.
+    /// Whether an earlier process may have left the chunk, and it has not been searched for yet.
     pub(crate) fn may_have_left(&self, store: &dyn ObjectStore, (number, chunk): &Numbered) -> bool {
         let is_new = |parts: &Arc<Parts>| !parts.state.lock().searched.has(*number);
         can_be_hashed(chunk)
@@ -275,7 +275,7 @@ impl Object {
             && self.partial(store).is_ok_and(|partial| partial.may_hold(chunk.object_offset, chunk.size))
     }
 
-    /// Hashes what the partial file holds of these chunks, and returns those that match.
+    /// Hashes the bytes of these chunks in the partial file, and returns the chunks that match.
     pub(crate) fn check(&self, store: &dyn ObjectStore, chunks: Vec<Numbered>) -> Vec<(u32, Verified<Bytes>)> {
         let (Some(parts), Ok(partial)) = (&self.parts, self.partial(store)) else { return Vec::new() };
         let checked = chunks.into_iter().filter_map(|(number, chunk)| {
@@ -288,7 +288,7 @@ impl Object {
 
     /// The object's partial file, opened at the first call.
     pub(crate) fn partial(&self, store: &dyn ObjectStore) -> Result<Arc<dyn PartialObject>, StoreError> {
-        // An object of one chunk is kept whole or not at all.
+        // An object of one chunk is stored whole or not at all.
         let parts = self.parts.as_ref().ok_or(StoreError::Full)?;
         if let Some(partial) = &parts.state.lock().partial {
             return Ok(partial.clone());
@@ -297,22 +297,22 @@ impl Object {
         Ok(parts.state.lock().partial.get_or_insert(opened).clone())
     }
 
-    /// The chunk that starts at `offset` is verified and in the partial file.
+    /// Records that the chunk that starts at `offset` is verified and in the partial file.
     pub(crate) fn mark_present(&self, offset: u64) {
         if let (Some(parts), Some(number)) = (&self.parts, self.number_at(offset)) {
             parts.state.lock().present.insert(number);
         }
     }
 
-    /// Claims the place of the chunk that starts at `offset` for bytes that are not checked yet. `false` if the chunk is here,
-    /// or if somebody else is writing it: nothing may be written over what a presence bit vouches for.
+    /// Claims the place of the chunk that starts at `offset` for bytes that are not checked yet. `false` if the chunk is local or
+    /// another writer has claimed it: bytes that a presence bit covers must not be overwritten.
     pub(crate) fn begin_spooling(&self, offset: u64) -> bool {
         let (Some(parts), Some(number)) = (&self.parts, self.number_at(offset)) else { return false };
         let mut state = parts.state.lock();
         !state.present.has(number) && state.spooling.insert(number)
     }
 
-    /// The chunk was written, and matched its digest or did not.
+    /// Releases the claim of [`Object::begin_spooling`]: the chunk was written, and `matched` its digest or did not.
     pub(crate) fn end_spooling(&self, offset: u64, matched: bool) {
         let (Some(parts), Some(number)) = (&self.parts, self.number_at(offset)) else { return };
         let mut state = parts.state.lock();
@@ -326,8 +326,8 @@ impl Object {
         self.chunks_of(offset..offset.saturating_add(1)).next().map(|(number, _)| number)
     }
 
-    /// Whether all chunks are here, their bytes are what the object's name is the digest of, and nobody is making a local file of it yet; the caller does so now, and ends with
-    /// [`Object::end_publishing`].
+    /// Whether all chunks are local, their bytes are the ones that the object's name is the digest of, and no other caller is
+    /// making a local file of it. The caller then does so, and ends with [`Object::end_publishing`].
     pub(crate) fn claim_publishing(&self, most_zeros: u64) -> bool {
         let Some(parts) = self.parts.as_ref().filter(|_| self.names_content) else { return false };
         let needed = parts.needed.get_or_init(|| Needed::count(self));
@@ -338,19 +338,19 @@ impl Object {
         ready && parts.publishing.send_if_modified(|publishing| !std::mem::replace(publishing, true))
     }
 
-    /// It is a local file now, or is known not to be what its name says, or another chunk or a later read may try again.
+    /// Ends the claim: the object is a local file, or is known to differ from its name, or another chunk or a later read may retry.
     pub(crate) fn end_publishing(&self) {
         if let Some(parts) = &self.parts {
             parts.publishing.send_replace(false);
         }
     }
 
-    /// Whether it is being made a local file just now.
+    /// Whether it is being made a local file.
     pub(crate) fn is_publishing(&self) -> bool {
         self.parts.as_ref().is_some_and(|parts| *parts.publishing.borrow())
     }
 
-    /// Waits until it is not being published (any more).
+    /// Waits until it is no longer being published.
     pub(crate) async fn published(&self) {
         if let Some(parts) = &self.parts {
             // The sender is part of `parts`: this cannot fail.
@@ -358,13 +358,13 @@ impl Object {
         }
     }
 
-    /// Takes note of a read and says what to fetch ahead.
+    /// Records a read and returns the range to fetch ahead.
     pub(crate) fn note_read(&self, read: Range<u64>, window: Window) -> Option<Ahead> {
         self.sequence.lock().note(read, self.record.size, window)
     }
 }
 
-/// What cannot be hashed when an earlier process left it is fetched again.
+/// Whether the chunk can be hashed. One that an earlier process left and that cannot be hashed is fetched again.
 fn can_be_hashed(chunk: &Chunk) -> bool {
     chunk.content_digest().is_some() && chunk.size <= limits::CHUNK_BYTES
 }

@@ -1,8 +1,7 @@
-//! Which bytes to ask for: from the chunks that a read misses to pieces, from pieces to requests. Pure.
+//! Plans requests: from the chunks that a read misses to pieces, from pieces to requests. Pure.
 //!
-//! A **piece** is what is decoded at once: one gzip member, one zstd frame or one run of raw bytes, with all the chunks
-//! that lie in it (eStargz puts several small files into one member). A **run** is what is asked for at once:
-//! neighbouring pieces of one layer.
+//! A **piece** is the unit of decoding: one gzip member, one zstd frame or one run of raw bytes, with all the chunks inside
+//! (eStargz puts several small files into one member). A **run** is the unit of a request: neighbouring pieces of one layer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use crate::ids::PieceKey;
 use crate::image::Image;
 use crate::pack::places::Pack;
 
-/// Stands for the layer of a piece that lies in a boot pack: no table has so many.
+/// Layer number of a piece in a boot pack: no table has this many layers.
 pub(crate) const NO_LAYER: u16 = u16::MAX;
 
 /// A part of a layer that is fetched and decoded as a whole.
@@ -27,12 +26,12 @@ pub(crate) struct Piece {
     pub(crate) image: Arc<Image>,
     /// Number of the layer in the image's table.
     pub(crate) layer: u16,
-    /// The chunks in it, the one that was asked for first.
+    /// The chunks in it, starting with the requested one.
     pub(crate) chunks: Vec<PieceChunk>,
 }
 
 impl Piece {
-    /// Its place in the blob.
+    /// Its range in the blob.
     pub(crate) fn range(&self) -> Range<u64> {
         self.key.offset..self.key.offset.saturating_add(self.key.length).min(self.blob.size)
     }
@@ -53,7 +52,7 @@ impl Piece {
         self.key.length.max(self.decoded_bytes())
     }
 
-    /// Whether it lies in a boot pack, and in none of the image's layers.
+    /// Whether it is part of a boot pack instead of a layer of the image.
     pub(crate) fn is_of_a_pack(&self) -> bool {
         self.layer == NO_LAYER
     }
@@ -63,13 +62,14 @@ impl Piece {
         self.is_of_a_pack() && self.blob == pack.blob()
     }
 
-    /// Whether its bytes can only be had by decoding the layer from its beginning.
+    /// Whether its bytes are only available by decoding the layer from its beginning.
     pub(crate) fn needs_stream(&self) -> bool {
         self.key.codec == Codec::Stream
     }
 }
 
-/// Joins pieces that are neighbours in the same layer. Each run is ascending and free of overlap, but for [`crate::chunk::SHARED_BYTES`].
+/// Joins pieces that are neighbours in the same layer. Each run is ascending and has no overlap, except
+/// [`crate::chunk::SHARED_BYTES`].
 pub(crate) fn runs(mut pieces: Vec<Piece>, config: &Config) -> Vec<Vec<Piece>> {
     pieces.sort_by_key(|piece| (piece.key.layer, piece.key.offset));
     let mut runs: Vec<Vec<Piece>> = Vec::new();

@@ -1,4 +1,4 @@
-//! Whether a chunk is on this host, and the check of what an earlier process left.
+//! Whether a chunk is local, and the check of chunks that an earlier process left.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::image::Image;
 use crate::object::{Numbered, Object};
 
 impl Host {
-    /// Whether a chunk that no reader asked for is here, judged by the name of its object and the presence bits.
+    /// Whether a chunk that no reader requested is local, judged by the name of its object and the presence bits.
     pub(crate) fn is_here(&self, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
         if self.store.contains(&self.contents.kept_as(&chunk.object)) {
             return true;
@@ -32,12 +32,12 @@ impl Host {
         known.is_some_and(|object| object.has_at(chunk.object_offset))
     }
 
-    /// Whether the chunk must be fetched. May hash what an earlier process left.
+    /// Whether the chunk must be fetched. May hash bytes that an earlier process left.
     pub(crate) fn lacks(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
         !self.is_here(image, chunk) && !self.was_left(image, chunk)
     }
 
-    /// Whether an earlier process left the chunk. Hashes what it left.
+    /// Whether an earlier process left the chunk. Hashes the bytes that it left.
     fn was_left(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
         if chunk.is_whole_object() {
             return false;
@@ -48,7 +48,7 @@ impl Host {
         !candidates.is_empty() && !self.take_what_was_left(&object, candidates).is_empty()
     }
 
-    /// Hashes what an earlier process left of these chunks, and uses those that match. Blocks on disk and processor.
+    /// Hashes the bytes that an earlier process left of these chunks, and uses those that match. Blocks on disk and processor.
     pub(crate) fn take_what_was_left(
         self: &Arc<Self>,
         object: &Arc<Object>,

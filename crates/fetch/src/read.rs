@@ -36,7 +36,7 @@ use crate::local::LocalObject;
 use crate::object::Object;
 
 impl Host {
-    /// The bytes, if they are here and nothing must be hashed first. Blocks on the local disk alone, and for as long as reading them takes.
+    /// The bytes, if they are local and need no hashing first. Blocks on the local disk alone, for as long as reading them takes.
     pub(crate) fn read_local(
         self: &Arc<Self>,
         id: &ObjectId,
@@ -67,7 +67,7 @@ impl Host {
         answer
     }
 
-    /// Reads a complete object. One that cannot be read is closed, so that the store is asked for it again.
+    /// Reads a complete object. One that cannot be read is closed, so that the next read opens it from the store again.
     fn load(&self, local: &LocalObject, id: &ObjectId, offset: u64, length: u64) -> Result<ObjectBytes, ReadError> {
         let answer = local.read(id, offset, length);
         if answer.is_err() {
@@ -76,7 +76,7 @@ impl Host {
         answer
     }
 
-    /// The object as a local file, if the store has it whole and verified. A store that cannot say has not.
+    /// The object as a local file, if the store has it whole and verified. A store error counts as absent.
     pub(crate) fn complete(&self, id: &ObjectId) -> Option<LocalObject> {
         self.opened(id).sound()
     }
@@ -103,7 +103,7 @@ impl Host {
         outcome
     }
 
-    /// The bytes, or an error at the deadline, whatever it waits for. A local file of `unchecked` bytes must be hashed first.
+    /// The bytes, or an error at the deadline, whatever the read waits for. A local file of `unchecked` bytes must be hashed first.
     async fn read_in_time(
         self: &Arc<Self>,
         id: &ObjectId,
@@ -129,7 +129,7 @@ impl Host {
                 return Err(error);
             }
         };
-        // A piece that fails is remembered by itself (`flight.rs`), and says nothing about the rest of the object.
+        // The failure of a piece is remembered separately (`flight.rs`), and does not concern the rest of the object.
         if let Err(error) = &outcome
             && match error {
                 ReadError::Disputed { .. } => Instant::now() >= clock.until,
@@ -141,7 +141,8 @@ impl Host {
         outcome
     }
 
-    /// Whether several images have the object. They share the time of a read, and at its end it is forgotten that the first ones failed.
+    /// Whether several images have the object. They share the time of a read, and at its end the failures of the first ones are
+    /// forgotten.
     fn has_several(&self, id: &ObjectId) -> bool {
         matches!(self.images.claims(id), Claims::Agreed(claimants) if claimants.len() > 1)
     }
@@ -172,7 +173,7 @@ impl Host {
         Err(ReadError::UnknownObject(*id))
     }
 
-    /// Asks one after the other of the images, which agree on the object. `None` if they no longer do.
+    /// Tries the images, which agree on the object, one after the other. `None` if they no longer do.
     async fn read_from(
         self: &Arc<Self>,
         mut claimants: Vec<Claimant>,
@@ -223,7 +224,7 @@ impl Host {
         Some(Err(failure))
     }
 
-    /// Reads the object as one image's table splits it, or from a local file once it is one.
+    /// Reads the object by the chunk list of one image, or from a local file once it is one.
     async fn read_through(
         self: &Arc<Self>,
         object: &Arc<Object>,
@@ -246,7 +247,7 @@ impl Host {
     }
 }
 
-/// The part of a read that lies in the object.
+/// The part of a read that is inside the object.
 fn clip(offset: u64, length: u64, size: u64) -> Range<u64> {
     let start = offset.min(size);
     start..start.saturating_add(length).min(size)

@@ -1,39 +1,38 @@
-//! Noticing that an object is read from front to back, and how far ahead to fetch then.
+//! Detects that an object is read from front to back, and decides how far ahead to fetch.
 //!
-//! Invariant: what is fetched ahead never exceeds half of what was read in sequence. A reader that stops anywhere has
-//! cost at most half as much again, which is what keeps short and jumping reads (a Python import, a page fault in
-//! a library) close to the bytes that they use.
+//! Invariant: read-ahead never exceeds half of what was read in sequence. A reader that stops anywhere has cost at most half as
+//! much again, which keeps short and jumping reads (a Python import, a page fault in a library) close to the bytes that they use.
 
 use std::ops::Range;
 
-/// The position of one reader in an object, as far as its reads tell.
+/// The position of one reader in an object, as inferred from its reads.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Sequence {
     /// First byte of the run of reads that follow each other.
     start: u64,
     /// Where the next read of the run would begin.
     next: u64,
-    /// Up to where has been asked for ahead.
+    /// End of the bytes that were requested ahead.
     ahead: u64,
-    /// Reads of the run.
+    /// Number of reads in the run.
     reads: u32,
 }
 
-/// How far a [`Sequence`] may look ahead.
+/// Bounds of the window of a [`Sequence`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
-    /// Nothing is asked for ahead while the window is smaller.
+    /// Nothing is requested ahead while the window is smaller.
     pub(crate) min: u64,
-    /// It never becomes larger.
+    /// Largest window.
     pub(crate) max: u64,
 }
 
-/// What to fetch ahead.
+/// A range to fetch ahead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ahead {
     /// Chunks that begin in this range of the object.
     pub(crate) range: Range<u64>,
-    /// Chunks larger than this are left alone: no more than what was read.
+    /// Larger chunks are omitted: no more than was read.
     pub(crate) largest_chunk: u64,
 }
 
@@ -41,7 +40,7 @@ pub(crate) struct Ahead {
 const SEQUENTIAL: u32 = 3;
 
 impl Sequence {
-    /// Takes note of a read and says what to fetch ahead, if anything.
+    /// Records a read and returns what to fetch ahead, if anything.
     pub(crate) fn note(&mut self, read: Range<u64>, size: u64, window: Window) -> Option<Ahead> {
         // The kernel's own readahead sends neighbouring requests at once, so they arrive in any order: a read that
         // begins a little before or after the expected place goes on with the run.
@@ -58,7 +57,7 @@ impl Sequence {
         let run = self.next - self.start;
         let wide = (run / 2).min(window.max);
         let until = self.next.saturating_add(wide).min(size);
-        // Ask again only when half of the window is used up: fewer and longer requests.
+        // Only when half of the window is used up: fewer and longer requests.
         let used_up = self.ahead - self.next <= wide / 2;
         if self.reads < SEQUENTIAL || wide < window.min || until <= self.ahead || !used_up {
             return None;
@@ -138,8 +137,8 @@ mod properties {
     use super::*;
 
     proptest! {
-        /// Whatever the reads are: nothing is asked for twice in a row, behind the reader, past the end, or further
-        /// ahead than half of the run.
+        /// Whatever the reads are: nothing is requested twice in a row, behind the reader, past the end, or further ahead than half
+        /// of the run.
         #[test]
         fn any_reads_keep_the_bounds(reads in prop::collection::vec((0_u64..4 << 20, 1_u64..1 << 20, any::<bool>()), 1..80)) {
             let size = 4 << 20;

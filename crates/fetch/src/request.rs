@@ -1,8 +1,8 @@
 //! One request: from a run of pieces to settled flights.
 //!
-//! The answer is cut into pieces while it arrives, and each piece is settled as soon as its last byte is here (`settle.rs`). Wrong bytes are
-//! requested once more; after a source that fails, the next image that has the layer is asked. Early in an outage a request that a reader
-//! waits for returns to the gate and asks again (`gate.rs`).
+//! The answer is cut into pieces while it arrives, and each piece is settled as soon as its last byte is received (`settle.rs`).
+//! Wrong bytes are requested once more. After a source that fails, the next image that has the layer is tried. Early in an outage a
+//! request that a reader waits for returns to the gate and retries (`gate.rs`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ use crate::image::Image;
 use crate::lanes::{Lane, Priority};
 use crate::plan::{self, Piece};
 
-/// The pieces that one pass over a source's answer left over.
+/// The pieces that one pass over a source's answer did not settle.
 #[derive(Default)]
 struct Leftover {
     /// Their bytes did not match.
     corrupt: Vec<Arc<Flight>>,
-    /// They were not reached, and why.
+    /// Pieces that were not reached, and the cause.
     unread: Vec<Arc<Flight>>,
     error: Option<PieceError>,
 }
 
 impl Host {
-    /// Makes requests of pieces; their tasks do not run yet.
+    /// Groups pieces into requests, whose tasks do not run yet.
     pub(crate) fn plan_requests(self: &Arc<Self>, pieces: Vec<Piece>, lane: Lane) -> Vec<RequestFlights> {
         let runs = plan::runs(pieces, &self.config);
         runs.into_iter().map(|run| self.make_request(run, Vec::new(), lane)).collect()
     }
 
-    /// As [`Host::plan_requests`] for pieces that a reader waits for; the neighbours come behind the last of them.
+    /// As [`Host::plan_requests`] for pieces that a reader waits for. The neighbours follow the last of them.
     pub(crate) fn plan_demand(self: &Arc<Self>, pieces: Vec<Piece>, mut neighbours: Vec<Piece>) -> Vec<RequestFlights> {
         let mut runs = plan::runs(pieces, &self.config);
         let last = runs.pop().map(|run| {
@@ -59,7 +59,7 @@ impl Host {
         RequestFlights { flights, neighbours, registry: self.flights.clone(), request }
     }
 
-    /// Sets the planned requests going; their tasks end when all is settled.
+    /// Starts the planned requests. Their tasks end when all pieces are settled.
     pub(crate) fn start(self: &Arc<Self>, planned: Vec<RequestFlights>) -> Vec<JoinHandle<()>> {
         let start = |flights: RequestFlights| {
             let request = flights.request.clone();
@@ -70,7 +70,7 @@ impl Host {
         planned.into_iter().map(start).collect()
     }
 
-    /// Brings all flights of one request home.
+    /// Runs one request until all its flights are settled.
     async fn fly(self: Arc<Self>, flights: RequestFlights) {
         let Some(first) = flights.flights.first() else { return };
         if first.piece.needs_stream() {
@@ -81,7 +81,7 @@ impl Host {
         let (mut pending, mut neighbours) = (flights.flights.clone(), &flights.neighbours[..]);
         let mut visits = 0;
         while !pending.is_empty() && !sources.is_empty() {
-            // They come with the first answer, or not at all.
+            // They arrive with the first answer, or not at all.
             let along = std::mem::take(&mut neighbours);
             let (visited, left) = self.visit(&flights.request, &pending, along, &sources, &suspects).await;
             visits += 1;
@@ -104,12 +104,13 @@ impl Host {
         }
     }
 
-    /// Whether the source is asked again for what it did not bring.
+    /// Whether the same source is asked again for the pieces it did not deliver.
     fn stays(&self, request: &Request, source: &Image, error: Option<&PieceError>) -> bool {
         error.is_some_and(|error| self.waits_on(request, source, error))
     }
 
-    /// Asks the first of the sources that may be asked, once there is room. Who waits for a source holds no room that others could use.
+    /// Queries the first available source, once there is room. A request that waits for a source holds no room that others could
+    /// use.
     async fn visit(
         self: &Arc<Self>,
         request: &Request,
@@ -140,7 +141,7 @@ impl Host {
         (Some(source), left)
     }
 
-    /// Decides what of the leftover is asked for again: wrong bytes once, unread bytes while there is another source.
+    /// Decides which leftover pieces are requested again: wrong bytes once, unread bytes while there is another source.
     fn second_chances(&self, left: Leftover, suspects: &mut HashSet<PieceKey>, more: bool) -> Vec<Arc<Flight>> {
         let mut again = Vec::new();
         for flight in left.corrupt {
@@ -158,8 +159,8 @@ impl Host {
         again
     }
 
-    /// How long the answer may be silent, and whether it says something about the source: a boot pack must leave a reader time to
-    /// turn to the layer, and one that is not there is no reason to leave the source alone.
+    /// How long the answer may be silent, and the attempt that it counts for: a boot pack must leave a reader time to turn to the
+    /// layer, and a missing pack is no reason to pause the source.
     fn terms(&self, image: &Arc<Image>, piece: &Piece) -> (Duration, Option<Attempt>) {
         match image.pack.get().filter(|pack| piece.is_of(pack)) {
             Some(_) => (self.config.stall_limit / PACK_STALL_SHARE, None),
@@ -167,8 +168,8 @@ impl Host {
         }
     }
 
-    /// Asks one source for everything from the first to the last flight, and settles each as its bytes come in. The neighbours follow if
-    /// that went well.
+    /// Requests everything from the first to the last flight of one source, and settles each flight as its bytes arrive. The
+    /// neighbours follow if that succeeded.
     async fn pass(
         self: &Arc<Self>,
         request: &Request,

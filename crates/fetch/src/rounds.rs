@@ -1,5 +1,5 @@
-//! Reads chunks as one image's table splits an object: takes what is here, requests what is missing, and waits for it. One pass of this is
-//! a *round*; a read repeats it until it has all chunks.
+//! Reads chunks by one image's chunk list: uses local chunks, requests missing ones, and waits for them. One pass of this is a
+//! *round*. A read repeats it until it has all chunks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Host {
         Err(PieceError::Cancelled)
     }
 
-    /// One round: returns the bytes if all are here, otherwise requests the missing chunks and waits for them.
+    /// One round: returns the bytes if all are local, otherwise requests the missing chunks and waits for them.
     pub(crate) async fn read_round(
         self: &Arc<Self>,
         object: &Arc<Object>,
@@ -54,7 +54,7 @@ impl Host {
         }
         let missing: Vec<Numbered> = missing(object, range, arrived).collect();
         if missing.is_empty() {
-            // All chunks are here, and the object is too large to be hashed for each read while it is being published.
+            // All chunks are local, and the object is too large to be hashed for each read while it is being published.
             if tokio::time::timeout_at(clock.until, object.published()).await.is_err() {
                 // No piece is late. If other images have the object, the read continues with them.
                 if !clock.others_left {
@@ -75,7 +75,7 @@ impl Host {
         Ok(None)
     }
 
-    /// Takes chunks from the bypass, and what an earlier process left.
+    /// Uses chunks of the bypass, and those that an earlier process left.
     async fn search(self: &Arc<Self>, object: &Arc<Object>, range: &Range<u64>, arrived: &mut Arrived) {
         let mut missing: Vec<Numbered> = missing(object, range, arrived).collect();
         missing.retain(|(number, chunk)| {
@@ -88,7 +88,7 @@ impl Host {
         if candidates.is_empty() {
             return;
         }
-        // Hashing blocks: not on this thread.
+        // Hashing blocks, so it runs on another thread.
         let (host, object) = (self.clone(), object.clone());
         let check = move || host.take_what_was_left(&object, candidates);
         arrived.extend(self.runtime.spawn_blocking(check).await.unwrap_or_default());
@@ -104,7 +104,7 @@ impl Host {
         tickets
     }
 
-    /// The planned requests, without the pieces that have arrived in between.
+    /// The planned requests, without the pieces that have arrived in the meantime.
     fn still_missing(&self, object: &Object, planned: Vec<RequestFlights>) -> Vec<RequestFlights> {
         let still_missing = |mut request: RequestFlights| {
             request.flights.retain(|flight| {
@@ -119,7 +119,7 @@ impl Host {
         planned.into_iter().filter_map(still_missing).collect()
     }
 
-    /// Whether the piece's first chunk, which `object` needs, is not here.
+    /// Whether the piece's first chunk, which `object` needs, is missing.
     fn is_missing(&self, object: &Object, piece: &Piece) -> bool {
         let Some(chunk) = piece.chunks.first() else { return false };
         if self.bypass.chunk(&chunk.name(object.image.id)).is_some() {
@@ -172,7 +172,7 @@ impl Host {
     }
 
     fn request_ahead(self: &Arc<Self>, object: &Arc<Object>, mut chunks: Vec<Numbered>) {
-        // What an earlier process left is found when it is read.
+        // Chunks that an earlier process left are found when they are read.
         chunks.retain(|chunk| !object.may_have_left(&*self.store, chunk));
         let pieces = self.pieces(object, &chunks);
         let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Ahead));

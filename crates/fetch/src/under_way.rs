@@ -1,4 +1,4 @@
-//! Requests that go on side by side, for those who bring much in a row.
+//! Parallel requests, for callers that fetch many pieces in a row.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::lanes::Lane;
 use crate::plan::Piece;
 
-/// Requests under way. Dropped, they go on.
+/// Requests under way. They continue when this is dropped.
 #[derive(Default)]
 pub(crate) struct UnderWay(FuturesUnordered<JoinHandle<()>>);
 
@@ -29,7 +29,7 @@ impl UnderWay {
 }
 
 impl Host {
-    /// Asks for those of the pieces that nobody brings yet.
+    /// Requests those of the pieces that are not being fetched yet.
     pub(crate) fn bring(self: &Arc<Self>, pieces: Vec<Piece>, lane: Lane, under_way: &mut UnderWay) {
         let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, lane));
         under_way.0.extend(self.start(planned));

@@ -1,4 +1,5 @@
-//! Objects of SOCI indexes: their chunks have the digest of what they are decoded from, and their names are no digests of them.
+//! Objects of SOCI indexes: the digests of their chunks are those of the encoded bytes, and their names are not digests of their
+//! content.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -37,7 +38,7 @@ struct Soci {
     files: Vec<(Digest, Vec<u8>)>,
 }
 
-/// The layer of those files, as its ztoc has it once `spoil` has changed that.
+/// The layer of those files, with its ztoc as changed by `spoil`.
 fn soci(spoil: impl FnOnce(&mut Ztoc)) -> Soci {
     use std::io::Write as _;
     let files = files();
@@ -105,7 +106,7 @@ async fn every_file_is_read_and_kept_under_no_name_that_is_not_its_digest() {
     assert_eq!(world.image.stats().poisoned_objects, 0);
 }
 
-/// A span of 4 MiB may hold a thousand small files: more than those whose state is in memory.
+/// A span of 4 MiB may hold a thousand small files: more than the number of objects whose state is in memory.
 #[tokio::test(start_paused = true)]
 async fn many_small_files_of_a_span_are_fetched_once() {
     let soci = sound();
@@ -120,7 +121,7 @@ async fn many_small_files_of_a_span_are_fetched_once() {
     assert!(world.source.requests().len() <= spans.len(), "{:?}", world.source.requests());
 }
 
-/// As after an eviction.
+/// The state after an eviction.
 #[tokio::test(start_paused = true)]
 async fn a_content_that_the_store_has_no_more_is_fetched_again() {
     let soci = sound();
@@ -226,7 +227,7 @@ async fn a_store_without_room_does_not_fetch_a_span_for_each_read() {
     assert!(world.asked() < 3 * soci.layer.blob.size, "{} of {}", world.asked(), soci.layer.blob.size);
 }
 
-/// Whoever knows a ztoc can compute the names in it, and claim them for an image of its own.
+/// The names in a ztoc can be computed from it, and claimed for another image.
 #[tokio::test(start_paused = true)]
 async fn an_image_that_claims_such_a_name_changes_nothing_for_the_one_that_has_it() {
     let soci = sound();

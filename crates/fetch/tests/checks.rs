@@ -1,4 +1,4 @@
-//! Complete objects that must be hashed before they are used: nobody who may not wait does it, and it is done once.
+//! Complete objects that must be hashed before use: callers that may not wait do not hash, and each object is hashed once.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -15,7 +15,7 @@ use tokio::time::advance;
 
 const SIZE: u64 = 300_000;
 
-/// A world that has the object whole, as a boot left it.
+/// A world that has the whole object from an earlier boot.
 async fn after_a_boot() -> (World, Digest, Bytes) {
     let content = noise(1, 300_000);
     let mut packer = Packer::new(Form::Raw);
@@ -29,7 +29,7 @@ async fn after_a_boot() -> (World, Digest, Bytes) {
     (world, object, content.into())
 }
 
-/// Lets other tasks and threads go on until the store was asked to hash so many objects.
+/// Runs other tasks and threads until the store was called to hash this many objects.
 async fn until_hashing(world: &World, count: usize) {
     let began = Instant::now();
     while world.store.hashed_by().len() < count {

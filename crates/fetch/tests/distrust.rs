@@ -1,4 +1,4 @@
-//! A layer that an image lied about is not read any more, and nothing else suffers for it.
+//! A layer whose index is false is no longer read, and nothing else is affected.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! When the rest of an image is brought whole, when it is not, and when that ends.
+//! When the rest of an image is fetched whole, when it is not, and when that ends.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 const KIB: usize = 1 << 10;
-/// Of 4 KiB each, so that round trips are nearly all that they cost.
+/// Files of 4 KiB each, so that round trips are nearly their whole cost.
 const FILES: u64 = 2_000;
 
 /// A layer of many small files.
@@ -34,7 +34,7 @@ impl Tree {
         Self { layer: packer.finish(), files }
     }
 
-    /// In another order than they lie in.
+    /// The files in an order other than that of the layer.
     fn shuffled(&self) -> Vec<&(Digest, Vec<u8>)> {
         let (mut files, mut random): (Vec<_>, _) = (self.files.iter().collect(), Random(7));
         for place in (1..files.len()).rev() {
@@ -60,7 +60,7 @@ async fn read(world: &World, (object, content): &(Digest, Vec<u8>)) {
     assert_eq!(world.read(object, 0, content.len() as u64).await.unwrap(), *content);
 }
 
-/// Waits until nothing is brought whole, for a minute at most.
+/// Waits until no whole download runs, for a minute at most.
 async fn until_lazy(world: &World) {
     let mut rounds = 0;
     while world.image.is_brought_whole() {
@@ -223,7 +223,7 @@ async fn what_is_here_is_not_asked_for_again_and_the_download_brings_all_the_res
     assert_eq!(ranges.len(), before, "and nothing was asked for twice");
 }
 
-/// What a boot pack brings has perhaps come before it is asked for: it says nothing about the link.
+/// The bytes of a boot pack may have arrived before they are read, so they do not measure the link.
 #[tokio::test(start_paused = true)]
 async fn a_pack_that_is_here_at_once_does_not_make_a_slow_link_look_fast() {
     let tree = Tree::new(Form::Gzip, FILES, 4 * KIB);
@@ -245,7 +245,7 @@ async fn a_pack_that_is_here_at_once_does_not_make_a_slow_link_look_fast() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(!world.image.is_replaying());
-    // 320 KB/s, by which the rest takes 20 s.
+    // 320 KB/s: the rest takes 20 s.
     world.source.always(Reply { latency: Duration::from_millis(60), pace: Duration::from_millis(50), ..at_once });
     for file in &others[..60] {
         read(&world, file).await;

@@ -1,4 +1,4 @@
-//! Hints without a boot pack: what is brought early, in which order, and how much.
+//! Hints without a boot pack: which bytes are fetched early, in which order, and how many.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -13,7 +13,7 @@ use tarpon_testkit::source::{Form, PackedLayer, Packer, Reply, Then};
 
 const KIB: usize = 1 << 10;
 
-/// Forty files of 40 KiB that lie far from each other, and a large one in chunks of 64 KiB.
+/// Forty files of 40 KiB far from each other, and a large one in chunks of 64 KiB.
 struct Files {
     layer: PackedLayer,
     small: Vec<(Digest, Vec<u8>)>,

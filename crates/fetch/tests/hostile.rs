@@ -1,4 +1,4 @@
-//! Images that lie about objects of other images, and what readers of those get.
+//! Images with false claims about objects of other images, and the reads of those.
 
 mod common;
 
@@ -12,7 +12,7 @@ use tarpon_oci::Digest;
 use tarpon_testkit::source::{Form, MemorySource, PackedLayer, Packer, Refusal, Reply, Then, table_of};
 use tokio::time::Instant;
 
-/// Without printing megabytes when it fails.
+/// Compares without printing megabytes on failure.
 macro_rules! assert_bytes {
     ($left:expr, $right:expr) => {
         assert!($left[..] == $right[..], "these are not the right bytes");
@@ -22,7 +22,7 @@ macro_rules! assert_bytes {
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// One object of these bytes, in chunks of so many.
+/// One object of these bytes, in chunks of this size.
 fn honest(bytes: &[u8], chunk: usize) -> PackedLayer {
     let mut packer = Packer::new(Form::Raw);
     packer.object(bytes, chunk);
@@ -42,7 +42,7 @@ fn add(fetcher: &Fetcher, layer: &PackedLayer, name: &str) -> (ImageHandle, Arc<
     (fetcher.add_image(table_of(&[layer]), source.clone(), name), source)
 }
 
-/// The object, the world of an image that lies about it, and the layer of one that does not.
+/// The object, the world of an image with a false claim about it, and the layer of an honest one.
 fn contested() -> (Vec<u8>, Digest, World, PackedLayer) {
     let good = noise(1, 2 * MIB);
     let object = Digest::of(&good);
@@ -94,7 +94,7 @@ async fn what_a_lying_image_writes_does_not_reach_the_partial_object_of_another(
     assert_bytes!(world.read(&object, 0, 600_000).await.unwrap(), good[..600_000]);
     world.quiet().await;
     let (evil, _) = add(&world.fetcher, &lie(&object, &noise(2, 2 * MIB), 64 * KIB), "evil:latest");
-    // Fetching for the lying image goes on while nobody can tell which one lies.
+    // Fetching for the false image continues while it is not decided which one is false.
     world.source.always(Then::Refuse(Fault::NotFound).into());
     let _contested = world.read(&object, 1 << 20, 64 * 1024).await;
     world.quiet().await;
@@ -122,7 +122,7 @@ async fn a_list_that_was_found_out_fails_its_own_image_alone() {
 async fn a_piece_that_a_lying_image_could_not_read_is_not_remembered_against_another() {
     let good = noise(1, 200 * KIB);
     let layer = honest(&good, 200 * KIB);
-    // The same layer, and chunks in it that are not what the index says.
+    // The same layer, with chunks in it that differ from the index.
     let mut wrong = layer.clone();
     wrong.index.chunks[0].digest = Digest::of(b"something else");
     let mut packer = Packer::new(Form::Raw);
@@ -247,7 +247,7 @@ async fn an_inode_that_was_fed_the_truth_is_everybodys() {
         if other.contested_inode().is_none() {
             return;
         }
-        // It is told by the thread that hashed the object.
+        // The thread that hashed the object reports it.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("never confirmed");

@@ -1,5 +1,5 @@
-//! A kernel that shares one inode of an object among all images and asks for each page once, as a naive model: images that lie and
-//! images that do not come, are mounted where that is allowed, read and go in any order, and no honest one is ever shown a wrong
+//! A kernel that shares one inode of an object among all images and requests each page once, as a naive model. Honest and false
+//! images are registered, mounted where that is allowed, read and removed in any order, and no honest one is ever shown a wrong
 //! byte or a wrong size.
 //!
 //! `SEED=17 cargo test -p tarpon-fetch --test inodes` runs one seed.
@@ -24,7 +24,7 @@ struct Inode {
     pages: HashMap<usize, Vec<u8>>,
 }
 
-/// Where a mount found an object when it first looked: it stays with that.
+/// Where a mount found an object at its first look-up. It does not change afterwards.
 #[derive(Clone, Copy)]
 enum Found {
     LocalFile,
@@ -51,7 +51,7 @@ impl World {
         let objects = (0..OBJECTS).map(|_| noise(random.next(), random.index(6000) + 1));
         let objects = objects.map(|bytes| (Digest::of(&bytes), bytes)).collect();
         let store = MemoryStore::default();
-        // Nothing beyond what is asked for, so that objects stay partly here.
+        // Fetches only the requested bytes, so that objects stay partly local.
         let config = Config { whole_object_bytes: 0, ..Config::default() };
         let fetcher = Fetcher::new(Arc::new(store.clone()), Handle::current(), config);
         Self { objects, store, fetcher, images: vec![], inodes: HashMap::new(), mounts: vec![], shown: 0 }
@@ -122,7 +122,7 @@ impl World {
         let number = random.index(OBJECTS);
         if self.inodes.remove(&number).is_some() {
             self.fetcher.release_inode(&self.objects[number].0);
-            // Whoever used it has to look again.
+            // Its users have to look it up again.
             for mount in &mut self.mounts {
                 mount.found.remove(&number);
             }

@@ -1,4 +1,4 @@
-//! What comes along in the request for a small file, and what that may cost.
+//! Bytes that come along in the request for a small file, and their cost.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 const KIB: usize = 1 << 10;
 const SMALL: usize = 4 * KIB;
 const FILES: u64 = 400;
-/// What the link is learnt from, and what allows neighbours.
+/// Size of the file that measures the link and earns the allowance for neighbours.
 const LARGE: usize = 1 << 20;
 const CHUNK: usize = 64 * KIB;
 
@@ -42,7 +42,7 @@ impl Tree {
     /// The image behind ten milliseconds and 16 MiB/s, after the large file has been read.
     async fn learnt(&self, world: World) -> World {
         world.source.always(reply(Then::Bytes));
-        // Not in order: nothing is read ahead.
+        // Out of order, so that nothing is read ahead.
         for chunk in 0..LARGE / CHUNK {
             let at = chunk * 7 % (LARGE / CHUNK) * CHUNK;
             world.read(&self.large, at as u64, CHUNK as u64).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_reader_who_goes_away_before_his_piece_came_takes_the_neighbours_along
 async fn neighbours_that_do_not_come_are_asked_for_by_whoever_wants_them() {
     let tree = Tree::new(Form::Raw);
     let world = tree.world().await;
-    // The first file comes, what follows does not.
+    // The first file arrives, the bytes behind it do not.
     world.source.script([reply(Then::End(SMALL + 600))]);
     read(&world, &tree.files[200]).await;
     world.quiet().await;
@@ -169,7 +169,7 @@ async fn a_reader_waits_for_no_byte_behind_his_own_piece() {
     let began = Instant::now();
     read(&world, &tree.files[200]).await;
     assert!(began.elapsed() <= Duration::from_millis(12), "{:?}", began.elapsed());
-    // Who joins what hangs asks for it himself before he has waited too long, and nobody else waits at all.
+    // A reader that joins a hanging request sends its own before it has waited too long, and no other reader waits.
     read(&world, &tree.files[300]).await;
     read(&world, &tree.files[201]).await;
     assert!(began.elapsed() < Duration::from_secs(11), "{:?}", began.elapsed());

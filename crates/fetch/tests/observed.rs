@@ -1,4 +1,4 @@
-//! What is told of fetching afterwards: whom bytes came for, what of the early ones was used, who waited, and for what.
+//! What is reported about fetching: the causes of fetched bytes, the use of early ones, and the waits of readers with their causes.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -24,7 +24,7 @@ const LARGE: u64 = 1024 * KIB;
 /// How long a test waits for other threads before it fails: far longer than they ever take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits for what happens on other threads, of which the paused clock knows nothing.
+/// Waits for events on other threads, which the paused clock ignores.
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = std::time::Instant::now();
     while !is_so() {
@@ -77,7 +77,7 @@ impl Files {
         World { fetcher, store, source, image }
     }
 
-    /// An image whose pack is here.
+    /// An image whose pack is local.
     async fn replayed(&self) -> World {
         let (index, pack) = self.pack();
         let world = self.world(&pack);
@@ -101,7 +101,7 @@ fn early(brought: u64, used: u64, unused: u64, unknown: u64) -> Early {
     Early { brought, used, unused, unknown }
 }
 
-/// What image and host say, which is the same as long as there is one image.
+/// The statistics of image and host, which are equal as long as there is one image.
 fn stats(world: &World) -> Stats {
     let stats = world.image.stats();
     assert_eq!(world.fetcher.stats(), stats);

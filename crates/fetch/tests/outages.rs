@@ -1,4 +1,4 @@
-//! A source that does not answer: who waits, for how long, and what becomes of them when it is back.
+//! A source that does not answer: which reads wait, for how long, and their outcome when it is back.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 /// As many files as the image had whose reads failed after an outage of one second.
 const FILES: usize = 355;
-/// What docs/guarantees.md promises.
+/// The promise of docs/guarantees.md.
 const PROMISE: Duration = Duration::from_secs(30);
 
 struct Files {
@@ -25,7 +25,7 @@ struct Files {
 }
 
 impl Files {
-    /// Files that do not come in one request.
+    /// Files that do not fit one request.
     fn new(count: usize) -> Self {
         Self::with(0, count)
     }
@@ -53,7 +53,7 @@ impl Files {
         world.read(object, 0, 1000).await.map(|bytes| assert_eq!(bytes, content))
     }
 
-    /// As a process that reads through the kernel: an error is followed by a second request for the same bytes, at once.
+    /// Reads like a process that reads through the kernel: an error is followed by a second request for the same bytes, at once.
     async fn read_through_kernel(&self, world: &World, number: usize) -> (Result<(), String>, Duration) {
         let began = Instant::now();
         let first = self.read(world, number).await;
@@ -75,7 +75,7 @@ async fn an_outage_of_a_second_costs_a_second_and_no_error() {
     let reads = (0..FILES).map(|number| {
         let (files, world) = (&files, &world);
         async move {
-            // They begin before, while and after the registry is away.
+            // They begin before, during and after the outage.
             sleep(Duration::from_millis(5) * u32::try_from(number).unwrap()).await;
             let began = Instant::now();
             (files.read(world, number).await, began.elapsed())
@@ -127,7 +127,7 @@ async fn no_read_that_begins_when_the_source_is_back_fails() {
     }
 }
 
-/// Reads that begin every 100 ms for so long.
+/// Reads that begin every 100 ms during `span`.
 async fn stream_of_reads(files: &Files, world: &World, span: Duration) -> Vec<(Duration, Result<(), String>)> {
     let started = Instant::now();
     let reads = (0..files.files.len()).map(|number| async move {
@@ -166,7 +166,7 @@ async fn a_source_that_was_silent_and_is_back_and_slow_fails_no_reader_after_its
     assert!(files.read(&world, 0).await.is_err());
     world.source.always(Reply { latency, ..Then::Bytes.into() });
     let answers = stream_of_reads(&files, &world, Duration::from_secs(30)).await;
-    // The pause before the probe, and what it takes.
+    // The pause before the probe, and its duration.
     let open = Duration::from_secs(1) + latency;
     assert_eq!(answers.iter().filter(|(began, answer)| *began > open && answer.is_err()).count(), 0);
     world.quiet().await;
@@ -203,7 +203,7 @@ async fn probes_that_are_silent_are_few_whatever_the_number_of_readers() {
 async fn a_long_read_survives_an_outage_that_begins_late_in_it() {
     let files = Files::new(1);
     let world = files.world();
-    // Bytes come for twelve seconds, then the registry restarts.
+    // Bytes arrive for twelve seconds, then the registry restarts.
     let broken = Reply { part: 50, pace: Duration::from_secs(1), ..Then::Break(600, Fault::Unavailable).into() };
     world.source.script([broken]);
     world.source.always(refused(Duration::ZERO));
@@ -214,7 +214,7 @@ async fn a_long_read_survives_an_outage_that_begins_late_in_it() {
     assert_eq!(read, Ok(()));
 }
 
-/// Not with a paused clock: there, all that happens at once has the same time.
+/// Not with a paused clock: it gives simultaneous events the same time.
 #[tokio::test]
 async fn a_source_that_breaks_off_after_its_first_bytes_is_asked_again() {
     let files = Files::new(1);
@@ -275,7 +275,7 @@ async fn two_thousand_readers_are_answered_within_the_promise_whatever_the_sourc
     ] {
         let world = files.world();
         world.source.always(reply);
-        // All at once; then those who come one after the other, and find a source that has been failing for a while.
+        // All at once. Then readers that arrive one after the other, and find a source that has been failing for a while.
         let together = join_all((0..READERS).map(|number| files.read_through_kernel(&world, number))).await;
         let late = (0..100).map(|number| {
             let (files, world) = (&files, &world);

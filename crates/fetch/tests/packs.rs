@@ -1,4 +1,4 @@
-//! Boot packs: what is brought early, in which order, and what happens when a pack is not what it should be.
+//! Boot packs: which bytes are fetched early, in which order, and what happens when a pack is wrong.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -70,7 +70,7 @@ async fn replayed(world: &World, image: &ImageHandle) {
     world.quiet().await;
 }
 
-/// Bytes that were asked of the layer, not of the pack.
+/// Bytes that were requested of the layer, not of the pack.
 fn asked_of(world: &World, blob: &[u8]) -> u64 {
     let digest = Digest::of(blob);
     let of_blob = world.source.requests().into_iter().filter(|(asked, _)| *asked == digest);
@@ -203,7 +203,7 @@ async fn no_wrong_byte_comes_out_of_a_pack_that_is_wrong_anywhere() {
         let mut wrong = pack.clone();
         wrong[place] ^= 0x10;
         let world = files.world(&wrong);
-        // The source does not know it by the digest of what it holds.
+        // The source does not have it under the digest of its content.
         let index = BootIndex { blob: tarpon_oci::Blob { digest: Digest::of(&wrong), ..index.blob }, ..index.clone() };
         assert!(world.image.replay(&index));
         replayed(&world, &world.image).await;

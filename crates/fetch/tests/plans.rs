@@ -1,4 +1,4 @@
-//! Any object, any chunks, any reads: right bytes, few requests, no byte asked for twice.
+//! Any object, any chunks, any reads: right bytes, few requests, no byte requested twice.
 
 mod common;
 
@@ -30,7 +30,7 @@ proptest! {
         let layer = packer.finish();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            // Smaller than any chunk: what is here already is not bridged.
+            // Smaller than any chunk, so local chunks are not bridged.
             let config = tarpon_fetch::Config { coalesce_gap: 1999, ..Default::default() };
             let world = World::with(&[&layer], Default::default(), config);
             for (offset, length) in reads {

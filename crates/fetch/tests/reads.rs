@@ -1,4 +1,4 @@
-//! What readers get, and how often the source is asked for it.
+//! The results of reads, and how often the source is queried for them.
 
 mod common;
 
@@ -131,7 +131,7 @@ async fn another_image_serves_when_the_first_cannot() {
     let other = Arc::new(MemorySource::new([layers[1].bytes.clone()]));
     let _other = world.fetcher.add_image(table_of(&[&layers[1]]), other.clone(), "other:latest");
     assert_eq!(world.read(&Digest::of(&content), 5, 500_000).await.unwrap(), content[5..500_005]);
-    // The first image's failure is remembered: it is not asked again.
+    // The first image's failure is remembered: its source is not queried again.
     let asked = world.source.requests().len();
     assert!(world.read(&Digest::of(&content), 550_000, 10).await.is_ok());
     assert!(world.source.requests().len() <= asked + 1);
@@ -436,7 +436,7 @@ async fn what_comes_along_and_is_here_already_is_neither_checked_nor_kept_again(
     assert_eq!(world.store.complete(), 3);
     world.store.evict(&objects[0]);
     world.fetcher.close_local(&objects[0]);
-    // A wrong byte in the last of the three: nobody looks at it.
+    // A wrong byte in the last of the three, which is never checked.
     world.source.always(Then::Corrupt(layer.blob.size - 1000).into());
     assert_eq!(world.read(&objects[0], 0, 40 * 1024).await.unwrap(), contents[0]);
     world.quiet().await;
@@ -468,7 +468,7 @@ async fn a_registry_that_is_gone_costs_one_long_wait_and_a_probe_for_each_read_a
         for object in &objects[1..] {
             let began = Instant::now();
             assert!(world.read(object, 0, 10).await.is_err());
-            // The pause before a probe, and what a probe may take.
+            // The pause before a probe, and the duration of a probe.
             assert!(began.elapsed().as_secs() <= 5, "{:?} for {silence:?}", began.elapsed());
         }
         let probes = world.source.requests().len() - asked;
@@ -479,7 +479,7 @@ async fn a_registry_that_is_gone_costs_one_long_wait_and_a_probe_for_each_read_a
         let asked = world.source.requests().len();
         assert!(futures::future::join_all(reads).await.iter().all(Result::is_err));
         assert_eq!(world.source.requests().len() - asked, 1, "{silence:?}");
-        // Once it answers, everything is as before.
+        // Once it answers, reads succeed as before.
         world.source.calm();
         tokio::time::sleep(Duration::from_secs(6)).await;
         for (object, content) in objects.iter().zip(&contents) {

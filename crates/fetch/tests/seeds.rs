@@ -1,4 +1,4 @@
-//! The seeds of the fuzz targets of this crate, replayed; `--ignored` writes them anew.
+//! The seeds of the fuzz targets of this crate, replayed. `--ignored` rewrites them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! Random images, readers, faults and evictions, one seed after the other: every read gives the right bytes or an error
-//! within its deadline, and once the faults stop everything can be read. In half of the runs there is a hostile image as well,
-//! which claims some of the objects with chunks of its own; it must change nothing.
+//! Random images, readers, faults and evictions, one seed after the other: every read returns the right bytes or an error within
+//! its deadline, and once the faults stop everything can be read. Half of the runs include a hostile image, which claims some of
+//! the objects with chunks of its own and must change nothing.
 //!
-//! `SEEDS=50000 cargo test -p tarpon-fetch --test simulation` runs more of them, `SEED=17` just that one.
+//! `SEEDS=50000 cargo test -p tarpon-fetch --test simulation` runs more of them, `SEED=17` only that one.
 
 mod common;
 
@@ -24,11 +24,11 @@ fn index(number: u64) -> usize {
     usize::try_from(number).expect("a small number")
 }
 
-/// What exists in one run. The model of an object is its bytes.
+/// The contents of one run. The model of an object is its bytes.
 struct Universe {
     objects: Vec<Object>,
     layers: Vec<PackedLayer>,
-    /// A layer whose index lies about what its objects are.
+    /// A layer whose index is false about the content of its objects.
     hostile: Option<PackedLayer>,
     store: MemoryStore,
     sources: Vec<Arc<MemorySource>>,
@@ -84,7 +84,7 @@ impl Universe {
     fn new(random: &mut Random) -> Self {
         let objects: Vec<Object> =
             (0..random.below(8) + 2).map(|_| content(random)).map(|bytes| (Digest::of(&bytes), bytes)).collect();
-        // Two images hold the same objects, packed each in its own way or both in the same layer.
+        // Two images have the same objects, each packed in its own way or both in the same layer.
         let first = pack(random, &objects);
         let second = if random.below(3) == 0 { first.clone() } else { pack(random, &objects) };
         let layers = vec![first, second];
@@ -101,7 +101,7 @@ impl Universe {
             open_files: random.below(4) + 1,
             bypass_bytes: random.below(1 << 20),
             inline_bytes: 4096 << random.below(8),
-            // A pass that stands still holds no thread, but a test need not wait for it.
+            // A paused pass occupies no thread, but a test need not wait for it.
             stream_linger: Duration::from_millis(10),
             ..Config::default()
         };
@@ -160,7 +160,7 @@ async fn run(seed: u64) {
             0 => universe.store.refuse(Some(Refusal::Full)),
             1 => universe.store.refuse(Some(Refusal::Io)),
             2 => universe.store.refuse(None),
-            // A process that died: what it knew is gone, what it wrote is there.
+            // The process died: its memory is lost, its files remain.
             3 => (fetcher, images, hostile) = universe.fetcher(random.below(2) == 0),
             4 => {
                 let (object, _) = &universe.objects[random.index(2)];
@@ -176,7 +176,7 @@ async fn run(seed: u64) {
     drop(hostile);
 }
 
-/// One reader: jumps, walks on, gives up now and then.
+/// One reader: jumps, reads on, gives up now and then.
 async fn reader(universe: &Universe, fetcher: &Fetcher, seed: u64, run: u64) {
     let mut random = Random(seed);
     let mut at = 0;
@@ -208,7 +208,7 @@ async fn reader(universe: &Universe, fetcher: &Fetcher, seed: u64, run: u64) {
     }
 }
 
-/// The faults are over: everything is readable, and nothing is left under way.
+/// After the faults: everything is readable, and nothing is left under way.
 async fn recovers(universe: &Universe, fetcher: &Fetcher, seed: u64) {
     universe.store.refuse(None);
     for source in &universe.sources {

@@ -1,4 +1,4 @@
-//! Objects of plain gzip layers, read through the spans that streaming the layer once has shown.
+//! Objects of plain gzip layers, read through the spans that were found while streaming the layer once.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

@@ -147,7 +147,7 @@ async fn a_sparse_object_of_a_stream_is_put_together_from_its_parts() {
     world.until_complete(&object).await;
 }
 
-/// Not with a paused clock: it stands still while a thread is held.
+/// Not with a paused clock: it stops while a thread is blocked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_that_is_late_for_the_publishing_of_an_object_is_not_late_twice() {
     // A chunk that is too large to be hashed for each read, and a second one: the first alone would prove itself.

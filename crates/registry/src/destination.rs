@@ -1,4 +1,4 @@
-//! Where an image is written to: blobs first, then the manifests that name them.
+//! Writes an image to its destination: blobs first, then the manifests that name them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,9 @@ use crate::options::AccessOptions;
 use crate::stats::{Counters, Stats};
 use crate::transport::{HttpsTransport, Transport};
 
-/// An image source that can be written to: a repository or an OCI layout. Cheap to share in an `Arc`; blobs may be
-/// pushed at the same time.
-///
-/// What is pushed is checked: a digest that comes back from here names the bytes that are there.
+/// An image source that can be written to: a repository or an OCI layout. Cheap to share in an `Arc`. Blobs may be pushed at the
+/// same time.
+/// Pushed content is verified: a returned digest names the bytes that are stored.
 pub struct Destination {
     backend: Backend,
     name: String,
@@ -32,12 +31,12 @@ enum Backend {
     Layout(LayoutWriter),
 }
 
-/// Sessions with the right to mount, by the repository they mount from: a token for that may be refused, which must not
-/// end everything else.
+/// Sessions with the right to mount, by the repository they mount from. A token for that may be refused, which must not break
+/// everything else.
 #[derive(Default)]
 struct Mounts(Mutex<HashMap<String, Arc<Session>>>);
 
-/// Opens `source` to write to it. Nothing is sent or written yet. An archive is an error.
+/// Opens `source` for writing. Nothing is sent or written yet. An archive is an error.
 pub fn open_destination(source: &Source, options: &AccessOptions) -> Result<Destination, Error> {
     match source {
         Source::Registry(reference) => {
@@ -48,7 +47,7 @@ pub fn open_destination(source: &Source, options: &AccessOptions) -> Result<Dest
             open_destination_at(reference, Arc::new(transport), credentials, options.tls_verify, hosts)
         }
         Source::OciLayout { directory, tag } => {
-            // As a registry would: what is not named is the latest. A pin names nothing.
+            // As a registry would: the default tag is the latest. A pin is not a name.
             let tag = tag.clone().unwrap_or_else(|| DEFAULT_TAG.to_owned());
             let tag = Some(tag).filter(|tag| !tag.starts_with('@'));
             let backend = Backend::Layout(LayoutWriter::new(directory.clone()));
@@ -96,12 +95,12 @@ impl Destination {
         self.tag.as_deref()
     }
 
-    /// What was asked and received so far. Nothing is counted for layouts.
+    /// Requests and bytes so far. Nothing is counted for layouts.
     pub fn stats(&self) -> Stats {
         self.counters.read()
     }
 
-    /// Whether `blob` is there already. A registry that does not clearly say so is taken to say no.
+    /// Whether `blob` exists there. An unclear answer of a registry counts as no.
     pub async fn has_blob(&self, blob: Blob) -> Result<bool, Error> {
         let found = match &self.backend {
             Backend::Registry { session, .. } => session.has_blob(blob).await,
@@ -110,8 +109,8 @@ impl Destination {
         found.map_err(Error::Push)
     }
 
-    /// Takes `blob` over from the repository of `from` without its bytes going through here. `false` if that cannot be
-    /// done, for whatever reason: then it has to be pushed.
+    /// Mounts `blob` from the repository of `from`, without transferring its bytes. `false` if that fails for any reason: then it has
+    /// to be pushed.
     pub async fn mount_blob(&self, blob: Blob, from: &Reference) -> Result<bool, Error> {
         match &self.backend {
             Backend::Registry { session, reference, mounts } if reference.registry() == from.registry() => {
@@ -122,7 +121,7 @@ impl Destination {
         }
     }
 
-    /// Pushes `bytes`; what they are called.
+    /// Pushes `bytes` and returns their digest and size.
     pub async fn push_bytes(&self, bytes: Bytes) -> Result<Blob, Error> {
         let pushed = match &self.backend {
             Backend::Registry { session, .. } => {
@@ -134,11 +133,10 @@ impl Destination {
         pushed.map_err(Error::Push)
     }
 
-    /// Pushes all that `pieces` bring, of a length and a digest that are known at their end; what they are called then.
-    /// `pieces` must end or fail in bounded time. Their error is [`Error::Source`], and nothing is left of the blob.
-    ///
-    /// The last 16 MiB are kept, so that an upload goes on where a connection broke. If the registry kept less, that is
-    /// an error: [`Destination::copy_blob`] is for what can be read again.
+    /// Pushes all of `pieces`, whose length and digest are known only at their end, and returns them. `pieces` must end or fail in
+    /// bounded time. Their error is [`Error::Source`], and nothing is left of the blob.
+    /// The last 16 MiB are kept, so that an upload continues where a connection broke. If the registry kept less, that is an
+    /// error: [`Destination::copy_blob`] is for content that can be read again.
     pub async fn push_stream(&self, pieces: BlobStream) -> Result<Blob, Error> {
         match &self.backend {
             Backend::Registry { session, .. } => Ok(session.push_feed(&Feed::once(pieces)).await?),
@@ -146,7 +144,7 @@ impl Destination {
         }
     }
 
-    /// Pushes `blob` as `source` has it, reading it again from where an upload broke. Bytes that are not `blob` are
+    /// Pushes `blob` from `source`, reading it again from where an upload broke. Bytes that do not match `blob` are
     /// [`Error::Source`].
     pub async fn copy_blob(&self, blob: Blob, source: Arc<dyn BlobSource>) -> Result<(), Error> {
         match &self.backend {
@@ -162,11 +160,10 @@ impl Destination {
         Ok(())
     }
 
-    /// Pushes a manifest or index of type `media_type`, under `tag` if there is one, and gives its digest. Everything
-    /// that it names must be there. If it has a `subject`, it can be found by [`crate::Repository::referrers`]
-    /// afterwards.
+    /// Pushes a manifest or index of type `media_type`, under `tag` if there is one, and returns its digest. Everything that it
+    /// names must exist. If it has a `subject`, it can be found by [`crate::Repository::referrers`] afterwards.
     ///
-    /// In a layout, `index.json` names what has a tag or a subject, and nothing else.
+    /// In a layout, `index.json` lists only manifests with a tag or a subject.
     pub async fn push_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&str>) -> Result<Digest, Error> {
         let invalid = |error| Error::Manifest { what: "manifest", error };
         let document = Document::parse(Verified::seal(bytes.clone()), Some(media_type)).map_err(invalid)?;
@@ -184,7 +181,7 @@ impl Destination {
     }
 }
 
-/// A manifest as others name it, and what it is about.
+/// The descriptor of a manifest, and its subject.
 struct Described {
     entry: NewDescriptor,
     subject: Option<Digest>,
@@ -200,7 +197,7 @@ impl Described {
         let mut entry = NewDescriptor::new(media_type, blob);
         entry.artifact_type.clone_from(artifact_type);
         if subject.is_some() {
-            // As the list of referrers is to have them.
+            // As required in the list of referrers.
             entry.annotations.clone_from(annotations);
         }
         Self { entry, subject: subject.as_ref().map(|subject| subject.digest) }

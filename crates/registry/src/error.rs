@@ -7,36 +7,36 @@ use tarpon_oci::{InvalidManifest, NoPlatform};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The bytes could not be had.
+    /// The bytes could not be read.
     #[error(transparent)]
     Source(SourceError),
-    /// The bytes could not be put.
+    /// The bytes could not be written.
     #[error("pushing: {0}")]
     Push(SourceError),
-    /// The manifest, index or config is not one that is used.
+    /// The manifest, index or config is not supported.
     #[error("{what}: {error}")]
     Manifest {
         /// Which document.
         what: &'static str,
-        /// What is wrong with it.
+        /// Its defect.
         error: InvalidManifest,
     },
-    /// The index has nothing for the platform.
+    /// The index has no manifest for the platform.
     #[error(transparent)]
     Platform(NoPlatform),
-    /// An archive, where a destination must be.
+    /// An archive, which cannot be a destination.
     #[error("{0} cannot be written to: use a registry reference or oci:DIR[:TAG]")]
     ReadOnly(String),
-    /// Certificates or addresses that cannot be used.
+    /// Certificates or addresses are invalid.
     #[error("{0}")]
     Options(String),
 }
 
-/// Whose fault it is that an upload failed.
+/// The side that caused the failure of an upload.
 pub(crate) enum UploadError {
-    /// The bytes could not be had.
+    /// The bytes could not be read.
     Source(SourceError),
-    /// They could not be put.
+    /// The bytes could not be written.
     Push(SourceError),
 }
 

@@ -1,5 +1,5 @@
-//! Where images come from and go to: registries, OCI layouts and archives, all read by range through
-//! [`tarpon_blob::BlobSource`], the first two also written ([`Destination`]).
+//! Sources and destinations of images: registries, OCI layouts and archives. All are read by range through
+//! [`tarpon_blob::BlobSource`], and the first two can be written ([`Destination`]).
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), tarpon_registry::Error> {
@@ -12,8 +12,8 @@
 //! # }
 //! ```
 //!
-//! What comes out of a source is unverified: who reads it checks digests. Only manifests and configs are checked here.
-//! Not here: what layers mean, what is kept on this host, which ranges to ask for.
+//! The bytes of a source are unverified: the reader must check digests. Only manifests and configs are checked here. Out of scope:
+//! the meaning of layers, the local store, and which ranges to request.
 
 mod credentials;
 mod destination;

@@ -1,4 +1,4 @@
-//! How a user wants registries to be spoken to.
+//! The user's options for access to registries.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ pub struct AccessOptions {
     pub credentials: Option<Credentials>,
     /// `--authfile`: used instead of the usual files.
     pub authfile: Option<PathBuf>,
-    /// `--tls-verify`: `false` takes any certificate from the registry, and plain HTTP where it speaks no HTTPS.
+    /// `--tls-verify`: `false` accepts any certificate of the registry, and plain HTTP if it has no HTTPS.
     pub tls_verify: bool,
     /// `--cert-dir`: `*.crt` roots, `*.cert` and `*.key` client certificate.
     pub cert_dir: Option<PathBuf>,
@@ -24,7 +24,7 @@ impl Default for AccessOptions {
 }
 
 impl AccessOptions {
-    /// Where credentials come from.
+    /// The sources of credentials.
     pub(crate) fn credential_source(&self) -> CredentialSource {
         CredentialSource::from_environment(self.credentials.clone(), self.authfile.clone())
     }

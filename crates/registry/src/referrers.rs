@@ -1,9 +1,9 @@
-//! Choosing from lists of what is about a manifest.
+//! Selects from lists of the referrers of a manifest.
 
 use tarpon_oci::{Descriptor, MediaType};
 
-/// Those of `found` that are of kind `artifact_type`. `filtered`: whoever made the list left out all others, and so may
-/// not name the kind of each.
+/// Those of `found` that are of kind `artifact_type`. `filtered`: the author of the list omitted all others, and so may omit the
+/// kind of each entry.
 pub(crate) fn of_kind(found: Vec<Descriptor>, artifact_type: &str, filtered: bool) -> Vec<Descriptor> {
     let is_wanted = |referrer: &Descriptor| match &referrer.artifact_type {
         Some(kind) => kind == artifact_type,

@@ -1,4 +1,4 @@
-//! One image source, opened: resolve a platform's manifest, read the config, serve the blobs.
+//! An opened image source: resolves a platform's manifest, reads the config, serves the blobs.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::options::AccessOptions;
 use crate::stats::{Counters, Stats};
 use crate::transport::{HttpsTransport, Transport};
 
-/// An image source that can be resolved and read from. Cheap to share: clone the `Arc` of [`Repository::blobs`], or
-/// the whole in an `Arc`.
+/// An image source that can be resolved and read from. Cheap to share: clone the `Arc` of [`Repository::blobs`], or put the whole
+/// in an `Arc`.
 pub struct Repository {
     backend: Backend,
     name: String,
@@ -30,18 +30,18 @@ enum Backend {
     Local(Arc<Local>),
 }
 
-/// What a reference means for one platform, pinned.
+/// The result of resolving a reference for one platform, pinned.
 #[derive(Debug, Clone)]
 pub struct ResolvedImage {
-    /// The manifest; [`Manifest::digest`] is the image's name.
+    /// The manifest. Its digest ([`Manifest::digest`]) is the image's name.
     pub manifest: Manifest,
-    /// The index it was chosen from.
+    /// The index that it was chosen from.
     pub index_digest: Option<Digest>,
-    /// The source it came from, in a user's words.
+    /// The name of the source, for messages.
     pub name: String,
 }
 
-/// Opens `source`. For a registry nothing is sent yet; an archive is walked once, here.
+/// Opens `source`. For a registry nothing is sent yet. An archive is walked once, here.
 pub async fn open(source: &Source, options: &AccessOptions) -> Result<Repository, Error> {
     let repository = open_later(source, options)?;
     if let Backend::Local(local) = &repository.backend {
@@ -50,8 +50,8 @@ pub async fn open(source: &Source, options: &AccessOptions) -> Result<Repository
     Ok(repository)
 }
 
-/// As [`open`], but a layout or archive is touched only when something is read from it: for an image that is known
-/// already and may never need its source again.
+/// As [`open`], but a layout or archive is accessed only when it is read: for an image that is already known and may never need its
+/// source again.
 pub fn open_later(source: &Source, options: &AccessOptions) -> Result<Repository, Error> {
     match source {
         Source::Registry(reference) => {
@@ -71,7 +71,7 @@ pub fn open_later(source: &Source, options: &AccessOptions) -> Result<Repository
     }
 }
 
-/// Opens the registry image `reference` over `transport`: for tests.
+/// Opens the registry image `reference` over `transport`, for tests.
 pub fn open_with(
     reference: &Reference,
     transport: Arc<dyn Transport>,
@@ -99,8 +99,8 @@ fn open_at(
 }
 
 impl Repository {
-    /// Lets [`Repository::resolve`] open the connections that the config and the layers will need while the tag is
-    /// still on its way, so that they cost no handshakes later.
+    /// Lets [`Repository::resolve`] open the connections for the config and the layers during the request for the tag, so that they
+    /// cost no handshakes later.
     pub fn with_warm_pool(self) -> Self {
         Self { warm_pool: true, ..self }
     }
@@ -110,11 +110,10 @@ impl Repository {
         &self.name
     }
 
-    /// Pins the image for `platform`: one request for the tag, one more if it is an index. The manifest is checked to be
-    /// a container image whose layers can all be read.
-    ///
-    /// The config is not fetched here, so that the caller can ask for it and for the first bytes of the
-    /// layers at once: see [`Repository::config`].
+    /// Pins the image for `platform`: one request for the tag, one more if it is an index. The manifest is checked to be a
+    /// container image whose layers can all be read.
+    /// The config is not fetched here, so that the caller can request it and the first bytes of the layers at once: see
+    /// [`Repository::config`].
     pub async fn resolve(&self, platform: &Platform) -> Result<ResolvedImage, Error> {
         let (manifest, index_digest) = match self.root(platform).await? {
             Document::Manifest(manifest) => (manifest, None),
@@ -141,7 +140,7 @@ impl Repository {
         Ok(config)
     }
 
-    /// The manifest or index `digest`, whatever it is. Its bytes are checked, not parsed.
+    /// The manifest or index `digest`, of any kind. Its bytes are checked, not parsed.
     pub async fn manifest(&self, digest: &Digest) -> Result<Verified<Bytes>, Error> {
         let found = match &self.backend {
             Backend::Registry { session, .. } => {
@@ -152,10 +151,9 @@ impl Repository {
         found.map_err(Error::Source)
     }
 
-    /// The artifacts of kind `artifact_type` (a media type) that are about the manifest `subject`: from the registry's
-    /// list, or else from the index under the tag `sha256-…`, or from the manifests of a layout. None are no error.
-    ///
-    /// Nobody vouches for the list: who uses an artifact needs another reason to trust it.
+    /// The artifacts of kind `artifact_type` (a media type) whose subject is the manifest `subject`: from the registry's list, or
+    /// else from the index under the tag `sha256-…`, or from the manifests of a layout. An empty result is no error.
+    /// The list is not verified: a caller needs another reason to trust an artifact.
     pub async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Descriptor>, Error> {
         match &self.backend {
             Backend::Registry { session, .. } => session.referrers(subject, artifact_type).await,
@@ -171,13 +169,13 @@ impl Repository {
         }
     }
 
-    /// What was asked and received so far.
+    /// Requests and bytes so far.
     pub fn stats(&self) -> Stats {
         self.counters.read()
     }
 
-    /// Whether the registry was last seen to answer a ranged request with the whole blob: then every read of a range
-    /// costs all bytes before it.
+    /// Whether the registry recently answered a ranged request with the whole blob: then every read of a range costs all bytes
+    /// before it.
     pub fn ignores_ranges(&self) -> bool {
         match &self.backend {
             Backend::Registry { blobs, .. } => blobs.ignores_ranges(),
@@ -185,8 +183,8 @@ impl Repository {
         }
     }
 
-    /// The document that the reference or tag names, whatever it is. `platform` chooses where a layout without a tag has
-    /// several images.
+    /// The document that the reference or tag names, of any kind. `platform` selects one where a layout without a tag has several
+    /// images.
     pub async fn root(&self, platform: &Platform) -> Result<Document, Error> {
         match &self.backend {
             Backend::Registry { session, reference, .. } => {

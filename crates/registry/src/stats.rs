@@ -1,4 +1,4 @@
-//! What a mount cost the network.
+//! Network counters of a mount.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

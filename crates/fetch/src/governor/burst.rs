@@ -1,26 +1,26 @@
-//! How long the readers of an image have waited of late.
+//! Measures how long the readers of an image have waited recently.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// While nobody waits, the account loses this part of the time: a program that waits for less than a tenth of its time
-/// is not worth a download, however long it runs.
+/// While no reader waits, the account loses this part of the time: a program that waits for less than a tenth of its time is not
+/// worth a download, however long it runs.
 pub(crate) const LEAK: u32 = 10;
 
-/// An account of the time in which at least one reader waited. Several who wait at once count once: a download would end it for
-/// all of them.
+/// An account of the time in which at least one reader waited. Readers that wait at once count once, because a download would end
+/// the wait of all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
     pub(crate) stalled: Duration,
     /// Reads that waited.
     pub(crate) reads: u32,
-    /// Bytes that came.
+    /// Bytes that arrived.
     pub(crate) brought: u64,
     waiting: u32,
-    /// Up to when the account was kept.
+    /// The time up to which the account is current.
     at: Option<Instant>,
-    /// When somebody last began or ceased to wait.
+    /// When a reader last began or ceased to wait.
     last: Option<Instant>,
 }
 
@@ -40,12 +40,12 @@ impl Burst {
         self.last = Some(now);
     }
 
-    /// What was suffered so far says nothing.
+    /// Clears the account: the waits so far are no evidence.
     pub(crate) fn forget(&mut self) {
         (self.stalled, self.reads, self.brought) = (Duration::ZERO, 0, 0);
     }
 
-    /// How long nobody has waited.
+    /// Time since a reader last waited.
     pub(crate) fn quiet_for(&self, now: Instant) -> Duration {
         match self.last {
             Some(last) if self.waiting == 0 => now.saturating_duration_since(last),

@@ -9,7 +9,7 @@ use crate::image::Image;
 use crate::journal::Event;
 
 impl Host {
-    /// A reader of the image had to wait: decides what to do about the rest of it. Does not wait.
+    /// Decides what to do about the rest of an image after one of its readers had to wait. Does not wait.
     pub(crate) fn govern(self: &Arc<Self>, image: &Arc<Image>) {
         let lazy = || image.governor.decide().0 == Decision::Lazy;
         if lazy() || image.source.is_local() || self.bypass.is_active() {

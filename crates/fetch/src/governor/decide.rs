@@ -1,62 +1,62 @@
-//! The rule by which an image is brought whole: that of the skis.
+//! The rule that decides when to download an image whole: the ski rental rule.
 //!
-//! Whoever does not know how often he will ski rents skis until the rent has come to their price, and buys them then; he never pays more
-//! than twice of what he would have paid had he known. The rent is what readers wait for round trips, the price is the time that bringing the rest takes.
-//! Stalls that are transfer count as no rent: those bytes would have to be brought either way, so a reader of one large file
-//! at the speed of the link rents nothing.
+//! A skier who does not know how often they will ski rents skis until the rent paid equals the price, and buys them then. That
+//! costs at most twice the optimum. The rent is the round trips that readers wait for, the price is the time that fetching the rest
+//! takes. Stalls that are transfer count as no rent: those bytes have to be fetched either way, so a reader of one large file at
+//! the speed of the link pays no rent.
 //!
-//! In other words: it is switched when readers have waited as long as bringing everything from the start would have taken. From then on
-//! the rest takes no longer than that, nor longer than they have waited; so nobody waits more than twice as long as the better of the two ways would
-//! have had him wait. A smaller fraction would switch sooner for who walks everything, and would also switch for starts that
-//! need a part: one of Python that touches 16 of 104 MiB in 190 requests at 100 Mbit/s and 10 ms has paid 2.7 s when 7.4 s are the price. It stays lazy, even
-//! if the bandwidth is measured as twice what it is.
+//! In other words: the governor switches when readers have waited as long as fetching everything from the start would have taken.
+//! From then on the rest takes no longer than that, nor longer than they have waited, so readers wait at most twice as long as with
+//! the better of the two ways. A smaller fraction would switch sooner for programs that walk everything, but also for starts that
+//! need a part: one of Python that touches 16 of 104 MiB in 190 requests at 100 Mbit/s and 10 ms has paid 2.7 s of a price of 7.4
+//! s. It stays lazy, even if the bandwidth is measured as twice its real value.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Readers who waited less than this in all have noticed nothing yet, and the link is hardly known.
+/// Least total wait for a decision: a shorter one is not noticed, and the link is hardly measured.
 pub(crate) const LEAST_STALL: Duration = Duration::from_secs(1);
-/// Fewer reads than this are no pattern: one that waited for a second met a slow server and not too many round trips.
+/// Fewer reads than this are no pattern: one wait of a second indicates a slow server, not too many round trips.
 pub(crate) const LEAST_READS: u32 = 16;
 
-/// What is known when it has to be decided.
+/// The measurements at the time of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Measurements {
     /// Time in which at least one reader waited, in this burst.
     pub(crate) stalled: Duration,
     /// Reads that had to wait, in this burst.
     pub(crate) reads: u32,
-    /// Bytes that came in this burst, but for those of a whole download.
+    /// Bytes that arrived in this burst, without those of a whole download.
     pub(crate) brought: u64,
-    /// Bytes that are not here.
+    /// Bytes that are not local.
     pub(crate) missing: Option<u64>,
-    /// From a request to its first byte.
+    /// Time from a request to its first byte.
     pub(crate) round_trip: Duration,
-    /// Bytes in a second.
+    /// Bytes per second.
     pub(crate) bandwidth: Option<u64>,
 }
 
-/// What to do about an image.
+/// The decision about an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Go on as before.
+    /// Continue lazily.
     Lazy,
-    /// Count what is missing, and ask again.
+    /// Count the missing bytes, and decide again.
     Count,
-    /// Nothing large enough came yet to measure the link: bring a little of the rest.
+    /// The link is not measured, because no request was large enough: fetch a small part of the rest.
     Measure,
-    /// Bring the rest.
+    /// Fetch the rest.
     Whole,
 }
 
-/// What to do, by what is known. Pure.
+/// Decides from the measurements. Pure.
 pub(crate) fn decide(measured: &Measurements) -> Decision {
     if measured.stalled < LEAST_STALL || measured.reads < LEAST_READS {
         return Decision::Lazy;
     }
     match (measured.missing, measured.bandwidth) {
         (_, None) => Decision::Measure,
-        // Nothing is missing by an estimate, and yet somebody waits for it.
+        // The estimate says that nothing is missing, but a reader waits.
         (None | Some(0), _) => Decision::Count,
         (Some(missing), Some(bandwidth)) if measured.rent(bandwidth) >= measured.price(missing, bandwidth) => {
             Decision::Whole
@@ -66,12 +66,12 @@ pub(crate) fn decide(measured: &Measurements) -> Decision {
 }
 
 impl Measurements {
-    /// What readers waited for besides the transfer of what they wanted.
+    /// Time that readers waited beyond the transfer of the bytes they wanted.
     fn rent(&self, bandwidth: u64) -> Duration {
         self.stalled.saturating_sub(transfer(self.brought, bandwidth))
     }
 
-    /// How long the rest takes.
+    /// Time to fetch the rest.
     fn price(&self, missing: u64, bandwidth: u64) -> Duration {
         transfer(missing, bandwidth).saturating_add(self.round_trip)
     }
@@ -159,11 +159,11 @@ mod properties {
     use super::super::burst::{Burst, LEAK};
     use super::*;
 
-    /// One reader: what each read brings, and how long the program then does something else.
+    /// One reader: the bytes of each read, and the time that the program spends otherwise after it.
     #[derive(Debug, Clone)]
     struct Program {
         reads: Vec<(u64, Duration)>,
-        /// What is in the image besides.
+        /// Bytes of the image that are not read.
         untouched: u64,
         round_trip: Duration,
         bandwidth: u64,
@@ -190,7 +190,7 @@ mod properties {
         /// How long the reader waited.
         waited: Duration,
         switched: bool,
-        /// What the account lost while the reader did something else.
+        /// Time that the account lost while the reader did something else.
         leaked: Duration,
         longest: Duration,
     }
@@ -212,7 +212,7 @@ mod properties {
             self.round_trip + transfer(self.touched() + self.untouched, self.bandwidth)
         }
 
-        /// With the governor, whose download holds the reader up for as long as it takes.
+        /// The outcome with the governor, whose download blocks the reader until it ends.
         fn governed(&self) -> Outcome {
             let mut now = tokio::time::Instant::now();
             let mut burst = Burst::default();
@@ -243,8 +243,8 @@ mod properties {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// The promise of the rule. What is beyond "twice" is bounded by numbers that do not grow with the image: the least that is
-        /// suffered before anything is decided, and a tenth of the time in which nobody waited.
+        /// The bound of the rule. The excess over "twice" is bounded by numbers that do not grow with the image: the least wait
+        /// before a decision, and a tenth of the time in which no reader waited.
         #[test]
         fn waiting_is_at_most_twice_that_of_the_better_way(program in program()) {
             let outcome = program.governed();
@@ -275,7 +275,7 @@ mod properties {
             prop_assert!(!program.governed().switched);
         }
 
-        /// Whoever walks all of an image whose files are small against what the link brings in a round trip.
+        /// A reader that walks a whole image whose files are small against the bytes that the link transfers in a round trip.
         #[test]
         fn a_reader_of_everything_gets_it_whole(files in 600_usize..3_000, bytes in 500_u64..50_000, round_trip in 10_u64..100) {
             let program = Program {

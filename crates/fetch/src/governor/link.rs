@@ -1,21 +1,21 @@
-//! What requests to a source cost: the time to the first byte, and how fast the others follow.
+//! Measures what requests to a source cost: the time to the first byte, and the rate of the following bytes.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Before so many bytes came behind first ones, the bandwidth is not known: at 100 Mbit/s they take 20 ms.
+/// The bandwidth is unknown until this many bytes arrived after first ones: at 100 Mbit/s they take 20 ms.
 const SAMPLE_BYTES: u64 = 256 << 10;
-/// After so many bytes, what was measured counts half: a link changes within minutes, not within requests.
+/// After this many bytes, older measurements count half: a link changes within minutes, not within requests.
 const MEMORY_BYTES: u64 = 64 << 20;
 /// The part of a new round trip in the average: one slow answer does not make a slow link.
 const SMOOTHING: u32 = 8;
 
-/// The link to one source, as its requests saw it.
+/// The link to one source, as measured by its requests.
 ///
-/// The first part of an answer comes with its head and says nothing about the speed; only what follows is counted, and the time that
-/// it takes. Of requests side by side the time counts once, for they share the link.
+/// The first part of an answer arrives with its head and is no measure of the speed. Only the following bytes and their time are
+/// counted. The time of parallel requests counts once, because they share the link.
 #[derive(Default)]
 pub(crate) struct Link(Mutex<Measured>);
 
@@ -24,7 +24,7 @@ struct Measured {
     round_trip: Option<Duration>,
     bytes: u64,
     busy: Duration,
-    /// Answers that are coming just now, and since when there are any.
+    /// Answers that are being received, and the start of the time in which there are any.
     waiting: usize,
     since: Option<Instant>,
 }
@@ -39,28 +39,29 @@ impl Measured {
 }
 
 impl Link {
-    /// A first byte came.
+    /// Records the time to the first byte.
     pub(crate) fn answered(&self, after: Duration) {
         let mut measured = self.0.lock();
         let before = measured.round_trip.unwrap_or(after);
         measured.round_trip = Some((before * (SMOOTHING - 1) + after) / SMOOTHING);
     }
 
-    /// The answer to a request goes on coming, …
+    /// Starts the clock for the rest of an answer.
     pub(crate) fn begin(&self) {
         let mut measured = self.0.lock();
         measured.advance(Instant::now());
         measured.waiting += 1;
     }
 
-    /// … until here. What it was not read for in between counts too: bytes come all the same, and are had at once afterwards.
+    /// Stops the clock of [`Link::begin`]. Time in which the answer was not read counts too: bytes still arrive, and are available
+    /// at once afterwards.
     pub(crate) fn end(&self) {
         let mut measured = self.0.lock();
         measured.advance(Instant::now());
         measured.waiting -= 1;
     }
 
-    /// They came.
+    /// Counts bytes after the first ones.
     pub(crate) fn received(&self, bytes: usize) {
         let mut measured = self.0.lock();
         measured.bytes += bytes as u64;
@@ -70,12 +71,12 @@ impl Link {
         }
     }
 
-    /// From a request to its first byte; nothing if there was none.
+    /// Time from a request to its first byte. Zero if there was none.
     pub(crate) fn round_trip(&self) -> Duration {
         self.0.lock().round_trip.unwrap_or_default()
     }
 
-    /// Bytes in a second, if enough came to tell.
+    /// Bytes per second, if enough bytes were counted.
     pub(crate) fn bandwidth(&self) -> Option<u64> {
         let measured = self.0.lock();
         if measured.bytes < SAMPLE_BYTES {

@@ -1,4 +1,4 @@
-//! Counts the bytes of an image that are not here.
+//! Counts the bytes of an image that are not local.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ impl Host {
         }
     }
 
-    /// Encoded bytes whose objects are not in the store by name: a partial object counts as missing. Of an image with more than [`LOOKS`]
-    /// chunks every n-th is looked up and stands for the others.
+    /// Encoded bytes whose objects are not in the store by name: a partial object counts as missing. Of an image with more than
+    /// [`LOOKS`] chunks, every n-th is looked up and represents the others.
     fn missing(&self, image: &Image) -> u64 {
         let every = u64::from(image.table.chunk_count()).div_ceil(LOOKS).max(1);
         let (mut seen, mut missing) = (0_u64, 0_u64);

@@ -1,4 +1,4 @@
-//! [`Governor`]: what is known of one image, and whether a task works on it.
+//! [`Governor`]: the measurements of one image, and whether a task works on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::decide::{Decision, Measurements, decide};
 use super::link::Link;
 use crate::lanes::Lane;
 
-/// A position in the layers of an image: everything before it was fetched or is here.
+/// A position in the layers of an image: everything before it was fetched or is local.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LayerPosition {
     pub(super) layer: u16,
@@ -29,7 +29,7 @@ pub(crate) struct Governor {
 #[derive(Default)]
 struct GovernorState {
     burst: Burst,
-    /// Encoded bytes that are not here; unknown until they are counted. An estimate: later evictions are not included.
+    /// Encoded bytes that are not local. Unknown until they are counted. An estimate: later evictions are not included.
     missing: Option<u64>,
     /// Where the whole download continues.
     next: LayerPosition,
@@ -41,7 +41,7 @@ struct GovernorState {
 }
 
 impl GovernorState {
-    /// `bytes` less are missing.
+    /// Subtracts `bytes` from the missing ones.
     fn is_here(&mut self, bytes: u64) {
         self.missing = self.missing.map(|missing| missing.saturating_sub(bytes));
     }
@@ -109,7 +109,8 @@ impl Governor {
         self.state.lock().next = next;
     }
 
-    /// A walk through the image has reached its end. What failed or is evicted later is found when readers have waited for it.
+    /// Records that a walk through the image has reached its end. Failed or evicted parts are found when readers have waited for
+    /// them.
     pub(super) fn is_all_here(&self) {
         let mut state = self.state.lock();
         (state.missing, state.next) = (None, LayerPosition::default());

@@ -13,15 +13,16 @@ use crate::under_way::UnderWay;
 
 /// Requests at a time: while one ends, the round trips of the others are under way.
 const REQUESTS: usize = 4;
-/// The smallest request: also a reader of what comes last in it should not wait much longer than for a request of his own.
+/// The smallest request: a reader of its last bytes should not wait much longer than for a request of its own.
 const LEAST_BYTES: u64 = 1 << 20;
-/// A request brings what the link brings in so many round trips: together with [`REQUESTS`] nothing is left of them.
+/// A request covers the bytes that the link transfers in this many round trips. Together with [`REQUESTS`] this hides the round
+/// trips.
 const ROUND_TRIPS: u64 = 8;
-/// Chunks that one request looks at: each may be a look at the disk, and between requests it is asked whether to go on.
+/// Chunks that one request looks up: each may be a disk access, and the check whether to go on runs between requests.
 const LOOKS: usize = 16_384;
 
 impl Host {
-    /// Brings one request's worth, to see how fast it comes.
+    /// Fetches one request's worth, to measure the rate.
     pub(super) async fn bring_one(self: &Arc<Self>, image: &Arc<Image>) {
         if let Some((pieces, next)) = self.next_segment(image).await {
             image.governor.continue_at(next);
@@ -33,8 +34,8 @@ impl Host {
         }
     }
 
-    /// Brings what is missing until it is here, or readers have been quiet, or the store or the source takes a rest. Whoever waits
-    /// again then finds the account as it was, and it goes on from where it stopped.
+    /// Fetches missing bytes until none are left, readers have been quiet, or the store or the source pauses. A reader that waits
+    /// again finds the account unchanged, and the download continues from where it stopped.
     pub(super) async fn bring_rest(self: &Arc<Self>, image: &Arc<Image>) {
         let mut under_way = UnderWay::default();
         let why = loop {
@@ -64,7 +65,7 @@ impl Host {
         quiet.then_some("nobody has waited for it for a while")
     }
 
-    /// What is brought next, and the place behind it; `None` at the end. Looks at the disk, and may hash what is there.
+    /// The next segment to fetch, and the position behind it. `None` at the end. Accesses the disk, and may hash local bytes.
     async fn next_segment(self: &Arc<Self>, image: &Arc<Image>) -> Option<(Vec<Piece>, LayerPosition)> {
         let link = &image.governor.link;
         let in_a_second = u128::from(link.bandwidth().unwrap_or_default());
@@ -75,8 +76,8 @@ impl Host {
         self.runtime.spawn_blocking(move || host.segment_from(&of, from, most)).await.ok()?
     }
 
-    /// The first run of pieces from this place on that are not here: as long as no gap is too wide, and neither their encoded nor
-    /// their decoded bytes come to more than `most`.
+    /// The first run of missing pieces from this position on, as long as no gap is too wide, and neither their encoded nor their
+    /// decoded bytes exceed `most`.
     fn segment_from(
         self: &Arc<Self>,
         image: &Arc<Image>,
@@ -95,7 +96,7 @@ impl Host {
                 }
                 looks += 1;
                 let here = LayerPosition { layer, offset };
-                // However many chunks lie at one place: the next request must begin behind it.
+                // However many chunks share one place, the next request must begin behind it.
                 if looks > LOOKS && here > from {
                     return Some((pieces, here));
                 }

@@ -10,7 +10,7 @@
 //! | profile | | name, UTF-8 |
 //!
 //! All numbers are little-endian. The index is a blob of its own, so that it can be checked and read before the first frame
-//! is here, and frames can be asked for in any order.
+//! arrives, and frames can be requested in any order.
 
 use tarpon_layer::ObjectId;
 use tarpon_oci::{Blob, Digest, limits};
@@ -22,7 +22,7 @@ const PIECE: usize = 44;
 
 /// Frames of a pack: at a quarter of a MiB each, 16 GiB of touched bytes.
 pub const BOOT_FRAMES: usize = 1 << 16;
-/// Pieces of a pack: with all else they stay within [`limits::BOOT_INDEX_BYTES`].
+/// Pieces of a pack: with everything else they stay within [`limits::BOOT_INDEX_BYTES`].
 pub const BOOT_PIECES: usize = 170_000;
 /// Bytes of a profile's name.
 pub const PROFILE_BYTES: usize = 128;
@@ -30,10 +30,10 @@ pub const PROFILE_BYTES: usize = 128;
 const _: () =
     assert!((HEADER + BOOT_FRAMES * FRAME + BOOT_PIECES * PIECE + PROFILE_BYTES) as u64 <= limits::BOOT_INDEX_BYTES);
 
-/// What a boot pack holds, in the order of its bytes.
+/// The contents of a boot pack, in the order of its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootIndex {
-    /// Which start it was recorded from.
+    /// The profile of the recorded start.
     pub profile: String,
     /// The blob of its frames.
     pub blob: Blob,
@@ -41,12 +41,12 @@ pub struct BootIndex {
     pub frames: Vec<BootFrame>,
 }
 
-/// A zstd frame and what it decodes to.
+/// A zstd frame and its decoded contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootFrame {
     /// Encoded bytes.
     pub length: u32,
-    /// What it holds, one after the other.
+    /// Its pieces, one after the other.
     pub pieces: Vec<BootPiece>,
 }
 
@@ -55,19 +55,19 @@ pub struct BootFrame {
 pub struct BootPiece {
     /// The object.
     pub object: ObjectId,
-    /// Place of the first byte in it.
+    /// Offset in it.
     pub offset: u64,
-    /// Bytes, at least one.
+    /// Length in bytes, at least one.
     pub length: u32,
 }
 
-/// Bytes that are no index of a boot pack.
+/// The bytes are not a valid index of a boot pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a boot pack of this version: {0}")]
 pub struct InvalidBootIndex(&'static str);
 
 impl BootIndex {
-    /// Its bytes. What [`BootIndex::read`] would refuse is not checked here.
+    /// Serialises the index. Does not check what [`BootIndex::read`] would refuse.
     pub fn write(&self) -> Vec<u8> {
         let pieces: usize = self.frames.iter().map(|frame| frame.pieces.len()).sum();
         let mut bytes = Vec::with_capacity(HEADER + self.frames.len() * FRAME + pieces * PIECE + self.profile.len());
@@ -93,7 +93,7 @@ impl BootIndex {
     /// Reads an index whose digest was checked.
     ///
     /// # Errors
-    /// [`InvalidBootIndex`]: another version, counts over the limits or other than what is there, frames that do not add up to
+    /// [`InvalidBootIndex`]: another version, counts over the limits or different from the contents, frames that do not add up to
     /// their blob, pieces that decode to more than a chunk may.
     pub fn read(bytes: &[u8]) -> Result<Self, InvalidBootIndex> {
         let invalid = InvalidBootIndex;
@@ -124,7 +124,7 @@ impl BootIndex {
     }
 }
 
-/// Takes arrays off the front of a header whose size fits them exactly.
+/// Takes arrays off the front of a header of exactly matching size.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {

@@ -1,7 +1,7 @@
-//! Brings a boot pack while its image is in use already.
+//! Fetches a boot pack while its image is already in use.
 //!
-//! The pack is asked for from its beginning in requests that grow. What is on its way a reader joins; what is not asked for yet a
-//! reader overtakes with a request of its own, and the replay leaves it out when it comes there.
+//! The pack is requested from its beginning in requests that grow. A reader joins frames that are on their way, and overtakes later
+//! ones with a request of its own, which the replay then omits.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use crate::pieces::piece_in_frame;
 use crate::plan::Piece;
 use crate::under_way::UnderWay;
 
-/// The first request: soon here, so that what a start touches first does not wait for what it touches later.
+/// The first request: small, so that what a start touches first does not wait for what it touches later.
 pub const REPLAY_FIRST_BYTES: u64 = 256 << 10;
-/// The largest: what a reader who asks for a later frame may have to share the link with.
+/// The largest request: a reader of a later frame may have to share the link with it.
 pub const REPLAY_MOST_BYTES: u64 = 2 << 20;
 /// Requests at a time: while one ends, the next one's round trip is under way.
 pub const REPLAY_REQUESTS: usize = 2;
 
 impl Host {
-    /// Brings all frames of the pack that hold anything that is not here.
+    /// Fetches all frames of the pack that contain anything missing.
     pub(crate) async fn replay(self: Arc<Self>, image: Arc<Image>, pack: Arc<Pack>) {
         let _guard = PrefetchGuard::begin(&image.governor);
         image.journal.note(Event::PackBegan { bytes: pack.bytes() });
         let mut under_way = UnderWay::default();
         let (mut next, mut most) = (0, REPLAY_FIRST_BYTES);
         while next < pack.frames() && !self.bypass.is_active() {
-            // Looks at the disk, and may hash what is there.
+            // Accesses the disk, and may hash local bytes.
             let (host, of, from) = (self.clone(), (image.clone(), pack.clone()), next);
             let segment = self.runtime.spawn_blocking(move || host.segment(&of.0, &of.1, from, most)).await;
             let Ok((pieces, after)) = segment else { return };
@@ -57,7 +57,7 @@ impl Host {
         (pieces, next)
     }
 
-    /// The frame, beginning with a chunk that is not here.
+    /// The frame, beginning with a missing chunk.
     fn lacking(self: &Arc<Self>, image: &Arc<Image>, pack: &Pack, frame: u32) -> Option<Piece> {
         let mut piece = piece_in_frame(image, pack, frame, |_| true)?;
         let first = piece.chunks.iter().position(|chunk| self.lacks(image, chunk))?;

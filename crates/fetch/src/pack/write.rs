@@ -6,11 +6,11 @@ use tarpon_oci::{Blob, Hasher};
 
 use super::index::{BootFrame, BootIndex, BootPiece};
 
-/// A frame ends when it holds so many decoded bytes. A frame is what one request brings at least and what is decoded at once: small
-/// enough that a reader who overtakes the stream waits for little, large enough to compress well. Frames of 1 MiB
-/// make the pack of `import numpy` 4 % smaller than these.
+/// Decoded bytes at which a frame ends. A frame is the least that one request fetches and the unit of decoding: small enough that a
+/// reader who overtakes the stream waits for little, large enough to compress well. Frames of 1 MiB make the pack of `import numpy`
+/// 4 % smaller than these.
 pub const FRAME_BYTES: usize = 256 << 10;
-/// Written once and waited for at every start.
+/// High, because a pack is written once and waited for at every start.
 const ZSTD_LEVEL: i32 = 19;
 
 /// Writes the frames of a boot pack to `W`, in the order in which pieces are added.
@@ -62,7 +62,7 @@ impl<W: Write> BootWriter<W> {
         Ok(())
     }
 
-    /// Ends the last frame and says what was written.
+    /// Ends the last frame and returns the index of what was written.
     ///
     /// # Errors
     /// As `W`.

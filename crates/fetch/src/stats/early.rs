@@ -1,4 +1,4 @@
-//! Counters of the bytes that were fetched before a reader asked for them.
+//! Counters of the bytes that were fetched before a reader requested them.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use super::counter::Counter;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Early {
-    /// Bytes of the fetched chunks that were not here before.
+    /// Bytes of the fetched chunks that were not local before.
     pub brought: u64,
     /// Bytes of these chunks that a reader used: from the store later, or by joining the request.
     pub used: u64,
@@ -28,7 +28,7 @@ pub(crate) struct EarlyCounters {
 
 impl EarlyCounters {
     pub(crate) fn snapshot(&self) -> Early {
-        // In this order: what is counted in between does not make `brought` smaller than `used`.
+        // In this order, concurrent counting cannot make `brought` smaller than `used`.
         let (used, unknown) = (self.used.get(), self.unknown.get());
         let brought = self.brought.get().max(used.saturating_add(unknown));
         Early { brought, used, unused: brought - used - unknown, unknown }

@@ -1,16 +1,16 @@
-//! How long readers waited: how many waits were how long.
+//! Histogram of the time that readers waited.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Upper ends of the buckets, in milliseconds; one more bucket takes what is longer. From a round trip in a data centre to what a
-/// person takes for a hang, three or four to a decade: which bucket a wait is in tells a cache beside the host from a registry overseas, and that
-/// from a source that fails. A read ends after 30 s at the latest.
+/// Upper ends of the buckets, in milliseconds. One more bucket takes longer waits. The range is from a round trip in a data centre
+/// to what a user takes for a hang, with three or four buckets per decade: enough to tell a cache beside the host from a registry
+/// overseas, and that from a source that fails. A read ends after 30 s at the latest.
 pub const STALL_MILLIS: [u64; 13] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000];
 
-/// Buckets in all.
+/// Number of buckets.
 const BUCKETS: usize = STALL_MILLIS.len() + 1;
 
 /// Waits by their length, as they were at one moment.
@@ -24,9 +24,9 @@ pub struct Histogram {
 /// The waits of one bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// They took at most so long, and longer than those of the bucket before. `None`: as long as it takes.
+    /// Longest wait of this bucket, above that of the bucket before. `None`: unbounded.
     pub up_to_millis: Option<u64>,
-    /// How many.
+    /// Number of waits.
     pub count: u64,
 }
 
@@ -47,7 +47,7 @@ impl Waits {
         self.slowest_micros.fetch_max(micros, Relaxed);
     }
 
-    /// All waits together.
+    /// Sum of all waits.
     pub(crate) fn millis(&self) -> u64 {
         self.micros.load(Relaxed) / 1000
     }
@@ -71,7 +71,7 @@ impl Waits {
 mod tests {
     use super::*;
 
-    /// The buckets that hold something.
+    /// The buckets that are not empty.
     fn filled(waits: &Waits) -> Vec<(Option<u64>, u64)> {
         let all = waits.histogram().buckets;
         all.iter().filter(|bucket| bucket.count > 0).map(|bucket| (bucket.up_to_millis, bucket.count)).collect()

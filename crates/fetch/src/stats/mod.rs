@@ -1,5 +1,5 @@
-//! What was asked, fetched and served, per image and for the host: counters that only grow, and gauges that are zero
-//! when nothing is going on.
+//! Statistics of requests, fetched bytes and served reads, per image and for the host: counters that only grow, and gauges that are
+//! zero when idle.
 
 mod counter;
 mod early;
@@ -24,29 +24,30 @@ use crate::lanes::Lane;
 pub struct Stats {
     /// Reads that were answered with bytes.
     pub reads: u64,
-    /// Reads of these that needed nothing from a source.
+    /// Reads that needed nothing from a source.
     pub hits: u64,
-    /// Bytes that were answered.
+    /// Bytes returned to readers.
     pub bytes_served: u64,
     /// Requests to the source.
     pub requests: u64,
-    /// Bytes that were taken of what the source sent: for readers, from boot packs, and ahead of readers. Not what completes the image in the background.
+    /// Bytes used of the answers of the source: for readers, from boot packs, and ahead of readers. Without those that complete the
+    /// image in the background.
     pub bytes_fetched: u64,
-    /// Those of them that readers asked for.
+    /// Those of them that readers requested.
     pub bytes_demand: u64,
-    /// Those of them that a boot pack or a hint brought before a reader asked for them (or while one joined).
+    /// Those of them that a boot pack or a hint fetched before a reader requested them (or while one joined).
     pub bytes_trace: u64,
-    /// Those of them that were read ahead of a sequential reader, or came along with what a reader had asked for.
+    /// Those of them that were read ahead of a sequential reader, or came along with the request of a reader.
     pub bytes_ahead: u64,
-    /// Those of them that were brought because the rest of an image was.
+    /// Those of them that a download of the rest of an image fetched.
     pub bytes_whole: u64,
-    /// How often the rest of an image was begun to be brought whole, because readers had waited too long for parts of it.
+    /// Whole downloads of the rest of an image that were started because readers had waited too long for parts of it.
     pub whole_downloads: u64,
     /// Bytes of layers that the completion in the background streamed. They are on top of `bytes_fetched`.
     pub bytes_backfill: u64,
-    /// What became of what the boot pack brought.
+    /// Use of the bytes that the boot pack fetched.
     pub early_trace: Early,
-    /// What became of what was read ahead.
+    /// Use of the bytes that were read ahead.
     pub early_ahead: Early,
     /// Reads that had to wait for a source.
     pub stalls: u64,
@@ -54,7 +55,7 @@ pub struct Stats {
     pub stall_millis: u64,
     /// The longest of these waits.
     pub slowest_stall_millis: u64,
-    /// How many of them were how long.
+    /// Distribution of these waits.
     pub stall_histogram: Histogram,
     /// Reads that failed; for an image: that its source could not answer.
     pub failed_reads: u64,
@@ -62,11 +63,11 @@ pub struct Stats {
     pub digest_failures: u64,
     /// Objects of which every chunk matched and the whole did not.
     pub poisoned_objects: u64,
-    /// Layers that are not served any more, because what an index said of them is not so.
+    /// Layers that are no longer served, because an index described them wrongly.
     pub distrusted_layers: u64,
     /// Chunks that the store did not take.
     pub bypassed_chunks: u64,
-    /// Requests under way. Zero when nothing is going on.
+    /// Requests under way. Zero when idle.
     pub requests_in_flight: u64,
     /// Encoded bytes that requests under way will bring.
     pub bytes_in_flight: u64,
@@ -106,7 +107,7 @@ impl Counters {
         *self.last_error.lock() = Some(error.to_string());
     }
 
-    /// What was brought early, in this lane; there is none for demand.
+    /// Counters of the bytes fetched early in this lane. None for demand.
     pub(crate) fn early(&self, lane: Lane) -> &EarlyCounters {
         if lane == Lane::Trace { &self.early_trace } else { &self.early_ahead }
     }
@@ -165,7 +166,7 @@ impl Tally {
         counter(&self.host).add(amount);
     }
 
-    /// Bytes came for a request in this lane.
+    /// Counts bytes that arrived for a request in this lane.
     pub(crate) fn fetched_for(&self, lane: Lane, bytes: usize) {
         self.add(|counters| &counters.bytes_fetched, bytes as u64);
         self.add(|counters| counters.bytes_of(lane), bytes as u64);
@@ -177,13 +178,13 @@ impl Tally {
         self.host.failed(error);
     }
 
-    /// A read was answered without waiting.
+    /// Counts a read that was answered without waiting.
     pub(crate) fn served(&self, bytes: usize) {
         self.add(|counters| &counters.hits, 1);
         self.answered(bytes);
     }
 
-    /// A read was answered after waiting for a source.
+    /// Counts a read that was answered after waiting for a source.
     pub(crate) fn served_late(&self, bytes: usize, waited: Duration) {
         self.stalled(waited);
         self.answered(bytes);
@@ -194,7 +195,7 @@ impl Tally {
         self.add(|counters| &counters.bytes_served, bytes as u64);
     }
 
-    /// A read waited in vain for this image's source. Another image may have answered it.
+    /// Counts a read that waited in vain for this image's source. Another image may have answered it.
     pub(crate) fn try_failed(&self, error: &dyn std::fmt::Display, waited: Duration) {
         self.stalled(waited);
         self.image.failed_reads.add(1);

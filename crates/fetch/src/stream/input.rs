@@ -1,4 +1,4 @@
-//! A source's answer as a blocking reader: what decoders read from.
+//! A source's answer as a blocking reader for decoders.
 
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::lanes::Lane;
 
 /// Bytes of one part on its way to the decoder.
 const PART_BYTES: usize = 256 << 10;
-/// Parts on their way to the decoder. Once they are full, the source's answer is not read on.
+/// Parts on their way to the decoder. Once they are full, the source's answer is no longer read.
 const PARTS: usize = 4;
 
 /// The whole blob, front to back.
@@ -27,7 +27,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Asks for the blob. A task reads the answer until the input is dropped.
+    /// Requests the blob. A task reads the answer until the input is dropped.
     pub(crate) async fn open(
         runtime: &Handle,
         image: &Arc<Image>,
@@ -76,7 +76,7 @@ impl Read for Input {
     }
 }
 
-/// What went wrong: the source's own words if they are in there, bytes that do not decode otherwise.
+/// The cause of a read error: the error of the source if it is inside, otherwise bytes that do not decode.
 pub(crate) fn failure(error: io::Error, corrupt: impl FnOnce(&str) -> PieceError) -> PieceError {
     let source = error.get_ref().and_then(|inner| inner.downcast_ref::<PieceError>()).cloned();
     source.unwrap_or_else(|| corrupt(&error.to_string()))

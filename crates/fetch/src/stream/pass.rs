@@ -1,4 +1,4 @@
-//! [`Passes`]: the running passes through layers, and who waits for them.
+//! [`Passes`]: the running passes through layers, and the flights that wait for them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl Pass {
         let mut state = self.state.lock();
         state.open = false;
         for wanted in std::mem::take(&mut state.wanted).into_values() {
-            // A waiter that is gone needs no answer.
+            // A waiter that is gone needs no reply.
             let _ = wanted.done.send(Err(error.clone()));
         }
         drop(state);

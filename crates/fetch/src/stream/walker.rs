@@ -1,4 +1,4 @@
-//! Going through a decoded layer, chunk by chunk. Blocking: runs on a thread of its own.
+//! Walks through a decoded layer, chunk by chunk. Blocking: runs on its own thread.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::ids::PieceKey;
 use crate::image::Image;
 use crate::object::Object;
 
-/// What a pass holds in memory at most: parts on their way, a window, one chunk.
+/// Most memory of a pass: parts on their way, a window, one chunk.
 pub(crate) const MEMORY_BYTES: u64 = limits::CHUNK_BYTES + (8 << 20);
-/// Bytes that are read past or spooled at once.
+/// Bytes that are skipped or spooled at once.
 const STEP_BYTES: usize = 1 << 20;
 
-/// Where a pass stands.
+/// The position of a pass.
 pub(crate) struct Walker {
     host: Arc<Host>,
     pass: Arc<Pass>,
@@ -35,15 +35,15 @@ pub(crate) struct Walker {
     reader: LayerReader<Input>,
     /// Decoded bytes that were read.
     position: u64,
-    /// Places before this have been dealt with.
+    /// Places before this one are done.
     next: u64,
 }
 
-/// How far a walk came.
+/// Why a walk stopped.
 pub(crate) enum Step {
     /// Nothing further on is wanted.
     GoalReached(Box<Walker>),
-    /// The layer is over.
+    /// The layer ended.
     EndOfLayer,
 }
 
@@ -69,7 +69,7 @@ impl Walker {
         Ok(Self { host, pass, image, layer, blob: piece.blob, reader, position: 0, next: 0 })
     }
 
-    /// Goes on until nobody wants anything further on.
+    /// Continues until nothing further on is wanted.
     pub(crate) fn walk_to_goal(mut self) -> Result<Step, PieceError> {
         while let Some(goal) = self.pass.goal() {
             let on_the_way = self.next_in_table(goal);
@@ -88,7 +88,7 @@ impl Walker {
         Ok(Step::GoalReached(Box::new(self)))
     }
 
-    /// The next chunk from here that the table knows, up to `goal`.
+    /// The next chunk of the table from here, up to `goal`.
     fn next_in_table(&self, goal: u64) -> Option<(u64, PieceChunk)> {
         let table = &self.image.table;
         let mut ahead = table.by_place(self.layer, self.position.max(self.next)..goal.saturating_add(1));
@@ -100,18 +100,18 @@ impl Walker {
         })
     }
 
-    /// A chunk that somebody waits for.
+    /// Completes a chunk that a reader waits for.
     fn bring(&mut self, wanted: Wanted) -> Result<(), PieceError> {
         let (outcome, broken) = match self.fetch(&wanted.flight) {
             Ok(told) => (told, None),
             Err(error) => (Err(error.clone()), Some(error)),
         };
-        // A waiter that has gone needs no answer.
+        // A waiter that is gone needs no reply.
         let _ = wanted.done.send(outcome);
         broken.map_or(Ok(()), Err)
     }
 
-    /// Reads the flight's chunk and brings it home; the inner error concerns the chunk alone.
+    /// Reads the flight's chunk and settles it. The inner error concerns the chunk alone.
     fn fetch(&mut self, flight: &Arc<Flight>) -> Result<Result<(), PieceError>, PieceError> {
         let Some(chunk) = flight.piece.chunks.first() else { return Ok(Ok(())) };
         let outcome = if chunk.size > limits::CHUNK_BYTES {
@@ -125,13 +125,13 @@ impl Walker {
         }))
     }
 
-    /// A chunk that comes by. It is read past if it is here or the store takes nothing.
+    /// Keeps a chunk that the pass meets. It is skipped if it is local or the store accepts nothing.
     fn keep_if_missing(&mut self, passing: Option<PieceChunk>) -> Result<(), PieceError> {
         let Some(chunk) = passing else { return Ok(()) };
         if self.host.bypass.is_active() || self.host.has_chunk(&self.image, &chunk) {
             return Ok(());
         }
-        // Nobody waits for it: a failure has been counted, and a later read tries again.
+        // No reader waits for it: a failure has been counted, and a later read retries.
         if chunk.size > limits::CHUNK_BYTES {
             let _ = self.spool(&chunk)?;
         } else if let Ok(bytes) = self.load(&chunk)? {
@@ -149,8 +149,7 @@ impl Walker {
         Ok(checked.map_err(|error| self.wrong(&error.to_string())))
     }
 
-    /// Writes a chunk that is too large for memory to the store piece by piece, and lets it count only once its digest
-    /// has matched.
+    /// Writes a chunk that is too large for memory to the store in parts. It counts only once its digest has matched.
     fn spool(&mut self, chunk: &PieceChunk) -> Result<Result<(), PieceError>, PieceError> {
         let mut sink = Sink::open(&self.host, &self.image, chunk);
         let mut hasher = Hasher::new();
@@ -178,7 +177,7 @@ impl Walker {
         }))
     }
 
-    /// Reads past everything before `place`. `false` if the layer ends before.
+    /// Skips everything before `place`. `false` if the layer ends before.
     fn skip_to(&mut self, place: u64) -> Result<bool, PieceError> {
         let mut buffer = vec![0; STEP_BYTES];
         while self.position < place {
@@ -213,13 +212,13 @@ impl Walker {
     }
 }
 
-/// Where a large chunk goes.
+/// Destination of a large chunk.
 enum Sink {
     /// The chunk is an object.
     Whole(Box<dyn ObjectWriter>),
-    /// A part of one.
+    /// A part of an object.
     Part(Spool),
-    /// Nowhere: it is here already, or somebody else is writing it.
+    /// None: it is local already, or another writer has claimed it.
     Past,
 }
 
@@ -242,7 +241,7 @@ impl Sink {
         }
     }
 
-    /// The chunk's digest has matched.
+    /// Completes the write after the chunk's digest matched.
     fn finish(self, host: &Arc<Host>, proof: Verified<()>) -> Result<(), StoreError> {
         match self {
             Self::Whole(writer) => writer.publish(proof),
@@ -256,8 +255,8 @@ impl Sink {
     }
 }
 
-/// A chunk that is written to its place in the partial file before its digest is known. The place is claimed: nobody reads it
-/// before the digest has matched, and nothing is written over a chunk that counts as present.
+/// A chunk that is written to its place in the partial file before its digest is known. The place is claimed: it is not read before
+/// the digest has matched, and a chunk that counts as present is never overwritten.
 struct Spool {
     object: Arc<Object>,
     partial: Arc<dyn PartialObject>,

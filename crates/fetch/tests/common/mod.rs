@@ -9,7 +9,7 @@ use tarpon_oci::Digest;
 use tarpon_testkit::source::{MemorySource, MemoryStore, PackedLayer, table_of};
 use tokio::runtime::Handle;
 
-/// Everything a test touches.
+/// The environment of a test.
 pub struct World {
     pub fetcher: Fetcher,
     pub store: MemoryStore,
@@ -49,12 +49,12 @@ impl World {
         self.fetcher.read(object, offset, length).await.map(|bytes| bytes.into_bytes()).map_err(|e| e.to_string())
     }
 
-    /// Bytes that were asked of the source.
+    /// Bytes that were requested of the source.
     pub fn asked(&self) -> u64 {
         self.source.requests().iter().map(|(_, range)| range.end - range.start).sum()
     }
 
-    /// Waits until nothing is going on, and checks that the gauges say so.
+    /// Waits until nothing is under way, and checks that the gauges are zero.
     pub async fn quiet(&self) {
         let mut rounds = 0;
         while self.fetcher.pieces_in_flight() > 0 || self.fetcher.stats().requests_in_flight > 0 {
@@ -66,7 +66,7 @@ impl World {
         assert_eq!((stats.requests_in_flight, stats.bytes_in_flight), (0, 0));
     }
 
-    /// Waits until the object is a complete local one: publishing goes on behind the readers.
+    /// Waits until the object is a complete local one: publishing continues after the reads.
     pub async fn until_complete(&self, object: &Digest) {
         // By the real clock: a thread hashes and publishes, and the tests' clock may stand still.
         let began = std::time::Instant::now();
@@ -81,13 +81,13 @@ impl World {
 /// Longest wait for a thread that publishes an object. It takes milliseconds where cores are free.
 const PUBLISHED: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Bytes that look random, that compress little and are the same each time.
+/// Bytes that look random, compress little and are the same each time.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random(seed);
     (0..length).map(|_| random.next().to_le_bytes()[0]).collect()
 }
 
-/// A small generator (splitmix64), so that a seed says everything about a run.
+/// A small generator (splitmix64): a seed determines a run.
 pub struct Random(pub u64);
 
 impl Random {

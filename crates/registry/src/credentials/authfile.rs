@@ -39,7 +39,7 @@ impl std::fmt::Debug for Entry {
 }
 
 impl AuthFile {
-    /// Reads `path`; `None` if there is no such file.
+    /// Reads `path`. `None` if the file does not exist.
     pub(crate) async fn read(path: &Path) -> io::Result<Option<Self>> {
         let file = match tokio::fs::File::open(path).await {
             Ok(file) => file,
@@ -56,12 +56,12 @@ impl AuthFile {
         if text.trim_ascii().is_empty() {
             return Ok(None);
         }
-        // The message of the parser may quote the text: it is not passed on.
+        // The message of the parser may quote the text, so it is not passed on.
         let parsed = serde_json::from_slice(&text);
         parsed.map(Some).map_err(|error| io::Error::other(format!("not an auth file (line {})", error.line())))
     }
 
-    /// The credentials for `repository` of `registry`: of the helper for the registry, of the most specific entry, of the
+    /// The credentials for `repository` of `registry`: of the helper for the registry, else of the most specific entry, else of the
     /// store for everything.
     pub(crate) async fn find(&self, registry: &str, repository: &str) -> Option<Credentials> {
         let names = aliases(registry);
@@ -93,8 +93,8 @@ impl AuthFile {
     }
 }
 
-/// The host of a key that Docker wrote: `https://index.docker.io/v1/` → `index.docker.io`. A key of a namespace
-/// is for that namespace only and gives an empty host.
+/// The host of a key that Docker wrote: `https://index.docker.io/v1/` → `index.docker.io`. A key of a namespace applies to that
+/// namespace only and gives an empty host.
 fn host_of(key: &str) -> &str {
     let bare = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
     match bare.split_once('/') {

@@ -1,4 +1,4 @@
-//! Credential helpers: programs `docker-credential-NAME` that keep passwords elsewhere.
+//! Credential helpers: programs `docker-credential-NAME` that store passwords elsewhere.
 //!
 //! Protocol: `get` as the only argument, the server's name on stdin, JSON on stdout.
 
@@ -23,7 +23,7 @@ struct Answer {
     secret: String,
 }
 
-/// Asks the helper `name` about `server`; `None` if it knows nothing of it.
+/// Queries the helper `name` for `server`. `None` if it has no credentials for it.
 pub(super) async fn get(name: &str, server: &str) -> io::Result<Option<Credentials>> {
     let is_word = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     if name.is_empty() || name.starts_with('.') || !name.bytes().all(is_word) {
@@ -44,7 +44,7 @@ async fn run(program: &str, server: &str) -> io::Result<Option<Credentials>> {
         .kill_on_drop(true)
         .spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A helper that does not read its input has said no already.
+        // A helper that does not read its input has already refused.
         drop(stdin.write_all(server.as_bytes()).await);
     }
     let mut output = Vec::new();
@@ -55,7 +55,7 @@ async fn run(program: &str, server: &str) -> io::Result<Option<Credentials>> {
         return Err(io::Error::other("its answer is too long"));
     }
     if !child.wait().await?.success() {
-        // Helpers say "not found" in words of their own, with a failing exit code.
+        // Helpers report "not found" in different words, with a failing exit code.
         return Ok(None);
     }
     let answer: Answer =

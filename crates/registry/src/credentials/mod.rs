@@ -1,7 +1,7 @@
-//! Who the user is to a registry: `--creds`, the auth files of Podman and Docker, and credential helpers.
+//! The credentials of the user: `--creds`, the auth files of Podman and Docker, and credential helpers.
 //!
-//! Looked up anew for each token, never kept: a mount outlives passwords, and another login must take effect without
-//! a new mount.
+//! They are looked up for each token and never kept: a mount outlives passwords, and another login must take effect without a new
+//! mount.
 
 mod authfile;
 mod helper;
@@ -17,10 +17,10 @@ pub(crate) use authfile::AuthFile;
 pub use secret::{Credentials, Secret};
 pub(crate) use token_services::TokenServices;
 
-/// The limit of lines about files and helpers that cannot be read: they are asked for each token.
+/// The limit of lines about unreadable files and helpers: they are queried for each token.
 static UNREADABLE: LogLimit = LogLimit::new();
 
-/// Where credentials may be, in the order of asking.
+/// Sources of credentials, in the order of look-up.
 #[derive(Debug, Clone, Default)]
 pub struct CredentialSource {
     given: Option<Credentials>,
@@ -39,13 +39,13 @@ impl CredentialSource {
         Self { token_services: TokenServices::new(files), ..self }
     }
 
-    /// Where a token service must be named that is another host than its registry.
+    /// The files that name token services on other hosts than their registry.
     pub(crate) fn token_services(&self) -> &TokenServices {
         &self.token_services
     }
 
-    /// The files that Podman and Docker use, in Podman's order: `authfile` or `$REGISTRY_AUTH_FILE` alone if there
-    /// is one of them, else the runtime folder's, the user's, Docker's.
+    /// The files that Podman and Docker use, in Podman's order: `authfile` or `$REGISTRY_AUTH_FILE` alone if one of them is set,
+    /// else those of the runtime folder, the user and Docker.
     pub fn from_environment(given: Option<Credentials>, authfile: Option<PathBuf>) -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let token_services = TokenServices::from_environment();
@@ -67,8 +67,8 @@ impl CredentialSource {
         Self { given, files: files.into_iter().flatten().collect(), token_services }
     }
 
-    /// The credentials for `repository` of `registry` (as written in references). A file or helper that cannot be
-    /// read is passed over with a warning: the image may be public.
+    /// The credentials for `repository` of `registry` (as written in references). A file or helper that cannot be read is skipped
+    /// with a warning: the image may be public.
     pub(crate) async fn find(&self, registry: &str, repository: &str) -> Option<Credentials> {
         if self.given.is_some() {
             return self.given.clone();
@@ -92,7 +92,7 @@ impl CredentialSource {
     }
 }
 
-/// The names under which a registry may be kept in auth files and helpers.
+/// The names under which auth files and helpers may store a registry.
 fn aliases(registry: &str) -> Vec<&str> {
     match registry {
         DOCKER_HUB => vec!["docker.io", "index.docker.io", "registry-1.docker.io"],

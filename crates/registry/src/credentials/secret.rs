@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A password or token. `Debug` shows nothing of it and there is no `Display`.
+/// A password or token. `Debug` hides it and there is no `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -12,7 +12,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself: only to put it into a request.
+    /// The text itself, only for use in a request.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
@@ -24,7 +24,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a registry wants to know of the user.
+/// Credentials for a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credentials {
     /// User and password.

@@ -1,14 +1,14 @@
-//! [`TokenServices`]: which hosts may be sent the credentials of a registry.
+//! [`TokenServices`]: the hosts that may receive the credentials of a registry.
 //!
-//! A registry names the token service that it wants a client to ask. Whoever can change its answers (a cache in front of it that passes on
-//! the challenges of others, for example) could so have the password sent anywhere. So credentials go to
+//! A registry names the token service that a client should use. An attacker who can change its answers (a cache in front of it that
+//! passes on the challenges of others, for example) could so have the password sent anywhere. So credentials are only sent to
 //!
-//! - the registry's own host, on any port: GHCR, Google, Amazon, Azure, Quay, Red Hat, Harbor, Gitea and most others have their token service
-//!   there;
+//! - the registry's own host, on any port, where GHCR, Google, Amazon, Azure, Quay, Red Hat, Harbor, Gitea and most others have
+//!   their token service;
 //! - the hosts of [`KNOWN`];
 //! - the hosts that a file of the user or the machine names for the registry.
 //!
-//! Tokens for anonymous users may come from anywhere: nothing is lost with them.
+//! Tokens for anonymous users may come from anywhere, because no credentials are sent for them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,19 +39,19 @@ const ALIBABA: (&[&str], &str, &str) =
 /// Bytes of a file: thousands of lines.
 const FILE_BYTES: u64 = 64 << 10;
 
-/// Where the user says which token services belong to which registries.
+/// The user's configuration of token services by registry.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TokenServices {
     files: Vec<PathBuf>,
 }
 
 impl TokenServices {
-    /// Named in these files.
+    /// Reads these files.
     pub(crate) fn new(files: Vec<PathBuf>) -> Self {
         Self { files }
     }
 
-    /// `$TARPON_TOKEN_SERVICES` alone, or else the user's file and the machine's.
+    /// `$TARPON_TOKEN_SERVICES` alone, or else the files of the user and the machine.
     pub(crate) fn from_environment() -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(only) = variable("TARPON_TOKEN_SERVICES") {
@@ -62,8 +62,8 @@ impl TokenServices {
         Self::new(own.into_iter().chain([PathBuf::from("/etc/tarpon/token-services")]).collect())
     }
 
-    /// Whether `host` may be sent the credentials of `registry` (as written in references, perhaps with a port). Files are read each time, so
-    /// that a new line takes effect at once.
+    /// Whether the credentials of `registry` (as written in references, perhaps with a port) may be sent to `host`. Files are read
+    /// each time, so that a new line takes effect at once.
     pub(crate) async fn may_have(&self, registry: &str, host: &str) -> bool {
         if is_known(registry, host) {
             return true;
@@ -82,7 +82,7 @@ impl TokenServices {
         false
     }
 
-    /// The file that a new line goes into, for messages.
+    /// The file to add a line to, for messages.
     pub(crate) fn file(&self) -> String {
         self.files.first().map_or_else(|| "/etc/tarpon/token-services".to_owned(), |path| path.display().to_string())
     }
@@ -109,7 +109,7 @@ fn is_known(registry: &str, host: &str) -> bool {
             .is_some_and(|at| registries.iter().any(|prefix| region(registry, prefix).as_ref() == Some(&at)))
 }
 
-/// Whether a line `REGISTRY HOST...` names `host` for `registry`. What follows a `#` is a comment.
+/// Whether a line `REGISTRY HOST...` names `host` for `registry`. A `#` starts a comment.
 fn names(line: &str, registry: &str, host: &str) -> bool {
     let line = line.split('#').next().unwrap_or_default();
     let mut words = line.split_ascii_whitespace();
@@ -117,7 +117,7 @@ fn names(line: &str, registry: &str, host: &str) -> bool {
         && words.any(|word| word.eq_ignore_ascii_case(host))
 }
 
-/// The text of the file; nothing if there is none.
+/// The text of the file. Empty if it does not exist.
 async fn read(path: &Path) -> io::Result<String> {
     let file = match tokio::fs::File::open(path).await {
         Ok(file) => file,

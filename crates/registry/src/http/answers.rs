@@ -1,4 +1,4 @@
-//! What answers mean: where they lead, and why they are no success.
+//! Interprets answers: redirects, locations and errors.
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, LOCATION};
@@ -11,7 +11,7 @@ use super::call::Call;
 use super::retry::{Failure, Retry, retry_after};
 use crate::transport::Response;
 
-/// `response` to `call`, if its status is one of `good` and its body is not packed.
+/// Returns `response` to `call`, if its status is one of `good` and its body is not encoded.
 pub(super) async fn expect(call: &Call, response: Response, good: &[u16]) -> Result<Response, Failure> {
     check_encoding(&response, &call.shown)?;
     match good.contains(&response.status.as_u16()) {
@@ -20,7 +20,7 @@ pub(super) async fn expect(call: &Call, response: Response, good: &[u16]) -> Res
     }
 }
 
-/// An encoding would be another body than the one that was asked for.
+/// Rejects encoded bodies: an encoding would change the requested bytes.
 pub(super) fn check_encoding(response: &Response, shown: &str) -> Result<(), Failure> {
     match response.headers.get(CONTENT_ENCODING) {
         Some(encoding) if response.status.is_success() && encoding != "identity" => {
@@ -44,12 +44,12 @@ pub(super) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// `Docker-Content-Digest`: what the registry says that it served or stored.
+/// `Docker-Content-Digest`: the digest that the registry declares for what it served or stored.
 pub(super) fn declared_digest(headers: &HeaderMap) -> Option<Digest> {
     text(headers, "docker-content-digest")?.parse().ok()
 }
 
-/// Checks that the registry stored what it was sent, if it says so.
+/// Checks that the registry stored the bytes that were sent, if it declares a digest.
 pub(super) fn check_stored(response: &Response, sent: &Digest, shown: &str) -> Result<(), Failure> {
     match text(&response.headers, "docker-content-digest") {
         Some(stored) if stored != sent.to_string() => {
@@ -61,7 +61,7 @@ pub(super) fn check_stored(response: &Response, sent: &Digest, shown: &str) -> R
     }
 }
 
-/// Where `response`, which came from `from`, redirects to, if it does.
+/// The redirect target of `response`, which came from `from`, if any.
 pub(super) fn redirect(response: &Response, from: &Url, shown: &str) -> Result<Option<Url>, Failure> {
     match response.status.as_u16() {
         301 | 302 | 303 | 307 | 308 => location(response, from, shown).map(Some),
@@ -69,7 +69,7 @@ pub(super) fn redirect(response: &Response, from: &Url, shown: &str) -> Result<O
     }
 }
 
-/// Where the `Location` of `response`, which came from `from`, is. Its query is part of it.
+/// The `Location` of `response`, which came from `from`, with its query.
 pub(super) fn location(response: &Response, from: &Url, shown: &str) -> Result<Url, Failure> {
     match text(&response.headers, LOCATION.as_str()) {
         Some(location) => resolve(location, from),
@@ -77,7 +77,7 @@ pub(super) fn location(response: &Response, from: &Url, shown: &str) -> Result<U
     }
 }
 
-/// The address that `from` calls `location`: never less secure than `from`.
+/// Resolves `location` against `from`. The result is never less secure than `from`.
 pub(super) fn resolve(location: &str, from: &Url) -> Result<Url, Failure> {
     let refused = |why: &str| Failure::refused(format!("{} redirects {why}", host(from)));
     let mut to = from.join(location).map_err(|_| refused("to what is no address"))?;
@@ -97,7 +97,7 @@ pub(super) fn host(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
 
-/// What an answer that is not a success means.
+/// The failure for an answer that is not a success.
 pub(super) async fn refusal(response: Response, shown: &str) -> Failure {
     let status = response.status;
     let (fault, retry) = match status.as_u16() {
@@ -109,7 +109,7 @@ pub(super) async fn refusal(response: Response, shown: &str) -> Failure {
         501 | 505..=599 => (Fault::Unavailable, Retry::Never),
         _ => (Fault::Refused, Retry::Never),
     };
-    // The body of a 416 may never come: docker-registry announces the blob's length and sends a line of text.
+    // The body of a 416 may never arrive: docker-registry announces the blob's length and sends a line of text.
     let reason = match status.as_u16() {
         416 | 200..=299 => None,
         _ => reason(response).await,

@@ -1,8 +1,8 @@
-//! The `Authorization` header for one repository: found out once, renewed before it expires, by one task at a time.
+//! The `Authorization` header for one repository: fetched once, renewed before it expires, by one task at a time.
 //!
-//! Credentials go to the registry (Basic) or to the token service that the registry named (Bearer), if that belongs to the registry
-//! (`credentials/token_services.rs`), and nowhere else. This module only makes headers; that they stay with the registry is the session's
-//! business.
+//! Credentials are sent to the registry (Basic) or to the token service that the registry named (Bearer), if that belongs to the
+//! registry (`credentials/token_services.rs`), and nowhere else. This module only makes headers. The session keeps them at the
+//! registry.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::wire::Wire;
 use crate::credentials::{CredentialSource, Credentials};
 use crate::timing;
 
-/// What tokens must allow.
+/// The required rights of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// To read.
@@ -31,8 +31,8 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// The scopes to ask for. `challenged` is what the registry says a request needs: it knows better what to call
-    /// the repository, but not what will be asked next.
+    /// The scopes to request. `challenged` is the scope that the registry names for a request: it has the right name of the
+    /// repository, but not the scopes of later requests.
     fn scopes(&self, repository: &str, challenged: Option<&str>) -> Vec<String> {
         let own = match self {
             Self::Pull => {
@@ -55,7 +55,7 @@ impl Purpose {
 /// Authorises requests to one repository.
 pub(super) struct Authenticator {
     source: CredentialSource,
-    /// The registry as written in references: what credentials are kept under.
+    /// The registry as written in references, which is the key of its credentials.
     registry: String,
     repository: String,
     purpose: Purpose,
@@ -83,22 +83,22 @@ struct Denied {
     credentials: Option<Credentials>,
     until: Instant,
     message: String,
-    /// The pause that ends then. It doubles with each denial in a row: a single one may be a mistake, and accounts are locked when a
-    /// wrong password is sent too often.
+    /// The pause that ends then. It doubles with each denial in a row: a single one may be a mistake, and servers lock accounts
+    /// after too many wrong passwords.
     pause: Duration,
 }
 
-/// A header to send, and which one it is.
+/// A header to send, and its generation.
 #[derive(Clone)]
 pub(super) struct Authorization {
     pub(super) header: Option<HeaderValue>,
     generation: u64,
-    /// The one before it was denied.
+    /// Whether the header before it was denied.
     after_denial: bool,
 }
 
 impl Denied {
-    /// What a request gets before the pause is over. After the first denials it waits, and then finds out for itself.
+    /// The failure of a request during the pause. After the first denials it waits, and then tries by itself.
     fn failure(&self) -> Failure {
         let left = self.until.saturating_duration_since(Instant::now());
         let retry = if self.pause <= timing::DENIED_WAIT { Retry::After(left) } else { Retry::Never };
@@ -111,12 +111,12 @@ impl Authenticator {
         Self { source, registry, repository, purpose, state: Mutex::default() }
     }
 
-    /// As this one, for something else.
+    /// An authenticator like this one for another purpose.
     pub(super) fn for_purpose(&self, purpose: Purpose) -> Self {
         Self::new(self.source.clone(), self.registry.clone(), self.repository.clone(), purpose)
     }
 
-    /// The header for the next request; none as long as the registry asked for none.
+    /// The header for the next request. None as long as the registry required none.
     pub(super) async fn authorize(&self, wire: &Wire) -> Result<Authorization, Failure> {
         let mut state = self.state.lock().await;
         let fresh = |current: &Current| current.renew_at.is_none_or(|at| Instant::now() < at);
@@ -128,7 +128,7 @@ impl Authenticator {
         Ok(Authorization { header, generation: state.generation, after_denial })
     }
 
-    /// The registry answered 401 to a request with `used` (`None`: sent without asking here). Afterwards another attempt has a new header.
+    /// Handles a 401 to a request with `used` (`None`: sent without a call here). Afterwards another attempt has a new header.
     pub(super) async fn challenged(
         &self,
         used: Option<&Authorization>,
@@ -152,16 +152,16 @@ impl Authenticator {
         self.renew(&mut state, wire).await
     }
 
-    /// A fresh header was refused too: no use to ask again before the credentials change.
+    /// Records that a fresh header was refused too: retries are useless before the credentials change.
     pub(super) async fn denied(&self, message: &str) {
         let credentials = self.credentials().await;
         let mut state = self.state.lock().await;
         self.remember_denial(&mut state, credentials, message.to_owned());
     }
 
-    /// The registry took the header.
+    /// Records that the registry accepted the header.
     pub(super) async fn accepted(&self, used: &Authorization) {
-        // Only a header that was made after a denial says that it is over, and these are few.
+        // Only a header that was made after a denial ends the denial, and these are few.
         if used.after_denial {
             let mut state = self.state.lock().await;
             if state.generation == used.generation {
@@ -250,7 +250,7 @@ impl Authenticator {
         Ok(Current { header, renew_at: Some(Instant::now() + token.lifetime - margin) })
     }
 
-    /// Credentials go to a token service that belongs to the registry.
+    /// Checks that the token service belongs to the registry before it gets credentials.
     async fn check_service(&self, realm: &Url) -> Result<(), Failure> {
         let host = realm.host_str().unwrap_or_default();
         let services = self.source.token_services();
@@ -265,7 +265,7 @@ impl Authenticator {
         )))
     }
 
-    /// The token service may be anywhere, but a registry on HTTPS cannot move credentials to plain HTTP.
+    /// Checks the address of the token service. It may be anywhere, but a registry on HTTPS cannot move credentials to plain HTTP.
     fn check_realm(&self, realm: &str, wire: &Wire) -> Result<Url, Failure> {
         let shown: String = realm.chars().take(100).filter(|c| !c.is_control()).collect();
         let refused = |why: &str| Failure::refused(format!("{}: token service {shown:?} {why}", self.registry));

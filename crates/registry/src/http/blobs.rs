@@ -1,4 +1,4 @@
-//! Reading the blobs of a repository, by range: at the registry or where it redirects to.
+//! Reads the blobs of a repository by range, at the registry or where it redirects to.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,18 +26,18 @@ pub(crate) struct Blobs {
     locations: Locations,
     /// The last ranged request was answered with the whole blob.
     ignores_ranges: AtomicBool,
-    /// A registry may change its mind with every answer.
+    /// A registry may change its behaviour with every answer.
     log: LogLimit,
 }
 
-/// What is asked for: bytes of a blob, from the first of the range to before its end; `None` is all of them.
+/// The requested bytes of a blob, from the first of the range to before its end. `None` requests all.
 #[derive(Clone, Copy)]
 pub(super) struct Ask {
     pub(super) blob: Blob,
     pub(super) range: Option<(u64, u64)>,
 }
 
-/// A checked answer. For a range: `skip` bytes come before it.
+/// A checked answer. For a range: `skip` bytes precede it.
 pub(super) struct Answer {
     pub(super) response: Response,
     pub(super) skip: u64,
@@ -49,12 +49,12 @@ impl Blobs {
         Self { session, locations: Locations::default(), ignores_ranges, log: LogLimit::new() }
     }
 
-    /// Whether the registry was last seen to answer a ranged request with the whole blob.
+    /// Whether the registry recently answered a ranged request with the whole blob.
     pub(crate) fn ignores_ranges(&self) -> bool {
         self.ignores_ranges.load(Ordering::Relaxed)
     }
 
-    /// A short blob, whole.
+    /// Reads a short blob whole.
     pub(crate) async fn small_blob(&self, blob: Blob) -> Result<Verified<Bytes>, SourceError> {
         let ask = Ask { blob, range: None };
         let shown = &self.shown(ask);
@@ -66,7 +66,7 @@ impl Blobs {
         .await
     }
 
-    /// Opens `range` of `blob`: the head of the answer is here and was checked, the body follows.
+    /// Opens `range` of `blob`: returns after the head of the answer was received and checked. The body follows.
     pub(super) async fn open(&self, blob: Blob, range: Range<u64>) -> Result<Answer, SourceError> {
         let whole = range == (0..blob.size);
         let ask = Ask { blob, range: (!whole).then_some((range.start, range.end)) };
@@ -84,7 +84,7 @@ impl Blobs {
         self.send(ask, self.call(ask)).await
     }
 
-    /// One attempt: with the redirects, the renewed token and the renewed presigned address that belong to it.
+    /// One attempt, including its redirects, token renewal and renewed presigned address.
     async fn send(&self, ask: Ask, call: Call) -> Result<Answer, Failure> {
         let (blob, path) = (ask.blob, self.path(ask));
         let mut renewed = false;
@@ -115,7 +115,7 @@ impl Blobs {
             if let Some(Ok(answer)) = answer {
                 return Ok(answer);
             }
-            // Whatever it was: the next attempt asks the registry for another address.
+            // Whatever the cause: the next attempt requests another address from the registry.
             self.locations.forget(&blob.digest, &location).await;
             match answer {
                 Some(answer) => return answer,
@@ -130,7 +130,7 @@ impl Blobs {
         Failure::new(Fault::Denied, Retry::Never, message)
     }
 
-    /// Checks the head of an answer against what was asked.
+    /// Checks the head of an answer against the request.
     async fn checked(&self, ask: Ask, response: Response) -> Result<Answer, Failure> {
         let shown = self.shown(ask);
         check_encoding(&response, &shown)?;
@@ -195,7 +195,7 @@ fn check_range(response: &Response, blob: Blob, range: Range<u64>, shown: &str) 
     }
 }
 
-/// What blob hosts answer when a presigned address is too old: 403, and 400 or 401 some of them.
+/// Whether a blob host refuses a presigned address as expired: 403, and for some hosts 400 or 401.
 fn is_expired(status: StatusCode) -> bool {
     matches!(status.as_u16(), 400 | 401 | 403)
 }

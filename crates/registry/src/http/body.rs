@@ -1,4 +1,4 @@
-//! Reading short bodies whole: bounded in bytes and in time.
+//! Reads short bodies whole, bounded in bytes and in time.
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
@@ -42,12 +42,12 @@ fn unavailable(message: String) -> Failure {
     Failure::new(Fault::Unavailable, Retry::Later, message)
 }
 
-/// `Content-Length`, if there is a sound one.
+/// `Content-Length`, if it is valid.
 pub(super) fn content_length(response: &Response) -> Option<u64> {
     response.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Reads a body that nobody needs, if it is short: then the connection can carry the next request.
+/// Reads an unneeded body, if it is short, so that the connection can be reused.
 pub(super) async fn drain(response: Response) {
     let short = content_length(&response).is_some_and(|length| length <= tarpon_oci::limits::ERROR_BODY_BYTES);
     if short {

@@ -1,4 +1,4 @@
-//! One request, as often as it has to be sent.
+//! One request, which may be sent several times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use super::feed::Feed;
 use crate::timing;
 use crate::transport::{Body, RequestBody};
 
-/// Bytes of a body that are handed out at once, so that it shows whether they move.
+/// Bytes of a body that are passed on at once, so that progress is visible.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// A request without its address and without credentials.
@@ -25,22 +25,22 @@ pub(super) struct Call {
     pub(super) shown: String,
     pub(super) headers: HeaderMap,
     pub(super) payload: Payload,
-    /// How long nothing may move, neither the body nor the answer.
+    /// Longest time without progress of the body or the answer.
     pub(super) patience: Duration,
-    /// It finds out whether its host answers at all.
+    /// Whether it only checks that its host answers.
     pub(super) is_probe: bool,
 }
 
-/// What a request carries.
+/// The body of a request.
 #[derive(Clone)]
 pub(super) enum Payload {
     Bytes(Bytes),
-    /// What is left of an upload. Sending it again needs a rewind.
+    /// The rest of an upload. Sending it again needs a rewind.
     Feed(Arc<Feed>),
 }
 
 impl Call {
-    /// A request that carries nothing. `path` is for messages.
+    /// A request without a body. `path` is for messages.
     pub(super) fn new(method: Method, path: &str) -> Self {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -53,7 +53,7 @@ impl Call {
         Self::new(Method::GET, path)
     }
 
-    /// With a header whose value is plain text.
+    /// Adds a header whose value is plain text.
     pub(super) fn with(mut self, name: HeaderName, value: &str) -> Self {
         self.headers.insert(name, HeaderValue::from_str(value).expect("plain text"));
         self
@@ -63,19 +63,19 @@ impl Call {
         self.with(ACCEPT, &types.join(", "))
     }
 
-    /// To find out whether its host answers at all, however long that takes.
+    /// Makes it a check that its host answers, however long that takes.
     pub(super) fn probing(self) -> Self {
         Self { patience: timing::REQUEST, is_probe: true, ..self }
     }
 
-    /// With a body, whose arrival the registry may think about for longer.
+    /// Adds a body, which the registry may take longer to process.
     pub(super) fn carrying(self, payload: Payload) -> Self {
         Self { payload, patience: timing::COMMIT, ..self }
     }
 }
 
 impl Payload {
-    /// The body of one attempt. `activity` shows how it moves.
+    /// The body of one attempt. `activity` shows its progress.
     pub(super) async fn open(&self, activity: &Arc<Activity>) -> RequestBody {
         match self {
             Self::Bytes(bytes) if bytes.len() <= PIECE_BYTES => RequestBody::Whole(bytes.clone()),
@@ -94,16 +94,16 @@ impl Payload {
     }
 }
 
-/// Shows whether the body of a request moves.
+/// Shows whether the body of a request makes progress.
 #[derive(Default)]
 pub(super) struct Activity {
     taken: AtomicU64,
-    /// The connection waits for us: the time that whoever makes the bytes needs is no stall of the network.
+    /// The connection waits for us: the time that the producer of the bytes needs is no stall of the network.
     waiting: AtomicBool,
 }
 
 impl Activity {
-    /// Pieces taken so far.
+    /// Number of pieces taken so far.
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
@@ -126,7 +126,7 @@ fn watched(pieces: Body, activity: &Arc<Activity>) -> Body {
     .boxed()
 }
 
-/// Where `relative` leads from `base`.
+/// Resolves `relative` against `base`.
 pub(super) fn join(base: &Url, relative: &str) -> Url {
     base.join(relative).expect("a repository, a tag and a digest make a path")
 }

@@ -3,7 +3,7 @@
 use http::HeaderMap;
 use http::header::WWW_AUTHENTICATE;
 
-/// Bytes of a header that are looked at.
+/// Most bytes of a header that are parsed.
 const HEADER_BYTES: usize = 8 << 10;
 /// Parameters of one challenge.
 const PARAMETERS: usize = 32;
@@ -17,22 +17,22 @@ pub enum Challenge {
     Bearer {
         /// Address of the token service.
         realm: String,
-        /// The name the registry has there.
+        /// The name of the registry at the token service.
         service: Option<String>,
-        /// What the token must allow.
+        /// The required scope.
         scope: Option<String>,
     },
 }
 
 impl Challenge {
-    /// The best of what `headers` offer: a token before a password; `None` if nothing known is offered.
+    /// The best challenge in `headers`: a token before a password. `None` if none is supported.
     pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let offers = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
         let offers: Vec<Self> = offers.flat_map(Self::parse).collect();
         offers.iter().find(|offer| matches!(offer, Self::Bearer { .. })).or_else(|| offers.first()).cloned()
     }
 
-    /// The known challenges of one header value.
+    /// The supported challenges of one header value.
     pub fn parse(text: &str) -> Vec<Self> {
         let mut scanner = Scanner { rest: text.get(..HEADER_BYTES.min(text.len())).unwrap_or_default() };
         let mut found = Vec::new();
@@ -52,7 +52,7 @@ impl Challenge {
     }
 }
 
-/// Reads `SCHEME key=value, key="value", SCHEME …`. Progress is certain: each step takes at least one byte or ends.
+/// Reads `SCHEME key=value, key="value", SCHEME …`. It always terminates: each step takes at least one byte or ends.
 struct Scanner<'a> {
     rest: &'a str,
 }

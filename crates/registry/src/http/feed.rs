@@ -1,5 +1,5 @@
-//! The bytes of an upload: hashed as they pass, and kept for a while, because a registry that loses its connection has
-//! less than was sent.
+//! The bytes of an upload: hashed as they pass, and kept for a while, because a registry that loses its connection has less than
+//! was sent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,42 +12,42 @@ use tokio::sync::Mutex;
 
 use crate::transport::{Body, TransportError, TransportFault};
 
-/// Bytes kept after they were sent. The send buffer of Linux ends at 4 MiB; the rest is for what a registry has read and
-/// not yet kept.
+/// Bytes kept after they were sent. The send buffer of Linux ends at 4 MiB. The rest covers bytes that a registry has read and not
+/// yet stored.
 const WINDOW_BYTES: usize = 16 << 20;
 
-/// What is being uploaded.
+/// The content of an upload.
 pub(crate) struct Feed {
-    /// What it is known to be before it is read, and where it can be read again.
+    /// The blob and a source to read it again, if it is known before.
     known: Option<(Blob, Arc<dyn BlobSource>)>,
     state: Mutex<State>,
 }
 
 struct State {
     source: BlobStream,
-    /// What the source gave.
+    /// Bytes taken from the source.
     taken: u64,
     ended: bool,
     failed: Option<SourceError>,
     hasher: Hasher,
-    /// What the hasher saw: more than `taken` after the source was opened again.
+    /// Bytes that were hashed: more than `taken` after the source was opened again.
     hashed: u64,
-    /// The last of what was taken.
+    /// The last bytes that were taken.
     window: VecDeque<Bytes>,
     window_bytes: usize,
-    /// Where the next piece to be sent starts.
+    /// Offset of the next piece to send.
     at: u64,
-    /// Counts bodies: one that was given up must not take pieces from the next.
+    /// Counts bodies: a cancelled one must not take pieces from the next.
     body: u64,
 }
 
 impl Feed {
-    /// Bytes that come once.
+    /// A feed of bytes that can be read only once.
     pub(crate) fn once(source: BlobStream) -> Arc<Self> {
         Self::new(None, source)
     }
 
-    /// `blob`, as `source` has it.
+    /// A feed of `blob` from `source`.
     pub(crate) async fn of(blob: Blob, source: Arc<dyn BlobSource>) -> Result<Arc<Self>, SourceError> {
         let pieces = read_on(&*source, blob, 0).await?;
         Ok(Self::new(Some((blob, source)), pieces))
@@ -88,7 +88,7 @@ impl Feed {
         (length.map(|length| length - at), pieces.boxed())
     }
 
-    /// Whether there is nothing in it at all. Waits for the first piece.
+    /// Whether it has no bytes at all. Waits for the first piece.
     pub(super) async fn is_empty(&self) -> bool {
         let mut state = self.state.lock().await;
         if state.taken == 0 {
@@ -97,25 +97,25 @@ impl Feed {
         state.ended && state.taken == 0
     }
 
-    /// Where the next body starts, and where it will end if that is known.
+    /// Start of the next body, and its end if that is known.
     pub(super) async fn range(&self) -> (u64, Option<u64>) {
         let state = self.state.lock().await;
         (state.at, self.known.as_ref().map(|(blob, _)| blob.size))
     }
 
-    /// How many bytes were handed out, and whether they are all.
+    /// Number of bytes sent, and whether they are all.
     pub(super) async fn sent(&self) -> (u64, bool) {
         let state = self.state.lock().await;
         let ended = state.ended || self.known.as_ref().is_some_and(|(blob, _)| blob.size == state.taken);
         (state.at, ended && state.at == state.taken)
     }
 
-    /// Why the source gave no more, if that is why an upload failed.
+    /// The error of the source, if it is the cause of a failed upload.
     pub(super) async fn failure(&self) -> Option<SourceError> {
         self.state.lock().await.failed.clone()
     }
 
-    /// The digest and size of all bytes, which the source has given to its end.
+    /// The digest and size of all bytes. The source must have reached its end.
     pub(super) async fn finish(&self) -> Result<Blob, SourceError> {
         let state = self.state.lock().await;
         let found = Blob { digest: state.hasher.clone().finish(), size: state.hashed };
@@ -128,7 +128,7 @@ impl Feed {
         }
     }
 
-    /// Goes back to `offset`, which the registry says is what it has.
+    /// Goes back to `offset`, the number of bytes that the registry reports to have.
     pub(super) async fn rewind(&self, offset: u64) -> Result<(), SourceError> {
         let mut state = self.state.lock().await;
         state.body += 1;
@@ -216,7 +216,7 @@ impl State {
             return Err(self.fail(SourceError::new(Fault::BadData, format!("more than {most} bytes to upload"))));
         }
         if end > self.hashed {
-            // After the source was opened again, its first bytes were hashed before.
+            // After the source was reopened, its first bytes are hashed already.
             let seen = usize::try_from(self.hashed.saturating_sub(self.taken)).unwrap_or(usize::MAX);
             self.hasher.update(&piece[seen.min(piece.len())..]);
             self.hashed = end;

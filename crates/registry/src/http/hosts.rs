@@ -1,16 +1,16 @@
-//! How many requests a host is sent at once, and when it wants none.
+//! Limits the number of parallel requests per host, and pauses hosts that refuse.
 //!
-//! A registry that answers 429 or 503 means all of its clients' requests and not the one that got the answer. So what is known of a
-//! host is shared by all images of this process: the number of requests at a time grows by one with each full window of good answers,
-//! and is halved when the host refuses (additive increase, multiplicative decrease, as TCP does it); and before the time that it names
-//! in `Retry-After`, it is asked for nothing.
+//! A registry that answers 429 or 503 addresses all requests of its clients and not just that one. So the state of a host is shared
+//! by all images of this process: the number of parallel requests grows by one with each full window of good answers, and is halved
+//! when the host refuses (additive increase, multiplicative decrease, as in TCP). Until the time in `Retry-After`, no request is
+//! sent to it.
 //!
-//! A host that was slow to answer is given more time: twice as much as its last answer took, or as the last request waited in vain. So a
-//! host that needs 6 s is not asked again and again after 5 s each.
+//! A host that was slow to answer gets a longer timeout: twice the time of its last answer, or of the last request that timed out.
+//! So a host that needs 6 s is not retried again and again after 5 s each.
 //!
-//! A request counts until the head of its answer is here. Its body may stand still for as long as whoever reads it likes
-//! (a pass through a layer, read-ahead that gives way), and must not keep others from asking, perhaps those that it waits for. For the same reason
-//! a request whose body somebody makes meanwhile has no place among those that are counted: what the body is made of may come from the same host.
+//! A request counts until the head of its answer has arrived. Its body may pause for as long as its reader likes (a pass through a
+//! layer, read-ahead that gives way), and must not block other requests, perhaps those that it waits for. For the same reason a
+//! request whose body is still being produced is not counted: its bytes may come from the same host.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -28,21 +28,21 @@ use super::retry::{Failure, Retry, retry_after};
 use crate::timing;
 use crate::transport::Response;
 
-/// Requests at a time to a host of which nothing is known: half of the connections that are kept open to it.
+/// Parallel requests to a host without state: half of the connections that are kept open to it.
 const FIRST: u32 = 16;
-/// More are never sent at once, however many good answers came: a client alone is no load test.
+/// Most parallel requests, however many good answers arrived: a single client is no load test.
 const MOST: u32 = 64;
-/// Hosts after which those that say nothing new are forgotten. Redirects can name any number.
+/// Number of hosts above which those without a recent refusal are forgotten. Redirects can name any number.
 const HOSTS: usize = 256;
 
-/// All hosts that were asked for anything.
+/// All hosts that requests were sent to.
 #[derive(Default)]
 pub(crate) struct Hosts(Mutex<HashMap<String, Arc<Pace>>>);
 
-/// What one host takes.
+/// The limits of one host.
 pub(super) struct Pace {
     state: Mutex<State>,
-    /// There may be room.
+    /// Notified when there may be room.
     changed: Notify,
 }
 
@@ -51,21 +51,21 @@ struct State {
     under_way: u32,
     /// Good answers of this window.
     good: u32,
-    /// Grows when the number was halved: who was sent before that says nothing new.
+    /// Grows when the number was halved: answers to requests sent before that carry no new information.
     epoch: u64,
     closed_until: Option<Instant>,
-    /// When it last refused.
+    /// Time of the last refusal.
     refused: Option<Instant>,
-    /// How long it may be silent.
+    /// How long the host may be silent.
     patience: Duration,
 }
 
-/// A place among the requests under way, until the head of the answer is here.
+/// A place among the requests under way, until the head of the answer has arrived.
 pub(super) struct Place {
     pace: Arc<Pace>,
     epoch: u64,
     counted: bool,
-    /// Whether the time to the answer is that of the host.
+    /// Whether the time to the answer measures the host.
     measures: bool,
     began: Instant,
     /// How long the host may be silent.
@@ -73,14 +73,14 @@ pub(super) struct Place {
 }
 
 impl Hosts {
-    /// Those of all images of this process.
+    /// The hosts of all images of this process.
     pub(crate) fn of_this_process() -> Arc<Self> {
         static HOSTS: LazyLock<Arc<Hosts>> = LazyLock::new(Arc::default);
         HOSTS.clone()
     }
 
-    /// Waits until the host of `url` may be sent `call`. Its deadline is the caller's; what cannot begin within any request's time
-    /// fails at once.
+    /// Waits until `call` may be sent to the host of `url`. The caller sets the deadline. A pause longer than the time of any
+    /// request fails at once.
     pub(super) async fn enter(&self, url: &Url, call: &Call) -> Result<Place, Failure> {
         self.of(&host(url)).enter(call, &host(url)).await
     }
@@ -97,7 +97,7 @@ impl Hosts {
     }
 }
 
-/// Forgets hosts that say nothing new; and if all do, the one whose refusal is the oldest. Those that somebody asks stay.
+/// Forgets hosts without a recent refusal, and if there are none, the one with the oldest refusal. Hosts in use stay.
 fn make_room(hosts: &mut HashMap<String, Arc<Pace>>) {
     hosts.retain(|_, pace| Arc::strong_count(pace) > 1 || pace.is_telling());
     if hosts.len() < HOSTS {
@@ -124,7 +124,7 @@ impl Pace {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // From here on no notice is missed.
+            // No notification is missed from here on.
             changed.as_mut().enable();
             match self.try_enter(counted) {
                 Ok((epoch, patience)) => {
@@ -144,7 +144,7 @@ impl Pace {
         }
     }
 
-    /// The epoch in which it is sent and how long the host may be silent; or until when the host is closed, if it is.
+    /// The epoch of the request and how long the host may be silent. If the host is closed: the time until which it is.
     fn try_enter(&self, counted: bool) -> Result<(u64, Duration), Option<Instant>> {
         let mut state = self.state.lock();
         if let Some(until) = state.closed_until {
@@ -162,14 +162,14 @@ impl Pace {
         Ok((state.epoch, state.patience))
     }
 
-    /// Whether anything would be lost if it was forgotten: it refused not long ago. Pauses are no longer than that.
+    /// Whether its state matters: it refused recently. Pauses are no longer than that.
     fn is_telling(&self) -> bool {
         self.state.lock().refused.is_some_and(|refused| refused.elapsed() < timing::HOST_PAUSE_LONGEST)
     }
 }
 
 impl State {
-    /// A full window grows by one, if it was used: many answers one after the other say nothing about as many at once.
+    /// Grows the window by one if it was full and used: many answers in sequence are no evidence for as many in parallel.
     fn succeeded(&mut self) {
         if self.under_way.saturating_mul(2) < self.most {
             return;
@@ -198,16 +198,16 @@ impl Place {
         call.patience.max(self.patience)
     }
 
-    /// The host was silent for longer than that.
+    /// Records that the host was silent for longer than that.
     pub(super) fn was_silent(self) {
         let mut state = self.pace.state.lock();
         state.patience = state.patience.max((self.patience * 2).min(timing::FIRST_BYTE_LONGEST));
     }
 
-    /// The head of the answer is here.
+    /// Records the head of the answer.
     pub(super) fn answered(self, response: &Response) {
         let mut state = self.pace.state.lock();
-        // A body that takes its time says nothing about the host.
+        // A body that takes its time is no measure of the host.
         if self.measures {
             state.patience = (self.began.elapsed() * 2).clamp(timing::FIRST_BYTE, timing::FIRST_BYTE_LONGEST);
         }
@@ -252,7 +252,7 @@ mod tests {
             self.0.enter(&self.1, &Call::get("x")).now_or_never()?.ok()
         }
 
-        /// So many as get a place at once.
+        /// Takes all places that are available at once.
         fn all(&self) -> Vec<Place> {
             std::iter::from_fn(|| self.enter()).collect()
         }
@@ -331,7 +331,7 @@ mod tests {
         let patience = || host.enter().unwrap().patience(&Call::get("x"));
         let slow = Duration::from_secs(6);
         assert_eq!(patience(), timing::FIRST_BYTE);
-        // Of a crowd that waited in vain, one counts.
+        // Of many requests that timed out together, one counts.
         for expected in [2, 4, 4] {
             host.all().into_iter().for_each(Place::was_silent);
             assert_eq!(patience(), timing::FIRST_BYTE * expected);

@@ -1,7 +1,7 @@
-//! Where the blobs really are: the presigned addresses that a registry redirected to.
+//! Locations of blobs: the presigned addresses that a registry redirected to.
 //!
-//! An address is kept until it is refused. While one is being asked for, others that want the same blob wait
-//! for it instead of asking too, for a short time: a registry that does not answer must not be asked by one after the other.
+//! An address is kept until it is refused. While it is being requested, other readers of the same blob wait for it for a short time
+//! instead of requesting it too: a registry that does not answer must not be queried by one after the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use url::Url;
 
 use crate::timing;
 
-/// Addresses kept at most: twice the layers an image may have. Beyond, all are forgotten and asked for again.
+/// Maximum number of addresses: twice the layers an image may have. Above it, all are forgotten and requested again.
 const KEPT: usize = 2 * limits::LAYERS;
 
 type Slot = Arc<tokio::sync::Mutex<Option<Url>>>;
@@ -24,19 +24,19 @@ type Slot = Arc<tokio::sync::Mutex<Option<Url>>>;
 #[derive(Default)]
 pub(super) struct Locations {
     slots: Mutex<HashMap<Digest, Slot>>,
-    /// The registry served a blob itself: nobody needs to wait for an address.
+    /// The registry served a blob itself: no request needs to wait for an address.
     direct: AtomicBool,
 }
 
-/// Where to ask for a blob.
+/// Where to request a blob.
 pub(super) enum Location {
-    /// There.
+    /// At this address.
     Known(Url),
-    /// At the registry. Its answer is told to [`Asking::found`].
+    /// At the registry. Report its answer to [`Asking::found`].
     Ask(Asking),
 }
 
-/// The right to ask the registry for an address.
+/// The right to request an address from the registry.
 pub(super) struct Asking {
     slot: Slot,
     /// Others wait until it is dropped.
@@ -44,7 +44,7 @@ pub(super) struct Asking {
 }
 
 impl Locations {
-    /// Where to ask for `blob`. Waits for a short time while another task finds out.
+    /// Where to request `blob`. Waits for a short time while another task finds it.
     pub(super) async fn locate(&self, blob: &Digest) -> Location {
         let slot = self.slot(blob);
         if self.direct.load(Ordering::Relaxed) {
@@ -56,16 +56,16 @@ impl Locations {
         };
         match &*guard {
             Some(url) => Location::Known(url.clone()),
-            // Found out meanwhile: those who waited need not go one after the other.
+            // Found in the meantime: waiting tasks need not run one after the other.
             None if self.direct.load(Ordering::Relaxed) => Asking::beside_others(slot),
             None => Location::Ask(Asking { slot, guard: Some(guard) }),
         }
     }
 
-    /// `refused` is of no more use.
+    /// Forgets `refused`.
     pub(super) async fn forget(&self, blob: &Digest, refused: &Url) {
         let slot = self.slot(blob);
-        // What is held for longer is held by a task that asks for another one.
+        // A lock that is held for longer is held by a task that requests another address.
         if let Ok(mut known) = timeout(timing::ADDRESS, slot.lock()).await
             && known.as_ref() == Some(refused)
         {
@@ -89,16 +89,16 @@ impl Locations {
 }
 
 impl Asking {
-    /// For a task that nobody waits for.
+    /// For a task that no other task waits for.
     fn beside_others(slot: Slot) -> Location {
         Location::Ask(Self { slot, guard: None })
     }
 
-    /// The registry sent us to `url`.
+    /// Records that the registry redirected to `url`.
     pub(super) fn found(self, url: &Url) {
         match self.guard {
             Some(mut known) => *known = Some(url.clone()),
-            // Whoever holds it now finds an address, too.
+            // The current holder finds an address, too.
             None => drop(self.slot.try_lock().map(|mut known| *known = Some(url.clone()))),
         }
     }

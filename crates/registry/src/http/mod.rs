@@ -8,7 +8,7 @@
 //!         wire      single requests (call), counted and timed; hosts: how many at once
 //! ```
 //!
-//! On the left what reads, on the right what writes; both stand on the session.
+//! The left column reads, the right one writes. Both use the session.
 
 mod answers;
 mod auth;

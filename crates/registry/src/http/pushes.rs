@@ -1,4 +1,4 @@
-//! Writing manifests, and naming what is about another manifest where a registry does not do so itself.
+//! Writes manifests, and lists referrers where a registry does not do so itself.
 
 use bytes::Bytes;
 use http::Method;
@@ -16,7 +16,7 @@ use super::session::Session;
 use crate::Error;
 
 impl Session {
-    /// Puts a manifest or index under `name`, its digest or a tag. Whether the registry says that it keeps the list of
+    /// Puts a manifest or index under `name`, its digest or a tag. Returns whether the registry declares that it keeps the list of
     /// the subject's referrers itself.
     pub(crate) async fn put_manifest(
         &self,
@@ -37,7 +37,7 @@ impl Session {
         .await
     }
 
-    /// Adds `referrer` to the list of what is about `subject`, which is kept under a tag.
+    /// Adds `referrer` to the list of the referrers of `subject`, which is kept under a tag.
     pub(crate) async fn add_referrer(&self, subject: &Digest, referrer: &NewDescriptor) -> Result<(), Error> {
         let unreadable = |error: InvalidManifest| Error::Manifest { what: "list of referrers", error };
         let tag = fallback_tag(subject);

@@ -1,6 +1,6 @@
 //! `Content-Range` (RFC 9110 §14.4), single byte ranges only.
 
-/// What a 206 or 416 says it holds. Both ends are inclusive, as on the wire.
+/// The range of a 206 or 416. Both ends are inclusive, as on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentRange {
     /// `bytes FIRST-LAST/TOTAL`; `None` stands for a total of `*`.
@@ -12,7 +12,7 @@ pub enum ContentRange {
         /// Length of the whole.
         total: Option<u64>,
     },
-    /// `bytes */TOTAL`: no range can be given.
+    /// `bytes */TOTAL`: the range is not satisfiable.
     Unsatisfied {
         /// Length of the whole.
         total: u64,

@@ -1,4 +1,4 @@
-//! The body of a range, piece by piece: watched for stalls, continued where a connection broke.
+//! The body of a range, piece by piece: checked for stalls, continued where a connection broke.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,13 +48,13 @@ impl BlobSource for RemoteBlobs {
     }
 }
 
-/// What is left of a range, and the body it comes from.
+/// The rest of a range, and the body it comes from.
 struct RangeReader {
     blobs: Arc<Blobs>,
     blob: Blob,
     range: Range<u64>,
     answer: Option<Open>,
-    /// Failed bodies since the last that brought [`timing::PROGRESS_BYTES`].
+    /// Failed bodies since the last one that delivered [`timing::PROGRESS_BYTES`].
     failed: u32,
     progress: u64,
 }
@@ -68,7 +68,7 @@ struct Open {
     watch: StallWatch,
 }
 
-/// Notices bodies that bring too little. Time in which nobody asks for bytes does not count.
+/// Detects bodies that deliver too little. Time in which no bytes are requested does not count.
 #[derive(Default)]
 struct StallWatch {
     waited: Duration,
@@ -117,8 +117,8 @@ impl RangeReader {
         }
     }
 
-    /// Cuts what belongs to the range out of `piece`. The last piece is handed out only when the body is known to
-    /// end there or the rest of it was asked away.
+    /// Cuts the bytes of the range out of `piece`. The last piece is returned only when the body is known to end there or its rest
+    /// was not needed.
     fn take(&mut self, mut piece: Bytes) -> Result<Option<Bytes>, SourceError> {
         let Some(open) = &mut self.answer else { return Ok(None) };
         let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
@@ -140,13 +140,13 @@ impl RangeReader {
         self.range.start += length;
         self.progress += length;
         if self.range.is_empty() && open.whole && self.range.end < self.blob.size {
-            // The rest of the blob is not wanted: giving the body up closes the connection.
+            // The rest of the blob is not needed: dropping the body closes the connection.
             self.answer = None;
         }
         Ok((!piece.is_empty()).then_some(piece))
     }
 
-    /// The body broke off: pauses before the rest is asked for, or says why it is not.
+    /// Handles a broken body: pauses before the rest is requested, or returns the final error.
     async fn broken(&mut self, fault: Fault, why: &str) -> Result<(), SourceError> {
         self.answer = None;
         if self.progress >= timing::PROGRESS_BYTES {
@@ -155,7 +155,7 @@ impl RangeReader {
         self.progress = 0;
         self.failed += 1;
         if self.range.is_empty() {
-            // Everything was there already; only the end of the body was missing.
+            // All bytes had arrived. Only the end of the body was missing.
             return Ok(());
         }
         if self.failed >= limits::ATTEMPTS {

@@ -1,5 +1,5 @@
-//! What is about a manifest (distribution spec 1.1, "Listing Referrers"): from the registry's own list, or from the
-//! index that clients keep under a tag where a registry has no such list.
+//! The referrers of a manifest (distribution spec 1.1, "Listing Referrers"): from the registry's own list, or from the index that
+//! clients keep under a tag where a registry has no such list.
 
 use http::header::{CONTENT_TYPE, LINK};
 use tarpon_blob::{Fault, SourceError};
@@ -31,7 +31,7 @@ struct Page {
 }
 
 impl Session {
-    /// The manifests of kind `artifact_type` that are about `subject`. None are no error.
+    /// The manifests of kind `artifact_type` whose subject is `subject`. An empty result is no error.
     pub(crate) async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Descriptor>, Error> {
         let listed = self.listed(subject, artifact_type).await.map_err(Error::Source)?;
         match listed {

@@ -1,4 +1,4 @@
-//! What follows a failed attempt: nothing, or another one after a pause.
+//! Decides what follows a failed attempt: an error, or another attempt after a pause.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, SystemTime};
@@ -36,18 +36,18 @@ impl Failure {
         Self { error: SourceError::new(fault, message), retry }
     }
 
-    /// An answer that is not what was asked for.
+    /// A failure: the answer does not match the request.
     pub(crate) fn bad_data(message: String) -> Self {
         Self::new(Fault::BadData, Retry::Once, message)
     }
 
-    /// An answer that no attempt will change.
+    /// A failure that no further attempt can change.
     pub(crate) fn refused(message: String) -> Self {
         Self::new(Fault::Refused, Retry::Never, message)
     }
 }
 
-/// Repeats `attempt` until it succeeds or nothing more helps. `shown` says what is done.
+/// Repeats `attempt` until it succeeds or no retry is left. `shown` names the operation.
 pub(super) async fn retried<T, F: Future<Output = Result<T, Failure>>>(
     mut budget: Budget,
     shown: &str,
@@ -61,7 +61,7 @@ pub(super) async fn retried<T, F: Future<Output = Result<T, Failure>>>(
     }
 }
 
-/// The attempts and the time that one request has.
+/// The attempts and the time of one request.
 #[derive(Debug)]
 pub(crate) struct Budget {
     time: Duration,
@@ -71,12 +71,12 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// For a short request.
+    /// The budget of a short request.
     pub(crate) fn new() -> Self {
         Self::lasting(timing::REQUEST)
     }
 
-    /// For a request that carries `bytes`: as long as it takes if none of it stalls.
+    /// The budget of a request that carries `bytes`: as long as it takes without stalls.
     pub(crate) fn carrying(bytes: u64) -> Self {
         let slowest = timing::STALL_BYTES / timing::STALL.as_secs();
         Self::lasting(timing::COMMIT * limits::ATTEMPTS + Duration::from_secs(bytes / slowest))
@@ -86,12 +86,12 @@ impl Budget {
         Self { time, deadline: Instant::now() + time, failed: 0, wrong: 0 }
     }
 
-    /// Starts the time again, not the attempts: for what may last while it moves.
+    /// Restarts the time, not the attempts: for operations that may last while they make progress.
     pub(crate) fn restart_clock(&mut self) {
         self.deadline = Instant::now() + self.time;
     }
 
-    /// One attempt, within the time that is left.
+    /// Runs one attempt within the remaining time.
     pub(crate) async fn within<T>(
         &self,
         shown: &str,
@@ -103,7 +103,7 @@ impl Budget {
         })
     }
 
-    /// Books a failed attempt and waits until the next may start; an error if there is none.
+    /// Counts a failed attempt and waits until the next may start. An error if none is left.
     pub(crate) async fn spend(&mut self, failure: Failure) -> Result<(), SourceError> {
         self.failed += 1;
         let pause = match failure.retry {
@@ -143,8 +143,8 @@ fn jittered(pause: Duration) -> Duration {
     pause + Duration::from_millis(RandomState::new().hash_one(0) % half)
 }
 
-/// `Retry-After`: seconds or a date (RFC 9110 §10.2.3). A date is compared with the `Date` of the same answer, and only
-/// without one with the clock here.
+/// `Retry-After`: seconds or a date (RFC 9110 §10.2.3). A date is compared with the `Date` of the same answer, or with the local
+/// clock if there is none.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let pause = match text.parse::<u32>() {

@@ -1,7 +1,7 @@
 //! Requests to one repository: authorised, redirected, retried.
 //!
-//! Invariants: an `Authorization` header is sent to the registry's own origin and to nothing else; no answer leads from
-//! HTTPS to HTTP.
+//! Invariants: an `Authorization` header is sent to the registry's own origin and to nothing else, and no answer leads from HTTPS
+//! to HTTP.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// For the repository of `reference`.
+    /// A session for the repository of `reference`.
     pub(crate) fn new(
         transport: Arc<dyn Transport>,
         reference: &tarpon_oci::Reference,
@@ -53,14 +53,14 @@ impl Session {
         })
     }
 
-    /// The same repository over the same connections, with tokens for something else.
+    /// A session for the same repository over the same connections, with tokens for another purpose.
     pub(crate) fn for_purpose(&self, purpose: Purpose) -> Self {
         let auth = self.auth.for_purpose(purpose);
         Self { wire: self.wire.clone(), auth, repository: self.repository.clone() }
     }
 
-    /// Opens connections for what comes next, without credentials. Their answers do not matter. Nothing is done on this
-    /// machine, where handshakes are free, nor before it is known whether the registry speaks HTTPS.
+    /// Opens connections for the next requests, without credentials. Their answers do not matter. Does nothing for a registry on
+    /// this machine, where handshakes are free, nor before it is known whether the registry speaks HTTPS.
     pub(crate) async fn warm_up(&self) {
         let Some(base) = self.wire.base().filter(|base| !crate::transport::is_loopback(base)) else { return };
         let connect = || async {
@@ -71,7 +71,7 @@ impl Session {
         futures::future::join_all((0..WARM_CONNECTIONS).map(|_| connect())).await;
     }
 
-    /// A manifest or index and the `Content-Type` it came with. `expected`: its digest, when it is known.
+    /// A manifest or index and its `Content-Type`. `expected`: its digest, if known.
     pub(crate) async fn manifest(
         &self,
         tag_or_digest: &str,
@@ -81,7 +81,7 @@ impl Session {
         let call = &Call::get(path).accepting(&media_type::ACCEPT_MANIFEST);
         retried(Budget::new(), &call.shown, || async move {
             let response = self.at_registry(path, call).await?;
-            // Some registries are a list of others. Who is sent there says nothing of who it is.
+            // Some registries only redirect to others, which get no credentials.
             let response = match redirect(&response, &self.url(path), &call.shown)? {
                 Some(elsewhere) => {
                     body::drain(response).await;
@@ -104,24 +104,24 @@ impl Session {
         .await
     }
 
-    /// `what` of the repository, below the registry's `/v2/`.
+    /// The path of `what` in the repository, below the registry's `/v2/`.
     pub(super) fn path(&self, what: &str) -> String {
         format!("{}/{what}", self.repository)
     }
 
-    /// The address of `path`, once the registry was asked for anything.
+    /// The address of `path`. Valid after the first request to the registry.
     pub(super) fn url(&self, path: &str) -> Url {
         join(self.wire.base().expect("the first request chose the scheme"), path)
     }
 
-    /// Whether `url` is at the registry itself, and so may be told who asks.
+    /// Whether `url` is at the registry itself, so that it may receive credentials.
     pub(super) fn is_registry(&self, url: &Url) -> bool {
         self.wire.is_registry(url)
     }
 
     /// Sends `call` to `path` of the registry itself, answering one challenge.
     pub(super) async fn at_registry(&self, path: &str, call: &Call) -> Result<Response, Failure> {
-        // The first request of all finds out the scheme on its way.
+        // The very first request also determines the scheme.
         match self.wire.choose(path, call).await? {
             Some(response) if response.status == StatusCode::UNAUTHORIZED => {
                 self.challenged(None, response).await?;
@@ -132,7 +132,7 @@ impl Session {
         }
     }
 
-    /// Sends `call` to `url`: with credentials if that is the registry, else without.
+    /// Sends `call` to `url`, with credentials only if that is the registry.
     pub(super) async fn at(&self, url: &Url, call: &Call) -> Result<Response, Failure> {
         match self.is_registry(url) {
             true => self.authorized(url, call, false).await,
@@ -140,7 +140,7 @@ impl Session {
         }
     }
 
-    /// Sends `call` to `url`, and wherever that sends it on to.
+    /// Sends `call` to `url`, and follows redirects.
     pub(super) async fn follow(&self, url: &Url, call: &Call) -> Result<Response, Failure> {
         let mut url = url.clone();
         for _ in 0..limits::REDIRECTS {
@@ -154,8 +154,8 @@ impl Session {
         Err(Failure::refused(format!("{}: more than {} redirects", call.shown, limits::REDIRECTS)))
     }
 
-    /// Sends `call` once with the credentials that are at hand, and waits for as little as possible: for what does no
-    /// harm if it fails.
+    /// Sends `call` once with the credentials at hand, and waits for as little as possible: for requests that may fail without
+    /// harm.
     pub(super) async fn attempt_quietly(&self, url: &Url, call: &Call) {
         let sent = async {
             let header = match self.is_registry(url) {
@@ -169,7 +169,7 @@ impl Session {
         }
     }
 
-    /// Sends `call` to `url` at the registry. `challenged`: the challenge was answered a moment ago.
+    /// Sends `call` to `url` at the registry. `challenged`: a challenge was answered just before.
     async fn authorized(&self, url: &Url, call: &Call, mut challenged: bool) -> Result<Response, Failure> {
         loop {
             let authorization = self.auth.authorize(&self.wire).await?;
@@ -188,7 +188,7 @@ impl Session {
             challenged = true;
             self.challenged(Some(&authorization), response).await?;
             if matches!(call.payload, Payload::Feed(_)) {
-                // Part of it is gone: whoever uploads finds out from where to go on.
+                // Part of the body is sent: the uploader finds out where to continue.
                 let message = format!("{}: 401 Unauthorized", call.shown);
                 return Err(Failure::new(Fault::Denied, Retry::Once, message));
             }
@@ -202,14 +202,15 @@ impl Session {
     }
 }
 
-/// Whether only those who may get this answer. Any other can come from a server in front of the registry, which looks at no credentials.
+/// Whether only authorised clients get this status. Any other can come from a server in front of the registry, which checks no
+/// credentials.
 fn shows_good_credentials(status: StatusCode) -> bool {
     status.is_success()
         || status.is_redirection()
         || matches!(status, StatusCode::NOT_FOUND | StatusCode::RANGE_NOT_SATISFIABLE)
 }
 
-/// Shown in `Debug` of whatever holds a session.
+/// Shown in `Debug` of types that contain a session.
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Session({})", self.wire.base().map(without_query).unwrap_or_default())

@@ -22,16 +22,16 @@ use crate::transport::without_query;
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// What a token is asked for.
+/// The parameters of a token request.
 pub(super) struct TokenRequest<'a> {
-    /// The token service, checked already.
+    /// The token service, already checked.
     pub(super) realm: Url,
     pub(super) service: Option<&'a str>,
     pub(super) scopes: &'a [String],
     pub(super) credentials: Option<&'a Credentials>,
 }
 
-/// A token and how long it is good for.
+/// A token and its lifetime.
 pub(super) struct Token {
     pub(super) secret: Secret,
     pub(super) lifetime: Duration,
@@ -72,7 +72,7 @@ impl TokenRequest<'_> {
         (url, call, authorization)
     }
 
-    /// Reads the answer.
+    /// Parses the answer.
     pub(super) async fn read(&self, response: crate::transport::Response) -> Result<Token, Failure> {
         let status = response.status;
         let asked = format!("token service {}", without_query(&self.realm));
@@ -109,7 +109,7 @@ pub(super) fn basic(user: &str, password: &Secret) -> HeaderValue {
     value
 }
 
-/// The header for a token; `None` if it cannot be in a header.
+/// The header for a token. `None` if it is no valid header value.
 pub(super) fn bearer(token: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
     value.set_sensitive(true);

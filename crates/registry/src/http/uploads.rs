@@ -1,4 +1,4 @@
-//! Writing blobs: mounts, uploads in one piece, uploads as a stream.
+//! Writes blobs: mounts, uploads in one piece, uploads as a stream.
 //!
 //! ```text
 //! POST …/blobs/uploads/      202 Location: an upload session
@@ -6,8 +6,8 @@
 //!   PUT Location&digest=     201                                      arrived, and another PATCH brings the rest
 //! ```
 //!
-//! A stream goes in one PATCH, as every client sends it: many registries take no second one. Each answer says
-//! where the session goes on, which may be another host; credentials stay with the registry.
+//! A stream is sent in one PATCH, as every client does: many registries accept no second one. Each answer names the address where
+//! the session continues, which may be another host. Credentials stay with the registry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ use crate::transport::Response;
 const OCTETS: &str = "application/octet-stream";
 
 impl Session {
-    /// Whether the repository has `blob`. An answer that does not clearly say so is a no.
+    /// Whether the repository has `blob`. An unclear answer counts as no.
     pub(crate) async fn has_blob(&self, blob: Blob) -> Result<bool, SourceError> {
         retried(Budget::new(), &self.has_call(blob).shown, || self.look_for(blob)).await
     }
@@ -62,8 +62,8 @@ impl Session {
         Call::new(Method::HEAD, &self.blob_path(blob))
     }
 
-    /// Takes `blob` over from the repository `from` of the same registry. `false`: the registry does not, for whatever
-    /// reason; pushing tells.
+    /// Mounts `blob` from the repository `from` of the same registry. `false`: the registry refuses for any reason, which a push
+    /// will show.
     pub(crate) async fn mount(&self, blob: Blob, from: &str) -> Result<bool, SourceError> {
         let query = url::form_urlencoded::Serializer::new(String::new())
             .append_pair("mount", &blob.digest.to_string())
@@ -91,7 +91,7 @@ impl Session {
         .await
     }
 
-    /// Puts `bytes`, which are `blob`, in one piece.
+    /// Uploads `bytes`, which are `blob`, in one piece.
     pub(crate) async fn push_bytes(&self, blob: Blob, bytes: &Bytes) -> Result<(), SourceError> {
         let shown = format!("PUT {}", self.uploads());
         retried(Budget::carrying(blob.size), &shown, || async {
@@ -105,7 +105,7 @@ impl Session {
         .await
     }
 
-    /// Puts all that `feed` has, and says what that was.
+    /// Uploads all of `feed`, and returns its digest and size.
     pub(crate) async fn push_feed(&self, feed: &Arc<Feed>) -> Result<Blob, UploadError> {
         let mut url = self.open_upload_patiently().await.map_err(UploadError::Push)?;
         let done = self.stream(&mut url, feed).await;
@@ -120,7 +120,7 @@ impl Session {
             true => Ok(()),
             false => self.append_all(url, feed).await,
         };
-        // When the bytes could not be had, the upload broke off because of that.
+        // If the bytes could not be read, that is why the upload broke off.
         if let Some(error) = feed.failure().await {
             return Err(UploadError::Source(error));
         }
@@ -129,7 +129,7 @@ impl Session {
         let (shown, again) = (format!("PUT {}", self.uploads()), AtomicBool::new(false));
         let (url, again) = (&*url, &again);
         let close = || async move {
-            // The answer to the first attempt may be all that was lost.
+            // Perhaps only the answer to the first attempt was lost.
             if again.swap(true, Ordering::Relaxed) && self.look_for(blob).await? {
                 return Ok(());
             }
@@ -139,8 +139,8 @@ impl Session {
         Ok(blob)
     }
 
-    /// Sends the feed to its end, going on where a connection broke. The attempts are counted anew when the registry
-    /// got much further.
+    /// Sends the feed to its end, continuing where a connection broke. The attempts are reset when the registry has made good
+    /// progress.
     async fn append_all(&self, url: &mut Url, feed: &Arc<Feed>) -> Result<(), SourceError> {
         let mut budget = Budget::new();
         let mut reached = 0;
@@ -178,7 +178,7 @@ impl Session {
         };
         let call = call.carrying(Payload::Feed(feed.clone()));
         let response = match expect(&call, self.at(url, &call).await?, &[201, 202, 204]).await {
-            // The session is gone; another one may do.
+            // The session is gone. Another one may work.
             Err(failure) if failure.error.fault == Fault::NotFound => {
                 return Err(Failure { retry: Retry::Once, ..failure });
             }
@@ -197,14 +197,15 @@ impl Session {
         }
     }
 
-    /// How much of an upload the registry has; `None` if it must be started anew. Moves on to where the session goes on.
+    /// The number of bytes of an upload that the registry has. `None` if it must be restarted. Updates `url` to where the session
+    /// continues.
     async fn arrived(&self, url: &mut Url) -> Result<Option<u64>, SourceError> {
         let call = &Call::get(&self.uploads());
         let at = &url.clone();
         let answer = retried(Budget::new(), &call.shown, || async move {
             let response = expect(call, self.at(at, call).await?, &[200, 202, 204]).await?;
             let next = next_location(&response, at, &call.shown)?;
-            // `0-0` is what some say for one byte and for none.
+            // Some registries send `0-0` for one byte and for none.
             let last = last_byte(&response).filter(|last| *last > 0);
             body::drain(response).await;
             Ok((next, last))
@@ -232,7 +233,7 @@ impl Session {
         retried(Budget::new(), &self.opening().shown, || self.open_upload()).await
     }
 
-    /// Opens an upload session; where it is.
+    /// Opens an upload session and returns its address.
     async fn open_upload(&self) -> Result<Url, Failure> {
         let (path, call) = (self.uploads(), self.opening());
         let response = expect(&call, self.at_registry(&path, &call).await?, &[202]).await?;
@@ -241,7 +242,7 @@ impl Session {
         Ok(url)
     }
 
-    /// Ends the upload at `url` with its last `bytes`: from here on the blob is there.
+    /// Ends the upload at `url` with its last `bytes`: the blob exists from then on.
     async fn close_upload(&self, url: &Url, digest: &Digest, bytes: Bytes) -> Result<(), Failure> {
         let mut url = url.clone();
         url.query_pairs_mut().append_pair("digest", &digest.to_string());
@@ -252,13 +253,13 @@ impl Session {
         Ok(())
     }
 
-    /// Gives an upload up. Registries forget what is never ended, so nothing depends on this.
+    /// Cancels an upload. Registries expire unfinished ones, so nothing depends on this.
     async fn cancel(&self, url: &Url) {
         self.attempt_quietly(url, &Call::new(Method::DELETE, &self.uploads())).await;
     }
 }
 
-/// Where the session at `from` goes on.
+/// The address where the session at `from` continues.
 fn next_location(response: &Response, from: &Url, shown: &str) -> Result<Url, Failure> {
     match response.headers.contains_key(LOCATION) {
         true => location(response, from, shown),
@@ -266,7 +267,7 @@ fn next_location(response: &Response, from: &Url, shown: &str) -> Result<Url, Fa
     }
 }
 
-/// The end of `Range: 0-LAST`, of which some write `bytes=0-LAST`.
+/// The end of `Range: 0-LAST`, which some registries write as `bytes=0-LAST`.
 fn last_byte(response: &Response) -> Option<u64> {
     let range = text(&response.headers, RANGE.as_str())?.trim();
     range.strip_prefix("bytes=").unwrap_or(range).strip_prefix("0-")?.parse().ok()

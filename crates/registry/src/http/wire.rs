@@ -1,4 +1,4 @@
-//! Single requests: counted, timed, to the right kind of peer; and the choice between HTTPS and HTTP.
+//! Single requests: counted, timed, to the right kind of peer. Also chooses between HTTPS and HTTP.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::stats::Counters;
 use crate::timing;
 use crate::transport::{Peer, Request, Response, Transport, TransportError, TransportFault, without_query};
 
-/// The network as seen from one registry.
+/// The network access of one registry.
 pub(super) struct Wire {
     transport: Arc<dyn Transport>,
     secure: Url,
@@ -51,7 +51,7 @@ impl Wire {
         Ok(Self { transport, secure, plain, plain_allowed, chosen, choosing, counters, hosts })
     }
 
-    /// The registry's `/v2/`, once it is known under which scheme it answers.
+    /// The registry's `/v2/`, once its scheme is known.
     pub(super) fn base(&self) -> Option<&Url> {
         self.chosen.get()
     }
@@ -66,7 +66,8 @@ impl Wire {
         self.base().is_some_and(|base| base.origin() == url.origin())
     }
 
-    /// Sends one request as soon as its host takes it, counted whatever comes of it; the head of its answer must come in time.
+    /// Sends one request as soon as its host has room. It is counted whatever the outcome. The head of its answer must arrive in
+    /// time.
     pub(super) async fn send(
         &self,
         url: Url,
@@ -84,9 +85,9 @@ impl Wire {
         }
     }
 
-    /// The first request to a registry that may speak plain HTTP goes out under both schemes at once, without
-    /// credentials, and HTTPS wins if it answers at all. So finding out costs no round trip, unless the request is to
-    /// change something: then another goes first.
+    /// Determines the scheme. The first request to a registry that may speak plain HTTP is sent under both schemes at once, without
+    /// credentials, and HTTPS wins if it answers at all. So this costs no round trip, unless the request changes something: then
+    /// another one is sent first.
     ///
     /// `None`: the scheme is known by now, send as usual.
     pub(super) async fn choose(&self, path: &str, call: &Call) -> Result<Option<Response>, Failure> {
@@ -125,7 +126,7 @@ impl Wire {
                 drop(self.chosen.set(self.secure.clone()));
                 Ok(Some(response))
             }
-            // A certificate that is not trusted stays final, whatever the other scheme answers.
+            // An untrusted certificate stays final, whatever the other scheme answers.
             (Err(error), Ok(response)) if error.kind != TransportFault::Certificate => {
                 drop(self.chosen.set(self.plain.clone()));
                 Ok(Some(response))
@@ -134,7 +135,7 @@ impl Wire {
         }
     }
 
-    /// Counts answered requests only: of two that find out the scheme, one goes nowhere.
+    /// Counts answered requests only: of the two that determine the scheme, one leads nowhere.
     async fn try_send(
         &self,
         url: Url,
@@ -172,7 +173,7 @@ impl Wire {
         Ok(Response { body: body.boxed(), ..response })
     }
 
-    /// Waits for an answer as long as the body moves, and `patience` longer.
+    /// Waits for an answer as long as the body makes progress, and `patience` longer.
     async fn watched(
         &self,
         request: Request,

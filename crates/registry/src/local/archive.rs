@@ -11,7 +11,7 @@ use tarpon_oci::Compression;
 
 use super::Place;
 
-/// Members of an archive: four per layer, and then some.
+/// Members of an archive: more than four per layer.
 const MEMBERS: usize = 16_384;
 /// Links followed from a name: `docker save` writes one.
 const LINKS: usize = 4;
@@ -23,7 +23,7 @@ pub(super) struct Archive {
     links: HashMap<String, String>,
 }
 
-/// What the tar reader says of a bad header holds the header itself, and the file may be anything.
+/// Removes the message of the tar reader about a bad header: it quotes the header, and the file may contain anything.
 fn without_content(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::Other | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
@@ -113,7 +113,7 @@ pub(super) fn read_file(path: &Path, limit: u64) -> io::Result<bytes::Bytes> {
     Ok(text.into())
 }
 
-/// `./a/../b` → `b`; `None` for what leaves the archive or is not UTF-8. Names are only ever looked up.
+/// `./a/../b` → `b`. `None` for paths that leave the archive or are not UTF-8. Names are only used for look-ups.
 fn normal(path: &Path) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     for component in path.components() {

@@ -19,7 +19,7 @@ use crate::stats::Counters;
 /// Bytes read at once: large enough to hide the switch to the blocking pool, small enough to pipeline.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Where a blob is.
+/// The place of a blob.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) file: Arc<File>,
@@ -28,7 +28,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The whole content; the caller has checked that the size is modest.
+    /// The whole content. The caller has checked that the size is modest.
     pub(crate) fn read_all(&self) -> io::Result<Bytes> {
         let length = usize::try_from(self.size).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mut bytes = vec![0; length];
@@ -60,7 +60,7 @@ impl LocalBlobs {
         Self { kind: Kind::Places(places), name, counters }
     }
 
-    /// The length of a blob, if it is there.
+    /// The length of a blob, if it exists.
     pub(crate) fn size(&self, digest: &Digest) -> Option<u64> {
         match &self.kind {
             Kind::Places(places) => places.get(digest).map(|place| place.size),
@@ -71,7 +71,7 @@ impl LocalBlobs {
         }
     }
 
-    /// The blob `digest`, of whatever size. Blocks on the local disk.
+    /// The blob `digest`, of any size. Blocks on the local disk.
     pub(super) fn named(&self, digest: &Digest) -> Result<Blob, SourceError> {
         let missing = || SourceError::new(Fault::NotFound, format!("{}: blob {digest}: not there", self.name));
         Ok(Blob { digest: *digest, size: self.size(digest).ok_or_else(missing)? })
@@ -102,13 +102,13 @@ impl LocalBlobs {
         Ok(place)
     }
 
-    /// A short blob, whole.
+    /// Reads a short blob whole.
     pub(crate) async fn small_blob(self: &Arc<Self>, blob: Blob) -> Result<Verified<Bytes>, SourceError> {
         let blobs = self.clone();
         blocking(move || blobs.read_small(blob)).await
     }
 
-    /// A manifest, whole. Blocks on the local disk.
+    /// Reads a manifest whole. Blocks on the local disk.
     pub(super) fn read_manifest(&self, blob: Blob) -> Result<Verified<Bytes>, SourceError> {
         if blob.size > limits::MANIFEST_BYTES {
             let message = format!("{}: manifest {}: {} bytes are too many", self.name, blob.digest, blob.size);
@@ -131,7 +131,7 @@ impl LocalBlobs {
     }
 }
 
-/// Runs `work` where it may block on the disk.
+/// Runs `work` on a thread that may block on the disk.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SourceError> + Send + 'static,
 ) -> Result<T, SourceError> {

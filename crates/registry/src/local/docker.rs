@@ -1,8 +1,7 @@
-//! What `docker save` and `podman save --format docker-archive` write.
+//! Reads the archives of `docker save` and `podman save --format docker-archive`.
 //!
-//! `manifest.json` names a config and layers by path, not by digest. So an OCI manifest is made up here: a layer that is a
-//! plain tar is named by the diffID that the config has for it (whoever reads it checks that), any other
-//! layer is hashed once.
+//! `manifest.json` names a config and layers by path, not by digest. So an OCI manifest is generated: a layer that is a plain tar
+//! gets the diffID of the config (which the reader verifies), any other layer is hashed once.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,7 +28,7 @@ struct Saved {
     layers: Option<Vec<String>>,
 }
 
-/// Opens the archive and makes up the manifest of one image in it. Blocks on the local disk.
+/// Opens the archive and generates the manifest of one image in it. Blocks on the local disk.
 pub(crate) fn open(
     file: &Path,
     reference: Option<&Reference>,

@@ -17,7 +17,7 @@ use crate::stats::Counters;
 /// The annotation that names an image in a layout.
 pub(super) const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// `index.json` of a layout, and what to take from it.
+/// `index.json` of a layout, and which image to select.
 pub(crate) struct LayoutIndex {
     index: ImageIndex,
     tag: Option<String>,
@@ -70,13 +70,12 @@ impl LayoutIndex {
         Ok(Self { index, tag })
     }
 
-    /// All that `index.json` names.
+    /// All entries of `index.json`.
     pub(super) fn manifests(&self) -> &[Descriptor] {
         &self.index.manifests
     }
 
-    /// The manifest or index that the tag names, or the only one. Of several manifests under one name, the one for
-    /// `platform`.
+    /// The manifest or index that the tag names, or the only one. Of several manifests under one name, the one for `platform`.
     pub(crate) fn select(&self, platform: &Platform) -> Result<&Descriptor, SourceError> {
         let not_found = |why: String| SourceError::new(Fault::NotFound, why);
         let candidates: Vec<&Descriptor> = match self.tag.as_deref() {

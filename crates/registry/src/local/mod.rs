@@ -1,6 +1,7 @@
-//! Images that are files here: OCI layouts and archives.
+//! Images in local files: OCI layouts and archives.
 //!
-//! Layouts can be written too. Nothing is unpacked: an archive is walked once for the places of its members, and blobs are read from it in place.
+//! Layouts can be written too. Nothing is unpacked: an archive is walked once for the places of its members, and blobs are read in
+//! place.
 
 mod archive;
 mod blobs;

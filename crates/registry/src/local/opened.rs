@@ -1,4 +1,4 @@
-//! A layout or archive that is opened when it is first needed: an image whose record is kept already mounts without it.
+//! A layout or archive that is opened at first use: an image with a stored record mounts without it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct Local {
     opened: OnceCell<Opened>,
 }
 
-/// What an open source names, and the blobs in it.
+/// The root of an open source, and its blobs.
 pub(crate) struct Opened {
     pub(crate) root: Root,
     pub(crate) blobs: Arc<LocalBlobs>,
@@ -32,7 +32,7 @@ pub(crate) struct Opened {
 pub(crate) enum Root {
     /// At `index.json`.
     Layout(LayoutIndex),
-    /// At a manifest that was made up.
+    /// At a generated manifest.
     Docker(Verified<Bytes>),
 }
 

@@ -1,5 +1,5 @@
-//! What is about a manifest, in a layout: manifests that `index.json` names, and the index under the tag that
-//! registries without a list of referrers use.
+//! The referrers of a manifest in a layout: manifests in `index.json`, and the index under the tag that registries without a list
+//! of referrers use.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::http::fallback_tag;
 use crate::referrers::of_kind;
 
 impl Local {
-    /// The manifest or index `digest`, whatever it is.
+    /// The manifest or index `digest`, of any kind.
     pub(crate) async fn manifest(&self, digest: &Digest) -> Result<Verified<Bytes>, SourceError> {
         let opened = self.opened().await?;
         if let Root::Docker(made_up) = &opened.root
@@ -26,8 +26,7 @@ impl Local {
         blocking(move || blobs.read_manifest(blobs.named(&digest)?)).await
     }
 
-    /// The manifests of kind `kind` that are about `subject`. What cannot be read is passed over: it may be about
-    /// anything.
+    /// The manifests of kind `kind` whose subject is `subject`. Unreadable ones are skipped: they may have any subject.
     pub(crate) async fn referrers(&self, subject: &Digest, kind: &str) -> Result<Vec<Descriptor>, SourceError> {
         let opened = self.opened().await?;
         let Root::Layout(index) = &opened.root else { return Ok(Vec::new()) };
@@ -57,7 +56,7 @@ fn list_of(blobs: &LocalBlobs, list: &Descriptor) -> Option<Vec<Descriptor>> {
     Some(ImageIndex::parse(bytes).ok()?.manifests)
 }
 
-/// `entry` with its kind, if its manifest is about `subject`.
+/// `entry` with its kind, if its manifest has the subject `subject`.
 fn naming(blobs: &LocalBlobs, entry: Descriptor, subject: &Digest) -> Option<Descriptor> {
     if entry.media_type != MediaType::Manifest {
         return None;

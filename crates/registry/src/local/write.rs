@@ -1,7 +1,7 @@
-//! Writing an OCI layout: blobs and documents appear whole or not at all.
+//! Writes an OCI layout: blobs and documents appear whole or not at all.
 //!
-//! Everything is written to a temporary file beside the layout's own, synced and renamed. `index.json` names a manifest
-//! only after all of it is there. One program may write to a layout at a time.
+//! Everything is written to a temporary file beside the layout's own, synced and renamed. `index.json` lists a manifest only after
+//! all of its content exists. Only one program may write to a layout at a time.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -20,9 +20,9 @@ use super::blobs::blocking;
 use super::layout::{REF_NAME, is_called};
 use crate::error::UploadError;
 
-/// What the file `oci-layout` says.
+/// Content of the file `oci-layout`.
 const LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
-/// Of the files in a layout: the umask takes away what it takes away from others.
+/// Mode of the files in a layout, before the umask.
 const MODE: u32 = 0o644;
 
 /// A layout that is being written.
@@ -44,7 +44,7 @@ impl LayoutWriter {
         Self { directory, index: Mutex::default() }
     }
 
-    /// Whether `blob` is there.
+    /// Whether `blob` exists.
     pub(crate) async fn has_blob(&self, blob: Blob) -> Result<bool, SourceError> {
         let path = blob_path(&self.directory, &blob.digest);
         blocking(move || Ok(fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == blob.size))).await
@@ -60,7 +60,7 @@ impl LayoutWriter {
         .await
     }
 
-    /// Writes all that `pieces` bring, which must be `expected` if that is given.
+    /// Writes all of `pieces`, which must be `expected` if that is given.
     pub(crate) async fn push_stream(
         &self,
         mut pieces: BlobStream,
@@ -80,7 +80,7 @@ impl LayoutWriter {
         self.write(move |directory| blob.name(directory)).await.map_err(UploadError::Push)
     }
 
-    /// Does a part of writing a blob where it may block.
+    /// Runs a part of writing a blob where it may block.
     async fn write<T: Send + 'static>(
         &self,
         part: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
@@ -89,8 +89,8 @@ impl LayoutWriter {
         blocking(move || part(&directory).map_err(failed(&directory, "a blob"))).await
     }
 
-    /// Writes `entry` into `index.json`, under `tag` if there is one: what had that tag loses its place, and so does an
-    /// entry without tag for the same manifest.
+    /// Writes `entry` into `index.json`, under `tag` if there is one. It replaces the entry with that tag, and an entry without tag
+    /// for the same manifest.
     pub(crate) async fn add(&self, entry: NewDescriptor, tag: Option<String>) -> Result<(), SourceError> {
         let _guard = self.index.lock().await;
         let directory = self.directory.clone();
@@ -150,13 +150,13 @@ fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     place(file, path)
 }
 
-/// A file in the layout that goes away unless it is placed.
+/// A file in the layout that is deleted unless it is placed.
 fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
     let permissions = fs::Permissions::from_mode(MODE);
     tempfile::Builder::new().prefix(".tarpon-").permissions(permissions).tempfile_in(directory)
 }
 
-/// Gives `file` its name, also after a crash.
+/// Renames `file` to `path` durably.
 fn place(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;

@@ -1,4 +1,4 @@
-//! What a small read-only registry serves, and its answers to single requests.
+//! The contents of a small read-only registry, and its answers to single requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +17,7 @@ use tarpon_oci::{Blob, Digest, Document, MediaType, Verified, limits, media_type
 use crate::local::{LocalBlobs, LocalSource};
 use crate::stats::Counters;
 
-/// The body of an answer. An error in it breaks the connection.
+/// The body of an answer. An error in it closes the connection.
 pub type Body = BoxStream<'static, io::Result<Bytes>>;
 
 /// Manifests and blobs by name, in memory or in OCI layouts on disk.
@@ -30,7 +30,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Nothing.
+    /// An empty registry.
     pub fn new() -> Self {
         Self::default()
     }
@@ -54,8 +54,8 @@ impl Contents {
         digest
     }
 
-    /// Serves the OCI layout in `directory`: each image that has a name in it becomes that tag of `repository`, one
-    /// without becomes `latest`. Blobs are read when they are asked for.
+    /// Serves the OCI layout in `directory`: each image that has a name in it becomes that tag of `repository`, one without becomes
+    /// `latest`. Blobs are read when they are requested.
     pub fn add_layout(&mut self, repository: &str, directory: &Path) -> io::Result<()> {
         let invalid = |error: &dyn std::fmt::Display| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", directory.display()))
@@ -72,7 +72,7 @@ impl Contents {
         Ok(())
     }
 
-    /// Manifests are kept in memory, those that an index names too.
+    /// Loads a manifest and those that it lists into memory.
     fn add_layout_manifest(&mut self, directory: &Path, blob: Blob, tag: Option<(&str, &str)>) -> io::Result<()> {
         if blob.size > limits::MANIFEST_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -91,7 +91,7 @@ impl Contents {
         Ok(())
     }
 
-    /// The answer to one request, as the distribution specification says.
+    /// The answer to one request, as the distribution specification requires.
     pub async fn answer(&self, request: &Request<Bytes>) -> Response<Body> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return error(StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED");
@@ -180,7 +180,7 @@ impl Contents {
     }
 }
 
-/// `bytes=A-B`, `bytes=A-` and `bytes=-N`, clipped to `size`; `None` for all else and for what is outside.
+/// `bytes=A-B`, `bytes=A-` and `bytes=-N`, clipped to `size`. `None` for everything else and for ranges outside.
 fn parse_range(text: &str, size: u64) -> Option<Range<u64>> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let range = match (first, last) {

@@ -1,6 +1,6 @@
-//! A small HTTP server, and on it a read-only registry: for `tarpon demo`, and under the test registry.
+//! A small HTTP server, and a read-only registry on it: for `tarpon demo`, and as the base of the test registry.
 //!
-//! It has no TLS and no authentication, and the registry no push; that listens on this machine only.
+//! It has no TLS and no authentication, and the registry no push. It listens on this machine only.
 
 mod contents;
 
@@ -25,22 +25,22 @@ pub use contents::{Body, Contents};
 
 use crate::stats::{Counters, Stats};
 
-/// Bytes of a request's body that are taken.
+/// Maximum size of a request's body in bytes.
 const REQUEST_BYTES: usize = 64 << 10;
 
-/// What clients may cost.
+/// Limits for clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at once. More wait.
+    /// Parallel connections. More wait.
     pub connections: usize,
     /// Bytes of a request's line and headers; at least 8 KiB.
     pub head_bytes: usize,
-    /// How long a connection lasts, whatever it does; after an answer it is closed. None: as long as its client likes, and for many requests.
+    /// Maximum time of a connection, whatever it does. It is closed after an answer. None: unlimited, and for many requests.
     pub lifetime: Option<Duration>,
 }
 
 impl Limits {
-    /// For clients that are our own.
+    /// For clients of our own.
     const OWN: Self = Self { connections: 256, head_bytes: 400 << 10, lifetime: None };
 }
 
@@ -69,7 +69,7 @@ impl Server {
         Self::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?, handler, Limits::OWN)
     }
 
-    /// Answers with `handler` whoever comes to `listener`, within `limits`. Must be called in a runtime.
+    /// Answers connections to `listener` with `handler`, within `limits`. Must be called in a runtime.
     pub fn on(listener: TcpListener, handler: Arc<dyn Handler>, limits: Limits) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let counters = Arc::new(Counters::default());
@@ -77,7 +77,7 @@ impl Server {
         Ok(Self { address, counters, accepting })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -110,7 +110,7 @@ async fn accept(listener: TcpListener, handler: Arc<dyn Handler>, limits: Limits
         match listener.accept().await {
             Ok((stream, _)) => drop(connections.spawn(serve(stream, handler.clone(), limits, counters.clone()))),
             Err(error) => {
-                // Out of file descriptors, most likely: a connection must end first.
+                // Most likely out of file descriptors: a connection must end first.
                 static NOT_ACCEPTED: LogLimit = LogLimit::new();
                 if let Some(left_out) = NOT_ACCEPTED.admit() {
                     tracing::warn!("accepting a connection: {error}{left_out}");

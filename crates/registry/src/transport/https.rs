@@ -1,11 +1,11 @@
 //! The real transport, on reqwest.
 //!
-//! Why reqwest and not the crate oci-client: that one decides about tokens, redirects and retries inside its client,
-//! follows redirects as its HTTP library does, checks nothing about the range that a server answers with, and has no
-//! seam between those decisions and the network. Lazy reading lives off exactly these.
+//! Why reqwest and not the crate oci-client: oci-client decides about tokens, redirects and retries inside its client, follows
+//! redirects as its HTTP library does, does not check the range that a server answers with, and has no interface between those
+//! decisions and the network. Lazy reading depends on exactly these.
 //!
-//! HTTP/1.1 with a warm pool: ranged reads are few and large, a lost packet stalls one of them and not all, and every
-//! registry and object store speaks it.
+//! HTTP/1.1 with a warm pool: ranged reads are few and large, a lost packet stalls one of them and not all, and every registry and
+//! object store supports it.
 
 use std::error::Error;
 use std::io;
@@ -35,7 +35,7 @@ pub(crate) struct HttpsTransport {
 }
 
 impl HttpsTransport {
-    /// For the registry at `host`. Reads certificates now, so that a wrong folder is told at once.
+    /// For the registry at `host`. Reads certificates now, so that a wrong folder is reported at once.
     pub(crate) fn new(host: &str, verify: bool, cert_dir: Option<&Path>) -> Result<Self, String> {
         Ok(Self {
             certificates: Certificates::load(cert_dir, host)?,
@@ -119,7 +119,7 @@ fn classify(error: reqwest::Error) -> TransportError {
             TransportFault::Certificate
         }
         Some(rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. }) => TransportFault::NotTls,
-        // A server that wants a client certificate says so by an alert; another attempt changes nothing.
+        // A server that requires a client certificate sends an alert. Another attempt changes nothing.
         Some(rustls::Error::AlertReceived(_)) => TransportFault::Certificate,
         Some(_) => TransportFault::Broken,
         None if error.is_connect() => TransportFault::Connect,
@@ -132,7 +132,7 @@ fn tls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
     causes(error).find_map(|cause| cause.downcast_ref())
 }
 
-/// The error and what is behind it, outermost first. An I/O error hides what it wraps from `source`.
+/// The error and its causes, outermost first. An I/O error hides its inner error from `source`.
 fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     std::iter::from_fn(move || {
@@ -145,7 +145,7 @@ fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)
     })
 }
 
-/// The innermost cause says what happened; the layers above it only that something did.
+/// The innermost cause is the informative one. The outer ones only state that something failed.
 fn chain(error: &reqwest::Error) -> String {
     causes(error).last().map(ToString::to_string).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
-//! The seam to the network: one request in, one status, its headers and a stream of bytes out.
+//! The interface to the network: one request in, one status, its headers and a stream of bytes out.
 //!
-//! What an implementation must not do: follow redirects, retry, add credentials, or decode the body. All that is
-//! decided above this seam, so that a scripted transport can test it.
+//! An implementation must not follow redirects, retry, add credentials, or decode the body. All that is decided above this
+//! interface, so that a scripted transport can test it.
 
 mod https;
 mod tls;
@@ -24,32 +24,32 @@ pub trait Transport: Send + Sync + 'static {
 
 /// One request.
 pub struct Request {
-    /// What to do.
+    /// The method.
     pub method: Method,
-    /// Whole address. Its query may hold a signature: never print it.
+    /// The full address. Its query may contain a signature: never print it.
     pub url: Url,
     /// Headers; secret values are marked sensitive.
     pub headers: HeaderMap,
-    /// What it carries.
+    /// The body.
     pub body: RequestBody,
-    /// How far the other side is trusted.
+    /// The trust in the other side.
     pub peer: Peer,
 }
 
-/// What a request carries.
+/// The body of a request.
 pub enum RequestBody {
-    /// Known whole.
+    /// Complete in memory.
     Whole(Bytes),
-    /// As it comes.
+    /// A stream.
     Pieces {
-        /// How many bytes it will be; `None` is sent in chunks.
+        /// Its length in bytes. `None` is sent in chunks.
         length: Option<u64>,
-        /// The bytes. An error in them must break the request off.
+        /// The bytes. An error in them must abort the request.
         pieces: Body,
     },
 }
 
-/// Who is asked.
+/// The kind of host that a request is sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// A host that the user named: `--tls-verify=false` and the client certificate of `--cert-dir` are for it.
@@ -64,27 +64,27 @@ pub struct Response {
     pub status: StatusCode,
     /// Headers.
     pub headers: HeaderMap,
-    /// The body as it arrives. Dropping it gives the connection up.
+    /// The body as it arrives. Dropping it closes the connection.
     pub body: Body,
 }
 
 /// The bytes of a body. A body of an answer that ends before its `Content-Length` must end with an error.
 pub type Body = BoxStream<'static, Result<Bytes, TransportError>>;
 
-/// No answer, or half of one.
+/// No answer, or an incomplete one.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct TransportError {
-    /// The class, which decides about another attempt.
+    /// The class, which decides about retries.
     pub kind: TransportFault,
-    /// Why, in one line without secrets.
+    /// The cause, in one line without secrets.
     pub message: String,
 }
 
 /// Classes of network failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransportFault {
-    /// The name does not resolve, nobody listens, or there is no route.
+    /// The name does not resolve, the port is closed, or there is no route.
     Connect,
     /// The other side is no TLS server.
     NotTls,
@@ -115,7 +115,7 @@ impl fmt::Debug for Response {
     }
 }
 
-/// An address that can be shown: query, fragment and user part may be secret.
+/// An address that can be shown, without query, fragment and user part, which may be secret.
 pub(crate) fn without_query(url: &Url) -> String {
     format!("{}{}", url.origin().ascii_serialization(), url.path())
 }

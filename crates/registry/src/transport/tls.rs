@@ -1,4 +1,4 @@
-//! TLS settings: whom to trust, and who we are.
+//! TLS settings: trusted roots and client certificates.
 //!
 //! Roots are the system's (`SSL_CERT_FILE` and `SSL_CERT_DIR` are honoured) and those of Podman's and Docker's
 //! per-registry folders: `*.crt` is a root, `NAME.cert` with `NAME.key` a client certificate.
@@ -15,10 +15,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-/// Where Podman and Docker look for the certificates of `HOST[:PORT]`.
+/// Folders where Podman and Docker look for the certificates of `HOST[:PORT]`.
 const CERTIFICATE_FOLDERS: [&str; 2] = ["/etc/containers/certs.d", "/etc/docker/certs.d"];
 
-/// What a folder of certificates holds.
+/// The contents of a folder of certificates.
 #[derive(Default)]
 pub(crate) struct Certificates {
     roots: Vec<CertificateDer<'static>>,
@@ -26,7 +26,7 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// Those for `host`: of `folder` if the user named one, else of the first default folder that is there.
+    /// The certificates for `host`: of `folder` if the user named one, else of the first default folder that exists.
     pub(crate) fn load(folder: Option<&Path>, host: &str) -> Result<Self, String> {
         match folder {
             Some(folder) => Self::read(folder).map_err(|error| format!("cannot read {}: {error}", folder.display())),
@@ -61,7 +61,7 @@ impl Certificates {
         Ok(found)
     }
 
-    /// The settings for a host that an answer named: never our client certificate.
+    /// The settings for a host that an answer named: never with our client certificate.
     pub(crate) fn for_others(&self) -> Result<ClientConfig, String> {
         let builder = builder()?.with_root_certificates(self.root_store());
         Ok(builder.with_no_client_auth())
@@ -114,7 +114,7 @@ fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier
         .map_err(|error| error.to_string())
 }
 
-/// `--tls-verify=false`: any certificate will do, the handshake itself is still checked.
+/// `--tls-verify=false`: any certificate is accepted. The handshake itself is still checked.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

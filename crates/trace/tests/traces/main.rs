@@ -1,4 +1,4 @@
-//! Traces: the file and what is refused in one, the union of several, what they say to have ready, and the picture.
+//! Traces: the file and its errors, the union of several, the pieces to fetch, and the picture.
 
 mod file;
 mod merging;

@@ -63,7 +63,7 @@ fn large() -> Trace {
     trace
 }
 
-/// Writes the picture where somebody can look at it.
+/// Writes the picture to a file for inspection.
 fn drawn(name: &str, trace: &Trace) -> String {
     let svg = plot(trace);
     if let Some(folder) = std::env::var_os("TARPON_PLOTS") {
