@@ -1,13 +1,13 @@
-//! Which files hold the user's credentials.
+//! Locates the user's credential files.
 //!
-//! Decided by the client's environment: the server has that of whoever happened to start it.
+//! The client's environment determines them: the server inherits that of the process that happened to start it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use tarpon_oci::Source;
 
-/// An auth file is at most this long: real ones have a few KiB.
+/// Maximum length of an auth file: real ones have a few KiB.
 const FILE_BYTES: u64 = 1 << 20;
 
 /// The files that Podman and Docker use, in Podman's order: `$REGISTRY_AUTH_FILE` alone if it is set, else the runtime
@@ -38,7 +38,7 @@ fn from(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     files.into_iter().flatten().filter_map(|file| std::path::absolute(file).ok()).collect()
 }
 
-/// The one file to ask for `source`; `None`: those of this process' environment, which `files` are.
+/// The one file to use for `source`; `None`: those of this process' environment, which `files` are.
 pub(crate) fn choose(files: &[PathBuf], source: &Source) -> Option<PathBuf> {
     if files.is_empty() || files == auth_files() {
         return None;
@@ -51,7 +51,7 @@ pub(crate) fn choose(files: &[PathBuf], source: &Source) -> Option<PathBuf> {
     naming.or_else(|| files.iter().find(|file| file.exists())).or(files.first()).cloned()
 }
 
-/// Whether the file may have credentials for the registry: it names it, or a helper for all registries.
+/// Whether the file may have credentials for the registry: it names the registry, or a helper for all registries.
 fn names(file: &Path, host: &str) -> bool {
     let is_small = std::fs::metadata(file).is_ok_and(|found| found.len() <= FILE_BYTES);
     let Some(text) = is_small.then(|| std::fs::read(file).ok()).flatten() else { return false };

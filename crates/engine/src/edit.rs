@@ -1,4 +1,4 @@
-//! Documents of an image, changed in what has to change: all else stays as it was, letter by letter.
+//! Edits documents of an image where they have to change: everything else stays as it was, byte for byte.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use tarpon_oci::limits;
 
 use crate::{Error, ErrorKind, Result};
 
-/// A JSON object whose values are not looked into.
+/// A JSON object whose values are not parsed.
 pub(crate) type Object = BTreeMap<String, Box<RawValue>>;
 
-/// Puts `value` in the place of what `key` was.
+/// Replaces the value of `key` by `value`.
 pub(crate) fn set(object: &mut Object, key: &str, value: impl Serialize) -> Result<()> {
     object.insert(key.to_owned(), to_raw_value(&value).map_err(malformed)?);
     Ok(())
 }
 
-/// `document`, unless nobody would read it.
+/// `document`, or an error if it is too large for readers.
 pub(crate) fn sized(document: Vec<u8>) -> Result<Bytes> {
     match document.len() as u64 {
         0..=limits::MANIFEST_BYTES => Ok(document.into()),
@@ -26,7 +26,7 @@ pub(crate) fn sized(document: Vec<u8>) -> Result<Bytes> {
     }
 }
 
-/// A document that is not what it should be.
+/// The error for a malformed document.
 pub(crate) fn malformed(error: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Refused, "write the new manifest", error)
 }

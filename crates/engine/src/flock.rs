@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tarpon_store::FileLock;
 
-/// How often a lock is tried that another holder has.
+/// Poll interval for a lock that another holder has.
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
 /// Takes the lock of an open file. `None`: another holder has it.
@@ -20,7 +20,7 @@ pub(crate) fn try_lock(file: impl Into<File>) -> io::Result<Option<FileLock>> {
     lock_within(file, Duration::ZERO)
 }
 
-/// As [`try_lock`], beside others that hold it shared.
+/// As [`try_lock`], as a shared lock.
 pub(crate) fn try_share(file: impl Into<File>) -> io::Result<Option<FileLock>> {
     let file = file.into();
     Ok(take(&file, FlockOperation::NonBlockingLockShared)?.then(|| FileLock::of(file)))
@@ -56,7 +56,7 @@ fn take(file: &File, operation: FlockOperation) -> io::Result<bool> {
     }
 }
 
-/// Opens a file that is there to be locked, and for nothing else; makes it if it is not there.
+/// Opens a file that exists only to be locked; creates it if missing.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     File::options().create(true).truncate(false).write(true).mode(0o600).open(path)
 }
@@ -70,7 +70,7 @@ pub(crate) fn hold(path: &Path, patience: Duration) -> io::Result<FileLock> {
     lock.ok_or_else(|| io::Error::other("another tarpon is at it for too long"))
 }
 
-/// Whether what is open has a name still. Whoever had the lock of it before may have removed it: then the lock is one of nothing.
+/// Whether the open file still has a name. The previous holder of its lock may have removed it: then the lock protects nothing.
 pub(crate) fn has_name(file: impl AsFd) -> io::Result<bool> {
     Ok(rustix::fs::fstat(file)?.st_nlink > 0)
 }

@@ -1,11 +1,11 @@
-//! Names of mount points: absolute and without symbolic links, also where a dead file system is mounted.
+//! Names of mount points: absolute and without symbolic links, even where a dead file system is mounted.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::{Engine, Error, ErrorKind, Result, server};
 
-/// The path as the kernel lists it. A mount whose server died cannot be looked at, only its parent can.
+/// The path as the kernel lists it. A mount whose server died cannot be accessed, only its parent can.
 pub fn resolve_mountpoint(dir: &Path) -> io::Result<PathBuf> {
     let error = match dir.canonicalize() {
         Ok(path) => return Ok(path),
@@ -19,8 +19,8 @@ pub fn resolve_mountpoint(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The store that the mount at this path is of, if the table of mounts names one that belongs to this user: an unprivileged user can give any
-/// name to a mount.
+/// The store of the mount at this path, if the table of mounts names one that belongs to this user: an unprivileged user can give any name
+/// to a mount.
 pub fn store_of_mount(mountpoint: &Path) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt as _;
     let entry = tarpon_mount::mount_at(mountpoint).ok()??;
@@ -29,8 +29,8 @@ pub fn store_of_mount(mountpoint: &Path) -> Option<PathBuf> {
     (found.is_dir() && found.uid() == rustix::process::geteuid().as_raw()).then(|| store.to_owned())
 }
 
-/// The path of an upper directory for the server, which follows no symbolic link: whoever asks for the mount decides where links lead. It, and
-/// directories above it, need not be there yet.
+/// The path of an upper directory for the server, which follows no symbolic link: the client resolves them. It, and directories above it,
+/// need not exist yet.
 pub fn resolve_upper(dir: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(dir)?;
     for above in absolute.ancestors() {
@@ -46,7 +46,7 @@ pub fn resolve_upper(dir: &Path) -> io::Result<PathBuf> {
     Ok(absolute)
 }
 
-/// Whether a directory is there, or a mount whose server is dead or stopped: no server is asked.
+/// Whether this is a directory, or a mount whose server is dead or stopped: no server is accessed.
 pub fn is_directory(path: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
@@ -55,8 +55,8 @@ pub fn is_directory(path: &Path) -> bool {
 }
 
 impl Engine {
-    /// Whether an image may be mounted on this directory: the host and the store must work afterwards. Before anything is fetched for it; the
-    /// server looks again.
+    /// Whether an image may be mounted on this directory: the host and the store must work afterwards. Checked before anything is fetched;
+    /// the server checks again.
     ///
     /// # Errors
     /// [`ErrorKind::CannotMount`], with the reason.

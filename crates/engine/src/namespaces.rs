@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind, Result};
 
-/// The namespaces that decide where a mount is seen, as the kernel names them: `mnt:[4026531841]`.
+/// The namespaces that determine where a mount is visible, as the kernel names them: `mnt:[4026531841]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
     mount: String,
@@ -12,7 +12,7 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Those of this process.
+    /// The namespaces of this process.
     pub(crate) fn of_this_process() -> Self {
         let name = |kind: &str| {
             let link = std::fs::read_link(format!("/proc/self/ns/{kind}"));
@@ -21,7 +21,7 @@ impl Namespaces {
         Self { mount: name("mnt"), user: name("user") }
     }
 
-    /// Refuses a mount for a client of other namespaces: it would be made where the client cannot see it.
+    /// Refuses a mount for a client in other namespaces: the client could not see it.
     pub(crate) fn check(&self) -> Result<()> {
         let ours = Self::of_this_process();
         let what = match (self.mount == ours.mount, self.user == ours.user) {

@@ -1,4 +1,4 @@
-//! The tree of a prepared image, looked at without mounting it.
+//! The tree of a prepared image, read without mounting it.
 
 use tarpon_store::MappedFile;
 use tarpon_tree::Kind;
@@ -7,7 +7,7 @@ use tarpon_tree::erofs::{Image, Inode, Nid};
 use crate::image::Prepared;
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// Symbolic links that are followed on the way to a path: as many as Linux follows.
+/// Maximum number of symbolic links followed in a path, as in Linux.
 const LINKS: u32 = 40;
 
 /// The merged tree of an image.
@@ -20,9 +20,9 @@ pub struct TreeView {
 pub struct Item {
     /// The name, without its directory; any bytes. Empty for the root.
     pub name: Vec<u8>,
-    /// What it is, and its attributes.
+    /// Its type and attributes.
     pub inode: Inode,
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub target: Option<Vec<u8>>,
 }
 
@@ -39,14 +39,14 @@ impl Engine {
 }
 
 impl TreeView {
-    /// What is at `path`. Links on the way are followed, the last one is not.
+    /// The item at `path`. Links on the way are followed, the last one is not.
     pub fn find(&self, path: &[u8]) -> Result<Item> {
         let nid = self.walk(path)?;
         let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or_default();
         self.item(name, nid)
     }
 
-    /// What is in the directory at `path`, in order of names. Something else gives itself alone, as `ls` does.
+    /// The items in the directory at `path`, in order of names. For anything else, that item alone, as `ls` does.
     pub fn list(&self, path: &[u8]) -> Result<Vec<Item>> {
         let nid = self.walk(path)?;
         if self.inode(nid)?.kind != Kind::Directory {

@@ -1,4 +1,4 @@
-//! The way of a new blob from the thread that writes it to the task that uploads it.
+//! Passes a new blob from the thread that writes it to the task that uploads it.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use futures::StreamExt;
 use tarpon_blob::{BlobStream, Fault, SourceError};
 use tokio::sync::mpsc;
 
-/// Size of the pieces that go up.
+/// Size of the uploaded pieces.
 const PIECE_BYTES: usize = 256 << 10;
 /// Pieces between writer and upload: 4 MiB.
 const PIECES: usize = 16;
@@ -26,15 +26,15 @@ pub(crate) fn channel() -> (Sink, BlobStream) {
 }
 
 impl Sink {
-    /// Lets the upload end well if the blob is `whole`, or else fail.
+    /// Completes the upload if the blob is `whole`, else makes it fail.
     ///
     /// # Errors
-    /// The upload has failed already.
+    /// The upload has already failed.
     pub(crate) fn finish(mut self, whole: bool) -> io::Result<()> {
         let done = if whole { self.flush() } else { Ok(()) };
         if !whole || done.is_err() {
             let error = SourceError::new(Fault::BadData, "the layer could not be written");
-            // An upload that is over needs no telling.
+            // An upload that has ended needs no error.
             let _ = self.pieces.blocking_send(Err(error));
         }
         done

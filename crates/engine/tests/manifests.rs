@@ -1,5 +1,5 @@
-//! Manifests and configs that are well formed and say what is not so of sound layers. Each case has its verdict: refused for a reason, or
-//! shown as what the layers are. The verdicts are a snapshot; the malformed ones are those of `oci`.
+//! Well-formed manifests and configs that make false claims about sound layers. Each case has its verdict: refused for a reason, or mounted
+//! with the layers' real content. The verdicts are a snapshot; the malformed ones are those of `oci`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use tarpon_engine::{Engine, EngineOptions, ImageRequest, Silent};
 use tarpon_testkit::layers::{Dialect, EstargzOptions, Item, Layer, estargz, tar};
 use tarpon_tree::erofs;
 
-/// What the cases change: the manifest, and the config that it names.
+/// The documents that the cases change: the manifest, and the config that it names.
 struct Documents {
     manifest: Value,
     config: Value,
@@ -60,7 +60,7 @@ fn resize(documents: &mut Documents, layer: usize, by: i64) {
     *size = (size.as_i64().unwrap() + by).into();
 }
 
-/// Puts another blob into the place of a layer, with its own size.
+/// Replaces the blob of a layer by another one with its own size.
 fn replace(documents: &mut Documents, layer: usize, blob: Vec<u8>) {
     let digest = Digest::of(&blob).to_string();
     documents.manifest["layers"][layer]["digest"] = digest.clone().into();
@@ -87,7 +87,7 @@ const CASES: &[Case] = &[
     }),
     ("09 wrong diffID", |case| diff_ids(case)[0] = Digest::of(b"other").to_string().into()),
     ("10 wrong diffID of a lazy layer", |case| diff_ids(case)[1] = Digest::of(b"other").to_string().into()),
-    // The lazy layer's is right: layers are read side by side, and one error alone is the same each time.
+    // The lazy layer's is correct: layers are read in parallel, and a single error is the same each time.
     ("11 diffID of another layer", |case| diff_ids(case)[0] = diff_ids(case)[1].clone()),
     ("12 a diffID too few", |case| drop(diff_ids(case).pop())),
     ("13 a diffID too many", |case| diff_ids(case).push(Digest::of(b"more").to_string().into())),
@@ -180,7 +180,7 @@ impl Documents {
     }
 }
 
-/// What comes of the case when it is prepared, and when it is pulled.
+/// The result of the case when it is prepared, and when it is pulled.
 async fn verdict(case: fn(&mut Documents)) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut documents = documents();
@@ -222,7 +222,7 @@ fn listing(tree: &[u8]) -> String {
         let content = line.object.map(|object| match object {
             object if object == Digest::of(b"one") => "one",
             object if object == Digest::of(b"three") => "three",
-            // Of an eStargz layer that does not say that it is one, the table of contents is a file like others.
+            // If an eStargz layer does not declare its format, the table of contents is an ordinary file.
             _ if line.path == b"stargz.index.json" => "table",
             _ => "?",
         });
@@ -240,7 +240,7 @@ async fn every_manifest_that_says_what_is_not_so_has_its_verdict() {
         assert!(!verdict.contains("=?"), "{name}: bytes that no layer has\n{verdict}");
         write!(verdicts, "{name}\n{verdict}").unwrap();
     }
-    // Digests of compressed layers are their compressor's.
+    // Digests of compressed layers depend on the compressor.
     let digest = regex::Regex::new("sha256:[0-9a-f]{64}").unwrap();
     insta::assert_snapshot!(digest.replace_all(&verdicts, "DIGEST"));
 }

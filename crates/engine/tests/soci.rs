@@ -1,4 +1,4 @@
-//! Images with SOCI indexes on loopback: which index is used, what a mount reads by it, and that a bad one costs one line.
+//! Images with SOCI indexes on loopback: which index is used, what a mount reads through it, and that a bad one costs one line.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -168,7 +168,7 @@ fn ztocs(image: &Image, covered: usize, spoil: impl Fn(&mut Ztoc)) -> Vec<Vec<u8
     image.layers.iter().take(covered).map(ztoc).collect()
 }
 
-/// The image as it is, with a SOCI index of version 1 about `subject` that the registry lists. The index's digest.
+/// The unchanged image, with a SOCI index of version 1 about `subject` that the registry lists, and the index's digest.
 fn referred(subject: &Image) -> (Contents, Digest) {
     let (mut contents, image) = (Contents::new(), image());
     let ztocs = ztocs(&image, 2, |_| ());
@@ -297,7 +297,7 @@ async fn a_pull_proves_the_index_and_takes_its_place() {
     assert_eq!(lab.server.stats().requests, asked, "all of it is here, under the digests of its contents");
 }
 
-/// What is mounted goes on being read by its record, and the next pull finds everything here.
+/// A mounted image continues to be read by its record, and the next pull finds everything in the store.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_of_a_mounted_image_is_made_good_by_the_next_one() {
     let lab = Lab::new(converted(2, |_| ()).0).await;

@@ -1,4 +1,4 @@
-//! Starts on an empty store: one that is alone, and many processes at once.
+//! Starts on an empty store: a single one, and many processes at once.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::figures::median;
 use crate::{Options, Result};
 
-/// How often both are measured, each time on a store of its own.
+/// How often both are measured, each time with a new store.
 const ROUNDS: usize = 5;
 
-/// Runs this program anew, so many times at once, with one call each.
+/// Runs `many` processes of this program at once, with one call each.
 pub(crate) fn compare(scratch: &Path, options: &Options, many: usize) -> Result<()> {
     let (mut alone, mut crowd) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
@@ -25,7 +25,7 @@ pub(crate) fn compare(scratch: &Path, options: &Options, many: usize) -> Result<
     Ok(())
 }
 
-/// How long it takes until all have made their call.
+/// Time until all have made their call.
 fn start(store: &Path, options: &Options, many: usize) -> Result<Duration> {
     let began = Instant::now();
     let spawn = |_| {

@@ -1,4 +1,4 @@
-//! Figures as people read them.
+//! Formats figures for human readers.
 
 use std::fmt;
 use std::time::Duration;
@@ -31,15 +31,15 @@ pub(crate) fn told(what: &str, times: impl Iterator<Item = Duration>) {
     }
 }
 
-/// The middle one.
+/// The median.
 pub(crate) fn median(times: &mut [Duration]) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// What a process holds in memory.
+/// Memory use of a process.
 pub(crate) struct Memory {
-    /// Shared pages by share, in KiB.
+    /// Shared pages counted proportionally, in KiB.
     pss: u64,
     /// All pages, in KiB.
     rss: u64,

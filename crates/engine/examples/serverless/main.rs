@@ -7,14 +7,14 @@
 //! $S --at-once 64 $IMAGE                    the same with 64 calls under way at any time
 //! $S --start 64 $IMAGE                      64 containers started at once, and the same 64 on a plain overlay of the unpacked image
 //! $S --hold 64 $IMAGE                       memory of the store's server, by container
-//! $S --cold 32 $IMAGE                       32 starts at once on an empty store, of 32 processes, and one that is alone
+//! $S --cold 32 $IMAGE                       32 starts at once on an empty store, in 32 processes, and a single one
 //! ```
 //!
-//! `--mode native|fuse` says how it is mounted, `--store DIR` where the store is (a new one in the temporary folder otherwise),
-//! `--in-process` that this process serves the mounts, and what stands behind the image is what a container runs (`/bin/true`).
-//! Figures are from the clock of the wall: compare them on a machine that does nothing else.
+//! `--mode native|fuse` sets the mount mode, `--store DIR` the store's directory (a new temporary one by default), `--in-process` makes
+//! this process serve the mounts, and the arguments after the image are the container's command (`/bin/true`). Figures are wall-clock
+//! times: compare them on an otherwise idle machine.
 //!
-//! What an embedder needs of this is [`calls::call`], ten lines.
+//! An embedder needs only [`calls::call`], ten lines.
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 mod calls;

@@ -1,4 +1,4 @@
-//! The same containers on a plain overlay of the unpacked image: what there is to be compared with.
+//! The same containers on a plain overlay of the unpacked image, for comparison.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::figures::median;
 /// How often both are measured, one after the other.
 const ROUNDS: usize = 9;
 
-/// An overlay over the unpacked image. Dropped, it goes.
+/// An overlay over the unpacked image. Dropped, it is unmounted.
 struct Overlay {
     folder: PathBuf,
 }
@@ -43,7 +43,7 @@ impl Drop for Overlay {
     }
 }
 
-/// Starts so many containers at once, on ours and on plain overlays in turn.
+/// Starts `many` containers at once, alternately on ours and on plain overlays.
 pub(crate) async fn compare(scratch: &Path, host: &Host, many: usize) -> Result<()> {
     let lower = scratch.join("unpacked");
     let rootfs = host.rootfs().await?;
@@ -67,7 +67,7 @@ pub(crate) async fn compare(scratch: &Path, host: &Host, many: usize) -> Result<
     Ok(())
 }
 
-/// How long it takes until the last one has run its command. Clearing up does not count.
+/// Time until the last one has run its command, without cleanup.
 async fn start_ours(host: &Host, many: usize) -> Result<Duration> {
     let began = Instant::now();
     let started = try_join_all((0..many).map(|_| async {

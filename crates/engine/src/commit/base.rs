@@ -1,4 +1,4 @@
-//! [`Base`]: the image that a new one is made of: its manifest and its config, and nothing of its layers.
+//! [`Base`]: the image that a new one is based on: its manifest and its config, without its layers.
 
 use bytes::Bytes;
 use tarpon_oci::{Digest, ImageConfig, Manifest, Source, Verified};
@@ -8,7 +8,7 @@ use crate::image::{ImageRequest, Pull};
 use crate::protocol::Access;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
-/// An image to put a layer on.
+/// An image to add a layer to.
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) source: Source,
@@ -17,7 +17,7 @@ pub(super) struct Base {
 }
 
 impl Base {
-    /// The image that `manifest` names: out of the store, or else from where it came.
+    /// The image that `manifest` names: from the store, or else from its source.
     pub(super) async fn known(engine: &Engine, image: &str, manifest: &Digest, way: &Access) -> Result<Self> {
         let source = image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
         if !engine.is_isolated()?
@@ -31,7 +31,7 @@ impl Base {
         of_manifest(&repository, source, parsed(bytes)?).await
     }
 
-    /// The image that is asked for.
+    /// The requested image.
     pub(super) async fn asked(engine: &Engine, request: &ImageRequest) -> Result<Self> {
         super::check_not_only_here(engine.store(), &request.source)?;
         let is_registry = matches!(request.source, Source::Registry(_));
@@ -59,7 +59,7 @@ async fn of_manifest(repository: &Repository, source: Source, manifest: Manifest
     Ok(Base { source, manifest: resolved.manifest, config })
 }
 
-/// What the store has of an image; nothing if that is damaged.
+/// The image from the store; `None` if it is damaged.
 fn stored(engine: &Engine, source: &Source, manifest: &Digest) -> Result<Option<Base>> {
     let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
     let store = engine.store();

@@ -116,7 +116,7 @@ struct Work {
     left_out: LeftOut,
     base: Base,
     created_by: String,
-    /// Keeps the container's state unchanged.
+    /// Prevents the removal of a container that has ended.
     changes: Option<Changes>,
     /// How often it is read until no change occurred. `None`: a change is no error.
     attempts: Option<u32>,
@@ -290,7 +290,7 @@ fn not_kept(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Store, "keep the new image", error)
 }
 
-/// An error if the image exists only as a commit. A recorded meaning of its name, from before the commit, does not apply then.
+/// An error if the store has an unpushed commit of this name: what the name meant before no longer applies.
 ///
 /// # Errors
 /// The image is in this store alone, or elsewhere under other names.

@@ -1,6 +1,6 @@
-//! [`Origin`]: the image that an upper directory was written over, remembered in a file beside the directory.
+//! [`Origin`]: the image that an upper directory was written over, recorded in a file beside the directory.
 //!
-//! The server writes the file when it mounts with `--rw=DIR`, so that `commit DIR` finds the base also when nothing is mounted any more.
+//! The server writes the file when it mounts with `--rw=DIR`, so that `commit DIR` finds the base even when nothing is mounted any more.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,9 +15,9 @@ use crate::private;
 
 /// The version that this program writes, and the only one that it reads.
 const VERSION: u32 = 1;
-/// Ends the name of the file, behind the name of the directory.
+/// Suffix of the file, after the name of the directory.
 const SUFFIX: &str = ".tarpon-base";
-/// Longest file that is read. It holds one image name.
+/// Maximum size of the file. It holds one image name.
 const FILE_BYTES: u64 = 16 << 10;
 
 /// The image below an upper directory.
@@ -28,17 +28,14 @@ pub(crate) struct Origin {
     pub(crate) image: String,
     /// Digest of its manifest.
     pub(crate) manifest: Digest,
-    /// The directory that was mounted: another one at the same path is not it.
+    /// Inode of the mounted directory: another one at the same path does not match.
     inode: u64,
-    /// When that directory was made, in nanoseconds since 1970, where the file system knows. Inode numbers are used again.
+    /// Birth time of that directory, in nanoseconds since 1970, where the file system supports it. Inode numbers are reused.
     born: Option<u128>,
 }
 
 impl Origin {
-    /// Remembers that `upper` is written over this image.
-    ///
-    /// # Errors
-    /// The directory is gone, or nothing can be written beside it.
+    /// Records that `upper` is written over this image.
     pub(crate) fn remember(upper: &Path, image: &str, manifest: Digest) -> io::Result<()> {
         let upper = upper.canonicalize()?;
         let (inode, born) = identity(&upper)?;
@@ -46,7 +43,7 @@ impl Origin {
         private::write(&beside(&upper)?, &serde_json::to_vec(&origin)?)
     }
 
-    /// What is remembered of `upper`, a path without symbolic links. None if nothing is, or if it is of another directory.
+    /// The record of `upper`, a path without symbolic links. None if there is none, or if it belongs to another directory.
     pub(super) fn of(upper: &Path) -> Option<Self> {
         let mut text = Vec::new();
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
@@ -69,7 +66,7 @@ fn identity(directory: &Path) -> io::Result<(u64, Option<u128>)> {
     Ok((known.ino(), born.map(|since| since.as_nanos())))
 }
 
-/// Hidden, as the work directory beside it is.
+/// The path of the record, hidden like the work directory beside it.
 fn beside(upper: &Path) -> io::Result<PathBuf> {
     let name = upper.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut hidden = std::ffi::OsString::from(".");

@@ -1,8 +1,8 @@
 //! [`Still`]: whether an upper directory changed while it was read.
 //!
-//! Overlayfs cannot be frozen, and a read-only remount would make the programs fail that write to it. So the directory is read first, and
-//! afterwards every inode is asked when it changed last. A change of a file changes its `ctime`, a name that appears or goes the `ctime` of its
-//! directory; no program can set that. What was read without a change in between is what was there at one moment.
+//! Overlayfs cannot be frozen, and a read-only remount would make programs fail that write to it. So the directory is read first, and
+//! afterwards the `ctime` of every inode is checked. A change of a file changes its `ctime`, a name that appears or goes the `ctime` of its
+//! directory; no program can set that. What was read without a change in between is a consistent snapshot.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::upper::{LeftOut, UpperError, newest_change};
 
-/// The kernel's clock for files advances in steps of at most this: a kernel with 100 ticks a second.
+/// Maximum step of the kernel's clock for files: that of a kernel with 100 ticks a second.
 const TICK: Duration = Duration::from_millis(10);
-/// Differences of two clocks that are no sign of one being set.
+/// Maximum difference of two clocks that is no sign of one being set.
 const DRIFT: Duration = Duration::from_secs(1);
 
 /// Seconds and nanoseconds since 1970.
 pub(super) type Moment = (i64, u32);
 
-/// The moment from which on nothing may have changed.
+/// The moment after which nothing may have changed.
 pub(super) struct Still {
     upper: PathBuf,
     since: Moment,
@@ -29,17 +29,17 @@ pub(super) struct Still {
 }
 
 impl Still {
-    /// Begins to watch `upper`.
+    /// Starts to watch `upper`.
     pub(super) fn begin(upper: &Path) -> Result<Self, UpperError> {
         let failed = |error: rustix::io::Errno| UpperError::unreadable(b"", &error.into());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::openat(CWD, upper, flags, Mode::empty()).map_err(failed)?;
-        // A page that is mapped and dirty already changes without a trace; once it is on the disk, the next write to it leaves one.
+        // A mapped page that is already dirty changes without a trace; once it is on the disk, the next write to it leaves one.
         rustix::fs::syncfs(&directory).map_err(failed)?;
         Ok(Self { upper: upper.to_owned(), since: now(&directory), began: (Instant::now(), SystemTime::now()) })
     }
 
-    /// The first path in the directory that changed since then, if one did.
+    /// The first path in the directory that changed since then, if any.
     pub(super) fn changed(&self, left_out: &LeftOut) -> Result<Option<Vec<u8>>, UpperError> {
         let (began, at) = self.began;
         let passed = SystemTime::now().duration_since(at).unwrap_or_default();
@@ -50,7 +50,7 @@ impl Still {
     }
 }
 
-/// What time it is for files of this directory's file system: that of a file without a name.
+/// The current time of this directory's file system: that of an unnamed file.
 fn now(directory: impl AsFd) -> Moment {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let made = rustix::fs::openat(directory, ".", flags, Mode::RUSR).and_then(rustix::fs::fstat);
@@ -80,7 +80,7 @@ mod tests {
         folder
     }
 
-    /// A tree that is older than the clock of files can hide.
+    /// A watch that began later than every change of the tree, as far as the clock of files shows.
     fn still(folder: &Path) -> Still {
         loop {
             let still = Still::begin(folder).unwrap();
@@ -105,7 +105,7 @@ mod tests {
             (
                 |root| {
                     let file = File::open(root.join("etc/file")).unwrap();
-                    // What a program can set, it can set back.
+                    // A program can restore any time that it can set.
                     let old = file.metadata().unwrap().modified().unwrap();
                     write(root.join("etc/file"), "new").unwrap();
                     File::options().append(true).open(root.join("etc/file")).unwrap().set_modified(old).unwrap();

@@ -1,4 +1,4 @@
-//! [`LayerTar`]: the tar of a layer, made as it is read.
+//! [`LayerTar`]: the tar of a layer, generated as it is read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,10 +7,10 @@ use tarpon_layer::tar::{TRAILER_BYTES, headers, padding};
 
 use super::upper::{Entry, Tally, UpperError, Walk};
 
-/// The tar of an upper directory. No more of it than the headers of one entry is in memory.
+/// The tar of an upper directory. Only the headers of one entry are in memory.
 pub(super) struct LayerTar {
     walk: Walk,
-    /// Headers or padding, and how much of them was read.
+    /// Headers or padding, and the number of bytes already read.
     around: Vec<u8>,
     taken: usize,
     payload: Option<Payload>,
@@ -19,7 +19,7 @@ pub(super) struct LayerTar {
     failure: Option<UpperError>,
 }
 
-/// The file that is being read.
+/// The file being read.
 struct Payload {
     name: Vec<u8>,
     file: File,
@@ -32,7 +32,7 @@ impl LayerTar {
         Self { walk, around: Vec::new(), taken: 0, payload: None, entries: 0, has_ended: false, failure: None }
     }
 
-    /// Why reading failed, if it did because of the upper directory.
+    /// The error of the upper directory, if it made reading fail.
     pub(super) fn failure(&mut self) -> Option<UpperError> {
         self.failure.take()
     }
@@ -86,7 +86,7 @@ impl LayerTar {
 }
 
 impl Payload {
-    /// As much as its header says: what was appended since is not read.
+    /// Reads as much as the file's header states: bytes appended since are not read.
     fn read(&mut self, out: &mut [u8]) -> Result<usize, UpperError> {
         let wanted = usize::try_from(self.left).unwrap_or(usize::MAX).min(out.len());
         loop {

@@ -1,4 +1,4 @@
-//! The documents that name the result: what they said before, with what has changed and nothing else.
+//! The documents of the result: the original ones with the necessary changes and no others.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use super::layers::NewLayer;
 use crate::Result;
 use crate::edit::{Object, malformed, set, sized};
 
-/// The config for `layers`: byte for byte the old one, but for the diffIDs.
+/// The config for `layers`: byte for byte the old one except for the diffIDs.
 pub(super) fn config(image: &Image, layers: &[&NewLayer]) -> Result<Bytes> {
     #[derive(Deserialize)]
     struct Config<'a> {
@@ -28,7 +28,7 @@ pub(super) fn config(image: &Image, layers: &[&NewLayer]) -> Result<Bytes> {
         return Ok(Bytes::clone(old));
     }
     let config: Config = serde_json::from_slice(old).map_err(malformed)?;
-    // What was borrowed is a part of the document, so that its place is known.
+    // A borrowed value is a part of the document, so its offset is known.
     let start = config.rootfs.diff_ids.get().as_ptr().addr() - old.as_ptr().addr();
     let end = start + config.rootfs.diff_ids.get().len();
     let diff_ids: Vec<&Digest> = layers.iter().map(|layer| &layer.diff_id).collect();
@@ -36,7 +36,7 @@ pub(super) fn config(image: &Image, layers: &[&NewLayer]) -> Result<Bytes> {
     sized([&old[..start], &diff_ids, &old[end..]].concat())
 }
 
-/// The manifest for `layers`, in OCI's words. If nothing differs it is the old one, byte for byte.
+/// The manifest for `layers`, in OCI media types. If nothing differs it is the old one, byte for byte.
 pub(super) fn manifest(image: &Image, config: Blob, layers: &[&NewLayer]) -> Result<Bytes> {
     let old = &image.manifest;
     let is_same = config == old.config.blob() && layers.iter().all(|layer| layer.is_copy());
@@ -53,7 +53,7 @@ pub(super) fn manifest(image: &Image, config: Blob, layers: &[&NewLayer]) -> Res
     sized(serde_json::to_vec(&document).map_err(malformed)?)
 }
 
-/// The index that names `manifests`, each where the image that it was made from is in the old one.
+/// The index that names `manifests`, each in the position of its original image.
 pub(super) fn index(old: &ImageIndex, chosen: &Chosen, manifests: &[&Bytes]) -> Result<Bytes> {
     #[derive(Deserialize)]
     struct Entries {
@@ -74,7 +74,7 @@ pub(super) fn index(old: &ImageIndex, chosen: &Chosen, manifests: &[&Bytes]) -> 
         set(&mut entry, "mediaType", OCI_MANIFEST)?;
         set(&mut entry, "digest", Digest::of(manifest))?;
         set(&mut entry, "size", manifest.len())?;
-        // The manifest itself, or other places of it: the old one's.
+        // Inline data and other locations belong to the old manifest.
         entry.remove("data");
         entry.remove("urls");
         entries.push(entry);

@@ -1,4 +1,4 @@
-//! What a conversion did.
+//! The result of a conversion.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -7,18 +7,18 @@ use tarpon_oci::Digest;
 use super::choose::Image;
 use super::layers::NewLayer;
 
-/// A conversion, done.
+/// A completed conversion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Conversion {
     /// The source, normalised.
     pub source: String,
-    /// Digest of the manifest or index that its name means.
+    /// Digest of the manifest or index that its name refers to.
     pub source_digest: Digest,
     /// The destination, normalised.
     pub destination: String,
-    /// What layers are now.
+    /// Format of the layers.
     pub format: String,
-    /// Digest of the manifest or index that has the destination's tag now.
+    /// Digest of the manifest or index that now has the destination's tag.
     pub digest: Digest,
     /// Whether that is an index.
     pub is_index: bool,
@@ -26,14 +26,14 @@ pub struct Conversion {
     pub external_toc: Option<TocImage>,
     /// Each image.
     pub images: Vec<ConvertedImage>,
-    /// What was left out and the like, in one line each.
+    /// Notes, such as what was left out, one line each.
     pub notes: Vec<String>,
 }
 
 /// One image of a conversion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConvertedImage {
-    /// What it is for.
+    /// Its platform.
     pub platform: String,
     /// Its manifest before.
     pub source_digest: Digest,
@@ -58,19 +58,19 @@ pub struct ConvertedLayer {
     pub source_size: u64,
     /// Bytes of the blob now.
     pub size: u64,
-    /// How it came about.
+    /// How it was produced.
     pub outcome: Outcome,
 }
 
-/// How a layer came about.
+/// How a layer was produced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Written anew.
+    /// Rewritten.
     Converted,
-    /// It was in the format already, and its blob was copied.
+    /// It was already in the format, and its blob was copied.
     Copied,
-    /// It was in the format already, and the destination had its blob or took it over from the source's repository.
+    /// It was already in the format, and the destination had its blob or mounted it from the source's repository.
     Reused,
 }
 
@@ -83,7 +83,7 @@ pub struct TocImage {
     pub digest: Digest,
 }
 
-/// What became of `image`.
+/// The report on `image`.
 pub(super) fn image(image: &Image, manifest: &Bytes, layers: &[&NewLayer]) -> ConvertedImage {
     let layers: Vec<ConvertedLayer> = layers
         .iter()

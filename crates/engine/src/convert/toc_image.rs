@@ -1,5 +1,5 @@
-//! The image that holds tables of contents of eStargz layers that hold none: one layer for each, under the destination's
-//! tag with a suffix.
+//! The image with the tables of contents of eStargz layers that contain none: one layer for each, under the destination's tag with a
+//! suffix.
 
 use bytes::Bytes;
 use serde_json::json;
@@ -26,7 +26,7 @@ pub(super) fn tag(tag: &str, recipe: &Recipe) -> Result<String> {
     }
 }
 
-/// Pushes the tables of contents that `layers` have. One image for all platforms, as readers expect.
+/// Pushes the tables of contents of `layers`. One image for all platforms, as readers expect.
 pub(super) async fn push(
     destination: &Destination,
     chosen: &Chosen,

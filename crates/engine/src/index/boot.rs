@@ -1,8 +1,7 @@
 //! Boot packs: from recorded starts to the bytes that the next start will touch, beside an index that is cut to fit them.
 //!
-//! What is in a pack is checked against the chunks of the image, so a pack can only hold whole chunks. Those of plain layers,
-//! which this index describes anyhow, are cut where the traces touched parts of a large file. Layers with a table of contents have
-//! the chunks that they have.
+//! The content of a pack is checked against the chunks of the image, so a pack can only hold whole chunks. Those of plain layers, which
+//! this index describes anyway, are cut where the traces touched parts of a large file. Layers with a table of contents keep their chunks.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -25,13 +24,13 @@ use crate::prepare::{self, Layer};
 use crate::{Error, ErrorKind, Result};
 
 const STEP: &str = "make the boot pack";
-/// Bytes of an object that are read at a time where more of it is hashed.
+/// Bytes read at a time where a longer part of an object is hashed.
 const READ_BYTES: u64 = 4 << 20;
 
-/// A recorded start, as far as making a pack goes.
+/// The parts of a recorded start that a pack is made from.
 #[derive(Debug, Clone)]
 pub(super) struct Start {
-    /// The way of starting that it is.
+    /// Its profile.
     pub(super) profile: String,
     /// What it touches, in the order of first touch.
     pub(super) pieces: Vec<(ObjectId, Range<u64>)>,
@@ -44,52 +43,52 @@ impl Start {
         Self { profile: trace.header.profile.clone(), pieces }
     }
 
-    /// The start that a pack was made for. Contents have the same names in every image.
+    /// The start for which a pack was made. Contents have the same names in every image.
     pub(super) fn packed(index: &BootIndex) -> Self {
         let piece = |piece: &BootPiece| (piece.object, piece.offset..piece.offset.saturating_add(piece.length.into()));
         let pieces = index.frames.iter().flat_map(|frame| &frame.pieces).map(piece).collect();
         Self { profile: index.profile.clone(), pieces }
     }
 
-    /// How many files and bytes it touches.
+    /// Number of files and bytes that it touches.
     fn extent(&self) -> (usize, u64) {
         let files: HashSet<&ObjectId> = self.pieces.iter().map(|(object, _)| object).collect();
         (files.len(), self.pieces.iter().map(|(_, range)| range.end - range.start).sum())
     }
 }
 
-/// How much of a start that was recorded before the image has.
+/// How much of an earlier recorded start the image has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Fit {
     /// Files that the start touched.
     pub files: usize,
     /// Bytes of them.
     pub bytes: u64,
-    /// Those of the files that the image has.
+    /// Those files that the image has.
     pub kept_files: usize,
-    /// Those of the bytes.
+    /// Those bytes that the image has.
     pub kept_bytes: u64,
 }
 
 /// A boot pack, ready to be published.
 #[derive(Debug, Clone, Serialize)]
 pub struct BootPack {
-    /// The way of starting that it is for.
+    /// The profile of the start.
     pub profile: String,
     /// Bytes of its frames.
     pub size: u64,
-    /// Bytes that it decodes to.
+    /// Decoded size in bytes.
     pub decoded_size: u64,
     /// Pieces of files in it.
     pub pieces: usize,
     /// Digest of its index.
     pub digest: Digest,
-    /// How well it fits the start that it was made from. None: it was there before, in the index that this one replaces.
+    /// How well it fits the start that it was made from. None: it was taken over from the index that this one replaces.
     pub fit: Option<Fit>,
     /// Its index.
     #[serde(skip)]
     pub(super) index: Bytes,
-    /// Its frames, if they are not where the image is already.
+    /// Its frames, unless they are already beside the image.
     #[serde(skip)]
     pub(super) frames: Option<Bytes>,
     /// The blob of its frames.
@@ -98,7 +97,7 @@ pub struct BootPack {
 }
 
 impl BootPack {
-    /// A pack that is beside the image already.
+    /// A pack that is already beside the image.
     pub(super) fn published(bytes: Verified<Bytes>, index: &BootIndex) -> Self {
         let pieces = || index.frames.iter().flat_map(|frame| &frame.pieces);
         Self {
@@ -114,14 +113,14 @@ impl BootPack {
         }
     }
 
-    /// How the artifact describes it.
+    /// Its descriptors in the artifact.
     pub(super) fn descriptors(&self) -> [NewDescriptor; 2] {
         let index = Blob { digest: self.digest, size: self.index.len() as u64 };
         artifact::boot(&self.profile, index, self.blob)
     }
 }
 
-/// What packs are made from. Reads contents, so none of it may run on a thread of the async runtime.
+/// Makes packs. Reads contents, so none of it may run on a thread of the async runtime.
 pub(super) struct Packer {
     store: Store,
     fetcher: Fetcher,
@@ -138,7 +137,7 @@ impl Packer {
         Ok(Self { store, fetcher, runtime, _image })
     }
 
-    /// The layers, with their chunks cut at the ends of what the starts touch.
+    /// Cuts the chunks of the layers at the ends of what the starts touch.
     pub(super) fn cut<'a>(&self, layers: &mut [Layer], starts: impl IntoIterator<Item = &'a Start>) -> Result<()> {
         let mut places: HashMap<ObjectId, BTreeSet<u64>> = HashMap::new();
         for (object, range) in starts.into_iter().flat_map(|start| &start.pieces) {
@@ -170,7 +169,7 @@ impl Packer {
         if bytes.len() as u64 == length { Ok(bytes) } else { Err(failed("read what was touched", "a file is shorter")) }
     }
 
-    /// The packs of these starts, of layers that were cut for them.
+    /// The packs of these starts, from layers that were cut for them.
     pub(super) fn packs(&self, layers: &[Layer], starts: &[Start]) -> Result<Vec<Option<BootPack>>> {
         if starts.is_empty() {
             return Ok(Vec::new());
@@ -186,7 +185,7 @@ impl Packer {
         let (mut packed, mut decoded_size) = (HashSet::new(), 0);
         let (mut kept_files, mut kept_bytes) = (HashSet::new(), 0);
         for (id, range) in &start.pieces {
-            // What the image does not have is of another image: a start may be older than what it is used for.
+            // Missing objects belong to another image: a start may be older than the image it is used for.
             let Some(object) = table.find(id) else { continue };
             kept_files.insert(*id);
             kept_bytes += range.end.min(object.size).saturating_sub(range.start);
@@ -220,12 +219,12 @@ impl Packer {
 fn finished(index: &BootIndex, spool: File, decoded_size: u64, fit: Fit) -> Result<BootPack> {
     let frames = Bytes::from_owner(MappedFile::of_unnamed(spool).map_err(|error| failed(STEP, error))?);
     let bytes = Verified::seal(Bytes::from(index.write()));
-    // Whoever reads it will ask the same; better to say it now.
+    // Readers make the same check; fail early.
     BootIndex::read(&bytes).map_err(|error| failed(STEP, error))?;
     Ok(BootPack { decoded_size, fit: Some(fit), frames: Some(frames), ..BootPack::published(bytes, index) })
 }
 
-/// Where the bytes of the image are, by these indexes of its layers.
+/// The places of the image's bytes, by these indexes of its layers.
 fn table(layers: &[Layer]) -> Result<ChunkTable<Bytes>> {
     let indexes: Vec<LayerIndex> = layers.iter().map(|layer| layer.index.clone()).collect();
     let table = prepare::chunks_of(&indexes, layers)?;

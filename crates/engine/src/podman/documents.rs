@@ -1,7 +1,7 @@
 //! `images.json` and `layers.json`, and the names of an image's files, as containers/storage reads them.
 //!
-//! One image that it cannot make sense of, and every command of Podman fails. So names are unique, times are ones that Go can
-//! read, sizes are there, and layers are listed before images name them.
+//! A single unreadable image makes every command of Podman fail. So names are unique, times are in a format that Go can read, sizes are
+//! present, and layers are listed before images name them.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use tarpon_oci::Digest;
 
 use super::forms::LayerForm;
 
-/// A layer as `layers.json` has it.
+/// A layer in `layers.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Layer {
@@ -38,7 +38,7 @@ impl Layer {
             id: id.hex(),
             parent: parent.map(Digest::hex),
             created: created.map(str::to_owned),
-            // Required, or Podman cannot tell sizes.
+            // Required: otherwise Podman cannot determine sizes.
             diff_digest: form.diff_id.to_string(),
             diff_size: form.size,
             compressed_diff_digest: form.is_hashed.then(|| form.blob.to_string()),
@@ -48,7 +48,7 @@ impl Layer {
     }
 }
 
-/// An image as `images.json` has it.
+/// An image in `images.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Image {
@@ -63,7 +63,7 @@ pub(crate) struct Image {
     big_data_digests: BTreeMap<String, String>,
 }
 
-/// The manifest and the config of an image, byte by byte.
+/// The manifest and the config of an image, byte for byte.
 #[derive(Debug, Clone)]
 pub(crate) struct Originals {
     /// The manifest.
@@ -77,7 +77,7 @@ pub(crate) struct Originals {
 }
 
 impl Originals {
-    /// The image's files, by the names that containers/storage calls them.
+    /// The image's files, by their names in containers/storage.
     pub(crate) fn files(&self) -> [(String, Digest, Bytes); 3] {
         [
             (self.id.to_string(), self.id, self.config.clone()),
@@ -113,16 +113,16 @@ pub(crate) fn file_name(name: &str) -> String {
 
 /// The bytes of a document.
 pub(crate) fn text(document: &impl Serialize) -> Bytes {
-    // Maps of texts and numbers can always be written.
+    // Serializing maps of texts and numbers cannot fail.
     Bytes::from(serde_json::to_vec(document).unwrap_or_else(|_| b"[]".to_vec()))
 }
 
-/// A time as Go reads it, of one as a config has it. `None` if it is none.
+/// Converts a time of a config to Go's format. `None` if it is not a time.
 pub(crate) fn created(text: &str) -> Option<String> {
     time::format(time::parse(text)?)
 }
 
-/// What is in a lock file: 64 bytes that are others after each change.
+/// The content of a lock file: 64 bytes that differ after each change.
 pub(crate) fn lock(change: &str) -> Bytes {
     Bytes::from(Digest::of(change.as_bytes()).hex())
 }

@@ -1,7 +1,7 @@
 //! [`Guard`]: a process that outlives the server and unmounts what the server leaves on the folder of Podman's store.
 //!
-//! A FUSE mount whose server is dead makes every command of Podman fail. The guard holds one end of a pipe, reads it to the end,
-//! which is the end of the server, however that came, and then removes the mount if it is dead. Below it lies an empty store.
+//! A FUSE mount whose server is dead makes every command of Podman fail. The guard holds one end of a pipe and reads it to the end, which
+//! marks the end of the server, however it ended. It then removes the mount if it is dead. Below it is an empty store.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -9,9 +9,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Pause between two looks at a mount of which the kernel has not yet noticed that it is dead.
+/// Poll interval for a mount that the kernel has not yet marked as dead.
 const LOOK: Duration = Duration::from_millis(50);
-/// Looks at it: the kernel lets go of everything that a process had within milliseconds of its end.
+/// Maximum number of polls: the kernel releases everything of a process within milliseconds of its end.
 const LOOKS: u32 = 100;
 
 /// A running guard. It ends by itself when this is dropped or this process dies.
@@ -20,12 +20,12 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts a guard of `folder`; none where the program cannot be started as a server.
+    /// Starts a guard of `folder`; `None` where the program cannot be started as a server.
     pub(crate) fn start(server_command: &[OsString], folder: &Path) -> io::Result<Option<Self>> {
         let Some((program, arguments)) = server_command.split_first() else { return Ok(None) };
         let mut command = Command::new(program);
         command.args(arguments).arg("--guard").arg(folder).current_dir("/");
-        // Its standard input is the pipe, of which this process alone has the other end.
+        // Its standard input is the pipe. Only this process has the other end.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Some(Self { child: command.spawn()? }))
     }
@@ -34,16 +34,16 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It has nothing to wait for but the mount, which is gone or alive.
+        // It waits for nothing but the mount, which is gone or alive.
         if let Err(error) = self.child.wait() {
             tracing::debug!(%error, "the guard of Podman's store");
         }
     }
 }
 
-/// The life of a guard: waits until `input` ends, then removes a dead mount from `folder`.
+/// The main function of a guard: waits until `input` ends, then removes a dead mount from `folder`.
 pub fn guard(mut input: impl Read, folder: &Path) -> io::Result<()> {
-    // What ends the server by a signal to its terminal must not end the guard.
+    // A signal to the server's terminal must not end the guard.
     let _is_leader_already = rustix::process::setsid();
     let mut ignored = [0; 64];
     while input.read(&mut ignored)? > 0 {}
@@ -54,7 +54,7 @@ pub fn guard(mut input: impl Read, folder: &Path) -> io::Result<()> {
         }
         match tarpon_mount::clear_dead(folder) {
             Ok(true) => return Ok(()),
-            // Alive: a successor's, or the kernel is just letting go of it.
+            // Alive: a successor's, or the kernel is just releasing it.
             Ok(false) => std::thread::sleep(LOOK),
             Err(error) => return Err(io::Error::other(error)),
         }

@@ -1,9 +1,9 @@
-//! Which layers containers use, as far as the kernel's tables of mounts tell: a container's root is an overlay whose options name
-//! the links of its layers.
+//! Which layers containers use, according to the kernel's tables of mounts: a container's root is an overlay whose options name the links
+//! of its layers.
 
 use std::collections::HashSet;
 
-/// Of `links`, one that is part of a mount that some process sees. Mounts that nobody here may look at are not found.
+/// One of `links` that is part of a mount visible to some process. Mounts that this user may not see are not found.
 pub(crate) fn mounted(links: &HashSet<String>) -> Option<String> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = processes.filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit));

@@ -1,4 +1,4 @@
-//! [`Listed`]: an image that Podman is shown, with all that showing it takes.
+//! [`Listed`]: an image exposed to Podman, with everything needed for that.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ pub(crate) struct Listed {
     pub(crate) originals: Originals,
     pub(crate) created: Option<String>,
     pub(crate) forms: Forms,
-    /// Each layer alone, lowest first.
+    /// Each layer by itself, lowest first.
     pub(crate) alone: Vec<Arc<DiffFs<Bytes>>>,
-    /// The topmost layer as all of them together.
+    /// The topmost layer merged with all below.
     pub(crate) merged: Arc<DiffFs<Bytes>>,
-    /// The chunk table of what no merged tree shows.
+    /// The chunk table of content that no merged tree shows.
     pub(crate) hidden: Option<Bytes>,
 }
 
@@ -47,7 +47,7 @@ impl Listed {
         let damaged = |error: tarpon_tree::erofs::ImageError| failed(error.to_string());
         let alone = (0..forms.layers.len()).map(|number| DiffFs::alone(forms.image(&bytes, number)).map(Arc::new));
         let alone: Vec<_> = alone.collect::<std::result::Result<_, _>>().map_err(damaged)?;
-        // One layer alone is all of them together.
+        // A single layer equals the merged tree.
         let merged = match &alone[..] {
             [only] => only.clone(),
             _ => {
@@ -68,7 +68,7 @@ impl Listed {
 
 #[cfg(test)]
 impl Listed {
-    /// An image named `name` whose layers have these contents: layers of the same beginning are the same.
+    /// An image named `name` whose layers have these contents: images with the same lowest contents share these layers.
     pub(crate) fn test(name: &str, layers: &[&str]) -> Self {
         use tarpon_testkit::entries::{file, layer};
         let tree = |content: &str| {

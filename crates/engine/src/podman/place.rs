@@ -1,5 +1,5 @@
-//! The directory that the store is mounted on: an empty store of the same format, so that Podman works also when nothing is
-//! mounted there. Without it, every command of Podman fails.
+//! The directory that the store is mounted on: an empty store of the same format, so that Podman works even when nothing is mounted there.
+//! Without it, every command of Podman fails.
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Directories of an empty store.
 const DIRECTORIES: [&str; 4] = ["overlay", "overlay/l", "overlay-images", "overlay-layers"];
-/// Files of an empty store, and what is in them.
+/// Files of an empty store, with their content.
 const FILES: [(&str, &str); 4] = [
     ("overlay-images/images.json", "[]"),
     ("overlay-images/images.lock", ""),
@@ -16,12 +16,12 @@ const FILES: [(&str, &str); 4] = [
     ("overlay-layers/layers.lock", ""),
 ];
 
-/// Makes an empty directory that everybody may look into, and those above it.
+/// Creates an empty directory that all users may list, and its parents.
 pub(crate) fn make_empty(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)
 }
 
-/// Makes the empty store, or completes it. Nothing may be mounted on `folder`.
+/// Creates the empty store, or completes it. Nothing may be mounted on `folder`.
 pub(crate) fn make(folder: &Path) -> io::Result<()> {
     make_empty(folder)?;
     DIRECTORIES.iter().try_for_each(|name| make_empty(&folder.join(name)))?;

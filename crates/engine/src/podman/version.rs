@@ -1,4 +1,4 @@
-//! Which Podman is here, where that makes a difference.
+//! The version of the installed Podman, for version-dependent behaviour.
 
 use std::fmt;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::server::read_line;
 
-/// How long Podman may take to say its version.
+/// How long Podman may take to print its version.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A version of Podman.
@@ -17,11 +17,11 @@ pub struct PodmanVersion {
 }
 
 impl PodmanVersion {
-    /// The first version whose containers/storage (1.58) does not write down that a layer came from a store of layers: after the pull
-    /// the image is listed, and its layers are "not known". Neither 5.8 nor what came after it until now writes it down.
+    /// The first version whose containers/storage (1.58) does not record that a layer came from a store of layers: after the pull the image
+    /// is listed, and its layers are "not known". Neither 5.8 nor any later version so far records it.
     const LOSES_LAYERS: Self = Self { major: 5, minor: 5 };
 
-    /// That of the Podman that is on the search path. `None`: there is none, or it does not say.
+    /// The version of the Podman on the search path. `None`: there is none, or it prints no version.
     pub fn installed() -> Option<Self> {
         let mut command = Command::new("podman");
         command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -39,7 +39,7 @@ impl PodmanVersion {
         Some(Self { major: number()?, minor: number()? })
     }
 
-    /// Why no store of layers is of use to it, if none is.
+    /// Why this version cannot use a store of layers, if it cannot.
     pub fn problem_with_layers(self) -> Option<String> {
         (self >= Self::LOSES_LAYERS).then(|| {
             format!("Podman {self} loses the layers of every additional layer store after the pull (so do all since {}): use tarpon podman add", Self::LOSES_LAYERS)

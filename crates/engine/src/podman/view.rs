@@ -1,4 +1,4 @@
-//! [`View`]: everything that Podman is shown at one moment, as a tree of files.
+//! [`View`]: everything exposed to Podman at one moment, as a tree of files.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::forms::LayerForm;
 use super::ids;
 use super::listed::Listed;
 
-/// What the tree is made of, step by step.
+/// Builds the tree step by step.
 #[derive(Default)]
 pub(crate) struct View<'l> {
     layers: Vec<Layer>,
@@ -32,17 +32,17 @@ impl<'l> View<'l> {
         Self { topmost: topmost.collect(), ..Self::default() }
     }
 
-    /// Adds the layers of an image that are not there yet.
+    /// Adds the layers of an image that are still missing.
     pub(crate) fn add_layers(&mut self, store: &str, image: &Listed) {
         let created = image.created.as_deref();
         let mut below: Vec<Digest> = Vec::new();
         for (form, alone) in image.forms.layers.iter().zip(&image.alone) {
             if self.listed.insert(form.id) {
-                // Of several layers there are two forms, and this is the better one to look things up in.
+                // If a layer has two forms, this is the better one for lookups.
                 let merged = self.topmost.get(&form.id).map(|image| &image.merged);
                 let is_alone = below.is_empty() || merged.is_none();
                 if !is_alone {
-                    // Who looks for the layer by its digest, to put it on top of others, takes the first and wants it alone.
+                    // A lookup of the layer by digest, to stack it on others, takes the first match and needs the form alone.
                     let id = ids::alone(&form.id);
                     self.add_layer(store, form, &id, &below, alone);
                     self.layers.push(Layer::new(form, &id, below.last(), created));
@@ -69,7 +69,7 @@ impl<'l> View<'l> {
         self.overlay.insert(id.hex(), Item::Directory(Directory { uid, gid, items }));
     }
 
-    /// Adds an image under these names. Its layers are there.
+    /// Adds an image under these names. Its layers were added before.
     pub(crate) fn add_image(&mut self, image: &Listed, names: &[String]) {
         let Some(top) = image.forms.layers.last() else { return };
         self.images.push(Image::new(&image.originals, names, &top.id, image.created.as_deref()));
@@ -78,7 +78,7 @@ impl<'l> View<'l> {
         self.image_files.insert(image.originals.id.hex(), Item::Directory(directory));
     }
 
-    /// The tree. `change` is another text for each change.
+    /// The tree. `change` is a different text for each change.
     pub(crate) fn finish(mut self, change: &str) -> Directory {
         let directory = |items| Item::Directory(Directory { uid: 0, gid: 0, items });
         let lock = Item::File(documents::lock(change));
@@ -95,7 +95,7 @@ impl<'l> View<'l> {
     }
 }
 
-/// The short names of layers that `image` alone is the reason to show, in either form.
+/// The short names of layers that only `image` requires, in either form.
 pub(crate) fn own_links<'l>(
     store: &str,
     image: &Listed,
@@ -103,7 +103,7 @@ pub(crate) fn own_links<'l>(
 ) -> HashSet<String> {
     let mut shown = View::new(others.clone());
     others.for_each(|other| shown.add_layers(store, other));
-    // A form that is not shown any more may be in use all the same.
+    // A form that is no longer exposed may still be in use.
     let ids = image.forms.layers.iter().flat_map(|layer| [layer.id, ids::alone(&layer.id)]);
     ids.map(|id| ids::link(store, &id)).filter(|link| !shown.links.contains_key(link)).collect()
 }

@@ -1,7 +1,7 @@
-//! The joints of the import pipeline: bounded channels that look like [`Read`] to the stage after them.
+//! The connections of the import pipeline: bounded channels that look like [`Read`] to the stage after them.
 //!
-//! `download + sha256 of the blob` → `decode + sha256 of the tar` → `walk + sha256 of each file + store`: three stages
-//! that run at the same time, so that network, inflating and hashing overlap.
+//! `download + sha256 of the blob` → `decode + sha256 of the tar` → `walk + sha256 of each file + store`: three concurrent stages, so that
+//! network, inflating and hashing overlap.
 
 use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,13 +11,13 @@ use tarpon_blob::SourceError;
 use tarpon_layer::decode::SNIFF_BYTES;
 use tarpon_oci::Hasher;
 
-/// Pieces of a blob that wait between download and decoder: at 16 KiB to 256 KiB a piece at most 16 MiB a layer.
+/// Pieces of a blob buffered between download and decoder: at 16 KiB to 256 KiB a piece at most 16 MiB a layer.
 pub(crate) const PIECES: usize = 64;
 
-/// Size of a buffer of decoded tar. Large enough that a hand-over between threads costs nothing against filling it.
+/// Size of a buffer of decoded tar. Large enough that passing it between threads is cheap compared to filling it.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Decoded buffers that wait for the walker.
+/// Decoded buffers waiting for the walker.
 const BUFFERS: usize = 8;
 
 /// The reading end of a download.
@@ -32,9 +32,9 @@ impl BlobReader {
         Self { pieces, current: Bytes::new(), begun: false }
     }
 
-    /// Waits until there is something to read, or the download has ended.
+    /// Waits for data, or for the end of the download.
     fn next(&mut self) -> io::Result<()> {
-        // The first piece must be long enough to tell the compression by, however the network cut it.
+        // The first piece must be long enough to detect the compression, however the network split it.
         let enough = if self.begun { 1 } else { SNIFF_BYTES };
         while self.current.len() < enough {
             let Some(piece) = self.pieces.blocking_recv() else { break };
@@ -71,8 +71,8 @@ impl BufRead for BlobReader {
     }
 }
 
-/// Reads `source` to its end into the channel and hashes what passes. Returns early, without error, when the reading
-/// end is gone: then the reader has an error of its own.
+/// Reads `source` to its end into the channel and hashes the data. Returns early, without error, when the reading end is gone: then the
+/// reader reports its own error.
 pub(crate) fn pump(source: &mut impl Read, sink: &DecodedSink) -> io::Result<Hasher> {
     let mut hasher = Hasher::new();
     loop {
@@ -107,7 +107,7 @@ pub(crate) struct DecodedSink {
     recycled: Receiver<Vec<u8>>,
 }
 
-/// The reading end between decoder and walker. Buffers go back to be filled again.
+/// The reading end between decoder and walker. Buffers are recycled.
 pub(crate) struct DecodedReader {
     full: Receiver<Vec<u8>>,
     recycled: SyncSender<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! A layer's table of contents, from the wire: one range, two where the first guess was too short.
+//! Fetches a layer's table of contents: one range, or two where the first guess was too short.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use tarpon_store::LayerKind;
 
 /// Why there is no index.
 pub(crate) enum TocFailure {
-    /// The bytes could not be had.
+    /// The bytes could not be fetched.
     Source(SourceError),
     /// The layer can be read, but not piece by piece.
     NotLazy(String),
@@ -31,14 +31,14 @@ impl From<TocError> for TocFailure {
     fn from(error: TocError) -> Self {
         match error {
             TocError::NotLazy(reason) => Self::NotLazy(reason.to_string()),
-            // Of a streamed layer more bytes are received than of its table of contents, so more is allowed.
+            // Streaming a layer receives more bytes than its table of contents, so more is allowed.
             TocError::Excess(excess) => Self::NotLazy(excess.to_string()),
             other => Self::Refused(other),
         }
     }
 }
 
-/// How a blob of this format is compressed.
+/// The compression of a blob in this format.
 pub(crate) fn compression(format: Format) -> Compression {
     match format {
         Format::Estargz => Compression::Gzip,
@@ -46,7 +46,7 @@ pub(crate) fn compression(format: Format) -> Compression {
     }
 }
 
-/// How a layer of this format is recorded.
+/// The kind that is recorded for a layer in this format.
 pub(crate) fn kind(format: Format) -> LayerKind {
     match format {
         Format::Estargz => LayerKind::Estargz,
@@ -54,7 +54,7 @@ pub(crate) fn kind(format: Format) -> LayerKind {
     }
 }
 
-/// Fetches, checks and parses the table of contents of `blob`. With it comes up to where the blob is to be prefetched.
+/// Fetches, checks and parses the table of contents of `blob`. Also returns the end of the blob's range to prefetch.
 pub(crate) async fn fetch(
     claim: &TocClaim,
     blob: Blob,
@@ -71,7 +71,7 @@ pub(crate) async fn fetch(
     let encoded = match (&place, claim.within(&place, &first)) {
         (_, Some(all)) => Bytes::copy_from_slice(all),
         (TocPlace::InBlob(range), None) => {
-            // What is here already is the end of it.
+            // The bytes fetched so far are the end of it.
             let missing = range.start..claim.first_range().start.min(range.end);
             let mut all = BytesMut::from(&read(source, blob, missing, &received).await?[..]);
             let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
@@ -82,7 +82,7 @@ pub(crate) async fn fetch(
             return Err(TocFailure::NotLazy("its table of contents is in an image of its own".into()));
         }
     };
-    // Hundreds of thousands of entries take a while; the other layers' answers must not wait for it.
+    // Hundreds of thousands of entries take a while; the responses for other layers must not wait for it.
     let (claim, allowance) = (claim.clone(), allowance.clone());
     tokio::task::spawn_blocking(move || claim.open(&place, &encoded, &allowance)?.index_and_prefetch())
         .await
@@ -90,7 +90,7 @@ pub(crate) async fn fetch(
         .map_err(TocFailure::from)
 }
 
-/// The whole of `range`.
+/// Reads the whole of `range`.
 async fn read(
     source: &dyn BlobSource,
     blob: Blob,

@@ -1,4 +1,4 @@
-//! An image of which no layer is streamed: prepared by tables of contents and what is known already, or not at all.
+//! Preparing an image without streaming any layer: from tables of contents and existing indexes, or not at all.
 
 use tarpon_layer::Allowance;
 use tarpon_layer::toc::Claim;
@@ -10,7 +10,7 @@ use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result, access};
 
 impl Engine {
-    /// Makes sure that the record of what the name means now is in the store.
+    /// Makes sure that the record of the image that the name currently refers to is in the store.
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] if a layer has no table of contents that the manifest pins, and was not seen here before.

@@ -1,4 +1,4 @@
-//! A folder, a registry that takes pushes, and a look at what a conversion left there.
+//! A folder, a registry that accepts pushes, and checks of what a conversion left there.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Lab {
         run(&self.request(to, format)).await
     }
 
-    /// All names of the image with what they are.
+    /// All names of the image with their entries.
     pub(crate) async fn tree(&self, image: &str) -> Vec<(String, Found)> {
         let store = tempfile::tempdir().unwrap();
         let store = EngineOptions { store: store.path().join("store"), server_command: Vec::new() };
@@ -86,7 +86,7 @@ impl Lab {
         tarpon_registry::open(&image.parse().unwrap(), &AccessOptions::default()).await.unwrap()
     }
 
-    /// The manifest or index that a name means.
+    /// The manifest or index that a name refers to.
     pub(crate) async fn document(&self, image: &str) -> Value {
         let root = self.repository(image).await.root(&Platform::host()).await.unwrap();
         match root {
@@ -109,7 +109,7 @@ impl Lab {
         bytes.into()
     }
 
-    /// Whether a name means nothing.
+    /// Whether a name does not exist.
     pub(crate) async fn is_absent(&self, image: &str) -> bool {
         match tarpon_registry::open(&image.parse().unwrap(), &AccessOptions::default()).await {
             Ok(repository) => repository.root(&Platform::host()).await.is_err(),
@@ -211,7 +211,7 @@ pub(crate) fn index(contents: &mut Contents, images: &[(&str, &Image)]) {
     contents.add_manifest(Some(("app", "v1")), media_type::OCI_INDEX, index.to_string());
 }
 
-/// `image` as Docker spells it: schema 2.
+/// `image` in Docker's format: schema 2.
 pub(crate) fn docker(image: &Image) -> Vec<u8> {
     let manifest = String::from_utf8(image.manifest.clone()).unwrap();
     let words = [
@@ -229,7 +229,7 @@ pub(crate) fn changed(image: &Image, change: impl FnOnce(&mut Value)) -> Image {
     Image { manifest: manifest.to_string().into_bytes(), ..image.clone() }
 }
 
-/// A layer that is not what its diffID says.
+/// A layer that contradicts its diffID.
 pub(crate) fn with_wrong_diff_id() -> Image {
     let mut layer = plain(&[Item::file("file", "content")]);
     layer.diff_id = Digest::of(b"something else");

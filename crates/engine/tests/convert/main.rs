@@ -1,4 +1,4 @@
-//! Conversions between registries and layouts on loopback: what comes out is what went in, packed in another way, or nothing.
+//! Conversions between registries and layouts on loopback: the output has the content of the input in another format, or there is none.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod lab;

@@ -10,7 +10,7 @@ use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
 use tempfile::TempDir;
 
-/// How many want it.
+/// Number of concurrent callers.
 pub(crate) const MANY: usize = 32;
 
 /// A registry with two images, and a store.
@@ -54,7 +54,7 @@ impl Lab {
         }
     }
 
-    /// Requests that are made for one, and bytes that come.
+    /// Requests and bytes that the work costs.
     pub(crate) async fn cost_of<T>(&self, work: impl Future<Output = T>) -> (u64, u64, T) {
         let before = self.registry.stats();
         let done = work.await;

@@ -1,4 +1,4 @@
-//! Root file systems of one image, many at once. Needs root and /dev/fuse, and is passed over without.
+//! Many root file systems of one image at once. Needs root and /dev/fuse, and is skipped without.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tarpon_testkit::kernel::can_mount;
 
 use crate::lab::{Lab, MANY};
 
-/// On a thread of its own: the server runs on ours.
+/// Runs `work` on a thread of its own: the server runs on ours.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
@@ -51,7 +51,7 @@ async fn each_of_many_is_its_own_and_goes_when_it_is_closed_or_dropped() {
     }
     assert_eq!(server.status().len(), MANY / 2);
     assert!(roots[..MANY / 2].iter().all(|root| !root.exists()));
-    // Where there is no runtime, whoever drops it waits.
+    // Without a runtime, dropping blocks.
     let dropped = all.collect::<Vec<_>>();
     std::thread::spawn(move || drop(dropped)).join().unwrap();
     assert_eq!((server.status().len(), roots.iter().filter(|root| root.exists()).count()), (0, 0));
@@ -88,7 +88,7 @@ async fn a_directory_that_is_named_stays_and_what_is_read_only_is_not_written() 
 
     let rootfs = server.rootfs(&prepared, &at(Writable::Upper(upper.clone()))).await.unwrap();
     aside(move || std::fs::write(made, "x").unwrap()).await;
-    // Somebody else unmounts it: that is no error.
+    // An unmount by another caller is no error.
     server.unmount(rootfs.path().to_owned()).await.unwrap();
     rootfs.close().await.unwrap();
     assert!(root.is_dir() && upper.join("made").exists());
@@ -117,7 +117,7 @@ async fn what_a_stopped_server_remembers_is_mounted_again_where_somebody_still_w
     let client = engine.client();
     aside(move || client.release(&released)).await.unwrap();
 
-    // Their records are of a process that lives: this one.
+    // Their records belong to a live process: this one.
     let server = Server::start(&engine).await.unwrap();
     let again: Vec<_> = server.status().into_iter().map(|mount| (mount.mountpoint, mount.alive)).collect();
     assert_eq!(again, [(kept.clone(), true)]);

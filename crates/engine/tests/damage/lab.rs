@@ -1,4 +1,4 @@
-//! An image of many files, a registry that has it, a store, and hands that damage the store.
+//! An image of many files, a registry that has it, a store, and functions that damage the store.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 /// Files of the image, each an object of its own.
 pub(crate) const FILES: usize = 60;
 
-/// What happens to the files of a store.
+/// A kind of damage to the files of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Damage {
     Flip,
@@ -34,7 +34,7 @@ pub(crate) enum Damage {
 pub(crate) const DAMAGES: [Damage; 6] =
     [Damage::Flip, Damage::Cut, Damage::Extend, Damage::Zero, Damage::Swap, Damage::Remove];
 
-/// Takes down the lines that a user would see.
+/// Collects the lines for the user.
 #[derive(Default)]
 pub(crate) struct Lines(Mutex<Vec<String>>);
 
@@ -57,7 +57,7 @@ pub(crate) struct Lab {
     pub(crate) lines: Lines,
 }
 
-/// Small ones, some that are begun as partial files, and some that are passed through to the kernel.
+/// File sizes: small ones, some that start as partial files, and some that are passed through to the kernel.
 fn size(number: usize) -> usize {
     match number % 12 {
         0 => 200_000 + number,
@@ -87,7 +87,7 @@ impl Lab {
         Self { folder, registry: Some(registry), host, lines: Lines::default() }
     }
 
-    /// From here on nobody answers at the registry's address.
+    /// From here on nothing listens at the registry's address.
     pub(crate) fn lose_registry(&mut self) {
         self.registry = None;
     }
@@ -96,7 +96,7 @@ impl Lab {
         self.folder.path().join("store")
     }
 
-    /// As another process opens it.
+    /// An engine as another process opens it.
     pub(crate) fn engine(&self) -> Engine {
         Engine::open(EngineOptions { store: self.store(), server_command: Vec::new() }).unwrap()
     }
@@ -141,7 +141,7 @@ impl Lab {
         server.mount(MountRequest { mode: ModeChoice::Only(mode), ..prepared.mount_on(point) }).await
     }
 
-    /// Mounts, reads everything, unmounts: all objects are here then.
+    /// Mounts, reads everything, unmounts: afterwards all objects are local.
     pub(crate) async fn make_local(&self, engine: &Engine, server: &Server, mode: Mode) {
         self.mount(engine, server, mode).await.unwrap();
         assert_eq!(self.wrong().await, (0, 0));
@@ -149,17 +149,17 @@ impl Lab {
         self.wait_for_objects();
     }
 
-    /// Parts are made objects in the background.
+    /// Waits for the background conversion of parts to objects.
     fn wait_for_objects(&self) {
         while (0..FILES).any(|number| !self.object(number).exists()) {
             std::thread::yield_now();
         }
     }
 
-    /// How many files have wrong bytes, and how many cannot be read.
+    /// Number of files with wrong bytes, and of unreadable ones.
     pub(crate) async fn wrong(&self) -> (usize, usize) {
         let point = self.point();
-        // Side by side: while the registry is gone, each reader waits for it.
+        // In parallel: while the registry is gone, each reader waits for it.
         let read = move || {
             let is_right =
                 |number: usize| fs::read(point.join(format!("d/{number}"))).map(|bytes| bytes == content(number));
@@ -174,14 +174,14 @@ impl Lab {
         tokio::task::spawn_blocking(read).await.unwrap()
     }
 
-    /// All files, open.
+    /// Opens all files.
     pub(crate) async fn open(&self) -> Vec<File> {
         let point = self.point();
         let open = move || (0..FILES).map(|number| File::open(point.join(format!("d/{number}"))).unwrap()).collect();
         tokio::task::spawn_blocking(open).await.unwrap()
     }
 
-    /// How many of the open files have wrong bytes, or cannot be read.
+    /// Number of open files that have wrong bytes or are unreadable.
     pub(crate) async fn wrong_open(&self, files: Vec<File>) -> usize {
         let read = move || {
             let wrong = files.iter().enumerate().filter(|(number, file)| {
@@ -197,7 +197,7 @@ impl Lab {
         tokio::task::spawn_blocking(read).await.unwrap()
     }
 
-    /// What `tarpon cache verify` does first: how many objects were damaged.
+    /// The first step of `tarpon cache verify`: returns the number of damaged objects.
     pub(crate) async fn verify(&self) -> usize {
         let engine = self.engine();
         tokio::task::spawn_blocking(move || engine.store().verify(|_| {}).unwrap().corrupt.len()).await.unwrap()
@@ -221,7 +221,7 @@ impl Lab {
         }
     }
 
-    /// What is left of a store when the machine is started again: everything but what its kernel knew.
+    /// Simulates a reboot of the machine: the store loses everything that only the kernel knew.
     pub(crate) fn reboot(&self) {
         for entry in fs::read_dir(self.store().join("run")).unwrap() {
             let path = entry.unwrap().path();
@@ -247,7 +247,7 @@ fn swap(one: &Path, other: &Path) {
     fs::rename(&beside, other).unwrap();
 }
 
-/// Changes a file in place, and leaves its times and permissions as they were, as far as that can be done.
+/// Changes a file in place, and keeps its times and permissions as far as possible.
 pub(crate) fn damage_file(path: &Path, damage: Damage, seed: usize) {
     let before = fs::metadata(path).unwrap();
     let mut bytes = fs::read(path).unwrap();

@@ -1,5 +1,5 @@
-//! Damage of the store, by mode and moment: no wrong byte is served, and every mount heals. Needs root and /dev/fuse, and is passed
-//! over without.
+//! Damage of the store, by mode and moment: no wrong byte is served, and every mount heals. Needs root and /dev/fuse, and is skipped
+//! without.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod lab;
@@ -70,16 +70,16 @@ attacks! {
     damage_between_two_boots_is_not_served_by_a_fuse_mount: Mode::Fuse, Moment::Reboot;
 }
 
-/// What a program does with the files of a mount while they are damaged.
+/// How a program uses the files of a mount while they are damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Nothing: it read them before.
+    /// It read them before, and does nothing now.
     Read,
     /// It has them open.
     Open,
 }
 
-/// Damages what is mounted, and has it verified.
+/// Damages the mounted content, and has it verified.
 async fn attack_live(mode: Mode, how: Use) {
     for damage in DAMAGES {
         let lab = Lab::new().await;
@@ -91,7 +91,7 @@ async fn attack_live(mode: Mode, how: Use) {
         let open = if how == Use::Open { lab.open().await } else { Vec::new() };
         lab.damage(damage);
         let verified = lab.verify().await;
-        // What was removed is not there to be found, and is fetched again when it is looked for.
+        // Removed objects are not found by the check, and are fetched again on lookup.
         assert_eq!(verified, if damage == Damage::Remove { 0 } else { FILES }, "{damage:?}");
         let mended = server.mend().await.unwrap();
         assert_eq!(mended.unmended, [], "{damage:?}");
@@ -121,7 +121,7 @@ live_attacks! {
     damage_of_open_files_of_a_fuse_mount_is_mended_when_it_was_verified: Mode::Fuse, Use::Open;
 }
 
-/// What a scraper reads.
+/// The metrics of a scrape.
 fn metrics(server: &Server) -> String {
     let mut stream = TcpStream::connect(server.metrics().unwrap()).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: tarpon\r\n\r\n").unwrap();
@@ -204,7 +204,7 @@ async fn a_native_mount_that_shows_exchanged_files_to_programs_is_named_until_th
     let server = Server::start(&engine).await.unwrap();
     lab.make_local(&engine, &server, Mode::Native).await;
     lab.mount(&engine, &server, Mode::Native).await.unwrap();
-    // Nobody has looked for a file of this mount before.
+    // No file of this mount was looked up before.
     lab.damage(Damage::Swap);
     let open = lab.open().await;
     assert_eq!(lab.verify().await, FILES);

@@ -16,10 +16,10 @@ use tempfile::TempDir;
 
 /// Credentials with access to the private repositories.
 pub(crate) const OWNER: &str = "owner:her-password";
-/// Credentials with access to the attacker's repository, which belong to the attacker.
+/// The attacker's credentials, with access to the attacker's repository only.
 pub(crate) const OTHER: &str = "other:his-password";
 
-/// Repository with the files of the private image.
+/// Paths of the files in the private image.
 pub(crate) const LAZY: &str = "lazy/secret";
 pub(crate) const STREAMED: &str = "streamed/secret";
 

@@ -1,4 +1,4 @@
-//! Advice follows from figures: each is given for its own figures and for no others.
+//! Advice follows from figures: each piece is given for its own figures and for no others.
 
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ fn account() -> MountAccount {
     MountAccount { mount, has_pack: true, journal }
 }
 
-/// So many reads that waited so long, at the start and later.
+/// A wait with these counts and durations, at the start and later.
 fn wait(waited_for: WaitedFor, (start_stalls, start_millis): (u64, u64), later: (u64, u64)) -> WaitSum {
     let (stalls, millis) = (start_stalls + later.0, start_millis + later.1);
     WaitSum { waited_for, layer: Some(Digest::of(b"layer")), stalls, millis, start_stalls, start_millis }
@@ -77,12 +77,12 @@ fn layers(sizes: &[(LayerKind, u64)]) -> Vec<LayerRecord> {
     sizes.iter().map(record).collect()
 }
 
-/// What is advised, and the only text if there is one.
+/// The advice for this account.
 fn advised(account: MountAccount, layers: &[LayerRecord]) -> Vec<Advice> {
     explanation(account, Vec::new(), layers).advice
 }
 
-/// As [`account`], of readers who waited.
+/// As [`account`], with these waits.
 fn waited(waits: &[WaitSum]) -> MountAccount {
     let mut account = account();
     account.journal.waits = waits.to_vec();
