@@ -25,7 +25,7 @@ pub struct RunError {
     /// As with Podman: 125 if tarpon or the runtime failed, 126 if the program cannot be executed, 127 if it does not exist; 130 if
     /// interrupted.
     pub exit: u8,
-    /// What happened.
+    /// The failed step and its cause.
     pub error: Error,
 }
 

@@ -1,8 +1,8 @@
-//! Completing mounted images in the background: one task for each image that was mounted so, which ends with the image's
-//! last mount and keeps nobody else waiting.
+//! Completes mounted images in the background: one task per image with backfill, which ends with the image's last mount and delays no
+//! readers.
 //!
-//! What is streamed is what `pull` streams ([`Completion`]). When a layer turns out not to be what the image was mounted by,
-//! that is an alarm: it is logged, counted and shown, and the mounts take nothing more out of that layer.
+//! It streams what `pull` streams ([`Completion`]). If a layer does not match the index that the image was mounted by, an alarm is logged,
+//! counted and shown, and the mounts read no more data from that layer.
 
 mod turns;
 
@@ -29,12 +29,12 @@ use crate::ErrorKind;
 use crate::prepare::{Completion, Incomplete, Pace, STREAMS};
 use crate::protocol::{Backfill, BackfillState, BackfillStatus, MountRequest};
 
-/// How often a layer is asked for before giving up. The source retries by itself; this is for outages, and the pauses come to
-/// a quarter of an hour.
+/// Attempts for a layer before giving up. The source retries by itself. These attempts are for outages, and their pauses add up to a
+/// quarter of an hour.
 const TRIES: u32 = 10;
-/// Pause after the first failure; it doubles …
+/// Pause after the first failure; it doubles each time …
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
-/// … up to this.
+/// … up to this limit.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// All completions of the server.
@@ -56,7 +56,7 @@ impl Backfills {
         Self { store, fetcher, runtime, images, running: Mutex::default() }
     }
 
-    /// Begins as the request says. One that is under way goes on, unless this one is in more of a hurry or it has given up.
+    /// Begins a completion as requested. A running one continues, unless the new one has a higher priority or the old one has given up.
     pub(super) fn begin(&self, request: &MountRequest, image: &Arc<Image>) {
         if request.backfill == Backfill::Off {
             return;
@@ -85,9 +85,9 @@ impl Backfills {
         running.insert(request.manifest, Running { status, task: self.runtime.spawn(run).abort_handle() });
     }
 
-    /// A mount is gone: ends the completion of its image unless there is another one, which `is_mounted` tells.
+    /// Ends the completion of an image that was unmounted, unless it has another mount according to `is_mounted`.
     pub(super) fn end(&self, manifest: &Digest, is_mounted: impl FnOnce() -> bool) {
-        // Under the lock: a mount that is made meanwhile begins after this, or is seen here.
+        // Under the lock: a concurrent mount begins after this, or is seen here.
         let mut running = self.running.lock();
         if running.contains_key(manifest) && !is_mounted() {
             running.extract_if(|of, _| of == manifest).for_each(|(_, ended)| ended.task.abort());
@@ -114,18 +114,18 @@ async fn run(store: Store, manifest: Digest, source: Arc<dyn BlobSource>, pace: 
     }
 }
 
-/// One completion: what it tells, and whom it warns.
+/// One completion: its status, and the callback for alarms.
 struct Task {
-    /// As the user wrote it, for the log.
+    /// The image name as the user wrote it, for the log.
     image: String,
     told: watch::Sender<BackfillStatus>,
     distrust: Warn,
 }
 
-/// Told of a layer that is not to be served, and why.
+/// Called with a layer that must not be served, and the reason.
 type Warn = Box<dyn Fn(&Digest, &str) + Send + Sync>;
 
-/// It goes no further, and why.
+/// The completion stops, with the reason.
 struct Stop(String);
 
 impl Task {
@@ -152,11 +152,11 @@ impl Task {
             Err(Incomplete::Lie(cause) | Incomplete::Refused(cause)) => {
                 let accused = completion.by_index();
                 if accused.is_empty() {
-                    // No index had a part in it: the layers themselves do not fit together.
+                    // No index was involved: the layers themselves are inconsistent.
                     return self.stop(cause);
                 }
                 for layer in accused {
-                    // In this order: a mount that is made meanwhile reads it, or is warned.
+                    // In this order: a concurrent mount reads the record, or gets the alarm.
                     completion.note_lie(layer).await;
                     self.alarm(&layer, &cause);
                 }
@@ -167,7 +167,7 @@ impl Task {
         }
     }
 
-    /// Brings one layer, as often as it takes.
+    /// Streams one layer, with retries.
     async fn layer(&self, completion: &Arc<Completion>, at: usize, layer: Digest) -> Result<(), Stop> {
         let (mut failures, mut refusals, mut pause) = (0, 0, FIRST_PAUSE);
         loop {
@@ -181,7 +181,7 @@ impl Task {
                     self.alarm(&layer, &cause);
                     return Ok(());
                 }
-                // Bytes go wrong on the way: one more look before anybody is accused.
+                // The bytes may have been corrupted in transfer: one retry before the layer is distrusted.
                 Err(Incomplete::Refused(_)) if refusals == 0 => refusals += 1,
                 Err(Incomplete::Refused(cause)) => {
                     completion.note_lie(layer).await;
@@ -203,7 +203,7 @@ impl Task {
         }
     }
 
-    /// The mounts take nothing more out of the layer; [`Images::distrust`] logs and counts it.
+    /// Raises an alarm: the mounts read no more data from the layer. [`Images::distrust`] logs and counts it.
     fn alarm(&self, layer: &Digest, cause: &str) {
         (self.distrust)(layer, cause);
         let line = format!("layer {layer}: {cause}");
@@ -228,11 +228,11 @@ impl Task {
     }
 }
 
-/// Of an image whose index is no lie, but other than the one that would be made here.
+/// For an image with a correct index that differs from the one this version would make.
 const BY_INDEX_STILL: &str = "the mount goes on being read by its index; unmounted, `tarpon pull` replaces that";
 const NO_ROOM: &str = "the store has no room for the rest of the image";
 
-/// Those who come first.
+/// Gives way to readers.
 struct Readers {
     fetcher: Fetcher,
     how: Backfill,
@@ -252,19 +252,19 @@ impl Turn for Readers {
     }
 }
 
-/// Lets not more bytes through than it may.
+/// Limits the rate.
 struct Gate {
     rate: Option<NonZeroU64>,
     next: Mutex<Instant>,
-    /// The image whose bytes they are counted as.
+    /// The image that the bytes are counted for.
     counted: Option<Arc<Image>>,
 }
 
 impl Gate {
-    /// When the bytes that follow these may come.
+    /// The time at which the bytes after these may follow.
     fn after(&self, bytes: u64) -> Option<Instant> {
         let rate = self.rate?.get();
-        // A piece is far below 2⁶⁴ ns × B/s; what is not lasts for ever anyway.
+        // A piece is far below 2⁶⁴ ns × B/s. Any larger one takes forever anyway.
         let nanoseconds = u128::from(bytes).saturating_mul(1_000_000_000) / u128::from(rate);
         let duration = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
         let mut next = self.next.lock();

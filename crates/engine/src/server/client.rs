@@ -1,4 +1,4 @@
-//! Talking to the store's server, and starting one where there is none.
+//! The client side of the store's server: sends requests, and starts a server if none runs.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -19,38 +19,38 @@ use crate::protocol::{
 };
 use crate::{Error, ErrorKind, Result, server_log};
 
-/// How often a server is started before giving up: it may lose the race for the lock to another one that is just
-/// ending, or end between our look and our call.
+/// How often a server is started before giving up. It may lose the race for the lock to another one that is just ending, or end between our
+/// check and our request.
 const STARTS: u32 = 5;
 
-/// How long a server may take from its start until it listens. It takes milliseconds, but first it mounts again what a
-/// dead one left, and after an unclean stop of the machine it checks the objects of these images.
+/// Time limit for a server to start listening. That takes milliseconds, but first it mounts again what a dead server left, and after an
+/// unclean shutdown of the machine it checks the objects of these images.
 const STARTING: Duration = Duration::from_secs(300);
 
-/// Longest line in which a server says why it cannot start.
+/// Longest line in which a server reports its start or why it failed.
 const SAID_BYTES: u64 = 64 << 10;
 
-/// How glibc's allocator gets memory for a server: a buffer of a FUSE session, 16 MiB of which a page is used, always from the kernel, which
-/// gives only what is touched. Left to itself, it learns from the first one that is freed to clear the next ones, and each mount in mode
-/// `fuse` costs three of them. The other figure is what it would have learnt besides.
+/// Settings of glibc's allocator for a server. A buffer of a FUSE session, 16 MiB of which one page is used, always comes from the kernel,
+/// which provides memory only for touched pages. By default, the first freed buffer raises the threshold, the allocator then clears new
+/// buffers, and each mount in mode `fuse` costs three of them. The other value is what the default would have reached.
 const ALLOCATOR: [(&str, &str); 2] = [("MALLOC_MMAP_THRESHOLD_", "8388608"), ("MALLOC_TRIM_THRESHOLD_", "33554432")];
 
-/// What the server prints when it answers on its socket.
+/// The line that the server prints when it listens on its socket.
 pub(crate) const READY: &str = "ready";
 
-/// A store's server, as its clients see it.
+/// A client of a store's server.
 #[derive(Debug, Clone)]
 pub struct Client {
     store: Store,
     start: Vec<OsString>,
 }
 
-/// Keeps a server from ending for want of mounts.
+/// Keeps a server without mounts from ending.
 #[derive(Debug)]
 pub(crate) struct Hold(UnixStream);
 
 impl Hold {
-    /// Whether the server is there still. It says nothing more: whatever there is to read is the end.
+    /// Whether the server still runs. It sends nothing on this connection, so readable means closed.
     pub(crate) fn lasts(&self) -> bool {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&at_once)) == Ok(0)
@@ -63,7 +63,7 @@ impl Client {
         Self { store, start }
     }
 
-    /// Mounts; returns when the mount is usable. Starts a server if none runs.
+    /// Mounts, and returns when the mount is usable. Starts a server if none runs.
     pub fn mount(&self, request: MountRequest) -> Result<MountStatus> {
         match self.ask_or_start(&Request::mount(request))? {
             Response::Mounted(status) => Ok(*status),
@@ -71,7 +71,7 @@ impl Client {
         }
     }
 
-    /// Has a boot pack brought of an image that will be mounted in a moment. Starts a server if none runs.
+    /// Starts to fetch the boot pack of an image that is about to be mounted. Starts a server if none runs.
     pub(crate) fn bring(&self, image: String, access: Access, pack: Blob) -> Result<()> {
         match self.ask_or_start(&Request::Bring { image, access, pack })? {
             Response::Coming => Ok(()),
@@ -79,12 +79,12 @@ impl Client {
         }
     }
 
-    /// Unmounts, lazily if it is in use. `None`: no server runs, so nothing of it is mounted.
+    /// Unmounts, lazily if it is in use. `None`: no server runs, so it has nothing mounted.
     pub fn unmount(&self, mountpoint: &Path) -> Result<Option<Unmounted>> {
         self.unmount_if(mountpoint, false)
     }
 
-    /// Unmounts what nobody uses.
+    /// Unmounts if the mount is not in use.
     ///
     /// # Errors
     /// [`ErrorKind::CannotMount`] if it is in use.
@@ -100,7 +100,7 @@ impl Client {
         }
     }
 
-    /// Unmounts what a dead server left: starts one that mounts it again, or tries, and unmounts then.
+    /// Unmounts what a dead server left: starts a server, which tries to mount it again, then unmounts it.
     pub fn unmount_left(&self, mountpoint: &Path) -> Result<Unmounted> {
         let request = Request::Unmount { mountpoint: mountpoint.to_owned(), only_unused: false };
         match self.ask_or_start(&request)? {
@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// Starts a server if none runs, and keeps it from ending for want of mounts until what is returned is dropped.
+    /// Keeps a server without mounts running until the returned value is dropped. Starts one if none runs.
     pub(crate) fn hold(&self) -> Result<Hold> {
         match self.ask_or_start_with(&Request::Hold)? {
             (Response::Held, stream) => Ok(Hold(stream)),
@@ -117,7 +117,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::mount`], unless just this is mounted there already and a server answers for it.
+    /// As [`Client::mount`], unless the same image is mounted there already by a live server.
     pub fn ensure_mounted(&self, request: MountRequest) -> Result<MountStatus> {
         match self.recovered(&request.mountpoint)? {
             Some(mount) if mount.manifest == request.manifest && mount.alive && mount.problem.is_none() => Ok(mount),
@@ -129,21 +129,21 @@ impl Client {
         }
     }
 
-    /// What is at `mountpoint`, after what a dead server left there was mounted again.
+    /// The mount at `mountpoint`, after recovery of what a dead server left there.
     fn recovered(&self, mountpoint: &Path) -> Result<Option<MountStatus>> {
         let mounts = match self.ask(&Request::StatusOf { mountpoint: mountpoint.to_owned() })? {
             Some(Response::Status { mounts }) => mounts,
             Some(other) => return Err(unexpected(other)),
-            // No server runs, or one of a version that does not know this question, and hangs up.
+            // No server runs, or one of a version that does not know this request and closes the connection.
             None => self.recover()?,
         };
         Ok(mounts.into_iter().find(|mount| mount.mountpoint == mountpoint))
     }
 
-    /// Unmounts, whoever served it. It may be unmounted already.
+    /// Unmounts, whichever server it belongs to. It may be unmounted already.
     pub fn release(&self, mountpoint: &Path) -> Result<()> {
         let asked = match self.unmount(mountpoint) {
-            // Its server is dead. The next one clears away what it left.
+            // Its server is dead. The next one cleans up what it left.
             Ok(None) if tarpon_mount::is_mounted(mountpoint) => self.unmount_left(mountpoint).map(Some),
             Ok(None) => self.forget(mountpoint),
             other => other,
@@ -151,13 +151,13 @@ impl Client {
         settled(asked, mountpoint)
     }
 
-    /// Takes off the record what no server runs for and is not mounted: the next one would mount it again.
+    /// Removes the record of a mount that no server serves and that is not mounted. Otherwise the next server would mount it again.
     fn forget(&self, mountpoint: &Path) -> Result<Option<Unmounted>> {
         let failed = |error| Error::new(ErrorKind::Store, "forget a mount", error);
         if !self.store.mounts().map_err(failed)?.iter().any(|mount| mount.record.mountpoint == mountpoint) {
             return Ok(None);
         }
-        // Held, so that no server reads the record meanwhile, and mounts.
+        // With the lock held, no server can read the record meanwhile and mount it.
         if let Ok(_lock) = self.store.server_lock()
             && !tarpon_mount::is_mounted(mountpoint)
         {
@@ -175,7 +175,7 @@ impl Client {
         }
     }
 
-    /// What the mount waited for. `None`: no server runs.
+    /// The stalls of a mount. `None`: no server runs.
     pub(crate) fn why(&self, mountpoint: &Path) -> Result<Option<MountAccount>> {
         match self.ask(&Request::Why { mountpoint: mountpoint.to_owned() })? {
             None => Ok(None),
@@ -184,8 +184,7 @@ impl Client {
         }
     }
 
-    /// Mends what mounts show of objects that were found damaged. `None`: no server runs, so nothing of it is mounted; or one of a
-    /// version that mends nothing.
+    /// Repairs damaged objects under mounts. `None`: no server runs, so it has nothing mounted, or one of a version without repair.
     pub fn mend(&self) -> Result<Option<Mended>> {
         match self.ask(&Request::Mend)? {
             None => Ok(None),
@@ -194,7 +193,7 @@ impl Client {
         }
     }
 
-    /// How the scrub of the store stands. `None`: no server runs, or one of a version that does not scrub.
+    /// The status of the store's scrub. `None`: no server runs, or one of a version without scrub.
     pub(crate) fn scrub(&self) -> Result<Option<ScrubStatus>> {
         match self.ask(&Request::Scrub)? {
             None => Ok(None),
@@ -203,7 +202,7 @@ impl Client {
         }
     }
 
-    /// An error if Podman uses any image or layer that it is shown.
+    /// Fails if Podman uses any image or layer shown to it.
     pub(crate) fn podman_unused(&self) -> Result<()> {
         match self.ask_or_start(&Request::PodmanUnused)? {
             Response::Unused => Ok(()),
@@ -211,7 +210,7 @@ impl Client {
         }
     }
 
-    /// Takes an image away from Podman.
+    /// Stops showing an image to Podman.
     pub(crate) fn podman_remove(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<()> {
         let request = Request::PodmanRemove { mountpoint: mountpoint.to_owned(), name: name.map(str::to_owned), force };
         match self.ask_or_start(&request)? {
@@ -220,7 +219,7 @@ impl Client {
         }
     }
 
-    /// The file with what was touched at a mount that is recorded.
+    /// The file with the trace of a recorded mount.
     pub(crate) fn trace(&self, mountpoint: &Path) -> Result<PathBuf> {
         match self.ask_or_start(&Request::Trace { mountpoint: mountpoint.to_owned() })? {
             Response::Trace { file } => Ok(file),
@@ -228,7 +227,7 @@ impl Client {
         }
     }
 
-    /// Starts a server, which mounts again what a dead one left, unless one runs already.
+    /// Starts a server, which mounts again what a dead one left, unless one runs already. Returns all mounts.
     pub fn recover(&self) -> Result<Vec<MountStatus>> {
         match self.ask_or_start(&Request::Status)? {
             Response::Status { mounts } => Ok(mounts),
@@ -251,13 +250,13 @@ impl Client {
             .hint(format!("see {}", self.log().display())))
     }
 
-    /// One request; `None` when nobody listens or the server ended before it answered: what it had begun then, the next
-    /// one finds on record.
+    /// Sends one request. `None`: nothing listens, or the server ended before it replied. The next server finds on record what it had
+    /// begun.
     fn ask(&self, request: &Request) -> Result<Option<Response>> {
         Ok(self.ask_with(request)?.map(|(response, _)| response))
     }
 
-    /// With the connection on which the answer came.
+    /// Sends one request, and returns the connection with the response.
     fn ask_with(&self, request: &Request) -> Result<Option<(Response, UnixStream)>> {
         let Some(stream) = self.connect()? else { return Ok(None) };
         let mut health = Health::of(&stream);
@@ -271,7 +270,7 @@ impl Client {
         }
     }
 
-    /// What is the matter with a server that does not answer. `stopped`: its process, if that was found stopped.
+    /// The error for a server that does not reply. `stopped`: its process, if that was found stopped.
     fn unanswered(&self, error: &io::Error, stopped: Option<Pid>, patience: Duration) -> Error {
         let failed = |cause: String| Error::new(ErrorKind::Store, "ask the server", cause);
         if let Some(pid) = stopped {
@@ -290,11 +289,11 @@ impl Client {
             .hint(format!("see {}; if it hangs, end it with kill and run `tarpon recover`", self.log().display()))
     }
 
-    /// `None`: nobody listens.
+    /// Connects. `None`: nothing listens.
     fn connect(&self) -> Result<Option<UnixStream>> {
         match wire::connect(&self.store.run_folder()) {
             Ok(stream) => Ok(Some(stream)),
-            // Its queue is full, so there is one.
+            // The queue is full, so a server exists.
             Err(error) if wire::is_late(&error) => {
                 let pid = self.store.server().and_then(|server| Pid::from_raw(server.pid.cast_signed()));
                 Err(self.unanswered(&error, pid.filter(|pid| is_stopped(*pid)), wire::QUEUE))
@@ -307,7 +306,7 @@ impl Client {
         server_log::path(&self.store)
     }
 
-    /// Starts a server and waits until it listens, or until it says why it cannot.
+    /// Starts a server and waits until it listens or reports why it cannot.
     fn start(&self) -> Result<()> {
         let failed = |cause: String| Error::new(ErrorKind::Store, "start the server", cause);
         let (program, arguments) =
@@ -323,13 +322,13 @@ impl Client {
             .spawn()
             .map_err(|error| failed(error.to_string()))?;
         let ready = wait_until_ready(&mut child, STARTING).map_err(failed);
-        // Whoever lives longer than the server takes note of its end, so that nothing of it stays in the table of processes.
+        // If this process outlives the server, it reaps it, so that no zombie remains.
         let _unnoticed = std::thread::Builder::new().spawn(move || child.wait());
         ready
     }
 }
 
-/// What no server knows of is unmounted all the same.
+/// Unmounts in the kernel if the server has unmounted it or does not know it.
 pub(crate) fn settled<T>(asked: Result<T>, mountpoint: &Path) -> Result<()> {
     match asked {
         Err(error) if error.kind != ErrorKind::NotFound => Err(error),
@@ -340,15 +339,15 @@ pub(crate) fn settled<T>(asked: Result<T>, mountpoint: &Path) -> Result<()> {
     }
 }
 
-/// Looks whether the server is stopped while its answer is awaited.
+/// Checks if the server is stopped while its response is awaited.
 struct Health {
     server: Option<Pid>,
     looks: u32,
-    /// Found stopped so often in a row that it will not go on by itself.
+    /// Set after enough consecutive checks found it stopped that it will not continue by itself.
     stopped: Option<Pid>,
 }
 
-/// One that is only looked at by a debugger for a moment goes on.
+/// Number of consecutive checks. A process that a debugger inspects for a moment continues before that.
 const STOPPED_LOOKS: u32 = 4;
 
 impl Health {
@@ -368,19 +367,19 @@ impl Health {
     }
 }
 
-/// Whether a process does nothing until it is told to go on.
+/// Whether a process is stopped until it gets SIGCONT.
 fn is_stopped(process: Pid) -> bool {
     let line = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
-    // The name stands in parentheses and may hold anything, parentheses too.
+    // The name is in parentheses and may contain any characters, parentheses included.
     line.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
-/// The connection was closed by a server that is no more, or never came to accept it.
+/// Whether the error means that the server closed the connection or ended before it accepted it.
 fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::NotConnected)
 }
 
-/// The server writes one line when it listens or cannot; that it ended without one says something too.
+/// Waits for the server's one line, written when it listens or cannot. Its end without a line is an error, too.
 fn wait_until_ready(child: &mut Child, patience: Duration) -> std::result::Result<(), String> {
     let said = match child.stdout.take() {
         Some(output) => read_line(output, Instant::now() + patience).map_err(|error| {
@@ -395,7 +394,7 @@ fn wait_until_ready(child: &mut Child, patience: Duration) -> std::result::Resul
     }
 }
 
-/// The first line that a child writes, without waiting for more; empty if it wrote none.
+/// The first line that a child writes, without waiting for more. Empty if it wrote none.
 pub(crate) fn read_line(mut output: ChildStdout, until: Instant) -> io::Result<String> {
     let mut said = Vec::new();
     loop {
@@ -448,7 +447,7 @@ mod tests {
         let client = client(folder.path(), &[]);
         let listener: UnixListener = wire::listen(&folder.path().join("run")).unwrap();
         std::thread::scope(|scope| {
-            // It connects, and is reset when the listener goes, before or after it has sent its request.
+            // The client connects, and the connection is reset when the listener is closed, before or after the request is sent.
             let asked = scope.spawn(|| client.status());
             let mut listening = [PollFd::new(&listener, PollFlags::IN)];
             rustix::event::poll(&mut listening, None).unwrap();

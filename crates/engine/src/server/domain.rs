@@ -1,5 +1,5 @@
-//! [`Domain`]: the images that share what they have in common, with all that they share: the store's content, who fetches it, and the
-//! connection over which the kernel reads it. A shared store is one domain, an isolated one has one for each tenant.
+//! [`Domain`]: the images that share content, and what they share: the store's content, its fetcher, and the connection through which the
+//! kernel reads it. A shared store is one domain. An isolated store has one per tenant.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::images::Images;
 use crate::protocol::Access;
 use crate::{Result, tenant};
 
-/// Images that share what they have in common.
+/// A set of images that share content.
 pub(super) struct Domain {
     pub(super) store: Store,
     pub(super) host: Host,
@@ -30,7 +30,7 @@ impl Domain {
         Self { store, host, images, backfills }
     }
 
-    /// One of the same mounts, that shares no content with this one.
+    /// A domain of the same mounts that shares no content with this one.
     fn beside(&self, store: Store, runtime: Handle) -> Self {
         let fetcher = self.images.fetcher().beside(Arc::new(store.clone()));
         let host = self.host.beside(Arc::new(fetcher.clone()));
@@ -42,7 +42,7 @@ impl Domain {
 pub(super) struct Domains {
     runtime: Handle,
     whole: Arc<Domain>,
-    /// By the folder of their objects. They stay as long as the server, as images do.
+    /// By the folder of their objects. They live as long as the server, as images do.
     tenants: Mutex<HashMap<std::path::PathBuf, Arc<Domain>>>,
 }
 
@@ -51,12 +51,12 @@ impl Domains {
         Self { runtime, whole: Arc::new(whole), tenants: Mutex::default() }
     }
 
-    /// Of a shared store the one domain; of an isolated one what belongs to no tenant, and has no image.
+    /// The one domain of a shared store. In an isolated store, the part that belongs to no tenant and has no images.
     pub(super) fn whole(&self) -> &Arc<Domain> {
         &self.whole
     }
 
-    /// That of an image which is reached in this way.
+    /// The domain of an image that is accessed in this way.
     pub(super) fn of(&self, image: &str, access: &Access) -> Result<Arc<Domain>> {
         let Some(store) = tenant::part_of(&self.whole.store, image, access)? else { return Ok(self.whole.clone()) };
         let mut tenants = self.tenants.lock();
@@ -66,7 +66,7 @@ impl Domains {
         Ok(domain.clone())
     }
 
-    /// All that images were mounted of.
+    /// All domains of mounted images.
     pub(super) fn all(&self) -> Vec<Arc<Domain>> {
         let mut all = vec![self.whole.clone()];
         all.extend(self.tenants.lock().values().cloned());

@@ -1,8 +1,7 @@
-//! A boot pack that is on its way before its image is: the index of the image is still being fetched and merged by the client, and the
-//! link would have nothing else to do.
+//! Fetches a boot pack before its image is mounted: the client still fetches and merges the image's index, and the link would be idle.
 //!
-//! What comes is held in memory, unchecked, as [`BlobSource`] hands it on anyway: whoever reads the pack through
-//! [`EarlyPack::before`] gets these bytes first, and the rest from where all bytes come from.
+//! The bytes are held in memory, unverified, as [`BlobSource`] passes them on anyway. A reader of the pack through [`EarlyPack::before`]
+//! gets these bytes first, and the rest from the image's source.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,20 +18,20 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Most that is brought before the image is there: what comes in three seconds at 100 Mbit/s, and an index takes less.
+/// Maximum number of bytes fetched early: the amount of three seconds at 100 Mbit/s. An index takes less time.
 const MOST_BYTES: u64 = 32 << 20;
-/// Its bytes are given back after this: a client that has not mounted the image by then will not, and a replay has read them long ago.
+/// The bytes are dropped after this time. By then a replay has read them, or the client will not mount the image.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// The beginning of a boot pack, as far as it has come.
+/// The beginning of a boot pack, as far as it was fetched.
 pub(super) struct EarlyPack {
     blob: Blob,
     segments: Mutex<Vec<Arc<Segment>>>,
-    /// Whether nothing more is asked for.
+    /// Whether no more requests are made.
     is_enough: watch::Sender<bool>,
 }
 
-/// What one request brings.
+/// The range of one request.
 struct Segment {
     range: Range<u64>,
     held: watch::Sender<Held>,
@@ -42,7 +41,7 @@ struct Segment {
 struct Held {
     pieces: Vec<Bytes>,
     bytes: u64,
-    /// Nothing more will come.
+    /// Whether the response has ended.
     is_over: bool,
 }
 
@@ -51,7 +50,8 @@ impl EarlyPack {
         Self { blob, segments: Mutex::default(), is_enough: watch::Sender::default() }
     }
 
-    /// Brings the beginning, as the replay that follows would, until [`EarlyPack::stop`]; before each request `give_way` says when there is nothing better to do.
+    /// Fetches the beginning, as the replay that follows would, until [`EarlyPack::stop`]. Before each request, `give_way` waits for more
+    /// urgent work.
     pub(super) async fn bring<Quiet: Future<Output = ()>>(
         &self,
         source: Arc<dyn BlobSource>,
@@ -81,18 +81,18 @@ impl EarlyPack {
         segment
     }
 
-    /// Asks for no more: somebody reads the pack now. What was asked for still comes.
+    /// Makes no more requests, because the pack is being read now. Pending requests continue.
     pub(super) fn stop(&self) {
         self.is_enough.send_replace(true);
     }
 
-    /// Returns when no more is asked for.
+    /// Returns when no more requests are made.
     async fn stopped(&self) {
-        // The sender lives as long as `self`: this cannot fail.
+        // The sender lives as long as `self`, so this cannot fail.
         let _ = self.is_enough.subscribe().wait_for(|is_enough| *is_enough).await;
     }
 
-    /// Gives the bytes back after a while. `user` is held until somebody reads them, or until then.
+    /// Drops the bytes after a while. Holds `user` until the pack is read, or until then.
     pub(super) async fn forget_later<T>(&self, user: T) {
         let until = Instant::now() + KEPT;
         let _in_time = tokio::time::timeout_at(until, self.stopped()).await;
@@ -102,7 +102,7 @@ impl EarlyPack {
         self.segments.lock().clear();
     }
 
-    /// `source`, but what has come of the pack, or is on its way, is not asked for again.
+    /// Wraps `source`, so that the fetched and pending bytes of the pack are not requested again.
     pub(super) fn before(self: Arc<Self>, source: Arc<dyn BlobSource>) -> Arc<dyn BlobSource> {
         Arc::new(Source { pack: self, rest: source })
     }
@@ -113,7 +113,7 @@ impl EarlyPack {
 }
 
 impl Segment {
-    /// What goes wrong here is asked for again by whoever reads.
+    /// Fetches the range. On an error the reader requests it again.
     async fn bring(self: Arc<Self>, blob: Blob, source: Arc<dyn BlobSource>) {
         let failed: Result<(), SourceError> = async {
             let mut pieces = source.read(blob, self.range.clone()).await?;
@@ -133,7 +133,7 @@ impl Segment {
         self.held.send_modify(|held| held.is_over = true);
     }
 
-    /// The bytes at `offset`, up to `end`, as many as lie together. Waits until there are any; `None` if there will be none.
+    /// The contiguous bytes at `offset`, up to `end`. Waits for at least one. `None` if there will be none.
     async fn at(&self, offset: u64, end: u64) -> Option<Bytes> {
         let skip = offset.checked_sub(self.range.start)?;
         let mut changes = self.held.subscribe();
@@ -149,18 +149,18 @@ impl Segment {
     }
 }
 
-/// Where the image's bytes come from, of which the beginning of one blob may be here.
+/// The source of the image's bytes. The beginning of one blob may be in memory.
 struct Source {
     pack: Arc<EarlyPack>,
     rest: Arc<dyn BlobSource>,
 }
 
-/// An answer that is being read.
+/// A response that is being read.
 struct Reading {
     pack: Arc<EarlyPack>,
     rest: Arc<dyn BlobSource>,
     left: Range<u64>,
-    /// What is not here, once that was asked for.
+    /// The response for the bytes that are not in memory, once requested.
     asked: Option<BlobStream>,
 }
 
@@ -212,7 +212,7 @@ impl Reading {
             Err(error) => Err(error),
         };
         if piece.is_err() {
-            // An error is the end of an answer.
+            // A response ends at an error.
             self.left.start = self.left.end;
         }
         Some(piece)

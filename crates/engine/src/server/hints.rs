@@ -1,5 +1,5 @@
-//! What is brought first of an image that has no boot pack: what a trace lists that came with the mount, and what the landmarks of its
-//! layers name.
+//! Hints for images without a boot pack: the data fetched first, from the trace of the mount request and the landmarks of the image's
+//! layers.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,15 +11,15 @@ use tarpon_trace::{FILE_BYTES, Trace, pieces};
 
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// How the names of traces begin that a client leaves for the server.
+/// Name prefix of traces that a client leaves for the server.
 const PREFIX: &str = "trace-";
 
 impl Engine {
-    /// Leaves a trace where the server finds it, until what is returned is dropped: other files need not be visible to the server, whose
-    /// store is.
+    /// Leaves a trace where the server finds it, until the returned value is dropped. The server may not see the client's other files, but
+    /// it sees the store.
     ///
     /// # Errors
-    /// The store cannot be written to.
+    /// The store is not writable.
     pub fn leave_trace(&self, trace: &Trace) -> Result<impl AsRef<Path> + use<>> {
         let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "leave the trace for the server", error);
         let mut file =
@@ -29,7 +29,7 @@ impl Engine {
     }
 }
 
-/// Takes the trace that a client left, and reads it within bounds. `Err` says why it is not followed.
+/// Takes the trace that a client left, and reads it within bounds. `Err`: why it is not followed.
 pub(super) fn take(store: &Store, path: &Path) -> std::result::Result<Trace, String> {
     let is_left = path.parent() == Some(&store.run_folder())
         && path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
@@ -43,8 +43,8 @@ pub(super) fn take(store: &Store, path: &Path) -> std::result::Result<Trace, Str
     Trace::read(&bytes).map_err(|error| error.to_string())
 }
 
-/// Begins to bring what the hints lead to. What somebody recorded goes before what the image's makers thought. `false`: there are none, or
-/// others are being followed.
+/// Starts to fetch what the hints name. A recorded trace takes precedence over the landmarks of the image's authors. `false`: there are no
+/// hints, or others are being followed.
 pub(super) fn follow(handle: &ImageHandle, layers: &[LayerRecord], trace: Option<&Trace>) -> bool {
     let traced = trace.map(pieces).unwrap_or_default().into_iter();
     let traced = traced.map(|piece| Hint::Object { object: piece.object, range: piece.range });

@@ -1,15 +1,15 @@
-//! The lowest priority for a thread: it runs and reads the disk only while no other process wants to.
+//! The lowest priority for a thread: it gets the processor and the disk only while no other process needs them.
 
 use rustix::thread::gettid;
 
-/// `IOPRIO_WHO_PROCESS`: one thread. The library has no name for it.
+/// `IOPRIO_WHO_PROCESS`: one thread. The library does not define it.
 const WHO_THREAD: libc::c_int = 1;
-/// `IOPRIO_CLASS_IDLE`, at its place in a priority.
+/// `IOPRIO_CLASS_IDLE`, shifted to its bits in a priority.
 const CLASS_IDLE: libc::c_int = 3 << 13;
-/// The weakest claim to the processor.
+/// The lowest processor priority.
 const NICE: i32 = 19;
 
-/// For the calling thread, and threads that it starts. A system that refuses leaves it as it is.
+/// Sets the lowest priority for the calling thread and threads that it starts. If the system refuses, the priority stays unchanged.
 pub(super) fn lower_priority() {
     if let Err(error) = rustix::process::setpriority_process(Some(gettid()), NICE) {
         tracing::debug!(%error, "a thread in the background keeps its share of the processor");

@@ -32,23 +32,21 @@ pub(super) struct Image {
     handle: ImageHandle,
     has_pack: bool,
     was_mounted: AtomicBool,
-    /// Where its tree is, and the inode that was loaded.
+    /// The path of its tree file, and the inode that was loaded.
     tree_place: (PathBuf, Option<u64>),
-    /// When its local objects were last found to be sound.
+    /// When its local objects were last found to be undamaged.
     checked: Mutex<Option<Instant>>,
     checking: Mutex<()>,
 }
 
-/// Local objects of a mounted image are not looked at again for a mount that is made so soon after another one: of many containers
-/// that start at once, one looks.
+/// Minimum interval between two checks of a mounted image's local objects. When many containers start at once, only one checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Image {
-    /// Makes sure that the local objects are what their names say, before the kernel reads them by itself. What is damaged is moved
-    /// out and fetched again when it is read. Looks at the metadata of each object; hashes all of them the first time after the machine was
-    /// started, and those that changed since.
+    /// Verifies the local objects before the kernel reads them directly. Damaged ones are moved out and fetched again when they are read.
+    /// Checks the metadata of each object. Hashes those that changed since the last check, and all of them the first time after boot.
     pub(super) fn check_objects(&self) -> Result<()> {
-        // Of those who come while it takes long, one hashes.
+        // Of concurrent calls, one hashes.
         let _checking = self.checking.lock();
         if self.checked.lock().is_some_and(|at| at.elapsed() < CHECK_INTERVAL) {
             return Ok(());
@@ -70,18 +68,18 @@ impl Image {
         Ok(())
     }
 
-    /// Whether it is mounted for the first time: then all that crossed the wire for it counts for this mount.
+    /// Whether this is the first mount. Then all bytes fetched so far for the image count for this mount.
     pub(super) fn is_first_mount(&self) -> bool {
         !self.was_mounted.swap(true, Ordering::Relaxed)
     }
 
-    /// The record as it is now: since it was loaded, the image may have been pulled, which proves more of its layers.
+    /// The current record. A pull since it was loaded may have verified more of its layers.
     pub(super) fn record_now(&self) -> ImageRecord {
         let now = self.store.image(&self.record.manifest).ok().flatten();
         now.unwrap_or_else(|| self.record.clone())
     }
 
-    /// Whether a boot pack brings parts of it.
+    /// Whether a boot pack provides parts of it.
     pub(super) fn has_pack(&self) -> bool {
         self.has_pack
     }
@@ -91,7 +89,7 @@ impl Image {
         !self.has_pack && hints::follow(&self.handle, &self.record.layers, trace)
     }
 
-    /// Where its layers come from.
+    /// The source of its layers.
     pub(super) fn source(&self) -> Arc<dyn BlobSource> {
         self.repository.blobs()
     }
@@ -100,12 +98,12 @@ impl Image {
         self.handle.stats()
     }
 
-    /// Whether the registry answers requests for a part with the whole.
+    /// Whether the registry ignores ranges and replies with the full blob.
     pub(super) fn ignores_ranges(&self) -> bool {
         self.repository.ignores_ranges()
     }
 
-    /// Its place among the fetcher's images.
+    /// Its handle at the fetcher.
     pub(super) fn handle(&self) -> &ImageHandle {
         &self.handle
     }
@@ -115,32 +113,32 @@ impl Image {
         self.handle.contested_inode()
     }
 
-    /// What crossed the wire for this image, retries and tokens included.
+    /// Transfers for this image, including retries and tokens.
     pub(super) fn transfers(&self) -> tarpon_registry::Stats {
         self.repository.stats()
     }
 }
 
-/// What mends an image whose record is damaged.
+/// The hint for an image with a damaged record.
 const PREPARE_AGAIN: &str = "mount it again with `tarpon mount`: its record is made again then, from the registry";
 
-/// Longest wait for another mount that loads the same image. Less than a client waits for its answer.
+/// Longest wait for another mount that loads the same image. Less than a client waits for its response.
 const LOAD_WAIT: Duration = Duration::from_secs(30);
 
-/// Boot packs that are brought early at the same time.
+/// Maximum number of boot packs that are fetched early at the same time.
 const EARLY_PACKS: usize = 4;
 
-/// The image to which a pack belongs that is on its way.
+/// An image whose boot pack is being fetched early.
 struct Early {
     image: String,
     access: Access,
-    /// Connected, and with its tokens.
+    /// Connected, with its tokens.
     repository: Repository,
     pack: Weak<EarlyPack>,
 }
 
-/// An image from one source: a second mount may name another registry or other credentials for the same manifest, and
-/// must not depend on those of the first. The fetcher tries all sources of a manifest in turn.
+/// Identifies an image from one source. A second mount may name another registry or other credentials for the same manifest, and must not
+/// depend on those of the first. The fetcher tries all sources of a manifest in turn.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     manifest: Digest,
@@ -148,19 +146,19 @@ struct Key {
     access: Access,
 }
 
-/// Images stay registered as long as the server lives: somebody who uses a lazily unmounted tree still reads from it.
-/// Each costs two mappings and a few hundred bytes.
+/// Images stay registered as long as the server lives, because a lazily unmounted tree may still be read. Each costs two mappings and a few
+/// hundred bytes.
 pub(super) struct Images {
     store: Store,
     fetcher: Fetcher,
     loaded: Mutex<HashMap<Key, Arc<Image>>>,
-    /// Those that are being loaded, which takes as long as the disk takes: no other lock is held meanwhile.
+    /// Locks of the images being loaded. Loading takes as long as the disk takes, so no other lock is held meanwhile.
     turns: Mutex<HashMap<Key, Weak<Mutex<()>>>>,
-    /// Boot packs that are on their way before their images are here.
+    /// Boot packs that are fetched before their images are available.
     early: Mutex<Vec<Early>>,
-    /// Those whose record was made anew, as long as somebody uses them.
+    /// Images whose record was rewritten, as long as they are in use.
     replaced: Mutex<Vec<Weak<Image>>>,
-    /// By manifest: what no merged tree shows can be fetched as long as the server lives, as all else can.
+    /// By manifest: the data that merged trees hide stays fetchable as long as the server lives, like all other data.
     hidden: Mutex<HashMap<Digest, ImageHandle>>,
 }
 
@@ -174,12 +172,12 @@ impl Images {
         &self.fetcher
     }
 
-    /// All that are loaded.
+    /// All loaded images.
     pub(super) fn all(&self) -> Vec<Arc<Image>> {
         self.loaded.lock().values().cloned().collect()
     }
 
-    /// Loads the image, or takes it as it was loaded for an earlier mount. One at a time loads it; others are loaded meanwhile.
+    /// Loads the image, or reuses it from an earlier mount. Loads of one image are serialized, those of different images are concurrent.
     pub(super) fn load(&self, request: &MountRequest) -> Result<Arc<Image>> {
         let key = Key { manifest: request.manifest, reference: request.image.clone(), access: request.access.clone() };
         let turn = self.turn(&key);
@@ -213,7 +211,7 @@ impl Images {
         turn
     }
 
-    /// Makes sure that what no merged tree of the image shows can be fetched as well: `table` says where it is.
+    /// Makes the data that merged trees of the image hide fetchable too. `table` has its locations.
     pub(super) fn show_hidden(&self, request: &MountRequest, image: &Image, table: Option<Bytes>) -> Result<()> {
         let mut hidden = self.hidden.lock();
         let Some(table) = table.filter(|_| !hidden.contains_key(&request.manifest)) else { return Ok(()) };
@@ -223,21 +221,21 @@ impl Images {
         Ok(())
     }
 
-    /// Whether the image is what its record says, and the files that were loaded are those of the record: after an index turned out to
-    /// lie, or a file to be damaged, the record is made anew.
+    /// Whether the loaded image matches its record and the loaded files are the current ones. The record is rewritten after an index was
+    /// found wrong or a file damaged.
     pub(super) fn is_current(&self, image: &Image) -> bool {
         let (path, inode) = &image.tree_place;
         match self.store.image_state(&image.record.manifest) {
             Ok(ImageState::Sound(now) | ImageState::Damaged { usable: Some(now), .. }) => {
                 mounted_parts(&now).eq(mounted_parts(&image.record)) && inode_at(path) == *inode
             }
-            // It was removed while somebody uses it, or cannot be looked at: what was loaded was sound.
+            // It was removed while in use, or cannot be checked: what was loaded was undamaged.
             Ok(ImageState::Absent) | Err(_) => true,
             Ok(ImageState::Damaged { usable: None, .. }) => false,
         }
     }
 
-    /// Takes nothing more out of the layer for this image, whatever source it has.
+    /// Stops reading from the layer for this image, for all of its sources.
     pub(super) fn distrust(&self, manifest: &Digest, layer: &Digest, reason: &str) {
         for (_, image) in self.loaded.lock().iter().filter(|(key, _)| key.manifest == *manifest) {
             image.handle.distrust(layer, reason);
@@ -247,14 +245,14 @@ impl Images {
         used.filter(|image| image.record.manifest == *manifest).for_each(|image| image.handle.distrust(layer, reason));
     }
 
-    /// The next mount looks at the image's objects again: it is not mounted any more, and what happens to them is not seen.
+    /// Makes the next mount check the image's objects again: while it is not mounted, changes to them go unnoticed.
     pub(super) fn forget_check(&self, manifest: &Digest) {
         for image in self.all().iter().filter(|image| image.record.manifest == *manifest) {
             *image.checked.lock() = None;
         }
     }
 
-    /// Brings nothing more of what hints lead to, whatever source the image has.
+    /// Stops following hints for the image, for all of its sources.
     pub(super) fn stop_following(&self, manifest: &Digest) {
         let loaded = self.loaded.lock();
         let images: Vec<_> =
@@ -263,8 +261,8 @@ impl Images {
         images.iter().for_each(|image| image.handle.stop_following());
     }
 
-    /// Begins to bring the pack of an image that will be mounted in a moment: what is returned does, and holds `user` until it is.
-    /// `None` if it is on its way already, or that many are.
+    /// Returns a future that fetches the boot pack of an image that is about to be mounted, and holds `user` until it is mounted. `None` if
+    /// the pack is already being fetched, or the maximum number of packs is.
     pub(super) fn bring<T>(
         &self,
         image: String,
@@ -290,7 +288,7 @@ impl Images {
         }))
     }
 
-    /// Takes the pack of the image that is on its way, if one is, and lets no more of it be asked for.
+    /// Takes the image's early boot pack, if it has one, and stops further requests for it.
     fn stop_early(&self, request: &MountRequest) -> Option<(Repository, Option<Arc<EarlyPack>>)> {
         let mut early = self.early.lock();
         let is_it = |early: &Early| early.image == request.image && early.access == request.access;
@@ -300,7 +298,7 @@ impl Images {
         Some((repository, pack))
     }
 
-    /// The way to the image's blobs, and what is on it already.
+    /// The image's repository and the source of its blobs, including bytes of an early boot pack.
     fn open(&self, request: &MountRequest) -> Result<(Repository, Arc<dyn BlobSource>)> {
         let Some((repository, pack)) = self.stop_early(request) else {
             let repository = access::open_later(&request.image, &request.access)?;
@@ -345,7 +343,7 @@ impl Images {
         match self.store.image_state(manifest) {
             Ok(ImageState::Damaged { files, .. }) => format!("damaged in the store: {}", files.join(", ")),
             Ok(ImageState::Sound(_)) => {
-                // The disk gives other bytes than it gave when they were hashed. Nobody is to rely on that any more.
+                // The disk returns other bytes than when they were hashed, so the record is no longer trusted.
                 if let Err(error) = self.store.remove_record(manifest) {
                     tracing::warn!(%error, "a damaged record stays");
                 }
@@ -361,12 +359,12 @@ fn inode_at(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().map(|metadata| metadata.ino())
 }
 
-/// What of an image's record is mounted.
+/// The parts of an image's record that are mounted.
 fn mounted_parts(record: &ImageRecord) -> impl Iterator<Item = &PartRecord> {
     record.parts.iter().filter(|part| part.part != Part::Forms)
 }
 
-/// Begins to bring what the boot pack holds. One that cannot be read is left alone.
+/// Starts the replay of the boot pack. An unreadable one is ignored.
 fn replay(handle: &ImageHandle, boot: &[u8]) -> bool {
     match BootIndex::read(boot) {
         Ok(index) => handle.replay(&index),
@@ -391,10 +389,10 @@ mod tests {
     use super::*;
     use crate::{Engine, EngineOptions, ImageRequest, Prepared, Silent};
 
-    /// How long something may take that waits for nobody, on a machine that is busy elsewhere.
+    /// Time limit for operations that wait for nothing, on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Makes the record one of the first version, whose tree is written anew when it is used.
+    /// Downgrades the record to the first version, whose tree is rewritten when it is used.
     fn make_old(store: &Store, prepared: &Prepared) {
         let path = store.folder().join("images").join(prepared.manifest().hex()).join("record.json");
         let envelope: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -429,7 +427,7 @@ mod tests {
         make_old(&store, &old);
         let fetcher = Fetcher::new(Arc::new(store.clone()), tokio::runtime::Handle::current(), Default::default());
         let images = Arc::new(Images::new(store.clone(), fetcher));
-        // Somebody evicts, and does not come to an end.
+        // An eviction that does not end.
         let lock = std::fs::File::create(store.run_folder().join("eviction.lock")).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();
         let load = |prepared: &Prepared| {

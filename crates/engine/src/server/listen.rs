@@ -14,14 +14,14 @@ use super::mounts::Mounts;
 use super::wire;
 use crate::protocol::{LINE_BYTES, Request};
 
-/// Clients that are served at the same time; more wait in the socket's queue.
+/// Maximum number of clients served concurrently. More wait in the socket's queue.
 const CLIENTS: usize = 32;
 
-/// How long to wait until the next client is accepted after one could not be. Something must end first, most likely.
+/// How long to wait after a failed accept. Most likely another client must finish first.
 const BACKOFF: Duration = Duration::from_millis(100);
 
-/// A descriptor that is kept for the time when there is no other: with it, clients are served one after another, and one of them may be who
-/// unmounts something.
+/// A reserve descriptor for the case that no other is left. With it, clients are still served one at a time, and one of them may unmount
+/// something.
 struct Spare(Option<File>);
 
 impl Spare {
@@ -29,14 +29,14 @@ impl Spare {
         Self(File::open("/dev/null").ok())
     }
 
-    /// Takes one again after it was given up.
+    /// Opens a new one after the last was given up.
     fn refill(&mut self) {
         if self.0.is_none() {
             *self = Self::new();
         }
     }
 
-    /// Gives it up if this error says that there is no other; says whether it did.
+    /// Gives it up if the error is a lack of descriptors. Returns whether it did.
     fn give_up_for(&mut self, error: &io::Error) -> bool {
         let is_want = matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE));
         is_want && self.0.take().is_some()
@@ -55,8 +55,8 @@ pub(super) fn listen(listener: UnixListener, mounts: Arc<Mounts>) -> io::Result<
             match listener.accept().await.and_then(|(stream, _)| blocking(stream)) {
                 Ok(stream) => {
                     spare.refill();
-                    // Before the task runs: from here on the server does not end before the client has its answer. One
-                    // that is not let in sees the end of the connection, and asks the next server.
+                    // Before the task runs: from here on the server does not end before the client has its response. A client that is not
+                    // admitted sees the connection closed, and connects to the next server.
                     let Some(client) = mounts.enter() else { continue };
                     let mounts = mounts.clone();
                     tokio::spawn(async move {
@@ -90,7 +90,7 @@ fn blocking(stream: tokio::net::UnixStream) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// One client, one request. Gives back the connection of one for whom the server stays.
+/// Serves one request of one client. Returns the connection if the server must keep running for the client.
 async fn serve(stream: UnixStream, mounts: Arc<Mounts>) -> Option<UnixStream> {
     let received = tokio::task::spawn_blocking(move || {
         let request = wire::receive::<Request>(&stream, LINE_BYTES);
@@ -129,7 +129,7 @@ async fn serve(stream: UnixStream, mounts: Arc<Mounts>) -> Option<UnixStream> {
     }
 }
 
-/// Returns when the client has closed the connection, or says what is not expected of it.
+/// Returns when the client has closed the connection, or sent unexpected data.
 async fn ended(stream: UnixStream) {
     let stream = stream.set_nonblocking(true).and_then(|()| tokio::net::UnixStream::from_std(stream));
     if let Ok(stream) = stream {

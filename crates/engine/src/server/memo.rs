@@ -1,4 +1,4 @@
-//! [`Memo`]: what the store remembers of a mount, so that a successor of this server can make it again.
+//! [`Memo`]: the persistent description of a mount, from which the next server can mount it again.
 
 use serde::{Deserialize, Serialize};
 use tarpon_mount::Mode;
@@ -13,9 +13,9 @@ use crate::{Engine, Error, ErrorKind, Result, run};
 /// The text of a mount record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Memo {
-    /// What was asked for, without secrets.
+    /// The mount request, without secrets.
     pub(super) request: MountRequest,
-    /// How it was mounted; none before it is.
+    /// The mode of the mount; `None` until it is mounted.
     pub(super) mode: Option<Mode>,
     /// Why it could not be mounted again.
     pub(super) problem: Option<String>,
@@ -28,27 +28,26 @@ impl Memo {
         Self { request: MountRequest { access, credentials_lost, ..request.clone() }, mode: None, problem: None }
     }
 
-    /// `None` for a record of another version.
+    /// Parses a record. `None` if it is of another version.
     pub(super) fn read(record: &MountRecord) -> Option<Self> {
         serde_json::from_str(&record.request).ok()
     }
 
-    /// Makes it the record of the mount, as one of this process.
+    /// Writes it as the record of the mount, owned by this process.
     pub(super) fn write(&self, store: &Store) -> std::result::Result<(), StoreError> {
-        // A request came in as JSON or will go out as such: it can be written.
+        // The request is JSON on the wire, so serialization cannot fail.
         let text = serde_json::to_string(self).unwrap_or_default();
         let request = &self.request;
         store.record_mount(&request.mountpoint, &request.manifest, &request.image, &text).map(drop)
     }
 }
 
-/// Whether a server answers for the mount.
+/// Whether a live server serves the mount.
 pub(crate) fn is_served(mount: &Mount) -> bool {
     mount.live && Memo::read(&mount.record).is_some_and(|memo| memo.problem.is_none())
 }
 
-/// What can be said of a mount whose server is gone. A record that cannot be read leaves gaps in the description, which
-/// is no reason not to give it.
+/// The status of a mount whose server is dead. A record that cannot be read leaves fields of the status empty.
 pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
     let image = store.of_mount(record).image(&record.image).ok().flatten();
     let memo = Memo::read(record);
@@ -91,7 +90,7 @@ pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
     }
 }
 
-/// What can be said of a mount by what was asked for.
+/// The status of a mount as far as the request defines it.
 pub(super) fn described(request: &MountRequest) -> MountStatus {
     MountStatus {
         image: request.image.clone(),
@@ -122,7 +121,7 @@ pub(super) fn described(request: &MountRequest) -> MountStatus {
     }
 }
 
-/// What can be said of what this server shows of an image, as far as it is the same however it is shown.
+/// The status of an image that this server shows, as far as it is the same for all modes.
 pub(super) fn shown(request: &MountRequest, image: &Image, alive: bool) -> MountStatus {
     let (record, transfers, counters) = (image.record_now(), image.transfers(), image.counters());
     let image_bytes = record.compressed_size();
@@ -147,7 +146,7 @@ pub(super) fn shown(request: &MountRequest, image: &Image, alive: bool) -> Mount
 }
 
 impl Engine {
-    /// All mounts of this store: those that a server answers for, else those that a dead server left.
+    /// All mounts of this store: those of the running server, else those left by a dead one.
     pub fn mounts(&self) -> Result<Vec<MountStatus>> {
         if let Some(mounts) = self.client().status()? {
             return Ok(mounts);

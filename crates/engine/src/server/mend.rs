@@ -1,15 +1,15 @@
-//! Mending: what is done for mounts whose local objects were found damaged while they are mounted.
+//! Repairs the local objects of mounts that were found damaged while mounted.
 //!
 //! ```text
-//!  verify, scrub, a check before a mount, an open ─► corrupt/HEX-… ─► mend: the kernel forgets what it knows of the object
-//!                                                                      │      (names that nobody uses, pages of FUSE)
+//!  verify, scrub, a check before a mount, an open ─► corrupt/HEX-… ─► mend: the kernel drops its caches of the object
+//!                                                                      │      (names that are not in use, pages of FUSE)
 //!                                                                      └─► the object is fetched again, and its bytes are also
-//!                                                                          written into the damaged file, for who has it open
+//!                                                                          written into the damaged file, for its open descriptors
 //! ```
 //!
-//! A name that is in use keeps its damaged file: in mode `native` also programs that open it now get that file, until its bytes are
-//! right or the last of them has closed it. So names are forgotten in each round as long as something is not mended, and pages, for
-//! which whole trees are walked, once. What could not be mended is named in `status`, by mount, until it was.
+//! A name that is in use keeps its damaged file. In mode `native`, programs that open it now get that file too, until its bytes are
+//! repaired or the last program has closed it. So names are dropped in each round as long as something is not repaired, and pages, which
+//! take a walk over whole trees, once. `status` lists by mount what could not be repaired, until it is.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -36,18 +36,18 @@ use super::mounts::Mounts;
 use crate::protocol::{Mended, UnmendedMount};
 use crate::{Error, ErrorKind, Result};
 
-/// Damaged files that are fetched at the same time.
+/// Damaged files that are fetched concurrently.
 const FETCHES: usize = 8;
-/// Bytes that are fetched and written at once.
+/// Bytes that are fetched and written in one step.
 const PIECE: u64 = 1 << 20;
-/// How long a round waits for what is being fetched and hashed: its client waits for the answer. What takes longer goes on, and the next round,
-/// in half a minute, looks at it again.
+/// How long a round waits for pending fetches and hashes, since its client waits for the response. Longer ones continue, and the next
+/// round, half a minute later, checks them again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is known of damage under the mounts of a server.
+/// The known damage under the mounts of a server.
 #[derive(Default)]
 pub(super) struct Damage {
-    /// One round at a time.
+    /// Rounds are serialized.
     round: Mutex<Round>,
     /// Why a mount may show damage, by its mount point.
     unmended: Mutex<BTreeMap<PathBuf, String>>,
@@ -59,17 +59,17 @@ impl Damage {
         self.unmended.lock().get(mountpoint).cloned()
     }
 
-    /// What was mounted there is gone.
+    /// Removes the entry of an unmounted mount.
     pub(super) fn forget(&self, mountpoint: &Path) {
         self.unmended.lock().remove(mountpoint);
     }
 }
 
-/// What goes on from round to round.
+/// State that persists between rounds.
 struct Round {
-    /// Damaged files whose pages the kernel was told to forget.
+    /// Damaged files whose pages the kernel has dropped.
     forgotten: HashSet<DamagedObject>,
-    /// The damaged files that are being mended.
+    /// The damaged files being repaired.
     running: HashMap<Id, DamagedObject>,
     jobs: JoinSet<std::result::Result<(), Trouble>>,
     places: Arc<Semaphore>,
@@ -83,7 +83,7 @@ impl Default for Round {
 }
 
 impl Round {
-    /// The objects of those damaged files that were not among them in an earlier round.
+    /// The objects of those damaged files that were not in an earlier round.
     fn fresh(&mut self, damaged: impl Iterator<Item = DamagedObject>) -> HashSet<Digest> {
         let damaged: HashSet<_> = damaged.collect();
         let fresh = damaged.difference(&self.forgotten).map(|damaged| damaged.object).collect();
@@ -92,12 +92,12 @@ impl Round {
     }
 }
 
-/// Why a damaged file is not mended.
+/// Why a damaged file is not repaired.
 #[derive(Debug)]
 enum Trouble {
-    /// Whoever has it open may read damage.
+    /// Programs that have it open may read damaged data.
     Failed(String),
-    /// It holds another object, and these mounts show it in the place of its own to programs that have it open.
+    /// It holds another object, and these mounts show that object to programs that have the file open.
     Shown(Vec<PathBuf>),
 }
 
@@ -107,7 +107,7 @@ impl From<StoreError> for Trouble {
     }
 }
 
-/// A damaged file that mounts may still read, and what is known of the object.
+/// A damaged file that mounts may still read, with the facts known about the object.
 struct Used {
     damaged: DamagedObject,
     size: u64,
@@ -118,7 +118,7 @@ struct Used {
 }
 
 impl Mounts {
-    /// Mends what was found damaged since the last time. Blocks while it fetches.
+    /// Repairs what was found damaged since the last round. Blocks while it fetches.
     pub(super) fn mend(&self) -> Result<Mended> {
         let mut round = self.damage.round.lock();
         let failed = |error: StoreError| Error::new(ErrorKind::Store, "mend what is damaged", error);
@@ -140,7 +140,7 @@ impl Mounts {
         Ok(Mended { files: mended, unmended: self.unmended() })
     }
 
-    /// The images of a domain that are loaded, and those that were and are still mounted.
+    /// The images of a domain that are loaded, and replaced ones that are still mounted.
     fn images_in_use(&self, domain: &Arc<Domain>) -> Vec<Arc<Image>> {
         let mut images = domain.images.all();
         let mounted = self.places.mounted();
@@ -153,14 +153,14 @@ impl Mounts {
         images
     }
 
-    /// Why mounts of images whose records were made anew may show damage.
+    /// Why mounts of images whose records were rewritten may show damage.
     fn outdated(&self, domain: &Domain, images: &[Arc<Image>]) -> BTreeMap<PathBuf, String> {
         let outdated: Vec<_> = images.iter().filter(|image| !domain.images.is_current(image)).cloned().collect();
         let problem = "files of its record were damaged while it was mounted: unmount it and mount it again";
         self.mounts_of(&outdated).into_iter().map(|mountpoint| (mountpoint, problem.to_owned())).collect()
     }
 
-    /// Where these images are mounted, or shown to Podman.
+    /// The mount points of these images, including those shown to Podman.
     fn mounts_of(&self, images: &[Arc<Image>]) -> HashSet<PathBuf> {
         if images.is_empty() {
             return HashSet::new();
@@ -178,7 +178,7 @@ impl Mounts {
         places
     }
 
-    /// Has the kernel forget the names that lead to these files and, of those that are `fresh`, the pages.
+    /// Drops the kernel's cached names of these files, and the pages of those that are `fresh`.
     fn forget_damage(&self, used: &[Used], fresh: &HashSet<Digest>) {
         for used in used.iter().filter(|used| fresh.contains(&used.damaged.object)) {
             used.domain.images.fetcher().close_local(&used.damaged.object);
@@ -186,14 +186,14 @@ impl Mounts {
         let images: Vec<_> = used.iter().flat_map(|used| used.images.iter().cloned()).collect();
         let concerned = self.mounts_of(&images);
         let others: HashSet<_> = self.places.mounted().iter().map(|served| served.request.mountpoint.clone()).collect();
-        // What Podman is shown is mounted elsewhere.
+        // Images shown to Podman are mounted elsewhere.
         self.host().forget_names(|mountpoint| concerned.contains(mountpoint) || !others.contains(mountpoint));
         if !fresh.is_empty() {
             self.host().forget_pages(fresh);
         }
     }
 
-    /// Begins to mend those files that are not being mended.
+    /// Starts to repair the files that are not being repaired yet.
     fn begin_mending(&self, round: &mut Round, used: &[Used]) {
         let running: HashSet<_> = round.running.values().cloned().collect();
         for used in used.iter().filter(|used| !running.contains(&used.damaged)) {
@@ -222,7 +222,7 @@ impl Mounts {
         }
     }
 
-    /// Waits for what is being mended, within [`PATIENCE`]; how many files were.
+    /// Waits for the repairs, within [`PATIENCE`]. Returns the number of repaired files.
     fn await_mending(&self, round: &mut Round, used: &[Used], problems: &mut BTreeMap<PathBuf, String>) -> u64 {
         let until = tokio::time::Instant::now() + PATIENCE;
         let (mut mended, mut troubles) = (0, HashMap::new());
@@ -281,7 +281,7 @@ impl Mounts {
     }
 }
 
-/// Of the damaged files, those of images that were mounted here. Of all others no mount of this server has ever read.
+/// The damaged files of images that were mounted here. No mount of this server has ever read the others.
 fn used_of(domain: &Arc<Domain>, images: Vec<Arc<Image>>, damaged: Vec<DamagedObject>) -> Vec<Used> {
     let all = Arc::new(images);
     let used = damaged.into_iter().filter_map(|damaged| {
@@ -293,7 +293,7 @@ fn used_of(domain: &Arc<Domain>, images: Vec<Arc<Image>>, damaged: Vec<DamagedOb
     used.collect()
 }
 
-/// One damaged file, and what mends it.
+/// The repair of one damaged file.
 struct Job {
     damaged: DamagedObject,
     size: u64,
@@ -306,12 +306,12 @@ struct Job {
 }
 
 impl Job {
-    /// Fetches an object, and writes it into the file that was damaged as well.
+    /// Fetches an object, and writes it into the damaged file as well.
     async fn run(self) -> std::result::Result<(), Trouble> {
         let Some(file) = self.store.mend(&self.damaged)? else { return Ok(()) };
         let file = Arc::new(file);
         let is_object = |digest: &Digest| self.images.iter().any(|image| image.handle().object_size(digest).is_some());
-        // A file that cannot be read is no other object.
+        // A file that cannot be read does not count as another object.
         if let Ok(digest) = blocking(&file, MendedFile::digest).await
             && is_object(&digest)
         {
@@ -332,8 +332,8 @@ impl Job {
         blocking(&file, move |file| file.finish(size)).await
     }
 
-    /// The file holds another object: it was renamed. A program that had it open before reads what it should, and would not if it was
-    /// changed. One that opened it since reads the wrong bytes, and nothing but its end helps.
+    /// Leaves a file that holds another object, because it was renamed. A program that opened it before the rename reads the right bytes,
+    /// and a change would break that. One that opened it since reads the wrong bytes until it closes the file.
     async fn leave(self, file: &Arc<MendedFile>, digest: &Digest) -> std::result::Result<(), Trouble> {
         let (object, native) = (self.damaged.object, self.native);
         tracing::debug!(%object, %digest, "a file of the store was in the place of another one");
@@ -347,7 +347,7 @@ impl Job {
     }
 }
 
-/// Calls it where it may take as long as the disk takes.
+/// Runs the call on a thread for blocking work, because it may take as long as the disk takes.
 async fn blocking<T: Send + 'static>(
     file: &Arc<MendedFile>,
     call: impl FnOnce(&MendedFile) -> std::result::Result<T, StoreError> + Send + 'static,
@@ -357,15 +357,15 @@ async fn blocking<T: Send + 'static>(
     Ok(called.map_err(|error| Trouble::Failed(error.to_string()))??)
 }
 
-/// Whether a mount shows the content of `file` where it should show `object`. Names that nobody uses were forgotten: those that do
-/// are in use.
+/// Whether a mount shows the content of `file` where it should show `object`. Names not in use were dropped, so a name that still shows it
+/// is in use.
 fn shows(mountpoint: &Path, image: &Image, object: &Digest, file: &MendedFile) -> bool {
     let places = places_of(image, object).unwrap_or_else(|error| {
         tracing::debug!(%error, "a tree cannot be read");
         Vec::new()
     });
     let shown = places.iter().filter_map(|place| open_below(mountpoint, place).ok());
-    // What cannot be read is an error for its readers, and not wrong.
+    // A file that cannot be read causes errors for its readers, but not wrong data.
     shown.into_iter().any(|shown| file.is_same_as(&shown).unwrap_or(false))
 }
 
@@ -387,7 +387,7 @@ fn places_of(image: &Image, object: &Digest) -> std::result::Result<Vec<PathBuf>
     Ok(found)
 }
 
-/// Opens a file of a mount, and nothing that lies elsewhere or above it.
+/// Opens a file of a mount, but none outside of it or on another mount.
 fn open_below(mountpoint: &Path, path: &Path) -> rustix::io::Result<File> {
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::openat(CWD, mountpoint, directory, Permissions::empty())?;

@@ -1,8 +1,8 @@
 //! The server of a store: holds its mounts and answers their reads.
 //!
-//! One per store, ensured by a lock. It never resolves, indexes or merges: it mounts finished records only, so it
-//! starts in milliseconds and stays small. It ends with its last mount. Only an image that is completed in the background
-//! (`backfill`) is streamed and merged here, after it was mounted.
+//! One per store, ensured by a lock. It never resolves, indexes or merges. It mounts finished records only, so it starts in milliseconds
+//! and stays small. It ends with its last mount. Only an image with background completion (`backfill`) is streamed and merged here, after
+//! it was mounted.
 
 mod backfill;
 mod changes;
@@ -49,19 +49,19 @@ use crate::image::Prepared;
 use crate::protocol::{Mended, MountRequest, MountStatus, Request, Response, ScrubStatus};
 use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest};
 
-/// How often the store's needs are looked after: syncing what was published, probing a sick disk.
+/// Interval of the store's maintenance: syncing what was published, probing a failing disk.
 const MAINTENANCE: Duration = Duration::from_secs(30);
 
-/// How long a server that was just started waits until somebody asks for something: whoever started it does so at once.
+/// How long a new server waits for its first request. The process that started it sends one at once.
 const FIRST_REQUEST: Duration = Duration::from_secs(20);
 
-/// How long running requests may take to end when the server is told to stop.
+/// How long running requests may take to end when the server is stopped.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Why a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Its last mount was gone.
+    /// Its last mount was unmounted.
     Idle,
     /// SIGTERM.
     Terminated,
@@ -83,12 +83,12 @@ impl Server {
     /// Becomes the server of the engine's store: takes the lock, mounts again what a dead server left, and listens.
     ///
     /// # Errors
-    /// [`ErrorKind::Store`] when another process is the server already.
+    /// [`ErrorKind::Store`] if another process is already the server.
     pub async fn start(engine: &Engine) -> Result<Self> {
         let failed = |cause: String| Error::new(ErrorKind::Store, "become the server of the store", cause);
         let lock = engine.store().server_lock().map_err(|error: LockError| failed(error.to_string()))?;
         let socket = wire::listen(&engine.store().run_folder()).map_err(|error| failed(error.to_string()))?;
-        // Before anything is mounted that a signal would leave behind.
+        // Before the first mount, which a signal would leave behind.
         let signals = Signals::listen().map_err(|error| failed(error.to_string()))?;
         let mounts = Arc::new(Mounts::new(engine, Handle::current())?);
         recover::recover(&mounts).await;
@@ -121,7 +121,7 @@ impl Server {
         }
     }
 
-    /// Mends what mounts show of objects that were found damaged; done by itself every half minute, too.
+    /// Repairs damaged objects under mounts. This also happens automatically every half minute.
     pub async fn mend(&self) -> Result<Mended> {
         match answer(&self.mounts, Request::Mend).await {
             Response::Mended(mended) => Ok(mended),
@@ -129,28 +129,28 @@ impl Server {
         }
     }
 
-    /// Nothing is mounted from now on that would hide this directory or socket.
+    /// Refuses mounts from now on that would hide this directory or socket.
     pub fn protect(&self, path: std::path::PathBuf) {
         let reachable = vec![path];
         self.mounts.host().protect(tarpon_mount::Protected { reachable, closed: Vec::new() });
     }
 
-    /// Where it tells its metrics, if it does.
+    /// The address of the metrics endpoint, if there is one.
     pub fn metrics(&self) -> Option<std::net::SocketAddr> {
         self.mounts.endpoint.address()
     }
 
-    /// Tells metrics at this address from now on, whether anything is mounted or not.
+    /// Serves metrics at this address from now on, with or without mounts.
     pub fn tell_metrics(&self, address: std::net::SocketAddr) -> Result<()> {
         metrics::open(&self.mounts, address).map(drop)
     }
 
-    /// Hashes all objects of the store from time to time from now on, at most so many bytes in a second, until the server ends.
+    /// Starts to hash all objects of the store periodically, at most so many bytes per second, until the server ends.
     pub fn begin_scrub(&self, rate: NonZeroU64) -> Result<()> {
         scrub::begin(&self.mounts, rate)
     }
 
-    /// How the scrub stands, and its changes.
+    /// The status of the scrub, and its changes.
     pub fn scrub(&self) -> watch::Receiver<ScrubStatus> {
         self.mounts.scrub.watch()
     }
@@ -165,8 +165,8 @@ impl Server {
         self.mounts.status()
     }
 
-    /// Serves until the last mount is gone and nobody uses it any more, or until SIGTERM or SIGINT; then unmounts what
-    /// is left and tells the store that it was left in order. Says which it was.
+    /// Serves until the last mount is unmounted and unused, or until SIGTERM or SIGINT. Then unmounts the rest and marks the store as
+    /// cleanly stopped. Returns the reason.
     pub async fn run(mut self) -> Ended {
         let ended = tokio::select! {
             () = self.mounts.idle(FIRST_REQUEST) => Ended::Idle,
@@ -176,24 +176,24 @@ impl Server {
         ended
     }
 
-    /// Serves, with mounts or without, until SIGTERM or SIGINT, and says which it was. It still serves then.
+    /// Serves, with or without mounts, until SIGTERM or SIGINT. Returns the reason. The server still runs then.
     pub async fn until_told(&mut self) -> Ended {
         self.signals.stop().await
     }
 
-    /// As [`Server::stop`], and the next server of the store mounts again what was mounted here and is not a container's.
+    /// As [`Server::stop`], but the next server of the store restores the mounts, except those of containers.
     pub async fn suspend(self) {
         self.end(true, true).await;
     }
 
-    /// Where something is mounted that is in use: by open files, by a container that has it as a layer, or because it is mounted elsewhere, too.
+    /// Mount points in use: by open files, by a container that has the mount as a layer, or by a bind mount elsewhere.
     pub async fn in_use(&self) -> Vec<std::path::PathBuf> {
         let mounts = self.mounts.clone();
         tokio::task::spawn_blocking(move || mounts.in_use()).await.unwrap_or_default()
     }
 
-    /// As [`Server::suspend`]; but while a mount is in use, it continues to serve all mounts and ends with the last one. SIGINT ends it at once;
-    /// another SIGTERM, which systemd sends when `TimeoutStopSec` is over, does not.
+    /// As [`Server::suspend`], but while a mount is in use, it continues to serve all mounts and ends with the last one. SIGINT ends it at
+    /// once. Another SIGTERM, which systemd sends after `TimeoutStopSec`, does not.
     pub async fn retire(mut self) {
         let in_use = self.in_use().await;
         if !in_use.is_empty() {
@@ -211,7 +211,7 @@ impl Server {
         self.suspend().await;
     }
 
-    /// Ends, after unmounting everything if `unmount` says so.
+    /// Ends the server, after unmounting everything if `unmount` is set.
     pub async fn stop(self, unmount: bool) {
         self.end(unmount, false).await;
     }
@@ -222,13 +222,13 @@ impl Server {
         mounts.endpoint.close();
         let scrubbed = mounts.clone();
         let _panicked = tokio::task::spawn_blocking(move || scrubbed.scrub.stop()).await;
-        // Closed before the lock is given back: whoever finds the lock taken looks here for somebody who answers.
+        // Closed before the lock is released: a client that finds the lock taken expects a listener here.
         listener.abort();
         let _aborted = listener.await;
         if unmount {
             mounts.shut_down(DRAIN, remembers).await;
         }
-        // A successor may start while this one still waits for the disk: syncing takes what the disk takes.
+        // A successor may start while this server still waits for the disk, since a sync takes as long as the disk takes.
         drop(lock);
         let store = mounts.store().clone();
         let stopped = tokio::task::spawn_blocking(move || store.stop_clean()).await;
@@ -238,7 +238,7 @@ impl Server {
     }
 }
 
-/// Does what is asked. Mounting blocks for milliseconds on the kernel.
+/// Executes a request. Mounting blocks for milliseconds in the kernel.
 pub(crate) fn carry_out(mounts: &Arc<Mounts>, request: Request) -> Result<Response> {
     match request {
         Request::Mount { request, namespaces } => {
@@ -270,7 +270,7 @@ pub(crate) fn carry_out(mounts: &Arc<Mounts>, request: Request) -> Result<Respon
     }
 }
 
-/// As [`carry_out`], beside the reads.
+/// As [`carry_out`], on a thread of its own so that reads go on.
 pub(crate) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
     let mounts = mounts.clone();
     let done = tokio::task::spawn_blocking(move || carry_out(&mounts, request))
@@ -292,7 +292,7 @@ async fn maintain(mounts: Arc<Mounts>) {
         let kept = mounts.clone();
         let done = tokio::task::spawn_blocking(move || {
             kept.tidy();
-            // First: an eviction keeps damaged files for images that are mounted, and not for lazily unmounted ones.
+            // First, because eviction keeps damaged files only for mounted images, not for lazily unmounted ones.
             if let Err(error) = kept.mend() {
                 tracing::warn!(%error, "what is damaged is not mended");
             }

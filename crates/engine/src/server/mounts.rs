@@ -1,4 +1,4 @@
-//! The mounts of a server: made, described, unmounted, and noticed when somebody else unmounts them.
+//! The mounts of a server: created, described, unmounted, and tracked when another process unmounts them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ use crate::commit::Origin;
 use crate::protocol::{Access, MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result, run, tenant};
 
-/// Why something is not mounted that a server remembered when it was stopped.
+/// Why a remembered mount of a stopped server is not mounted.
 pub(super) const STOPPED: &str = "its server was stopped: the next one mounts it again";
 
 /// All mounts of the server.
@@ -37,22 +37,22 @@ pub(crate) struct Mounts {
     store: Store,
     pub(super) domains: Domains,
     pub(super) endpoint: Endpoint,
-    /// What Podman is shown.
+    /// The images shown to Podman.
     pub(super) shelf: Shelf,
-    /// Of what Podman pulls layers.
+    /// The images of which Podman pulls layers.
     pub(super) layers: Arc<LayerShelf>,
     runtime: Handle,
     pub(super) places: Arc<Places<Served>>,
     pub(super) changes: Changes,
-    /// What is unmounted from now on is remembered for the next server.
+    /// Whether mounts unmounted from now on are remembered for the next server.
     remembers: AtomicBool,
-    /// What a dead server had mounted and this one could not mount again.
+    /// Mounts of a dead server that this one could not mount again.
     lost: Mutex<BTreeMap<PathBuf, MountStatus>>,
     pub(super) damage: Damage,
     pub(super) scrub: Scrub,
 }
 
-/// What is mounted at a place.
+/// A mount.
 pub(super) struct Served {
     pub(super) request: MountRequest,
     pub(super) domain: Arc<Domain>,
@@ -62,7 +62,7 @@ pub(super) struct Served {
     pub(super) recording: Option<Recording>,
 }
 
-/// What the image had already cost when this mount was made: another mount of it may be older.
+/// What the image had already fetched when this mount was made. Another mount of it may be older.
 struct Baseline {
     fetched_bytes: u64,
     requests: u64,
@@ -103,12 +103,12 @@ impl Mounts {
         &self.domains.whole().host
     }
 
-    /// A client has come. `None`: this server is ending.
+    /// Admits a client. `None`: this server is ending.
     pub(super) fn enter(&self) -> Option<Client<Served>> {
         self.places.enter()
     }
 
-    /// Begins to bring a boot pack. The server does not end before its image had time to be mounted.
+    /// Starts to fetch a boot pack. The server does not end before its image had time to be mounted.
     pub(super) fn bring(&self, image: String, access: Access, pack: Blob) -> Result<()> {
         let Some(client) = self.places.enter() else { return Ok(()) };
         let domain = self.domains.of(&image, &access)?;
@@ -118,7 +118,7 @@ impl Mounts {
         Ok(())
     }
 
-    /// Mounts. The record is written before the kernel is asked, so that no kill leaves an unrecorded mount.
+    /// Mounts. The record is written before the mount system calls, so that a kill leaves no unrecorded mount.
     pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
         if request.podman.is_some() || request.layers.is_some() {
             tenant::refuse_isolated(&self.store, "show it to Podman")?;
@@ -141,7 +141,7 @@ impl Mounts {
         let mut memo = Memo::new(&request);
         memo.write(&domain.store).map_err(|error| Error::new(ErrorKind::Store, "record the mount", error))?;
         if let Some(reason) = own_inodes {
-            // Not in the record: a successor has no such inodes.
+            // Not in the record: the next server has no such inodes.
             request.mode = ModeChoice::Only(Mode::Fuse);
             request.fallbacks.push(reason);
         }
@@ -177,7 +177,7 @@ impl Mounts {
         Ok(status)
     }
 
-    /// Notes beside an upper directory which image it is written over. A container has a record for that.
+    /// Writes beside an upper directory which image it belongs to. A container has a record for that.
     fn remember_base(&self, request: &MountRequest) {
         if let Writable::Upper(upper) = &request.writable
             && !upper.starts_with(self.store.containers_folder())
@@ -187,8 +187,8 @@ impl Mounts {
         }
     }
 
-    /// Begins to bring what is likely to be touched first. Why the trace that came with the request is of no use, if it is not; what is recorded is
-    /// what the container asks for, and nothing else.
+    /// Starts to fetch the data that is likely to be read first. Returns why the trace of the request is not followed, if it is not. A
+    /// recorded mount fetches only what the container reads.
     fn follow_hints(&self, request: &MountRequest, trace: Option<&Path>, image: &Image) -> Option<String> {
         let trace = trace.map(|path| hints::take(&self.store, path));
         if request.record {
@@ -206,7 +206,7 @@ impl Mounts {
         }
     }
 
-    /// `only_unused`: it stays mounted if it is in use.
+    /// Unmounts. `only_unused`: it stays mounted if it is in use.
     pub(crate) fn unmount(&self, mountpoint: &Path, only_unused: bool) -> Result<Unmounted> {
         if self.shelf.holds(mountpoint) {
             return self.take_from_podman(mountpoint, None, false);
@@ -219,11 +219,11 @@ impl Mounts {
         let how = if only_unused { mounted.unmount_unused() } else { mounted.unmount() };
         let how = how.map_err(cannot_unmount)?;
         self.finish(leaving);
-        // Somebody else has unmounted it, and nobody had noticed.
+        // Another process has unmounted it unnoticed.
         if how == Unmounted::Already { self.give_up(mountpoint) } else { Ok(how) }
     }
 
-    /// Takes a path. Somebody may have unmounted there what was ours, and nobody has noticed.
+    /// Reserves a path. First checks for mounts there that another process has unmounted unnoticed.
     fn reserve(&self, path: &Path) -> Result<Reservation<'_, Served>> {
         match self.places.reserve(path) {
             Err(error) if error.kind == ErrorKind::CannotMount => {
@@ -268,18 +268,18 @@ impl Mounts {
         })
     }
 
-    /// How many images Podman is shown, and of how many it has layers.
+    /// Number of images shown to Podman, and of images of which it pulls layers.
     pub(super) fn shown_to_podman(&self) -> [(&'static str, u64); 2] {
         [("podman", self.shelf.count()), (layers::MODE, self.layers.count_images())]
     }
 
-    /// What is done from time to time.
+    /// Periodic cleanup.
     pub(super) fn tidy(&self) {
         self.shelf.tidy();
         self.layers.tidy().iter().for_each(|manifest| self.no_longer_used(self.domains.whole(), manifest));
     }
 
-    /// Takes an image away from Podman, or one of its names.
+    /// Stops showing an image to Podman, or one of its names.
     pub(super) fn take_from_podman(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Unmounted> {
         if self.layers.holds(mountpoint) {
             return self.stop_layers(mountpoint, force);
@@ -310,7 +310,7 @@ impl Mounts {
         is_shown || self.places.mounted().iter().any(is_it)
     }
 
-    /// Unmounts what a dead server left and could not be mounted again.
+    /// Unmounts what a dead server left and this one could not mount again.
     fn give_up(&self, mountpoint: &Path) -> Result<Unmounted> {
         if !self.lost.lock().contains_key(mountpoint) {
             let cause = format!("no image is mounted at {}", mountpoint.display());
@@ -322,7 +322,7 @@ impl Mounts {
         Ok(Unmounted::Already)
     }
 
-    /// Takes off the list what is gone without us. What is unmounted just now may be mounted again at once.
+    /// Removes mounts that another process has unmounted, so that their paths can be used again at once.
     fn look_around(&self) -> Result<()> {
         self.host().look_around().map_err(cannot_mount)?;
         for served in self.places.mounted().iter().filter(|served| !served.mounted.is_attached()) {
@@ -331,12 +331,12 @@ impl Mounts {
         Ok(())
     }
 
-    /// What was mounted at the place of `status` by a dead server cannot be mounted again.
+    /// Adds a mount of a dead server that cannot be mounted again.
     pub(super) fn add_lost(&self, status: MountStatus) {
         self.lost.lock().insert(status.mountpoint.clone(), status);
     }
 
-    /// All mounts, and what was lost.
+    /// All mounts, including lost ones.
     pub(super) fn status(&self) -> Vec<MountStatus> {
         let mut all: Vec<_> = self.places.mounted().iter().map(|served| self.describe(served)).collect();
         all.extend(self.status_of_others());
@@ -346,7 +346,7 @@ impl Mounts {
         all
     }
 
-    /// What is mounted or was lost at `mountpoint`, without a look at all that is mounted elsewhere.
+    /// The mount or lost mount at `mountpoint`, without a check of all other mounts.
     pub(super) fn status_of(&self, mountpoint: &Path) -> Option<MountStatus> {
         let status = match self.places.mounted_at(mountpoint) {
             Some(served) => self.describe(&served),
@@ -355,7 +355,7 @@ impl Mounts {
         Some(MountStatus { damage: self.damage.of(mountpoint), scrub: self.scrub.status(), ..status })
     }
 
-    /// What Podman is shown, and what was lost.
+    /// What is shown to Podman, and lost mounts.
     pub(super) fn status_of_others(&self) -> Vec<MountStatus> {
         let mut others = self.shelf.status(&self.domains.whole().backfills);
         others.extend(self.layers.status());
@@ -363,8 +363,8 @@ impl Mounts {
         others
     }
 
-    /// Resolves when there is nothing left to serve: no mount, no client, no user of anything unmounted; from then on
-    /// nobody is let in. `patience`: how long to wait for the first one who asks for something.
+    /// Resolves when nothing is left to serve: no mount, no client, no user of an unmounted tree. From then on no client is admitted.
+    /// `patience`: how long to wait for the first request.
     pub(super) async fn idle(&self, patience: Duration) {
         let _first = tokio::time::timeout(patience, self.places.used()).await;
         loop {
@@ -380,8 +380,8 @@ impl Mounts {
         }
     }
 
-    /// Unmounts everything; what is being done has `patience` to end, and so have running requests. `remembers`: what is unmounted now
-    /// stays on record, for the next server to mount it again.
+    /// Unmounts everything. Current operations and running requests have `patience` to end. `remembers`: the mounts stay on record, for the
+    /// next server to mount them again.
     pub(super) async fn shut_down(&self, patience: Duration, remembers: bool) {
         self.places.close();
         let _late = tokio::time::timeout(patience, self.places.settled()).await;
@@ -392,8 +392,8 @@ impl Mounts {
         }
     }
 
-    /// Where something is mounted that is in use: open files, a working directory, a container that has it as a layer, a bind mount of it. What
-    /// Podman is shown counts as well.
+    /// Mount points in use: by open files, a working directory, a container that has the mount as a layer, or a bind mount of it. Includes
+    /// those shown to Podman.
     pub(super) fn in_use(&self) -> Vec<PathBuf> {
         let served = self.places.mounted();
         let mut mountpoints: Vec<_> = served.iter().map(|served| served.request.mountpoint.clone()).collect();
@@ -411,14 +411,14 @@ impl Mounts {
         mountpoints
     }
 
-    /// Takes a mount that is gone off the list, unless its place has been taken by another one.
+    /// Removes a mount that was unmounted, unless another one has its path.
     fn remove(&self, gone: &Arc<Served>) {
         if let Some(leaving) = self.places.leave_gone(&gone.request.mountpoint, gone) {
             self.finish(leaving);
         }
     }
 
-    /// The record goes before the place is free: whoever mounts there next writes another.
+    /// Ends a mount. Its record is removed before its path is free, because the next mount there writes a new record.
     fn finish(&self, leaving: Leaving<'_, Served>) {
         let MountRequest { mountpoint, image, manifest, .. } = leaving.mount().request.clone();
         let domain = leaving.mount().domain.clone();
@@ -431,7 +431,7 @@ impl Mounts {
         self.no_longer_used(&domain, &manifest);
     }
 
-    /// Keeps a mount on record. `false`: nobody would have a use for it, or it cannot be written down.
+    /// Keeps a mount on record. `false`: the mount is not worth remembering, or the record cannot be written.
     fn remember(&self, served: &Served) -> bool {
         let request = &served.request;
         if request.record || request.mountpoint.starts_with(self.store.containers_folder()) {
@@ -443,7 +443,7 @@ impl Mounts {
             .is_ok()
     }
 
-    /// Ends what is done for an image in the background if nothing shows it any more.
+    /// Ends the background work for an image if nothing shows it any more.
     fn no_longer_used(&self, domain: &Arc<Domain>, manifest: &Digest) {
         if !self.is_used(domain, manifest) {
             domain.images.stop_following(manifest);
@@ -452,7 +452,7 @@ impl Mounts {
         domain.backfills.end(manifest, || self.is_used(domain, manifest));
     }
 
-    /// Whether a mount that is there asked for the metrics as well.
+    /// Whether an existing mount requested the metrics as well.
     pub(super) fn is_told_elsewhere(&self) -> bool {
         self.places.mounted().iter().any(|served| served.request.metrics.is_some())
     }
@@ -470,7 +470,7 @@ impl Mounts {
     }
 }
 
-/// Waits until the mount is gone, whoever unmounts it. Its image stays registered for those who still use it.
+/// Waits until the mount is unmounted, by this or another process. Its image stays registered as long as it is in use.
 async fn watch(mounts: Arc<Mounts>, served: Arc<Served>) {
     served.mounted.wait().await;
     mounts.remove(&served);
@@ -493,7 +493,7 @@ impl Served {
         let ranges = image.ignores_ranges().then(|| {
             "the registry does not answer requests for a part: each read fetches all that lies before it".to_owned()
         });
-        // What was before this mount counts for others.
+        // Transfers before this mount count for other mounts.
         let all = shown(request, image, mounted.is_attached());
         let failed_reads = all.failed_reads.saturating_sub(before.failed_reads);
         MountStatus {
@@ -522,7 +522,7 @@ fn spec(store: &Store, request: &MountRequest, image: &Image, recording: Option<
     }
 }
 
-/// What a mount must neither hide nor change: the store, and the sockets of services of ours.
+/// Paths that a mount must neither hide nor change: the store, and the sockets of our services.
 pub(crate) fn protected(store: &Store) -> Protected {
     const SOCKETS: [&str; 2] = ["/run/tarpon/tarpon.sock", "/run/tarpon/snapshotter.sock"];
     const CLOSED: [&str; 9] =

@@ -1,5 +1,5 @@
-//! The mount points of a server, each in one stage of its life, and the clients that are being answered: what decides
-//! who may do what to a path, and when the server may end. All under one lock.
+//! The mount points of a server, each in one stage of its life, and the clients being served. They decide which operations on a path are
+//! permitted, and when the server may end. All are under one lock.
 //!
 //! ```text
 //!            reserve            settle           leave
@@ -8,8 +8,7 @@
 //!     └── dropped ────────┘                └─── dropped ────┘
 //! ```
 //!
-//! Between the stages somebody holds a guard: records are written and removed, and the kernel is asked, while nobody else
-//! can get at the path.
+//! Between the stages the caller holds a guard: it writes and removes records and calls the kernel while the path is reserved for it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,28 +20,28 @@ use tokio::sync::watch;
 
 use crate::{Error, ErrorKind, Result};
 
-/// How long to wait for somebody else who is mounting or unmounting at the same path. Both take milliseconds, an
-/// unmount as long as its disk takes to sync.
+/// How long to wait for another request that mounts or unmounts at the same path. Both take milliseconds, an unmount as long as its disk
+/// takes to sync.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// All mount points of the server.
 pub(super) struct Places<T> {
     state: Mutex<State<T>>,
-    /// For threads that wait for a place, …
+    /// For threads that wait for a path, …
     moved: Condvar,
-    /// … and for the task that waits until nothing is left.
+    /// … and for tasks that wait for a condition, such as idle.
     changes: watch::Sender<()>,
 }
 
 struct State<T> {
     stages: BTreeMap<PathBuf, Stage<T>>,
-    /// Clients that are being answered.
+    /// Number of clients being served.
     clients: usize,
-    /// Clients for which the server stays.
+    /// Number of clients that keep the server running.
     holders: usize,
-    /// Somebody has asked for something since the start.
+    /// Whether any request has arrived since the start.
     used: bool,
-    /// Nothing more is begun.
+    /// Whether the server accepts nothing more.
     closed: bool,
 }
 
@@ -52,14 +51,14 @@ enum Stage<T> {
     Leaving(Arc<T>),
 }
 
-/// The right to mount at a path. Dropped, the path is free again.
+/// The right to mount at a path. The path is free again on drop.
 pub(super) struct Reservation<'p, T> {
     places: &'p Places<T>,
-    /// None once it is mounted there.
+    /// `None` once it is mounted.
     path: Option<PathBuf>,
 }
 
-/// The right to unmount. Dropped, the mount stays.
+/// The right to unmount. The mount stays on drop.
 pub(super) struct Leaving<'p, T> {
     places: &'p Places<T>,
     mount: Arc<T>,
@@ -67,10 +66,10 @@ pub(super) struct Leaving<'p, T> {
     gone: bool,
 }
 
-/// A client is being answered for as long as this lives.
+/// A client being served, as long as this lives.
 pub(super) struct Client<T>(Arc<Places<T>>);
 
-/// The server does not end by itself for as long as this lives.
+/// Keeps the server from ending by itself as long as this lives.
 pub(super) struct Holder<T>(Arc<Places<T>>);
 
 impl<T> Default for Places<T> {
@@ -81,10 +80,10 @@ impl<T> Default for Places<T> {
 }
 
 impl<T> Places<T> {
-    /// Takes a free path, after whoever is just leaving it.
+    /// Reserves a free path, after a running unmount of it.
     ///
     /// # Errors
-    /// [`ErrorKind::CannotMount`] if there is a mount, [`ErrorKind::Store`] if the server is ending.
+    /// [`ErrorKind::CannotMount`] if something is mounted there, [`ErrorKind::Store`] if the server is ending.
     pub(super) fn reserve(&self, path: &Path) -> Result<Reservation<'_, T>> {
         let mut state = self.state.lock();
         self.wait_until(&mut state, |state| {
@@ -113,7 +112,7 @@ impl<T> Places<T> {
         Ok(Some(self.begin_to_leave(&mut state, path, mount)))
     }
 
-    /// Takes a mount that was found gone. `None` if somebody else sees to that already.
+    /// Takes a mount that was found unmounted. `None` if another thread handles it already.
     pub(super) fn leave_gone(&self, path: &Path, mount: &Arc<T>) -> Option<Leaving<'_, T>> {
         let mut state = self.state.lock();
         match state.stages.get(path) {
@@ -129,7 +128,7 @@ impl<T> Places<T> {
         Leaving { places: self, mount, path: path.to_owned(), gone: false }
     }
 
-    /// What is mounted, in order of paths. What is just leaving belongs to it until it is gone.
+    /// All mounts, ordered by path. They include mounts that are being unmounted.
     pub(super) fn mounted(&self) -> Vec<Arc<T>> {
         let state = self.state.lock();
         let mounts = state.stages.values().filter_map(|stage| match stage {
@@ -139,7 +138,7 @@ impl<T> Places<T> {
         mounts.collect()
     }
 
-    /// What is mounted at `path`, as in [`Places::mounted`].
+    /// The mount at `path`, as in [`Places::mounted`].
     pub(super) fn mounted_at(&self, path: &Path) -> Option<Arc<T>> {
         match self.state.lock().stages.get(path)? {
             Stage::Reserved => None,
@@ -147,7 +146,7 @@ impl<T> Places<T> {
         }
     }
 
-    /// A client has come. `None` if the server is ending: it must ask the next one.
+    /// Admits a client. `None` if the server is ending: the client must connect to the next one.
     pub(super) fn enter(self: &Arc<Self>) -> Option<Client<T>> {
         let mut state = self.state.lock();
         if state.closed {
@@ -159,22 +158,22 @@ impl<T> Places<T> {
         Some(Client(self.clone()))
     }
 
-    /// Takes no more clients and mounts, if there is neither now and nothing `else_needed` either, which nobody but clients can
-    /// begin to need; says whether it does so.
+    /// Stops accepting clients and mounts if there are none and nothing `else_needed`, which only clients can start to need. Returns
+    /// whether it is closed.
     pub(super) fn close_if_idle(&self, else_needed: impl FnOnce() -> bool) -> bool {
         let mut state = self.state.lock();
         state.closed = state.closed || state.is_idle() && !else_needed();
         state.closed
     }
 
-    /// Takes no more clients and mounts.
+    /// Stops accepting clients and mounts.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
         self.tell(state);
     }
 
-    /// Resolves when there is neither mount nor client.
+    /// Resolves when there is neither a mount nor a client.
     pub(super) async fn idle(&self) {
         self.until(State::is_idle).await;
     }
@@ -184,19 +183,19 @@ impl<T> Places<T> {
         self.until(|state| !state.is_idle()).await;
     }
 
-    /// Resolves when somebody has asked for something.
+    /// Resolves when the first request has arrived.
     pub(super) async fn used(&self) {
         self.until(|state| state.used).await;
     }
 
-    /// Resolves when nobody is being answered and nothing is being mounted.
+    /// Resolves when no client is being served and nothing is being mounted.
     pub(super) async fn settled(&self) {
         self.until(|state| state.clients == 0 && !state.stages.values().any(|stage| matches!(stage, Stage::Reserved)))
             .await;
     }
 
     async fn until(&self, condition: impl Fn(&State<T>) -> bool) {
-        // What changes after this wakes the wait below: nothing falls between the look and the wait.
+        // Changes after this wake the wait below, so none is lost between the check and the wait.
         let mut changes = self.changes.subscribe();
         while !condition(&self.state.lock()) {
             // The sender lives in `self`.
@@ -239,7 +238,7 @@ impl<T> State<T> {
 }
 
 impl<T> Client<T> {
-    /// It has been answered, and the server stays for it.
+    /// Ends the request of this client, and keeps the server running for it.
     pub(super) fn hold(self) -> Holder<T> {
         self.0.change(|state| state.holders += 1);
         Holder(self.0.clone())
@@ -253,7 +252,7 @@ impl<T> Drop for Holder<T> {
 }
 
 impl<T> Reservation<'_, T> {
-    /// It is mounted.
+    /// Marks the path as mounted.
     pub(super) fn settle(mut self, mount: Arc<T>) {
         let path = self.path.take();
         self.places.change(|state| {
@@ -272,12 +271,12 @@ impl<T> Drop for Reservation<'_, T> {
 }
 
 impl<T> Leaving<'_, T> {
-    /// What leaves.
+    /// The mount that is being unmounted.
     pub(super) fn mount(&self) -> &T {
         &self.mount
     }
 
-    /// It is gone: the path is free.
+    /// Frees the path after the unmount.
     pub(super) fn free(mut self) {
         self.gone = true;
     }

@@ -1,4 +1,4 @@
-//! Seeing every read of one mount.
+//! Records every read of one mount.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::mounts::Mounts;
 use crate::protocol::MountRequest;
 use crate::{Error, ErrorKind, Result};
 
-/// The fetcher, with somebody who takes notes at its door.
+/// The fetcher, wrapped to record reads.
 #[derive(Clone)]
 pub(super) struct Recording {
     fetcher: Fetcher,
@@ -54,7 +54,7 @@ impl Recording {
 }
 
 impl Mounts {
-    /// Writes down what was touched at `mountpoint` until now, in a file for the client to take.
+    /// Writes the trace of `mountpoint` so far to a file for the client.
     pub(super) fn trace(&self, mountpoint: &Path) -> Result<PathBuf> {
         let mounts = self.places.mounted();
         let served = mounts.iter().find(|served| served.request.mountpoint == mountpoint);
@@ -105,7 +105,7 @@ impl Objects for Recording {
         })
     }
 
-    /// Never: the kernel would read it without telling anybody.
+    /// Never: the kernel would read the file unobserved.
     fn open_local(&self, _: &Digest) -> Option<Arc<File>> {
         None
     }

@@ -1,4 +1,4 @@
-//! Mounts that outlived their server: recorded so that the next server finds them, and mounted again by it.
+//! Recovers mounts that outlived their server: finds them by their records and mounts them again.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::mounts::{Mounts, STOPPED};
 use crate::protocol::{Request, Response};
 use crate::run;
 
-/// Cleans up after a server that died, and mounts again what it had mounted and nobody has unmounted since.
+/// Cleans up after a dead server, and mounts again what it had mounted and was not unmounted since.
 pub(super) async fn recover(mounts: &Arc<Mounts>) {
     let swept = match mounts.store().sweep() {
         Ok(swept) => swept,
@@ -23,11 +23,11 @@ pub(super) async fn recover(mounts: &Arc<Mounts>) {
             remember(mounts, &left.record, problem);
         }
     }
-    // What the dead mounts held until now.
+    // Sweeps what the dead mounts held until now.
     mounts.host().sweep();
 }
 
-/// Mounts it again, or forgets it if it is not there any more.
+/// Mounts it again, or removes its record if it was unmounted.
 async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String> {
     let memo = Memo::read(record);
     if let Some(memo) = &memo {
@@ -39,27 +39,27 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
         }
     }
     if run::may_run_on(mounts.store(), &record.mountpoint) {
-        // It has a mount namespace of its own, and would see nothing of another mount. The record keeps what it reads from eviction.
+        // It has a mount namespace of its own, in which a new mount would not appear. The record protects the data it reads from eviction.
         return Err(
             "its container runs without it: what is local can be read there, and the rest when it was started anew"
                 .into(),
         );
     }
     let was_there = tarpon_mount::clear(&record.mountpoint).map_err(|error| error.to_string())?;
-    // What could not be mounted again earlier is gone from its place, and wanted there all the same.
+    // A mount that failed to recover earlier is not mounted any more, but still wanted.
     if !was_there && memo.as_ref().is_none_or(|memo| memo.problem.is_none()) {
         mounts.forget(&record.mountpoint);
         return Ok(());
     }
     let is_of_a_container = record.mountpoint.starts_with(mounts.store().containers_folder());
     if is_of_a_container || memo.as_ref().is_some_and(|memo| is_not_wanted(memo, record)) {
-        // Of a container that has ended, or of somebody who has removed the place meanwhile.
+        // The container has ended, or the user has removed the mount point meanwhile.
         mounts.forget(&record.mountpoint);
         return Ok(());
     }
     let mut memo = memo.ok_or("its record is of another version")?;
     if memo.request.record {
-        // What was noted is lost, and its container has nothing to read from any more.
+        // The recorded trace is lost, and so is the mount that its container reads.
         mounts.forget(&record.mountpoint);
         remove_place(mounts, record);
         return Ok(());
@@ -74,16 +74,16 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
     }
 }
 
-/// Whether it was in order when its server was stopped, and its directory is gone since.
+/// Whether it was intact when its server was stopped, and its directory was removed since.
 fn is_not_wanted(memo: &Memo, record: &MountRecord) -> bool {
     let is_gone = || std::fs::metadata(&record.mountpoint).is_err_and(|error| error.kind() == ErrorKind::NotFound);
     memo.problem.as_deref() == Some(STOPPED) && is_gone()
 }
 
-/// Shows something to Podman again, in the store that is mounted on `folder`. Whether that was mounted does not matter: it was not
-/// after the machine was started anew, and whoever wants something away says so.
+/// Shows an image to Podman again, in the store mounted on `folder`, mounted or not: after a reboot it is not mounted, and users remove
+/// images explicitly.
 async fn show_again(mounts: &Arc<Mounts>, memo: &Memo, folder: &Path) -> Result<(), String> {
-    // That of the dead server, which the first of the images finds.
+    // Clears the mount of the dead server, which exists when the first image is shown.
     tarpon_mount::clear_dead(folder).map_err(|error| error.to_string())?;
     match super::answer(mounts, Request::mount(memo.request.clone())).await {
         Response::Failed { step, cause, .. } => Err(format!("{step}: {cause}")),
@@ -91,7 +91,7 @@ async fn show_again(mounts: &Arc<Mounts>, memo: &Memo, folder: &Path) -> Result<
     }
 }
 
-/// Removes the directory that was made for a recording, of which nothing is mounted any more.
+/// Removes the directory that was created for a recording, when nothing of it is mounted any more.
 fn remove_place(mounts: &Mounts, record: &MountRecord) {
     let place = record.mountpoint.parent().filter(|place| place.parent() == Some(&mounts.store().run_folder()));
     if let Some(Err(error)) = place.map(std::fs::remove_dir_all) {
@@ -99,7 +99,7 @@ fn remove_place(mounts: &Mounts, record: &MountRecord) {
     }
 }
 
-/// Keeps the mount on record, so that it can be tried again once the problem is solved.
+/// Keeps the mount on record, so that it can be retried once the problem is solved.
 fn remember(mounts: &Mounts, record: &MountRecord, problem: String) {
     if let Some(memo) = Memo::read(record) {
         let memo = Memo { problem: Some(problem.clone()), ..memo };

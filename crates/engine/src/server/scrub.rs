@@ -1,5 +1,5 @@
-//! The scrub of a server's store: see [`Store::scrub`]. A thread of its own goes through the store when a run is due, and what it finds
-//! is mended at once.
+//! The scrub of a server's store: see [`Store::scrub`]. A thread of its own reads the store when a run is due, and what it finds is
+//! repaired at once.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -16,13 +16,13 @@ use super::mounts::Mounts;
 use crate::protocol::ScrubStatus;
 use crate::{Error, ErrorKind, Result};
 
-/// Longest time between two looks whether a run is due: the clock on the wall may be set.
+/// Longest interval between two checks of whether a run is due, because the wall clock may be set.
 const LOOK: Duration = Duration::from_secs(3600);
 
-/// Pause after a run that failed: a disk that fails is not asked all the time.
+/// Pause after a failed run, so that a failing disk is not read all the time.
 const RETRY: Duration = Duration::from_secs(600);
 
-/// How long a server that ends waits for the thread. It takes a read of the disk, unless the thread just waits for a mend.
+/// How long a server that ends waits for the thread. That takes one disk read, unless the thread waits for a repair.
 const ENDING: Duration = Duration::from_secs(5);
 
 /// The scrub of a server. Dropping it ends the thread.
@@ -36,9 +36,9 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// The thread is to end.
+    /// Whether the thread must end.
     is_over: bool,
-    /// There is a thread.
+    /// Whether a thread exists.
     is_there: bool,
 }
 
@@ -48,17 +48,17 @@ impl Scrub {
         Self(Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), status }))
     }
 
-    /// What is known of it; `None` if there never was any.
+    /// The status; `None` if there never was a scrub.
     pub(super) fn status(&self) -> Option<ScrubStatus> {
         Some(*self.0.status.borrow()).filter(ScrubStatus::is_known)
     }
 
-    /// The same, and its changes.
+    /// The status and its changes.
     pub(super) fn watch(&self) -> watch::Receiver<ScrubStatus> {
         self.0.status.subscribe()
     }
 
-    /// Ends the thread, and waits for it. What it has done is on record then.
+    /// Ends the thread and waits for it. Its progress is on record then.
     pub(super) fn stop(&self) {
         let mut state = self.0.end();
         let until = Instant::now() + ENDING;
@@ -72,7 +72,7 @@ impl Drop for Scrub {
     }
 }
 
-/// Scrubs the store of this server from now on, at most so many bytes in a second. Once for a server.
+/// Starts to scrub the store of this server, at most so many bytes per second. Once per server.
 pub(super) fn begin(mounts: &Arc<Mounts>, rate: NonZeroU64) -> Result<()> {
     let failed = |error: io::Error| Error::new(ErrorKind::Other, "begin to scrub the store", error);
     let thread =
@@ -97,7 +97,7 @@ impl Shared {
         state
     }
 
-    /// Waits so long. `false`: the thread is to end.
+    /// Waits for the given time. `false`: the thread must end.
     fn pause(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut state = self.state.lock();
@@ -125,7 +125,7 @@ impl Thread {
         self.shared.changed.notify_all();
     }
 
-    /// One run; how long to wait after it.
+    /// One run. Returns the pause after it.
     fn scrub(&self) -> Duration {
         self.shared.status.send_modify(|status| status.running = true);
         let scrubbed = self.store.scrub(self.rate, self);
@@ -155,7 +155,7 @@ impl Scrubber for Thread {
         self.shared.status.send_modify(|status| status.under_way = Some(*run));
     }
 
-    /// In another thread: readers wait for what is mended, and this one has the lowest priority.
+    /// Repairs the damage in another thread, because readers wait for it and this thread has the lowest priority.
     fn found(&self) {
         let Some(mounts) = self.mounts.upgrade() else { return };
         let runtime = mounts.runtime().clone();

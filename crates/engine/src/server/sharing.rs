@@ -1,15 +1,15 @@
-//! Whether an image may be mounted on the inodes that all native mounts of the server share.
+//! Decides whether an image may be mounted on the inodes that all native mounts of the server share.
 
 use tarpon_mount::{Mode, ModeChoice};
 use tarpon_oci::Digest;
 
 use crate::{Error, ErrorKind, Result};
 
-/// The line that says why the mount must have inodes of its own, if it must: `contested` is an object of which the kernel
-/// may show what this image does not vouch for. Ask for it after the image was registered.
+/// Returns why the mount needs inodes of its own, if it does. `contested` is an object for which the kernel may have pages that this image
+/// does not vouch for. Query it after the image was registered.
 ///
 /// # Errors
-/// [`ErrorKind::CannotMount`] if the user wants nothing but mode `native`.
+/// [`ErrorKind::CannotMount`] if the user permits only mode `native`.
 pub(super) fn own_inodes(asked: ModeChoice, contested: Option<Digest>) -> Result<Option<String>> {
     let Some(object) = contested else { return Ok(None) };
     let reason = format!("another image says otherwise of object {object}, and the kernel may have pages of it");

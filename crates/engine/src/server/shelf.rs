@@ -1,8 +1,8 @@
-//! [`Shelf`]: the images that Podman is shown, in one mount on the store's `podman` folder.
+//! [`Shelf`]: the images shown to Podman, in one mount on the store's `podman` folder.
 //!
-//! It is mounted with the first image and unmounted with the last one. Each image has a record among those of mounts, which keeps
-//! it from eviction and brings it back. Adding shows layers before the image that names them, and removing an image leaves its layers
-//! for a while: Podman reads the two lists one after the other.
+//! It is mounted with the first image and unmounted with the last one. Each image has a record among those of mounts, which protects it
+//! from eviction and restores it after a restart. Adding an image shows its layers before the image, and removing an image keeps its layers
+//! for a while, because Podman reads the two lists one after the other.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,10 +26,10 @@ use crate::podman::{self, Guard, Listed, PodmanImage, View};
 use crate::protocol::{MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// How long the layers of a removed image stay: longer than a command of Podman takes from one list to the other.
+/// How long the layers of a removed image stay: longer than a Podman command takes from one list to the other.
 const RETIREMENT: Duration = Duration::from_secs(20);
 
-/// What is shown.
+/// The shelf.
 pub(super) struct Shelf {
     store: Store,
     folder: PathBuf,
@@ -39,9 +39,9 @@ pub(super) struct Shelf {
 
 #[derive(Default)]
 struct State {
-    /// By their ids.
+    /// The shown images, by id.
     images: BTreeMap<Digest, Entry>,
-    /// Removed ones, whose layers are still listed.
+    /// Removed images, whose layers are still listed.
     retired: Vec<(Instant, Entry)>,
     shown: Option<Shown>,
     changes: u64,
@@ -76,12 +76,12 @@ impl Shelf {
         Self { store, folder, server_command: engine.server_command().to_vec(), state: Mutex::default() }
     }
 
-    /// Whether an image is at this place, shown or not.
+    /// Whether the path belongs to an image on the shelf, shown or not.
     pub(super) fn holds(&self, mountpoint: &Path) -> bool {
         mountpoint.starts_with(&self.folder)
     }
 
-    /// The image that is shown at this place.
+    /// The image shown at this path.
     pub(super) fn image(&self, mountpoint: &Path) -> Option<Arc<Image>> {
         let state = self.state.lock();
         state.images.values().find(|entry| entry.request.mountpoint == mountpoint).map(|entry| entry.image.clone())
@@ -92,7 +92,7 @@ impl Shelf {
         self.state.lock().images.values().any(|entry| entry.request.manifest == *manifest)
     }
 
-    /// How many images are shown.
+    /// Number of shown images.
     pub(super) fn count(&self) -> u64 {
         self.state.lock().images.len() as u64
     }
@@ -104,12 +104,12 @@ impl Shelf {
         let id = listed.id();
         let mut state = self.state.lock();
         images.show_hidden(request, &image, listed.hidden.clone())?;
-        // Nothing is taken from others and nothing replaced before it is certain that this one can be shown.
+        // Names are moved and entries replaced only once it is certain that this image can be shown.
         self.mount(&mut state, host)?;
         if image.has_pack()
             && let Some(shown) = &state.shown
         {
-            // As in the other modes: what the kernel reads ahead lies just outside of what the pack brings. A span each was fetched for that.
+            // As in the other modes: the kernel's read-ahead lies just outside of the pack's data, and each cost the fetch of a span.
             shown.mounted.stop_read_ahead();
         }
         let mut request = request.clone();
@@ -122,7 +122,7 @@ impl Shelf {
         }
         poorer.keys().filter_map(|other| state.images.get(other)).for_each(|other| self.note(&other.request));
         let before = state.images.insert(id, Entry { request, image: image.clone(), listed });
-        // Layers first. One that is replaced has the same id and other layers.
+        // Layers first. A replaced entry has the same id but other layers.
         let retired = before.map(|before| (Instant::now(), before));
         state.retired.extend(retired);
         self.publish(&mut state, Some(id));
@@ -143,8 +143,8 @@ impl Shelf {
         }
     }
 
-    /// Takes an image away, or only the name, if it has others. `None` if it is not shown; else the manifests that are not
-    /// any more.
+    /// Stops showing an image, or removes only the name if it has others. `None` if it is not shown; else the manifests that are no longer
+    /// shown.
     pub(super) fn remove(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Option<Vec<Digest>>> {
         let mut state = self.state.lock();
         let id = mountpoint.file_name().and_then(|id| Digest::from_hex(id.to_str()?).ok());
@@ -175,12 +175,12 @@ impl Shelf {
     fn unmount_if_empty(&self, state: &mut State) {
         if state.images.is_empty() {
             state.retired.clear();
-            // Dropped, it is unmounted; lazily if a container uses it.
+            // Dropping it unmounts it; lazily if a container uses it.
             state.shown = None;
         }
     }
 
-    /// For whoever takes all images away.
+    /// Fails if the shelf is in use, for callers that remove all images.
     ///
     /// # Errors
     /// [`ErrorKind::CannotMount`] if a container uses any of them.
@@ -188,7 +188,7 @@ impl Shelf {
         self.state.lock().images.values().try_for_each(|entry| self.refuse_if_used(&entry.listed, iter::empty()))
     }
 
-    /// Layers that are those of `others` too stay in any case.
+    /// Layers shared with `others` stay in any case.
     fn refuse_if_used<'a>(&self, listed: &Listed, others: impl Iterator<Item = &'a Listed> + Clone) -> Result<()> {
         let store = self.folder.to_string_lossy();
         match podman::mounted_link(&podman::own_links(&store, listed, others)) {
@@ -218,12 +218,12 @@ impl Shelf {
             let alive = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
             state.images.values().map(|entry| describe(entry, alive)).collect::<Vec<_>>()
         };
-        // Not under the lock: who ends a completion asks, under theirs, whether its image is shown here.
+        // Not under the lock: the end of a completion takes its own lock and then checks whether its image is shown here.
         described.iter_mut().for_each(|status| status.backfill = backfills.status(&status.manifest));
         described
     }
 
-    /// Mounts what is there, unless it is mounted.
+    /// Mounts the shelf, unless it is mounted.
     fn mount(&self, state: &mut State, host: &Host) -> Result<()> {
         if state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached()) {
             return Ok(());
@@ -245,7 +245,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Shows what is there, if anything is mounted. `new`: an image whose layers are shown before itself.
+    /// Updates the mount, if there is one. `new`: an image whose layers are shown before the image.
     fn publish(&self, state: &mut State, new: Option<Digest>) {
         let Some(files) = state.shown.as_ref().map(|shown| shown.files.clone()) else { return };
         if let Some(new) = new {
@@ -273,8 +273,8 @@ impl Shelf {
 /// Names of images, by the images' ids.
 type Names = BTreeMap<Digest, Vec<String>>;
 
-/// A name is one image's. The later one has it, and another goes on without, as in Podman. Returns what the others had that have
-/// less now.
+/// Makes names unique. The image added later gets a name, and the other one continues without it, as in Podman. Returns the previous names
+/// of the images that lost some.
 fn settle_names(state: &mut State, id: Digest, request: &mut MountRequest) -> Names {
     let mut poorer = Names::new();
     let Some(podman) = &mut request.podman else { return poorer };
@@ -314,7 +314,7 @@ fn describe(entry: &Entry, alive: bool) -> MountStatus {
     }
 }
 
-/// The time, for files.
+/// The current time, for file timestamps.
 pub(super) fn now() -> Timestamp {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     Timestamp { seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX), nanoseconds: now.subsec_nanos() }

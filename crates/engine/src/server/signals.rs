@@ -1,4 +1,4 @@
-//! The signals that end a server in order.
+//! The signals that end a server cleanly.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Ended;
 
-/// SIGTERM and SIGINT. From when this is made, neither ends the process by itself.
+/// SIGTERM and SIGINT. Once this exists, neither terminates the process by default.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -17,7 +17,7 @@ impl Signals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Resolves at one of them, also at one that came before.
+    /// Resolves at either signal, including one received earlier.
     pub(crate) async fn stop(&mut self) -> Ended {
         tokio::select! {
             _ = self.terminate.recv() => {
@@ -31,7 +31,7 @@ impl Signals {
         }
     }
 
-    /// Resolves at SIGINT alone. A service manager sends SIGTERM again when its patience is over; that must not fail readers.
+    /// Resolves at SIGINT only. A service manager sends SIGTERM again after its timeout, which must not fail readers.
     pub(crate) async fn interrupted(&mut self) -> Ended {
         self.interrupt.recv().await;
         tracing::info!("SIGINT");

@@ -1,4 +1,4 @@
-//! What one mount waited for, as the server knows it.
+//! The stalls of one mount, as the server knows them.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::protocol::MountAccount;
 use crate::{Error, ErrorKind, Result};
 
 impl Mounts {
-    /// What is mounted at `mountpoint` waited for this.
+    /// The account of what the mount at `mountpoint` waited for.
     pub(super) fn why(&self, mountpoint: &Path) -> Result<MountAccount> {
         if let Some(image) = self.layers.image(mountpoint).or_else(|| self.shelf.image(mountpoint)) {
             let mount = self.status_at(mountpoint)?;

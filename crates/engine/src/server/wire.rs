@@ -1,4 +1,4 @@
-//! The line protocol on a socket: one JSON object a line, bounded in length and time.
+//! The line protocol on a socket: one JSON object per line, limited in length and time.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
@@ -17,11 +17,11 @@ use crate::protocol::ANSWER;
 /// Name of the socket in the store's `run` directory.
 pub(crate) const SOCKET: &str = "server.sock";
 
-/// How long a client waits for a place in the queue of the socket. It is full when the server accepts nobody: it is stopped, or out of
+/// How long a client waits for a slot in the queue of the socket. It is full when the server accepts no clients: it is stopped, or out of
 /// descriptors.
 pub(crate) const QUEUE: Duration = Duration::from_secs(10);
 
-/// How often a client that waits for its answer looks whether it will ever come.
+/// How often a client that waits for a response checks if the server is still running.
 pub(crate) const LOOK: Duration = Duration::from_millis(500);
 
 /// Longest path of a Unix socket, without the NUL at its end.
@@ -40,7 +40,7 @@ pub(crate) fn receive<T: DeserializeOwned>(stream: &UnixStream, longest: u64) ->
     receive_within(stream, longest, ANSWER, || Ok(()))
 }
 
-/// As [`receive`], within `patience`, and only as long as `goes_on` is content, which is asked every [`LOOK`].
+/// As [`receive`], within `patience`, as long as `goes_on` succeeds, which is called every [`LOOK`].
 pub(crate) fn receive_within<T: DeserializeOwned>(
     stream: &UnixStream,
     longest: u64,
@@ -51,7 +51,7 @@ pub(crate) fn receive_within<T: DeserializeOwned>(
     let until = Instant::now() + patience;
     let (mut reader, mut line) = (BufReader::new(stream.take(longest)), Vec::new());
     loop {
-        // What came before an error is in the line already.
+        // The bytes before an error are already in the line.
         match reader.read_until(b'\n', &mut line) {
             Ok(_) => break,
             Err(error) if is_late(&error) && Instant::now() < until => goes_on()?,
@@ -72,7 +72,7 @@ pub(crate) fn is_closed(stream: &UnixStream) -> bool {
     rustix::event::poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().contains(PollFlags::HUP)
 }
 
-/// Whether it says that the time was over.
+/// Whether the error is a timeout.
 pub(crate) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -91,7 +91,7 @@ pub(crate) fn connect_within(run: &Path, patience: Duration) -> io::Result<UnixS
     Ok(socket.into())
 }
 
-/// As [`connect`], for the listening side. Removes what a dead server left behind: callers hold the server lock.
+/// As [`connect`], for the listening side. Removes what a dead server left. The caller must hold the server lock.
 pub(crate) fn listen(run: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     match std::fs::remove_file(run.join(SOCKET)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -101,7 +101,7 @@ pub(crate) fn listen(run: &Path) -> io::Result<std::os::unix::net::UnixListener>
     std::os::unix::net::UnixListener::bind(address(run, &directory))
 }
 
-/// The path of the socket, or where it is too long for an address, one through the open directory, which takes `/proc`.
+/// The path of the socket. If it is too long for an address, a path through the open directory, which requires `/proc`.
 fn address(run: &Path, directory: &std::fs::File) -> PathBuf {
     use std::os::fd::AsRawFd;
     let path = run.join(SOCKET);

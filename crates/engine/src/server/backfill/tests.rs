@@ -1,4 +1,4 @@
-//! Images that are mounted by an index, true or not, and completed from a scripted registry.
+//! Images mounted by a correct or a wrong index, and completed from a scripted registry.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -21,7 +21,7 @@ use super::*;
 use crate::index::{Indexed, altered};
 use crate::{Engine, EngineOptions, ImageRequest, IndexChoice, Prepared, Silent};
 
-/// Not to be guessed, and the same each time.
+/// Deterministic bytes that do not compress.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -60,7 +60,7 @@ impl Lab {
         Self::serving(Contents::new(), image).await
     }
 
-    /// The image, with a SOCI index that says what `spoil` makes of it.
+    /// The image, with a SOCI index that `spoil` modifies.
     async fn with_soci(spoil: impl Fn(&mut Ztoc)) -> Self {
         let image = image();
         let plain = &image.layers[..2];
@@ -104,7 +104,7 @@ impl Lab {
         Engine::open(EngineOptions { store, server_command: Vec::new() }).unwrap()
     }
 
-    /// Publishes an index of the image that says what `alter` makes of it; its digest.
+    /// Publishes an index of the image that `alter` modifies. Returns its digest.
     async fn publish(&self, alter: impl FnOnce(&mut [Indexed])) -> Digest {
         let honest = self.engine().make_index(&self.request(), &[], &Silent).await.unwrap();
         let index = altered(&honest, alter);
@@ -122,7 +122,7 @@ impl Lab {
     }
 }
 
-/// What a server has.
+/// The parts of a server.
 struct Host {
     engine: Engine,
     fetcher: Fetcher,
@@ -146,7 +146,7 @@ impl Host {
         image
     }
 
-    /// As the server does it: what is mounted is not removed, and not evicted.
+    /// Records the mount as the server does, so that the image is neither removed nor evicted.
     fn record_mount(&self, prepared: &Prepared) {
         self.engine.store().record_mount(POINT.as_ref(), prepared.manifest(), "app", "{}").unwrap();
     }
@@ -180,7 +180,7 @@ async fn an_image_that_is_mounted_by_a_true_index_is_completed_and_verified() {
         for seed in [BASE, APP, LAZY] {
             host.read(&noise(seed, FILE)).await.unwrap();
         }
-        // A server that comes after this one finds nothing left to do.
+        // A second server finds nothing left to do.
         let again = Host::new(host.engine.clone());
         again.mount(&prepared, how);
         assert_eq!(again.backfills.settled(prepared.manifest()).await.state, BackfillState::Complete);
@@ -235,7 +235,7 @@ async fn a_soci_index_that_changes_a_mode_raises_an_alarm() {
     assert_eq!(host.states(&prepared), ["soci-refuted", "soci-refuted", "toc-verified"]);
 }
 
-/// An index that says otherwise of the file `app`, and what becomes of its image.
+/// The result of completing an image whose index is wrong about the file `app`.
 async fn alarm(alter: impl Fn(&mut LayerIndex)) -> (Lab, Host, Prepared, Digest) {
     let lab = Lab::new(image()).await;
     let layer = lab.layer(1);
@@ -265,7 +265,7 @@ fn node<'a>(index: &'a mut LayerIndex, path: &[u8]) -> &'a mut tarpon_layer::Ent
     index.entries.iter_mut().find(|entry| entry.path.as_bytes() == path).unwrap()
 }
 
-/// Cuts a file in two pieces with these digests: of a file in one piece, a lie would show at once.
+/// Cuts a file in two pieces with these digests. For a file in one piece, a wrong digest would show at once.
 fn cut(index: &mut LayerIndex, path: &[u8], digest: impl Fn(Range<usize>) -> Digest) {
     let Node::File(FileContent { object, .. }) = node(index, path).node else { unreachable!() };
     let places = |of: &Digest| if *of == object { &[1000][..] } else { &[] };
@@ -275,13 +275,12 @@ fn cut(index: &mut LayerIndex, path: &[u8], digest: impl Fn(Range<usize>) -> Dig
     *index = cut;
 }
 
-/// The digest of bytes that no chunk has: one for each range, since an index that gives two lengths to one digest is refused when it is
-/// read.
+/// A digest that no chunk has, different for each range: an index that gives two lengths for one digest is rejected when it is read.
 fn wrong(range: Range<usize>) -> Digest {
     Digest::of(format!("evil {range:?}").as_bytes())
 }
 
-/// The chunks of the file `app` itself, under the name of what was never there.
+/// The chunks of the file `app` itself, under the name of a file that does not exist.
 fn make_up(index: &mut LayerIndex, content: &[u8]) {
     let app = noise(APP, FILE);
     cut(index, b"app", |range| Digest::of(&app[range]));
@@ -301,7 +300,7 @@ async fn an_index_that_makes_up_a_file_raises_an_alarm_and_what_it_made_up_is_no
     assert_eq!(lab.requests(), before, "nobody is asked any more");
     host.read(&noise(APP + 10, FILE)).await.expect("what is complete was hashed as a whole");
 
-    // A server that comes after this one knows it from the record.
+    // A second server reads it from the record.
     let again = Host::new(host.engine.clone());
     again.mount(&prepared, Backfill::Idle);
     assert_eq!(again.backfills.settled(prepared.manifest()).await.alarms.len(), 1);
@@ -311,7 +310,7 @@ async fn an_index_that_makes_up_a_file_raises_an_alarm_and_what_it_made_up_is_no
     let error = again.fetcher.read(&Digest::of(made_up), 0, 1000).await.unwrap_err();
     assert!(matches!(error, ReadError::Distrusted { .. }), "{error}");
 
-    // Nothing is mounted here: whoever prepares the image next gets another record.
+    // Nothing is mounted here: the next preparation of the image gets another record.
     let anew = ImageRequest { index: IndexChoice::None, ..lab.request() };
     let prepared = again.engine.prepare(&anew, &Silent).await.unwrap();
     assert_eq!(again.states(&prepared), ["diffID-verified", "diffID-verified", "toc-verified"]);
@@ -404,7 +403,7 @@ async fn two_layers_that_are_lied_about_are_two_alarms() {
     assert_eq!(host.states(&prepared), ["index-refuted", "index-refuted", "toc-verified"]);
 }
 
-/// The completion of an image from a source that does as it is told.
+/// Completes an image from a scripted source.
 async fn scripted(replies: Vec<Then>) -> (BackfillStatus, Duration, Vec<String>) {
     let lab = Lab::new(image()).await;
     lab.publish(|_| ()).await;
@@ -422,7 +421,7 @@ async fn scripted(replies: Vec<Then>) -> (BackfillStatus, Duration, Vec<String>)
         }
         problems
     });
-    // Only from here on: a socket does not know that time stands still.
+    // Only from here on: a socket does not respect paused time.
     tokio::time::pause();
     let (began, task) = (Instant::now(), Task { image: "app".into(), told, distrust: Box::new(|_, _| ()) });
     task.run(&Arc::new(completion)).await;

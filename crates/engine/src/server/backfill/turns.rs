@@ -1,7 +1,7 @@
-//! A source that is asked for a little at a time, with a look in between at whether somebody has something better to do.
+//! [`Turns`]: a source that is read in small requests, with a check for more urgent work between them.
 //!
-//! Whoever pauses in the middle of an answer does not stop it: the other side goes on sending until the kernel's buffers are full, which
-//! is half a second of a link of 100 Mbit/s. Only what was not asked for does not come.
+//! A pause in the middle of a response does not stop it: the other side continues to send until the kernel's buffers are full, which is
+//! half a second of a link of 100 Mbit/s. Only data that was not requested does not arrive.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use tarpon_blob::{BlobSource, BlobStream, SourceError};
 use tarpon_oci::Blob;
 use tokio::time::Instant;
 
-/// What a reader may have to wait for at worst, several streams together: one chunk of the customary sizes.
+/// Smallest request, which bounds the worst delay of a reader with several streams together: one chunk of common size.
 const LEAST_BYTES: u64 = 256 << 10;
-/// As long as a fast link is asked for: round trips no longer count.
+/// Largest request, for a fast link: round trips no longer matter.
 const MOST_BYTES: u64 = 8 << 20;
-/// How long the bytes of a turn are to come, …
+/// Target duration of a turn's transfer, …
 const TURN: Duration = Duration::from_millis(25);
-/// … or so many times as long as the first of them takes to come, whichever is longer: four fifths of the link are used then.
+/// … or this multiple of the time to the first byte, whichever is longer. Then four fifths of the link are used.
 const ROUND_TRIPS: u32 = 4;
 
-/// A pause before each turn, and whether turns are of use at all.
+/// A pause before each turn, and whether turns are useful at all.
 pub(super) trait Turn: Send + Sync + 'static {
     /// Returns when the next turn may begin.
     fn begin(&self) -> BoxFuture<'_, ()>;
 
-    /// Whether parts cannot be asked for: each would cost all that lies before it.
+    /// Whether ranges cannot be requested: each would cost all bytes before it.
     fn is_whole(&self) -> bool;
 }
 
-/// The source, in turns.
+/// The source, read in turns.
 pub(super) struct Turns<T> {
     source: Arc<dyn BlobSource>,
     turn: Arc<T>,
@@ -44,25 +44,25 @@ impl<T: Turn> Turns<T> {
     }
 }
 
-/// An answer that is being read.
+/// A response that is being read.
 struct Reading<T> {
     source: Arc<dyn BlobSource>,
     turn: Arc<T>,
     blob: Blob,
-    /// Not asked for yet.
+    /// Not yet requested.
     left: Range<u64>,
     current: Option<Current>,
     width: u64,
 }
 
-/// The turn under way.
+/// The current turn.
 struct Current {
     pieces: BlobStream,
     width: u64,
     asked: Instant,
-    /// From the request to the first bytes.
+    /// Time from the request to the first bytes.
     round_trip: Option<Duration>,
-    /// How long the others were waited for, not counting what was done with them.
+    /// Time waited for the other pieces, without the time spent processing them.
     received_in: Duration,
 }
 
@@ -77,7 +77,7 @@ impl Current {
         Some(piece)
     }
 
-    /// How much to ask for next.
+    /// Size of the next request.
     fn next_width(&self) -> u64 {
         width(self.width, self.received_in, self.round_trip.unwrap_or_default())
     }
@@ -131,11 +131,11 @@ impl<T: Turn> Reading<T> {
     }
 }
 
-/// How much comes in a turn, if `bytes` came in that time.
+/// Bytes that arrive in one turn, given that `bytes` arrived in `received_in`.
 fn width(bytes: u64, received_in: Duration, round_trip: Duration) -> u64 {
     let turn = TURN.max(round_trip * ROUND_TRIPS);
     let wanted = u128::from(bytes) * turn.as_micros() / received_in.as_micros().max(1);
-    // Twice as much at most: one turn says little.
+    // At most twice as much, because a single turn is a small sample.
     u64::try_from(wanted).unwrap_or(u64::MAX).min(bytes.saturating_mul(2)).clamp(LEAST_BYTES, MOST_BYTES)
 }
 
@@ -155,7 +155,7 @@ mod tests {
         Blob { digest: Digest::of(b"layer"), size: SIZE }
     }
 
-    /// Answers at once with as many zeros, until it breaks.
+    /// Replies at once with as many zeros as requested, until it fails.
     #[derive(Default)]
     struct Zeros {
         asked: Mutex<Vec<Range<u64>>>,
@@ -225,7 +225,7 @@ mod tests {
         assert!(pieces.next().await.is_none());
     }
 
-    /// 100 ms to the first byte, 10 MB/s from there: a turn that counted round trips would stay as it began.
+    /// 100 ms to the first byte, 10 MB/s after that. A turn that counted round trips would stay at its initial size.
     #[tokio::test(start_paused = true)]
     async fn a_far_source_is_asked_for_more_at_a_time() {
         let source = Arc::new(Far::default());

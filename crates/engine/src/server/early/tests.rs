@@ -19,7 +19,7 @@ fn content(range: Range<u64>) -> Vec<u8> {
 
 type Answer = mpsc::UnboundedReceiver<Result<Bytes, SourceError>>;
 
-/// Answers each request with what the test sends, and remembers what was asked.
+/// Replies to each request with what the test sends, and records the requests.
 #[derive(Default)]
 struct Scripted {
     asked: Mutex<Vec<Range<u64>>>,
@@ -27,14 +27,14 @@ struct Scripted {
 }
 
 impl Scripted {
-    /// The next request is answered by what is sent here; it ends when this is dropped.
+    /// A sender for the response to the next request. Dropping it ends the response.
     fn answer(&self) -> mpsc::UnboundedSender<Result<Bytes, SourceError>> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.answers.lock().push_back(receiver);
         sender
     }
 
-    /// The next request is for this, and is answered at once.
+    /// Expects this range as the next request, and replies at once.
     fn answers(&self, range: Range<u64>) {
         self.answer().send(Ok(content(range).into())).unwrap();
     }
@@ -59,7 +59,7 @@ impl BlobSource for Scripted {
     }
 }
 
-/// All bytes of an answer, in however many pieces.
+/// All bytes of a response, in any number of pieces.
 async fn read(source: &dyn BlobSource, range: Range<u64>) -> Result<Vec<u8>, String> {
     let mut pieces = source.read(blob(), range).await.map_err(|error| error.to_string())?;
     let mut bytes = Vec::new();

@@ -1,7 +1,7 @@
-//! Finding out which layers an image has, when Podman asks for one that is not known.
+//! Finds the layers of an image when Podman looks up one that is not known.
 //!
-//! Podman waits in the kernel meanwhile, where nobody can stop it. So everything is bounded: images that are looked for at the
-//! same time, how long each may take, how often one is looked for in vain.
+//! Podman waits in the kernel meanwhile and cannot be interrupted. So everything is bounded: the number of concurrent searches, the
+//! duration of each, and how often a failed one is repeated.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,27 +20,27 @@ use crate::podman::{self, Offer};
 use crate::protocol::LayersPart;
 use crate::{Error, ErrorKind, Result};
 
-/// How long Podman waits for a layer that is looked for, turns included: less than the warden of mounts waits for an answer.
+/// How long Podman waits for a layer that is searched, queueing included: less than the warden of mounts waits for a response.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Images that are looked for at the same time. Each is a process.
+/// Maximum number of concurrent searches. Each is a process.
 const AT_A_TIME: usize = 4;
-/// How long what was found out of an image's name holds: a pull asks for each layer.
+/// How long the result for an image name stays valid, because a pull looks up each layer.
 const FRESH: Duration = Duration::from_secs(10);
-/// Names of which is remembered what came of them, the last ones.
+/// Number of names whose last results are kept.
 const REMEMBERED: usize = 64;
 
-/// What is being looked for, and what came of it.
+/// The running searches and their results.
 pub(super) struct Finding {
     under_way: Mutex<HashMap<Reference, Shared<BoxFuture<'static, ()>>>>,
     turns: Arc<Semaphore>,
-    /// The last ones last.
+    /// The most recent last.
     outcomes: Mutex<VecDeque<Outcome>>,
 }
 
 struct Outcome {
     reference: Reference,
     at: Instant,
-    /// Why Podman has to pull the image, or some of it.
+    /// Why Podman must pull the image, or some of it.
     problem: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl Default for Finding {
 }
 
 impl Finding {
-    /// Why Podman had to pull what it had to pull, lately.
+    /// Why Podman recently had to pull images.
     pub(super) fn problems(&self) -> Vec<String> {
         let outcomes = self.outcomes.lock();
         outcomes
@@ -60,7 +60,7 @@ impl Finding {
             .collect()
     }
 
-    /// An image's name is looked up anew when it is asked for next.
+    /// Drops the result for an image name, so that the next lookup searches again.
     pub(super) fn forget(&self, reference: &Reference) {
         self.outcomes.lock().retain(|outcome| outcome.reference != *reference);
     }
@@ -83,14 +83,14 @@ impl Finding {
 }
 
 impl LayerShelf {
-    /// Looks the image up, together with whoever else wants it now. What comes of it is noted.
+    /// Searches the image, shared with concurrent lookups, and records the result.
     pub(super) async fn look_for(self: Arc<Self>, key: LayerKey) {
         let image = &key.image;
         if !self.finding.is_fresh(image) {
             let looking = {
                 let mut under_way = self.finding.under_way.lock();
                 let begin = || {
-                    // A task of its own: a panic in it is the end of nothing else.
+                    // A task of its own, so that a panic in it affects nothing else.
                     let (me, of) = (self.clone(), image.clone());
                     let task = self.runtime.spawn(async move { me.look_up(of).await });
                     let (me, of) = (self.clone(), image.clone());
@@ -129,7 +129,7 @@ impl LayerShelf {
         self.finding.note(&image, problem);
     }
 
-    /// Has the image prepared, and shows it. Blocks, until `until` at the longest.
+    /// Has the image prepared, and shows it. Blocks, but not beyond `until`.
     fn prepare(&self, image: &Reference, until: Instant) -> std::result::Result<(), String> {
         let (access, diff_ids) = self.settings().ok_or("it is not wanted any more")?;
         let offer = podman::ask(&self.server_command, image, &access, until);

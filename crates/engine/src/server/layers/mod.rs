@@ -5,9 +5,9 @@
 //!                …/use, rmdir ─► count: record
 //! ```
 //!
-//! The mount has a record among those of mounts, and so has each image: by its name and manifest, with how often Podman uses which
-//! of its layers. That keeps it from eviction and lets the next server show it again, for Podman never says twice that it uses a
-//! layer. An image of which nothing is used goes when that was told, or was not for some time.
+//! The mount has a record among those of mounts, and so has each image: by its name and manifest, with the number of uses of each layer by
+//! Podman. The record protects the image from eviction and lets the next server show it again, because Podman reports each use only once.
+//! An image without uses is removed when Podman reports the last one as released, or after some time without any.
 
 mod find;
 mod spool;
@@ -44,10 +44,10 @@ use crate::podman::{Guard, Offered};
 use crate::protocol::{Access, Backfill, DiffIds, LayersPart, MountRequest};
 use crate::{Engine, Error, ErrorKind, Result};
 
-/// How long an image is shown of which nothing is used yet: a pull says so after it has found all layers.
+/// How long an image without uses is shown: a pull reports them after it has found all layers.
 const UNUSED: Duration = Duration::from_secs(600);
 
-/// What is shown.
+/// The shelf of layers.
 pub(super) struct LayerShelf {
     me: Weak<Self>,
     store: Store,
@@ -56,9 +56,9 @@ pub(super) struct LayerShelf {
     runtime: Handle,
     images: Arc<Images>,
     backfills: Arc<Backfills>,
-    /// Held for as long as it takes to change something and its record.
+    /// Held during a change of the state and its record.
     changing: Mutex<()>,
-    /// Held for moments: the kernel asks.
+    /// Held only for moments, because the kernel waits for replies.
     state: RwLock<State>,
     finding: Finding,
     spools: Spools,
@@ -66,14 +66,14 @@ pub(super) struct LayerShelf {
 
 #[derive(Default)]
 struct State {
-    /// The record of the mount. None: it is not wanted.
+    /// The record of the mount. `None`: it is not wanted.
     settings: Option<MountRequest>,
     shown: Option<Shown>,
     /// The newest last.
     images: Vec<Entry>,
-    /// By manifest: whoever shows an image again shows the same layers, which live as long as the mount.
+    /// By manifest. An image that is shown again offers the same layers, which live as long as the mount.
     offered: HashMap<Digest, Arc<Offered>>,
-    /// Of images that went.
+    /// Manifests of removed images.
     released: Vec<Digest>,
 }
 
@@ -87,7 +87,7 @@ struct Entry {
     request: MountRequest,
     image: Arc<Image>,
     offered: Arc<Offered>,
-    /// When Podman was last told of a layer of it.
+    /// When Podman last found a layer of it.
     asked: Mutex<Instant>,
 }
 
@@ -109,7 +109,7 @@ impl LayerShelf {
         })
     }
 
-    /// Whether this is the place of the mount, or of an image in it.
+    /// Whether the path is the mount point, or belongs to an image in it.
     pub(super) fn holds(&self, mountpoint: &Path) -> bool {
         mountpoint.starts_with(&self.folder)
     }
@@ -119,19 +119,19 @@ impl LayerShelf {
         self.state.read().images.iter().any(|entry| entry.request.manifest == *manifest)
     }
 
-    /// The image at this place.
+    /// The image at this path.
     pub(super) fn image(&self, mountpoint: &Path) -> Option<Arc<Image>> {
         let state = self.state.read();
         let entry = state.images.iter().find(|entry| entry.request.mountpoint == mountpoint)?;
         Some(entry.image.clone())
     }
 
-    /// How many images are shown.
+    /// Number of shown images.
     pub(super) fn count_images(&self) -> u64 {
         self.state.read().images.len() as u64
     }
 
-    /// Does what a request for a mount asks: mounts, or shows an image.
+    /// Executes a mount request: mounts, or shows an image.
     pub(super) fn mount(&self, host: &Host, request: MountRequest) -> Result<()> {
         match request.layers {
             Some(LayersPart::Image { .. }) => self.show(request),
@@ -139,11 +139,11 @@ impl LayerShelf {
         }
     }
 
-    /// Mounts it, unless it is. What is asked now counts from now on.
+    /// Mounts it, unless it is mounted. The settings of this request take effect from now on.
     fn start(&self, host: &Host, mut request: MountRequest) -> Result<()> {
         let _changing = self.changing.lock();
         request.mountpoint.clone_from(&self.folder);
-        // They are for one registry, and Podman names any.
+        // Credentials are for one registry, but Podman may name any.
         request.access.creds = None;
         let failed = |error| Error::new(ErrorKind::Store, "record the mount", error);
         Memo::new(&request).write(&self.store).map_err(failed)?;
@@ -156,12 +156,12 @@ impl LayerShelf {
         }
         let old = state.shown.take();
         drop(state);
-        // The kernel keeps what it read of layers' descriptions: they are others in another mount.
+        // The kernel caches layer descriptions, which differ in another mount.
         drop(old);
         match self.attach(host) {
             Ok(shown) => self.state.write().shown = Some(shown),
             Err(error) => {
-                // What was asked before is still wanted.
+                // The previous settings are still wanted.
                 match &before {
                     Some(before) => self.note(before),
                     None => self.forget(&self.folder),
@@ -177,7 +177,7 @@ impl LayerShelf {
         Ok(())
     }
 
-    /// What Podman has runs on as before, if that can be.
+    /// Mounts again after a failure, so that Podman's images keep running if possible.
     fn attach_again(&self, host: &Host) {
         match self.attach(host) {
             Ok(shown) => self.state.write().shown = Some(shown),
@@ -200,10 +200,10 @@ impl LayerShelf {
         Ok(Shown { mounted, _guard: guard.ok().flatten() })
     }
 
-    /// Unmounts it and forgets all of it.
+    /// Unmounts it and removes all of its records.
     ///
     /// # Errors
-    /// [`ErrorKind::CannotMount`] if Podman has images with layers that are here, unless `force`.
+    /// [`ErrorKind::CannotMount`] if Podman has images with layers in it, unless `force` is set.
     pub(super) fn stop(&self, mountpoint: &Path, force: bool) -> Result<()> {
         let _changing = self.changing.lock();
         if mountpoint != self.folder {
@@ -224,7 +224,7 @@ impl LayerShelf {
     }
 
     /// # Errors
-    /// [`ErrorKind::CannotMount`] if Podman has images with layers that are here.
+    /// [`ErrorKind::CannotMount`] if Podman has images with layers in it.
     pub(super) fn refuse_if_used(&self) -> Result<()> {
         let state = self.state.read();
         let Some(used) = state.images.iter().find(|entry| entry.uses() > 0) else { return Ok(()) };
@@ -233,7 +233,7 @@ impl LayerShelf {
             .hint("remove them first (podman rmi), or use --force"))
     }
 
-    /// Shows the layers of an image whose record is here.
+    /// Shows the layers of a prepared image.
     fn show(&self, mut request: MountRequest) -> Result<()> {
         let reference: Reference =
             request.image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
@@ -263,12 +263,12 @@ impl LayerShelf {
         Ok(())
     }
 
-    /// Where an image is, for whoever lists mounts and for its record.
+    /// The path of an image in mount lists and in its record.
     fn place(&self, reference: &Reference, manifest: &Digest) -> PathBuf {
         self.folder.join(BASE64_STANDARD.encode(reference.to_string())).join(manifest.to_string())
     }
 
-    /// What is done from time to time. Returns the manifests of images that are not shown any more.
+    /// Periodic cleanup. Returns the manifests of images that are no longer shown.
     pub(super) fn tidy(&self) -> Vec<Digest> {
         self.spools.tidy();
         let _changing = self.changing.lock();
@@ -298,7 +298,7 @@ impl LayerShelf {
         }
     }
 
-    /// How registries are asked, and what Podman is told. `None`: nothing is shown.
+    /// How to access registries, and which diffIDs Podman gets. `None`: nothing is shown.
     fn settings(&self) -> Option<(Access, DiffIds)> {
         let state = self.state.read();
         let settings = state.settings.as_ref()?;
@@ -309,12 +309,12 @@ impl LayerShelf {
         Some((settings.access.clone(), diff_ids))
     }
 
-    /// The layer that is meant: that of the newest image of this name that has it.
+    /// Looks up a layer: in the newest image of this name that has it.
     fn with<T>(&self, key: &LayerKey, answer: impl FnOnce(&Entry) -> Option<T>) -> Option<T> {
         let state = self.state.read();
         let mut entries = state.images.iter().rev();
         let entry = entries.find(|entry| entry.reference == key.image && entry.offered.find(&key.digest).is_some())?;
-        // Whoever finds it may be about to use it.
+        // A lookup may precede a use.
         *entry.asked.lock() = Instant::now();
         answer(entry)
     }
@@ -356,7 +356,7 @@ impl Layers for LayerShelf {
     }
 }
 
-/// What the mount has of the shelf, which has the mount.
+/// The mount's reference to the shelf, weak because the shelf owns the mount.
 struct Door(Weak<LayerShelf>);
 
 impl Layers for Door {
@@ -378,11 +378,11 @@ impl Layers for Door {
     }
 }
 
-/// How an image is brought on whose word Podman takes diffIDs.
+/// The backfill of an image, depending on whether Podman relies on its diffIDs.
 fn backfill(diff_ids: DiffIds) -> Backfill {
     match diff_ids {
         DiffIds::Hashed => Backfill::Off,
-        // So that a lie comes out.
+        // So that a wrong diffID is detected.
         DiffIds::Claimed => Backfill::Idle,
     }
 }

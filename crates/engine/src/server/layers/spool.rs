@@ -1,6 +1,5 @@
-//! Layers as they lie in the registry, for Podman to push or save: each is brought as a whole, into a file without a name, and read
-//! from there in any order. Whoever reads waits for the part that he reads; the last bytes are given when all of them were
-//! found to be what the layer's digest says.
+//! Layers as stored in the registry, for Podman to push or save. Each is fetched whole, into an unnamed file, and read from there in any
+//! order. A read waits for its part. The last bytes are returned once the whole layer matches its digest.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,11 +18,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 
-/// Layers that are brought at the same time: Podman pushes six.
+/// Maximum number of layers fetched concurrently: Podman pushes six.
 const AT_A_TIME: usize = 6;
-/// How long a read waits for its bytes, turns included: less than the warden of mounts waits for an answer.
+/// How long a read waits for its bytes, queueing included: less than the warden of mounts waits for a response.
 const PATIENCE: Duration = Duration::from_secs(100);
-/// How long a layer stays that nobody reads.
+/// How long an unread layer is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// All layers that are being read.
@@ -34,7 +33,7 @@ pub(super) struct Spools {
     all: Mutex<HashMap<Digest, Arc<Spool>>>,
 }
 
-/// One layer.
+/// A layer.
 struct Spool {
     file: Arc<File>,
     here: watch::Receiver<Here>,
@@ -42,14 +41,14 @@ struct Spool {
     last: Mutex<Instant>,
 }
 
-/// How much of a layer is here.
+/// The fetch state of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Here {
-    /// So many bytes, not yet known to be the right ones.
+    /// So many bytes were fetched, not yet verified.
     Bytes(u64),
-    /// All, and they are.
+    /// The whole layer was fetched and verified.
     Whole,
-    /// It will not come.
+    /// The fetch has failed.
     Failed,
 }
 
@@ -64,7 +63,7 @@ impl Spools {
         Self { folder, runtime, turns: Arc::new(Semaphore::new(AT_A_TIME)), all: Mutex::default() }
     }
 
-    /// A part of the layer.
+    /// Reads a part of the layer.
     pub(super) fn read(
         &self,
         blob: Blob,
@@ -123,7 +122,7 @@ impl Spools {
         Ok(spool)
     }
 
-    /// Lets go of what nobody reads any more. Whoever waits for bytes has the layer in hand.
+    /// Releases layers that are no longer read. A waiting reader holds a reference.
     pub(super) fn tidy(&self) {
         self.all.lock().retain(|_, spool| Arc::strong_count(spool) > 1 || spool.last.lock().elapsed() < IDLE);
     }
@@ -177,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives these bytes, whatever is asked for.
+    /// Returns these bytes, whatever the request.
     struct Gives(Bytes);
 
     impl BlobSource for Gives {

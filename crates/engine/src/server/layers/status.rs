@@ -1,10 +1,10 @@
-//! What is told of Podman's store of layers: one line for the mount, with what Podman had to pull instead, and one for each image.
+//! The status of Podman's store of layers: one line for the mount, with what Podman had to pull instead, and one for each image.
 
 use super::super::memo::{described, shown};
 use super::LayerShelf;
 use crate::protocol::MountStatus;
 
-/// What stands for the mode of these mounts.
+/// The name used as the mode of these mounts.
 pub(in super::super) const MODE: &str = "podman-layers";
 
 impl LayerShelf {
@@ -17,7 +17,7 @@ impl LayerShelf {
                 state.images.iter().map(|entry| (entry.request.clone(), entry.image.clone())).collect();
             (alive, state.settings.clone(), images)
         };
-        // Neither is anything read from the disk under it.
+        // Outside the lock as well, because this reads from the disk.
         let mut all: Vec<_> = images
             .iter()
             .map(|(request, image)| MountStatus { mode: MODE.to_owned(), ..shown(request, image, alive) })
@@ -27,7 +27,7 @@ impl LayerShelf {
             alive,
             server: std::process::id(),
             fallbacks: self.finding.problems(),
-            // Of all its images.
+            // Sums over all of its images.
             image_bytes: all.iter().map(|image| image.image_bytes).sum(),
             prepared_bytes: all.iter().map(|image| image.prepared_bytes).sum(),
             fetched_bytes: all.iter().map(|image| image.fetched_bytes).sum(),
@@ -36,7 +36,7 @@ impl LayerShelf {
             ..described(&settings)
         });
         all.extend(store);
-        // Not under the lock: who ends a completion asks, under theirs, whether its image is shown here.
+        // Not under the lock: the end of a completion takes its own lock and then checks whether its image is shown here.
         all.iter_mut().for_each(|status| status.backfill = self.backfills.status(&status.manifest));
         all
     }

@@ -1,4 +1,4 @@
-//! Images from a scripted registry, of whose layers uses are counted, with servers that come and go.
+//! Images from a scripted registry, with use counts of their layers, and servers that restart.
 
 use std::collections::BTreeMap;
 
@@ -58,14 +58,14 @@ impl Lab {
         Ok(prepared)
     }
 
-    /// Prepares the image, and asks for its layers to be shown under the name `shown`.
+    /// Prepares the image, and requests its layers under the name `shown`.
     async fn request(&self, tag: &str, shown: &str) -> MountRequest {
         let prepared = crate::Prepared { text: self.name(shown), ..self.prepare(tag).await.unwrap() };
         let layers = Some(LayersPart::Image { uses: BTreeMap::new() });
         MountRequest { layers, ..prepared.mount_on(self.folder.path().to_owned()) }
     }
 
-    /// A server that shows what is on record. No kernel is asked.
+    /// A server that shows what is on record, without the kernel.
     fn server(&self) -> Arc<Mounts> {
         let mounts = Arc::new(Mounts::new(&self.engine, Handle::current()).unwrap());
         let settings = Some(LayersPart::Store { diff_ids: DiffIds::Hashed });
@@ -104,7 +104,7 @@ fn bare() -> MountRequest {
     }
 }
 
-/// How often each layer is used, over all images.
+/// Number of uses of each layer, summed over all images.
 fn uses(shelf: &LayerShelf) -> BTreeMap<Digest, u64> {
     let mut all = BTreeMap::new();
     for status in shelf.status() {
@@ -114,7 +114,7 @@ fn uses(shelf: &LayerShelf) -> BTreeMap<Digest, u64> {
     all
 }
 
-/// Not to be guessed, and the same each time.
+/// A deterministic random number.
 fn dice(state: &mut u64, sides: usize) -> usize {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     usize::from(state.to_be_bytes()[0]) % sides
@@ -122,7 +122,7 @@ fn dice(state: &mut u64, sides: usize) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn uses_are_what_podman_said_whatever_servers_come_and_go() {
-    // The name moves from one image to the other, which have a layer in common.
+    // The name moves from one image to the other, and they share a layer.
     let (old, new) = (image(&["base", "old"]), image(&["base", "new"]));
     let lab = Lab::new(&[("old", &old), ("new", &new)]).await;
     let requests = [lab.request("old", "v1").await, lab.request("new", "v1").await];
@@ -132,7 +132,7 @@ async fn uses_are_what_podman_said_whatever_servers_come_and_go() {
         let mut model: BTreeMap<Digest, u64> = BTreeMap::new();
         let mut server = lab.server();
         for _ in 0..50 {
-            // Podman asks for a layer before it uses it: then both images are there.
+            // Podman looks a layer up before it uses it, so both images exist then.
             requests.iter().for_each(|request| server.layers.show(request.clone()).unwrap());
             let digest = digests[dice(&mut state, digests.len())];
             let key = lab.key("v1", digest);

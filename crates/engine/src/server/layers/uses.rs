@@ -1,5 +1,4 @@
-//! How often Podman uses which layer. It says so once for each use and never again, so what is counted is in the record before
-//! Podman has its answer.
+//! Counts Podman's uses of layers. Podman reports each use exactly once, so the count is in the record before Podman gets its reply.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ impl Entry {
         }
     }
 
-    /// How often all its layers together are used.
+    /// Number of uses of all its layers together.
     pub(super) fn uses(&self) -> u64 {
         self.used().into_iter().flat_map(BTreeMap::values).fold(0, |sum, uses| sum.saturating_add(*uses))
     }
@@ -39,7 +38,7 @@ impl Entry {
 }
 
 impl LayerShelf {
-    /// Counts, also a use of a layer that is not shown any more: Podman still has what it found.
+    /// Counts a use, also of a layer that is no longer shown: Podman still has what it found.
     pub(super) async fn note_use(self: Arc<Self>, key: LayerKey, change: Use) {
         let mut is_counted = self.clone().count_aside(&key, change).await;
         if !is_counted && change == Use::More {
@@ -59,7 +58,7 @@ impl LayerShelf {
         }
     }
 
-    /// As [`Self::count`], where it may block.
+    /// As [`Self::count`], on a thread that may block.
     async fn count_aside(self: Arc<Self>, key: &LayerKey, change: Use) -> bool {
         let (runtime, key) = (self.runtime.clone(), key.clone());
         let counted = runtime.spawn_blocking(move || self.count(&key, change)).await;
@@ -69,7 +68,7 @@ impl LayerShelf {
         })
     }
 
-    /// Counts, and writes it down. The last use of an image takes it away. Whether there is such a layer.
+    /// Counts a use and records it. The image is removed with its last use. Returns whether the layer exists.
     fn count(&self, key: &LayerKey, change: Use) -> bool {
         let _changing = self.changing.lock();
         let mut state = self.state.write();
@@ -94,7 +93,7 @@ impl LayerShelf {
     }
 }
 
-/// Of which image a use is counted, where several of one name have the layer: one that is used, else the newest.
+/// The image whose use is counted, if several of one name have the layer: one in use, else the newest.
 fn counted(images: &[Entry], key: &LayerKey, change: Use) -> Option<usize> {
     let has = |entry: &Entry| entry.reference == key.image && entry.offered.find(&key.digest).is_some();
     let used = images.iter().rposition(|entry| has(entry) && entry.uses_of(&key.digest) > 0);

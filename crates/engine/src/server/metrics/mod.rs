@@ -1,6 +1,6 @@
-//! What the server counts, over HTTP, for Prometheus and whoever reads its text format.
+//! The server's metrics over HTTP, in the text format of Prometheus.
 //!
-//! One endpoint for a server, from the first mount that asks for one until the server ends. It tells of all mounts of the store.
+//! One endpoint per server, from the first mount that requests one until the server ends. It covers all mounts of the store.
 
 mod text;
 
@@ -21,38 +21,37 @@ use crate::protocol::MountRequest;
 use crate::{Error, ErrorKind, Result};
 use text::{Exposition, Label};
 
-/// Few scrape, once in a while: eight connections leave room for those that hang until their time is over.
+/// Maximum number of connections. Scrapers are few and rare, so eight leave room for some that hang until they time out.
 const CONNECTIONS: usize = 8;
-/// Bytes of a request's line and headers: what a scraper sends, several times over.
+/// Maximum size of a request's line and headers: several times what a scraper sends.
 const HEAD_BYTES: usize = 8 << 10;
-/// How long one scrape may take, as long as Prometheus waits for it by default.
+/// Maximum duration of a scrape: as long as Prometheus waits by default.
 const LIFETIME: Duration = Duration::from_secs(10);
 
-/// Where a server tells its metrics.
+/// The metrics endpoint of a server.
 #[derive(Default)]
 pub(super) struct Endpoint {
     running: Mutex<Option<Running>>,
 }
 
 struct Running {
-    /// As it was asked for: with port 0, not where it is.
+    /// The requested address. With port 0, it is not the actual one.
     asked: SocketAddr,
     server: Server,
 }
 
 impl Endpoint {
-    /// Where it is, if there is one.
+    /// The actual address, if the endpoint is open.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.running.lock().as_ref().map(|running| running.server.address())
     }
 
-    /// Ends it.
+    /// Closes it.
     pub(super) fn close(&self) {
         drop(self.running.lock().take());
     }
 
-    /// Begins to answer at `address`, unless it does.
-    /// `true`: it did not before.
+    /// Opens the endpoint at `address`, unless it is open. Returns `true` if it was not open before.
     fn open(
         &self,
         address: SocketAddr,
@@ -83,13 +82,13 @@ fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
     tokio::net::TcpListener::from_std(listener)
 }
 
-/// Begins to tell the metrics where the mount asks for it. Must be called in a runtime. `true`: they were not told before, and need not be
-/// if it is not mounted after all.
+/// Opens the endpoint if the mount requests it. Must be called in a runtime. Returns `true` if it was not open before, so that a failed
+/// mount can close it again.
 pub(super) fn tell(mounts: &Arc<Mounts>, request: &MountRequest) -> Result<bool> {
     request.metrics.map_or(Ok(false), |address| open(mounts, address))
 }
 
-/// As [`tell`], at an address that nobody's mount has asked for.
+/// As [`tell`], at an address that no mount requested.
 pub(super) fn open(mounts: &Arc<Mounts>, address: SocketAddr) -> Result<bool> {
     let handler = || -> Arc<dyn Handler> { Arc::new(Told(Arc::downgrade(mounts))) };
     mounts.endpoint.open(address, handler).map_err(|cause| {
@@ -98,7 +97,7 @@ pub(super) fn open(mounts: &Arc<Mounts>, address: SocketAddr) -> Result<bool> {
     })
 }
 
-/// As [`tell`], for a mount that a dead server left: it is made again all the same.
+/// As [`tell`], for a mount that a dead server left. A failure does not prevent the mount.
 pub(super) fn tell_again(mounts: &Arc<Mounts>, request: &mut MountRequest) {
     if let Err(error) = tell(mounts, request) {
         tracing::warn!(%error, "the metrics of an earlier server are not told any more");
@@ -107,7 +106,7 @@ pub(super) fn tell_again(mounts: &Arc<Mounts>, request: &mut MountRequest) {
     }
 }
 
-/// Answers scrapes.
+/// Handles scrapes.
 struct Told(Weak<Mounts>);
 
 impl Handler for Told {
@@ -117,7 +116,7 @@ impl Handler for Told {
             let scrape = (request.uri().path() == "/metrics").then(|| request.method() == http::Method::GET);
             let answer = match scrape {
                 Some(true) => {
-                    // Waits for whoever is just loading an image from the disk.
+                    // Blocks while another thread loads an image from the disk.
                     let told = tokio::task::spawn_blocking(move || told(&mounts)).await.map_err(io::Error::other)?;
                     plain(200).header(http::header::CONTENT_TYPE, text::CONTENT_TYPE).body(told)
                 }
@@ -144,7 +143,7 @@ fn told(mounts: &Mounts) -> String {
         *modes.entry(served.mounted.mode().name()).or_default() += 1;
     }
     modes.extend(mounts.shown_to_podman().into_iter().filter(|(_, count)| *count > 0));
-    // The same image from two sources, or of a record that was made anew, is one to whoever looks at a graph.
+    // An image from two sources, or one whose record was rewritten, is a single image in a graph.
     let mut images: BTreeMap<Label, Vec<tarpon_fetch::Stats>> = BTreeMap::new();
     let mut prepared = BTreeMap::new();
     for image in mounts.domains.all().iter().flat_map(|domain| domain.images.all()) {

@@ -8,10 +8,10 @@ use tarpon_oci::Digest;
 
 use crate::protocol::ScrubStatus;
 
-/// What the text is.
+/// The content type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What names an image: `image="…",digest="…"`, escaped.
+/// The labels of an image: `image="…",digest="…"`, escaped.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Label(String);
 
@@ -21,18 +21,18 @@ impl Label {
     }
 }
 
-/// A label's value: whatever is in a name, it ends where it should.
+/// Escapes a label's value, so that no character of a name can end it.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// What is told.
+/// The metrics to write.
 pub(super) struct Exposition<'a> {
-    /// Of all images, also of those that are not loaded any more.
+    /// Counters of all images, including those that are no longer loaded.
     pub(super) host: Vec<Stats>,
-    /// Of the images that are loaded; those of one name are added up.
+    /// Counters of the loaded images; those of one name are summed.
     pub(super) images: BTreeMap<Label, Vec<Stats>>,
-    /// Bytes that came when these images were prepared.
+    /// Bytes fetched when these images were prepared.
     pub(super) prepared: BTreeMap<Label, u64>,
     /// Mounts by mode.
     pub(super) modes: BTreeMap<&'a str, u64>,
@@ -40,10 +40,10 @@ pub(super) struct Exposition<'a> {
     pub(super) scrub: Option<ScrubStatus>,
 }
 
-/// One number of the counters.
+/// Reads one counter.
 type Number = fn(&Stats) -> u64;
 
-/// Numbers that differ in one label, or one that has none.
+/// A metric family: samples that differ in one label, or a single sample without it.
 struct Family {
     name: &'static str,
     kind: &'static str,
@@ -51,7 +51,7 @@ struct Family {
     numbers: &'static [(&'static str, Number)],
 }
 
-/// Each is told of the host, as `tarpon_host_NAME`, and of each image, as `tarpon_NAME`. Two names, so that nobody adds up both.
+/// Each is exported for the host as `tarpon_host_NAME` and for each image as `tarpon_NAME`. Two names prevent a sum over both.
 const FAMILIES: &[Family] = &[
     Family {
         name: "fetch_bytes_total",
@@ -170,7 +170,7 @@ const STALLS: &str = "read_stall_seconds";
 const STALLS_HELP: &str = "How long readers waited for a source.";
 
 impl Exposition<'_> {
-    /// All of it, as a scraper reads it.
+    /// The text of all metrics.
     pub(super) fn text(&self) -> String {
         let mut out = String::new();
         let build = concat!("version=\"", env!("CARGO_PKG_VERSION"), "\"");
@@ -222,7 +222,7 @@ fn sample(out: &mut String, name: &str, labels: &[&str], value: impl std::fmt::D
     };
 }
 
-/// How the scrub stands, and what came of the last run.
+/// The status of the scrub and the result of its last run.
 fn scrub(out: &mut String, status: &ScrubStatus) {
     let mut gauge = |name: &str, help: &str, value: u64| {
         let name = format!("tarpon_scrub_{name}");
@@ -256,14 +256,14 @@ fn histogram(out: &mut String, name: &str, image: &str, stats: &[Stats]) {
         below += stats.iter().map(in_place).sum::<u64>();
         sample(out, &format!("{name}_bucket"), &[image, &format!("le=\"{}\"", seconds(*end))], below);
     }
-    // One number for both, so that they agree whatever is counted meanwhile.
+    // The same number for both, so that they agree despite concurrent counting.
     let all: u64 = stats.iter().flat_map(|stats| &stats.stall_histogram.buckets).map(|bucket| bucket.count).sum();
     sample(out, &format!("{name}_bucket"), &[image, "le=\"+Inf\""], all);
     sample(out, &format!("{name}_sum"), &[image], seconds(stats.iter().map(|stats| stats.stall_millis).sum()));
     sample(out, &format!("{name}_count"), &[image], all);
 }
 
-/// `0.05` for 50.
+/// Formats milliseconds as seconds: `0.05` for 50.
 fn seconds(millis: u64) -> String {
     let text = format!("{}.{:03}", millis / 1000, millis % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,4 +1,4 @@
-//! The thread of a scrub: it begins, ends with its server, and its successor goes on.
+//! The scrub thread: it starts, ends with its server, and its successor continues.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use super::*;
 use crate::{Engine, EngineOptions};
 
-/// Longest wait for a thread, which takes milliseconds.
+/// Longest wait for a thread, which normally takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Lab {
