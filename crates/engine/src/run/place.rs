@@ -393,7 +393,7 @@ mod tests {
         all.remove(&place, &keeper).unwrap();
         assert!(place.is_of(&next.id) && !place.is_of(&record("web").id), "the old lock removes nothing new");
         drop(keeper);
-        // The thread has opened the lock file before the rename, or opens it after: it holds the lock of the directory that exists.
+        // The thread has opened the first lock file, or opens the next one. A lock that it holds is that of the current directory.
         match waiting.join().unwrap() {
             Holding::Ours(lock) => assert!(lock.is_of(&place).unwrap()),
             Holding::Theirs => panic!("nobody holds it"),

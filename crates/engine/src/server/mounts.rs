@@ -223,7 +223,7 @@ impl Mounts {
         if how == Unmounted::Already { self.give_up(mountpoint) } else { Ok(how) }
     }
 
-    /// Reserves a path. First checks for mounts there that another process has unmounted unnoticed.
+    /// Reserves a path. If it is taken, checks for mounts that another process has unmounted, and retries.
     fn reserve(&self, path: &Path) -> Result<Reservation<'_, Served>> {
         match self.places.reserve(path) {
             Err(error) if error.kind == ErrorKind::CannotMount => {

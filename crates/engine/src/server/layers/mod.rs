@@ -233,7 +233,7 @@ impl LayerShelf {
             .hint("remove them first (podman rmi), or use --force"))
     }
 
-    /// Shows the layers of a prepared image.
+    /// Shows the layers of an image whose record is in the store.
     fn show(&self, mut request: MountRequest) -> Result<()> {
         let reference: Reference =
             request.image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
