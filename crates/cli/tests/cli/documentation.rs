@@ -81,7 +81,7 @@ fn blocks() -> Vec<Block> {
     all
 }
 
-/// A line as typed, without the shell prompt.
+/// A line as typed, without the `$` of the shell.
 fn command(line: &str, page: &str, block: usize) -> String {
     let typed = line.strip_prefix("# ").or_else(|| line.strip_prefix("$ "));
     typed.unwrap_or_else(|| panic!("{page}:{}: {line:?} begins with neither # nor $", block + 1)).to_owned()
