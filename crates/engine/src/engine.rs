@@ -13,7 +13,7 @@ use crate::rootfs::Folders;
 use crate::server::Client;
 use crate::{Error, ErrorKind, Result};
 
-/// Which store, and how its server is started.
+/// The store, and how its server is started.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
     /// The store's directory, created if missing.

@@ -13,9 +13,9 @@
 //! let status = client.mount(prepared.mount_on(dir))?;                              // usable when it returns
 //! client.status()?;  engine.why(&dir)?;  client.unmount(&dir)?;  client.recover()?;
 //!
-//! let server = Server::start(&engine).await?;                                      // the same in this process
+//! let server = Server::start(&engine).await?;                                      // a server in this process
 //! server.mount(prepared.mount_on(dir)).await?;  server.rootfs(…).await?;  server.run().await;
-//! let mut server = ForGood::start(&engine, Equipment::default()).await?;            // one that stays, and comes back as it was
+//! let mut server = ForGood::start(&engine, Equipment::default()).await?;            // a permanent one, which restores its mounts
 //! server.until_told().await;  server.suspend().await;
 //!
 //! engine.run(&RunRequest { … }, &mut signals, &progress).await?;                   // containers: run, list, stop, remove

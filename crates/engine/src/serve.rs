@@ -78,7 +78,7 @@ pub struct ForGood {
     server: Option<Server>,
     observer: Observer,
     equipment: Equipment,
-    /// Set while this process is not the server, which handles signals itself.
+    /// Set until this process is the server, which then handles signals itself.
     signals: Option<Signals>,
     /// Delay before the next attempt to replace the other server.
     pause: Duration,

@@ -23,6 +23,9 @@ impl Engine {
     }
 
     /// Whether containerd may be given images of the store.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] if it is isolated.
     pub fn may_serve_containerd(&self) -> Result<()> {
         if !self.is_isolated()? {
             return Ok(());
@@ -110,7 +113,7 @@ pub(crate) fn part_of(store: &Store, image: &str, access: &Access) -> Result<Opt
     store.tenant(&name(image, access)?).map(Some).map_err(failed)
 }
 
-/// Whether an isolated store takes the image at all.
+/// Whether an isolated store accepts the image at all.
 pub(crate) fn check(image: &str) -> Result<()> {
     repository(image).map(drop)
 }

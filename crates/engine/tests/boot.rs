@@ -152,7 +152,7 @@ impl Lab {
         self.engine.make_index(&self.request(None), starts, &self.notes).await.unwrap()
     }
 
-    /// Makes an index and leaves it beside the image.
+    /// Makes an index and publishes it beside the image.
     async fn publish(&self, starts: &[Trace]) -> ImageIndexArtifact {
         let made = self.make(starts).await;
         self.push(&made, &self.layout()).await;

@@ -36,6 +36,9 @@ pub(crate) struct Origin {
 
 impl Origin {
     /// Records that `upper` is written over this image.
+    ///
+    /// # Errors
+    /// The directory is gone, or nothing can be written beside it.
     pub(crate) fn remember(upper: &Path, image: &str, manifest: Digest) -> io::Result<()> {
         let upper = upper.canonicalize()?;
         let (inode, born) = identity(&upper)?;

@@ -139,7 +139,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Drops the recorded meaning of the name, which is different from now on.
+    /// Updates what the store knows the name to mean: from now on it refers to `digest`.
     fn forget_meaning(&self, name: &str, access: &Access, digest: &Digest) -> Result<()> {
         let failed = |error| Error::new(ErrorKind::Store, "note what the name means now", error);
         // An isolated store records nothing about images in no registry.

@@ -203,7 +203,7 @@ impl Work<'_> {
     }
 }
 
-/// Copies take their time too, so that all layers are worth showing.
+/// The plan of all layers: copies take time too, so they are shown as well.
 fn plan(layers: &[Wanted]) -> Vec<LayerPlan> {
     let plan = |(number, layer): (usize, &Wanted)| {
         let Blob { digest, size } = layer.descriptor.blob();

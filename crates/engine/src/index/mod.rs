@@ -49,7 +49,7 @@ pub struct ImageIndexArtifact {
     pub layers_size: u64,
     /// The layers that it covers, lowest first.
     pub layers: Vec<IndexedLayer>,
-    /// Its boot packs, one for each recorded way to start the image.
+    /// Its boot packs, one for each recorded profile.
     pub boots: Vec<BootPack>,
     /// The artifact's manifest.
     #[serde(skip)]

@@ -67,13 +67,13 @@ pub(crate) struct LayerForm {
     pub(crate) blob: Digest,
     /// Bytes of its blob.
     pub(crate) blob_size: u64,
-    /// How the blob is compressed, as containers/storage counts it.
+    /// Compression of the blob, by its number in containers/storage.
     pub(crate) compression: u8,
     /// Approximate size of its tar in bytes.
     pub(crate) size: u64,
     /// Owner of the root directory.
     pub(crate) uid: u32,
-    /// Its group.
+    /// Group of the root directory.
     pub(crate) gid: u32,
     /// Its diffID as the image's config claims it.
     pub(crate) claimed: Digest,

@@ -3,8 +3,8 @@
 //! Two layers of one diffID are one layer to Podman, whatever images they are in: `podman pull` of another image uses the layer that it
 //! finds here instead of fetching it. So the diffID that a config names is given only to layers of which every byte was hashed locally and
 //! whose entries were read from these very bytes. If a table of contents or an index described the layer, the diffID is replaced by a
-//! digest of that description, which no tar has. Ids follow from these by the rule of containers/storage in either case, so that `podman
-//! build` finds the layers of its base.
+//! digest of that description, which no tar has. Ids follow from these by the rule of containers/storage in either case, so that
+//! `podman build` finds the layers of its base.
 
 use tarpon_oci::Digest;
 

@@ -211,6 +211,9 @@ impl Engine {
     }
 
     /// Removes an image from Podman, or only this name of it, if it has others.
+    ///
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if a container uses it, unless `force`.
     pub fn podman_remove(&self, image: &MountStatus, name: Option<&str>, force: bool) -> Result<()> {
         self.client().podman_remove(&image.mountpoint, name, force)
     }

@@ -25,12 +25,12 @@ use crate::{Engine, Error, ErrorKind, Result};
 /// How long a container may take to stop before it is killed: as with other tools.
 const STOPPING: Duration = Duration::from_secs(10);
 
-/// What to record.
+/// A request to record a start.
 #[derive(Debug, Clone)]
 pub struct RecordRequest {
     /// The image.
     pub image: ImageRequest,
-    /// The name of this way to start it.
+    /// Name of the profile.
     pub profile: String,
     /// Replaces the image's command.
     pub command: Vec<String>,
