@@ -1,14 +1,14 @@
-//! [`DiffFs`]: what overlayfs is shown of one layer of an image.
+//! [`DiffFs`]: one layer of an image, as presented to overlayfs.
 //!
-//! There are two forms, and in a stack of all layers of an image they are worth the same:
+//! There are two forms, which are equivalent in a stack of all layers of an image:
 //!
-//! - *alone*: what the layer adds to those below it (`tarpon_tree::delta`).
-//! - *merged*: the merged tree of the layer and all below it. Each directory in its root is opaque, so overlayfs looks below for
-//!   nothing but names in the root. A name that layers below have in their roots and the tree has not is a whiteout. Whoever looks
-//!   a path up in a deep stack finds all of it in this one layer.
+//! - *alone*: the changes of the layer relative to those below it (`tarpon_tree::delta`).
+//! - *merged*: the merged tree of the layer and all below it. Each directory in its root is opaque, so overlayfs searches lower
+//!   layers only for names in the root. A name that lower layers have in their roots and the tree lacks is a whiteout. A path
+//!   lookup in a deep stack thus finds everything in this one layer.
 //!
-//! Why they are equal: what is below an opaque directory hides nothing and shows nothing, a file hides what is below it, and the
-//! root, which overlayfs merges whatever is written on it, shows exactly the names of the tree.
+//! Why they are equivalent: an opaque directory hides everything below it, a file hides what is below it, and the root,
+//! which overlayfs always merges, shows exactly the names of the tree.
 
 use std::collections::HashSet;
 
@@ -17,20 +17,20 @@ use tarpon_tree::erofs::ImageError;
 
 use crate::{Attr, Content, DirEntry, Errno, ImageFs, Kind, NodeId, Operations, Take, Totals};
 
-/// The xattr by which overlayfs knows an opaque directory.
+/// The xattr that marks an opaque directory for overlayfs.
 const OPAQUE: &[u8] = b"trusted.overlay.opaque";
 
-/// Node ids of whiteouts that are not in the image begin here. Node ids of inodes are below: they count 32 bytes of the image.
+/// First node id of whiteouts that are not in the image. Node ids of inodes are lower: they count 32 bytes of the image.
 const WHITEOUTS: u64 = 1 << 33;
-/// Bits of the largest node id.
+/// Number of bits of the largest node id.
 pub(crate) const NODE_BITS: u32 = 34;
-/// Positions in the root's listing of whiteouts that are not in the image begin here, far behind those of the image.
+/// First position, in the root's listing, of whiteouts that are not in the image; far behind the positions of the image.
 const WHITEOUT_POSITIONS: u64 = 1 << 62;
 
-/// One layer. `B` is where the bytes of its tree are.
+/// One layer. `B` holds the bytes of its tree.
 pub struct DiffFs<B> {
     files: ImageFs<B>,
-    /// None of the form *alone*, whose image says which directories are opaque.
+    /// `None` in the form *alone*, whose image contains the opaque marks.
     merged: Option<Merged>,
 }
 
@@ -41,7 +41,7 @@ struct Merged {
 }
 
 impl<B: AsRef<[u8]> + Send + Sync + 'static> DiffFs<B> {
-    /// The layer as the difference in `image`.
+    /// Creates the layer from the difference in `image`.
     pub fn alone(image: B) -> Result<Self, ImageError> {
         let files = ImageFs::new(image)?;
         if files.size() / 32 >= WHITEOUTS {
@@ -50,7 +50,7 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> DiffFs<B> {
         Ok(Self { files, merged: None })
     }
 
-    /// The layer as the merged tree in `image`, where layers below have the names `below` in their roots.
+    /// Creates the layer from the merged tree in `image`, where lower layers have the names `below` in their roots.
     pub fn merged(image: B, below: impl IntoIterator<Item = Box<[u8]>>) -> Result<Self, ImageError> {
         let alone = Self::alone(image)?;
         let mut opaque = HashSet::new();
@@ -98,7 +98,7 @@ fn whiteout(index: u64) -> Attr {
     }
 }
 
-/// Which whiteout a node id is, if it is none of the image.
+/// Index of the added whiteout with this node id; `None` for a node of the image.
 fn added(node: NodeId) -> Option<u64> {
     node.0.checked_sub(WHITEOUTS)
 }
@@ -191,7 +191,7 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for DiffFs<B> {
     }
 
     fn has_access_lists(&self) -> bool {
-        // No layer format can say them.
+        // No layer format can express them.
         false
     }
 

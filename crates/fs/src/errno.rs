@@ -1,39 +1,39 @@
-//! [`Errno`]: the answers "no" that a file system here can give, and the only place where errors become one.
+//! [`Errno`]: the errors that a file system here can return, and the only place that converts other errors.
 
 use tarpon_fetch::ReadError;
 use tarpon_tree::erofs::ImageError;
 
-/// Why an operation was refused. The kernel's numbers are the adapter's business.
+/// Why an operation was refused. The adapter maps it to the kernel's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Errno {
-    /// There is no such name (`ENOENT`).
+    /// The name does not exist (`ENOENT`).
     #[error("no such file or directory")]
     NotFound,
-    /// A directory was needed (`ENOTDIR`).
+    /// The inode is not a directory (`ENOTDIR`).
     #[error("not a directory")]
     NotADirectory,
-    /// A directory does not do (`EISDIR`).
+    /// The inode is a directory (`EISDIR`).
     #[error("is a directory")]
     IsADirectory,
-    /// The arguments make no sense for this inode (`EINVAL`).
+    /// The arguments are invalid for this inode (`EINVAL`).
     #[error("invalid argument")]
     Invalid,
-    /// The bytes could not be had, or were not the right ones (`EIO`).
+    /// The bytes were unavailable or wrong (`EIO`).
     #[error("input/output error")]
     Io,
     /// Images do not change (`EROFS`).
     #[error("read-only file system")]
     ReadOnly,
-    /// There is no such extended attribute (`ENODATA`).
+    /// The extended attribute does not exist (`ENODATA`).
     #[error("no such attribute")]
     NoAttribute,
-    /// A node id that this file system never gave out, or has forgotten (`ESTALE`).
+    /// The node id was never issued by this file system, or has been forgotten (`ESTALE`).
     #[error("stale file handle")]
     Stale,
 }
 
-/// Every failure to get bytes is `EIO` to the program that reads: none of the finer numbers would tell it anything
-/// that it could act on, and some (`ENOENT`, `EACCES`) would tell it lies about the file. What failed is in the log.
+/// Every failure to get bytes is `EIO` to the reading program: a more specific number would not help it, and some
+/// (`ENOENT`, `EACCES`) would be wrong about the file. The cause is in the log.
 impl From<&ReadError> for Errno {
     fn from(error: &ReadError) -> Self {
         match error {
@@ -48,7 +48,7 @@ impl From<&ReadError> for Errno {
     }
 }
 
-/// A tree that contradicts itself is `EIO`, as from a disk that does.
+/// An inconsistent tree is `EIO`, as from a corrupt disk.
 impl From<ImageError> for Errno {
     fn from(error: ImageError) -> Self {
         match error {

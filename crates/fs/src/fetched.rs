@@ -1,4 +1,4 @@
-//! [`Objects`] by way of the fetcher.
+//! [`Objects`] implemented by the fetcher.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Objects for Fetcher {
     }
 }
 
-/// The reader learns the number, the log the reason.
+/// Converts a result for the reader; the reason of an error goes to the log.
 fn answer(read: Result<ObjectBytes, ReadError>) -> Result<Bytes, Errno> {
     read.map(ObjectBytes::into_bytes).map_err(|error| {
         tracing::debug!(%error, "a read failed");

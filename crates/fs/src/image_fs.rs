@@ -1,20 +1,20 @@
-//! [`ImageFs`]: one image's merged tree, read where it lies: from the EROFS image in memory.
+//! [`ImageFs`]: one image's merged tree, read in place from the EROFS image in memory.
 //!
-//! There is no table of inodes. A node id is the number that the image itself gives the inode, which both mount modes show and
-//! which every process computes alike; only the root is [`NodeId::ROOT`] here, because FUSE insists. (No inode of an image has
+//! There is no table of inodes. A node id is the image's own inode number, which both mount modes show and which every
+//! process computes alike; only the root is [`NodeId::ROOT`] here, because FUSE requires it. (No inode of an image has
 //! that number: its first kilobyte is empty.) So nothing is counted, forgotten or locked.
 
 use tarpon_tree::erofs::{Image, ImageError, Inode, Nid};
 
 use crate::{Attr, Content, DirEntry, Errno, Kind, NodeId, Operations, Take, Totals};
 
-/// The file system of one image. `B` is where its bytes are.
+/// The file system of one image. `B` holds its bytes.
 pub struct ImageFs<B> {
     image: Image<B>,
 }
 
 impl<B: AsRef<[u8]>> ImageFs<B> {
-    /// Reads the tree in `bytes`; looks at the head of it only.
+    /// Opens the tree in `bytes`; reads only its header.
     pub fn new(bytes: B) -> Result<Self, ImageError> {
         Ok(Self { image: Image::open(bytes)? })
     }
@@ -27,12 +27,12 @@ impl<B: AsRef<[u8]>> ImageFs<B> {
         if node == NodeId::ROOT { self.image.root() } else { Nid(node.0) }
     }
 
-    /// Whether nothing of layers below shows in this directory.
+    /// Whether this directory hides lower layers.
     pub(crate) fn is_opaque(&self, node: NodeId) -> Result<bool, Errno> {
         Ok(self.image.is_opaque(self.nid(node))?)
     }
 
-    /// Bytes of the image.
+    /// Size of the image in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.image.as_bytes().len() as u64
     }

@@ -1,17 +1,17 @@
-//! [`LayerStoreFs`]: what containers/storage reads as an additional store of layers.
+//! [`LayerStoreFs`]: an additional layer store for containers/storage.
 //!
 //! ```text
-//! /<base64 of the image's name>/<digest>/diff/    the layer, as overlayfs is shown it
-//!                                        info     what it is, as JSON
-//!                                        blob     the layer as it lies in the registry
-//!                                        use      never there: who tries to make it uses the layer once more
+//! /<base64 of the image's name>/<digest>/diff/    the layer, as presented to overlayfs
+//!                                        info     its description, as JSON
+//!                                        blob     the layer as stored in the registry
+//!                                        use      never exists: an attempt to create it adds one use of the layer
 //! ```
 //!
-//! Directories of images and layers are there as soon as somebody asks for them, for what is in a layer's has to be found out in a
-//! registry. That is done when one of the three names in it is looked up, and whoever asks waits. Who tries to remove the
-//! directory of a layer uses it once less; Podman takes `ENOENT` in both cases for an answer.
+//! Directories of images and layers exist as soon as they are looked up, because only a registry knows what a layer's
+//! directory contains. The registry is queried when one of the three names in it is looked up, and the lookup waits for
+//! it. An attempt to remove the directory of a layer subtracts one use. In both cases Podman expects the answer `ENOENT`.
 //!
-//! Nodes live as long as the kernel refers to them, but for those of layers, which stay: containers use them without their names.
+//! Nodes live as long as the kernel refers to them, except those of layers, which stay: containers use them without their names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,15 +27,15 @@ use tarpon_oci::{Digest, Reference};
 use crate::diff_fs::NODE_BITS;
 use crate::{Attempt, Attr, Content, DiffFs, DirEntry, Errno, Kind, NodeId, Operations, Take, Totals};
 
-/// Node ids of a directory and of the files in it.
+/// Node ids per directory, including its files.
 const NODES: u64 = 4;
-/// A layer's directory is the first of its nodes.
+/// Offsets of the files' ids from the first, which is the layer's directory.
 const INFO: u64 = 1;
 const BLOB: u64 = 2;
-/// Layers that have room in a node id.
+/// Maximum number of layers that fit into a node id.
 const LAYERS: usize = (1 << (64 - NODE_BITS)) - 2;
 
-/// Which layer is meant: one of an image, by the digest of its blob or by that of its table of contents.
+/// Identifies a layer: by its image, and by the digest of its blob or of its table of contents.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LayerKey {
     /// The image.
@@ -44,38 +44,39 @@ pub struct LayerKey {
     pub digest: Digest,
 }
 
-/// What a layer's directory holds.
+/// Content of a layer's directory.
 #[derive(Clone)]
 pub struct ShownLayer {
     /// The layer.
     pub diff: Arc<DiffFs<Bytes>>,
-    /// What it is.
+    /// Its description.
     pub info: Bytes,
-    /// Bytes of its blob.
+    /// Size of its blob in bytes.
     pub blob_size: u64,
 }
 
-/// How the number of a layer's uses changes.
+/// A change of a layer's use count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// By one more.
+    /// One more.
     More,
-    /// By one less.
+    /// One less.
     Less,
 }
 
-/// Who knows layers.
+/// The source of layers.
 pub trait Layers: Send + Sync + 'static {
     /// The layer, if it is known. Answers from memory.
     fn get(&self, key: &LayerKey) -> Option<ShownLayer>;
 
-    /// Finds out whether there is such a layer: afterwards [`Layers::get`] knows, or there is none. Ends in less than two minutes.
+    /// Determines whether the layer exists: afterwards [`Layers::get`] returns it, or there is none. Ends in less than
+    /// two minutes.
     fn find(&self, key: &LayerKey) -> BoxFuture<'static, ()>;
 
-    /// Counts its uses.
+    /// Changes its use count.
     fn used(&self, key: &LayerKey, change: Use) -> BoxFuture<'static, ()>;
 
-    /// A part of its blob: exactly so many bytes, or fewer at its end. Ends in less than two minutes.
+    /// A part of its blob: exactly this many bytes, or fewer at its end. Ends in less than two minutes.
     fn blob(&self, key: &LayerKey, offset: u64, length: u32) -> BoxFuture<'static, Result<Bytes, Errno>>;
 }
 
@@ -88,22 +89,22 @@ pub struct LayerStoreFs {
 
 #[derive(Default)]
 struct Nodes {
-    /// By the first of their ids, divided by [`NODES`].
+    /// Keyed by the first of their ids, divided by [`NODES`].
     directories: HashMap<u64, Named>,
-    /// The same, by where they are and their names.
+    /// The same, keyed by parent and name.
     names: HashMap<(u64, Box<[u8]>), u64>,
     last: u64,
     diffs: Vec<Arc<DiffFs<Bytes>>>,
-    /// The number of a layer's `diff`, from 1.
+    /// Number of each layer's `diff`, from 1.
     numbers: HashMap<LayerKey, u64>,
 }
 
-/// A directory that the kernel knows.
+/// A directory known to the kernel.
 struct Named {
     parent: u64,
     name: Box<[u8]>,
     what: What,
-    /// References of the kernel's, to its files as well.
+    /// References held by the kernel, including those to its files.
     lookups: u64,
 }
 
@@ -113,7 +114,7 @@ enum What {
     Layer(LayerKey),
 }
 
-/// Where a node is.
+/// Location of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Root,
@@ -140,14 +141,14 @@ fn outward(number: u64, attr: Attr) -> Attr {
     Attr { node: NodeId(number << NODE_BITS | attr.node.0), ..attr }
 }
 
-/// The image that a directory's name stands for. Nothing that is no reference is asked of anybody.
+/// The image that a directory's name encodes. Names that are no reference cause no queries.
 fn image(name: &[u8]) -> Option<Reference> {
     let text = String::from_utf8(BASE64_STANDARD.decode(name).ok()?).ok()?;
     text.parse().ok()
 }
 
 impl LayerStoreFs {
-    /// A file system that shows what `layers` knows. `since`: the time of its own directories and files.
+    /// Creates a file system that shows `layers`. `since`: the time of its own directories and files.
     pub fn new(layers: Arc<dyn Layers>, since: Timestamp) -> Self {
         Self { layers, nodes: Mutex::default(), since }
     }
@@ -161,7 +162,7 @@ impl LayerStoreFs {
         self.nodes.lock().directories.get(&directory).map(|named| named.what.clone()).ok_or(Errno::Stale)
     }
 
-    /// The layer whose directory this is.
+    /// The layer of this directory.
     fn key(&self, directory: u64) -> Result<LayerKey, Errno> {
         match self.what(directory)? {
             What::Layer(key) => Ok(key),
@@ -175,7 +176,7 @@ impl LayerStoreFs {
         Ok((key, shown))
     }
 
-    /// A directory in the root or in that of an image.
+    /// Looks up a directory in the root or in that of an image.
     fn lookup_directory(&self, parent: u64, name: &[u8], what: impl FnOnce() -> Option<What>) -> Result<Attr, Errno> {
         let mut nodes = self.nodes.lock();
         let known = nodes.names.get(&(parent, Box::from(name))).copied();
@@ -187,7 +188,7 @@ impl LayerStoreFs {
         Ok(self.attr(NodeId(directory * NODES), Kind::Directory, 0))
     }
 
-    /// One of the names in a layer's directory.
+    /// Looks up a name in a layer's directory.
     fn lookup_file(&self, directory: u64, name: &[u8]) -> Result<Attr, Errno> {
         let (key, shown) = self.shown(directory)?;
         let own = |file: u64, size: u64| self.attr(NodeId(directory * NODES + file), Kind::File, size);
@@ -210,7 +211,7 @@ impl LayerStoreFs {
         self.nodes.lock().diffs.get(index).cloned().ok_or(Errno::Stale)
     }
 
-    /// The names that can be listed: those of a layer's directory. What else there is, registries know.
+    /// The names that can be listed: those of a layer's directory. Only registries know the others.
     fn listing(&self, node: NodeId) -> Result<Vec<(&'static str, Attr)>, Errno> {
         let directory = |node| self.attr(node, Kind::Directory, 0);
         let dots = |parent: NodeId| vec![(".", directory(node)), ("..", directory(parent))];
@@ -251,7 +252,7 @@ impl Nodes {
         }
     }
 
-    /// Each layer has its own, also where two show the same: one directory of the kernel's is in one place.
+    /// Each layer has its own number, even if two show the same content: the kernel allows a directory in one place only.
     fn number(&mut self, key: LayerKey, diff: &Arc<DiffFs<Bytes>>) -> Result<u64, Errno> {
         let known = self.numbers.get(&key).copied();
         let index = |number: u64| usize::try_from(number - 1).ok();
@@ -379,7 +380,7 @@ impl Operations for LayerStoreFs {
         let counted = self.layers.used(&key, change);
         Some(Box::pin(async move {
             counted.await;
-            // That it was counted: any other answer means that nobody does.
+            // Confirms that the use was counted: any other answer means that uses are not counted.
             Errno::NotFound
         }))
     }
@@ -431,7 +432,7 @@ mod tests {
 
     const NAME: &str = "localhost:5000/debian:multi";
 
-    /// Knows one layer, after it was looked for.
+    /// Knows one layer, once it has been searched for.
     struct One {
         known: Mutex<bool>,
         shown: ShownLayer,
@@ -486,7 +487,7 @@ mod tests {
         BASE64_STANDARD.encode(NAME)
     }
 
-    /// Looks the path up as the kernel does: it waits first where it has to.
+    /// Looks the path up like the kernel: waits first where required.
     fn find(files: &LayerStoreFs, path: &[&str]) -> Result<Attr, Errno> {
         path.iter().try_fold(files.attributes(NodeId::ROOT)?, |at, name| {
             if let Some(wait) = files.before_lookup(at.node, name.as_bytes()) {

@@ -1,12 +1,12 @@
-//! What a mounted image answers, without a word of the kernel's.
+//! The answers of a mounted image, independent of the kernel interface.
 //!
 //! These file systems implement the same [`Operations`]: [`ObjectFs`] serves the objects of all images under their
-//! digests (mode `native`, below overlayfs), [`ImageFs`] serves one image's merged tree (mode `fuse`), [`StoreFs`] a store of
-//! Podman's with a [`DiffFs`] for each layer, and [`LayerStoreFs`] single layers to who asks for them. Bytes of files come from [`Objects`] through [`Reads`]. Errors become [`Errno`]
-//! here and nowhere else.
+//! digests (mode `native`, below overlayfs), [`ImageFs`] serves one image's merged tree (mode `fuse`), [`StoreFs`] a
+//! store for Podman with a [`DiffFs`] for each layer, and [`LayerStoreFs`] single layers on request. Bytes of files come
+//! from [`Objects`] through [`Reads`]. Errors become [`Errno`] only here.
 //!
-//! Invariant: what a node id stands for never changes. In [`StoreFs`] and [`LayerStoreFs`] names may lead to others later; in the rest there is no
-//! state but which inodes the kernel holds.
+//! Invariant: the meaning of a node id never changes. In [`StoreFs`] and [`LayerStoreFs`], names may lead to other nodes
+//! later; the rest have no state except which inodes the kernel holds.
 
 mod attr;
 mod diff_fs;

@@ -1,12 +1,12 @@
-//! [`ObjectFs`]: all objects of this host as files `ab/cdef…`, for overlayfs to find the bytes in that the local
-//! folder of objects does not hold.
+//! [`ObjectFs`]: all objects of this host as files `ab/cdef…`, where overlayfs finds the bytes that the local folder of
+//! objects lacks.
 //!
-//! One instance serves all images. Node ids come from digests: root, one id for each of the 256 directories, and for
-//! an object 63 bits of its digest. Two objects whose 63 bits are equal get neighbouring ids; which digest an id stands
-//! for is remembered for as long as the kernel holds the inode, so the table is bounded by the kernel's own. Whoever the
-//! bytes come from is told which inodes are held: the kernel shows all images the same pages of them ([`Objects::hold`]).
+//! One instance serves all images. Node ids derive from digests: the root, one id for each of the 256 directories, and
+//! for an object 63 bits of its digest. Two objects whose 63 bits are equal get neighbouring ids. The digest of an id is
+//! kept as long as the kernel holds the inode, so the kernel's own table bounds this one. The source of the bytes is
+//! notified which inodes are held: the kernel shows all images the same pages of them ([`Objects::hold`]).
 //!
-//! Directories list nothing of what is in them: overlayfs never asks, and nobody else sees this file system.
+//! Directories list none of their content: overlayfs never reads them, and this file system is not visible elsewhere.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use tarpon_oci::Digest;
 
 use crate::{Attr, Content, DirEntry, Errno, Kind, NodeId, Objects, Operations, Take, Totals};
 
-/// Id of directory `00`; `ff` has the last.
+/// Id of directory `00`; the last is `ff`.
 const FIRST_DIRECTORY: u64 = 2;
 const LAST_DIRECTORY: u64 = FIRST_DIRECTORY + 255;
-/// Set in the id of every object, and in no other.
+/// Bit set in the id of every object, and in no other.
 const OBJECT: u64 = 1 << 63;
 
 /// The flat file system of objects.
@@ -36,12 +36,12 @@ struct Known {
 }
 
 impl ObjectFs {
-    /// All objects that `objects` knows of, also those that it will know of later.
+    /// Serves all objects that `objects` knows, including those added later.
     pub fn new(objects: Arc<dyn Objects>) -> Self {
         Self { objects, known: Mutex::new(HashMap::new()) }
     }
 
-    /// How many inodes the kernel holds.
+    /// Number of inodes that the kernel holds.
     pub fn held(&self) -> usize {
         self.known.lock().len()
     }
@@ -70,7 +70,7 @@ impl ObjectFs {
 }
 
 impl Drop for ObjectFs {
-    /// The connection is gone, and with it all inodes.
+    /// The connection has ended, and with it all inodes.
     fn drop(&mut self) {
         self.known.get_mut().values().for_each(|known| self.objects.release(&known.object));
     }
@@ -158,14 +158,14 @@ fn preferred_id(object: &Digest) -> NodeId {
     NodeId(u64::from_be_bytes(start) | OBJECT)
 }
 
-/// The directory that two lower-case hex digits name.
+/// The directory named by two lower-case hex digits.
 fn directory_named(name: &[u8]) -> Option<NodeId> {
     let digits = std::str::from_utf8(name).ok().filter(|name| name.len() == 2)?;
     let first = u8::from_str_radix(digits, 16).ok()?;
     (digits == format!("{first:02x}")).then_some(NodeId(FIRST_DIRECTORY + u64::from(first)))
 }
 
-/// The object that 62 lower-case hex digits in `directory` name.
+/// The object named by 62 lower-case hex digits in `directory`.
 fn object_named(directory: NodeId, name: &[u8]) -> Option<Digest> {
     let rest = std::str::from_utf8(name).ok()?;
     Digest::from_hex(&format!("{:02x}{rest}", directory.0 - FIRST_DIRECTORY)).ok()
@@ -198,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// Objects that have a size and no bytes.
+    /// Objects with a size but no bytes.
     struct Sizes(Vec<(Digest, u64)>);
 
     impl Objects for Sizes {

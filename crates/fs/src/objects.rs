@@ -1,4 +1,4 @@
-//! [`Objects`]: where the bytes come from, as a file system sees it.
+//! [`Objects`]: the source of bytes, as a file system sees it.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -9,36 +9,35 @@ use tarpon_oci::Digest;
 
 use crate::Errno;
 
-/// Serves ranges of objects, of which some are local and others are not yet. The fetcher is the one implementation
-/// outside tests.
+/// Serves ranges of objects, some of which are local and others not yet. The fetcher is the one implementation outside tests.
 ///
-/// Whoever reads asks for a range inside the object and gets exactly that range, checked against a digest, or an error;
-/// never less.
+/// A reader requests a range inside the object and gets exactly that range, checked against a digest, or an error; never less.
 pub trait Objects: Send + Sync + 'static {
-    /// The size of an object that some image of this host holds; `None` for all others.
+    /// The size of an object that some image of this host contains; `None` for all others.
     fn size(&self, object: &Digest) -> Option<u64>;
 
-    /// The kernel is about to hold an inode of the object, for all images, until [`Objects::release`]: the size that it is to
-    /// have. `None` if there is no such object or images contradict each other about its size. Answers from memory or the local
-    /// disk.
+    /// Notifies that the kernel is about to hold an inode of the object, for all images, until [`Objects::release`].
+    /// Returns the size of the inode. `None` if there is no such object or images contradict each other about its size.
+    /// Answers from memory or the local disk.
     fn hold(&self, object: &Digest) -> Option<u64> {
         self.size(object)
     }
 
-    /// The kernel has let go of the inode, and so of all its pages.
+    /// Notifies that the kernel has released the inode, and so all its pages.
     fn release(&self, _object: &Digest) {}
 
-    /// The range, if it can be had without the network. Blocks on memory and the local disk only.
+    /// The range, if it is available without the network. Blocks on memory and the local disk only.
     fn read_local(&self, object: &Digest, offset: u64, length: usize) -> Result<Option<Bytes>, Errno>;
 
-    /// The range, wherever it is. Ends within the read deadline.
+    /// The range, from any source. Ends within the read deadline.
     fn read(&self, object: Digest, offset: u64, length: usize) -> BoxFuture<'static, Result<Bytes, Errno>>;
 
-    /// What to wait for before [`Objects::open_local`], if the object is a local file that must be hashed first. Ends within the read deadline.
+    /// The future to await before [`Objects::open_local`], if the object is a local file that must be hashed first. Ends
+    /// within the read deadline.
     fn check_local(&self, _object: &Digest) -> Option<BoxFuture<'static, ()>> {
         None
     }
 
-    /// The complete, verified object as a local file, if it is one.
+    /// The complete, verified object as a local file, if there is one.
     fn open_local(&self, object: &Digest) -> Option<Arc<File>>;
 }

@@ -1,4 +1,4 @@
-//! [`Operations`]: the few things that the kernel may ask of a file system here.
+//! [`Operations`]: the requests that the kernel may send to a file system here.
 
 use std::collections::HashSet;
 
@@ -8,12 +8,12 @@ use tarpon_oci::Digest;
 
 use crate::{Attr, Content, DirEntry, Errno, Kind, NodeId};
 
-/// A read-only file system, without its bytes (those are read through [`crate::Reads`]). Every call answers from
-/// memory: none may wait for the disk or the network, because a process that waits in a lookup cannot be killed.
+/// A read-only file system, without its bytes (those are read through [`crate::Reads`]). Every call answers from memory:
+/// none may wait for the disk or the network, because a process that waits in a lookup cannot be killed.
 ///
-/// Everything that would change something is refused, most of it before it gets here.
+/// Every change is refused, mostly before it gets here.
 pub trait Operations: Send + Sync + 'static {
-    /// The inode that `name` names in the directory `parent`. Each success is one reference that `forget` gives back.
+    /// Looks up `name` in the directory `parent`. Each success is one reference that `forget` returns.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr, Errno>;
 
     /// The attributes of an inode.
@@ -22,72 +22,75 @@ pub trait Operations: Send + Sync + 'static {
     /// The target of a symbolic link.
     fn read_link(&self, node: NodeId) -> Result<Vec<u8>, Errno>;
 
-    /// Hands the entries of a directory to `take`, `.` and `..` included, from `position` on (0 is the start, then what
-    /// [`DirEntry::next`] said) until it returns [`Take::Enough`]; that entry will be handed out again.
+    /// Passes the entries of a directory to `take`, `.` and `..` included, from `position` on (0 is the start, then a
+    /// value of [`DirEntry::next`]) until it returns [`Take::Enough`]; that entry will be passed again.
     fn read_dir(&self, node: NodeId, position: u64, take: &mut dyn FnMut(DirEntry<'_>) -> Take) -> Result<(), Errno>;
 
     /// The value of an extended attribute.
     fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno>;
 
-    /// The names of all extended attributes, each with a NUL behind it.
+    /// The names of all extended attributes, each followed by a NUL.
     fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno>;
 
-    /// Whether any inode has extended attributes. If none has, the kernel need not ask again for each.
+    /// Whether any inode has extended attributes. If none has, the kernel need not query each.
     fn has_xattrs(&self) -> bool;
 
-    /// What a regular file holds.
+    /// The content of a regular file.
     fn content(&self, node: NodeId) -> Result<Content, Errno>;
 
-    /// The kernel drops `count` references of those that lookups gave it.
+    /// Drops `count` of the references that lookups gave to the kernel.
     fn forget(&self, node: NodeId, count: u64);
 
-    /// Whether a name that is not there may come into being while the file system is mounted.
+    /// Whether a missing name may appear while the file system is mounted.
     fn names_may_appear(&self) -> bool;
 
-    /// Whether this inode's attributes and, if it is a directory, what its names lead to stay as they are while the file system is
-    /// mounted.
+    /// Whether this inode's attributes and, for a directory, the targets of its names never change while the file system
+    /// is mounted.
     fn lasts(&self, _node: NodeId) -> bool {
         true
     }
 
-    /// Whether any directory may list something else while the file system is mounted.
+    /// Whether the listing of any directory may change while the file system is mounted.
     fn lists_change(&self) -> bool {
         false
     }
 
-    /// The bytes of a file that the file system holds itself; `None` if they are those of an object.
+    /// The bytes of a file that the file system holds itself; `None` for the bytes of an object.
     fn held(&self, _node: NodeId) -> Option<Bytes> {
         None
     }
 
-    /// Whether any inode has access lists, which the kernel then asks for of each.
+    /// Whether any inode has access lists, which the kernel then queries for each.
     fn has_access_lists(&self) -> bool {
         self.has_xattrs()
     }
 
-    /// What to wait for before `name` is looked up in `parent`, where that has to be found out first. It ends in less than two
-    /// minutes, whatever happens: who waits in a lookup cannot be killed. `None`: nothing.
+    /// The future to await before `name` is looked up in `parent`, where the result must be determined first. It always
+    /// ends in less than two minutes, because a process that waits in a lookup cannot be killed. `None`: nothing to
+    /// await.
     fn before_lookup(&self, _parent: NodeId, _name: &[u8]) -> Option<BoxFuture<'static, ()>> {
         None
     }
 
-    /// The bytes of a file that are neither held nor those of an object, from `offset` on. Ends within the same time. `None`: they are.
+    /// The bytes, from `offset` on, of a file that is neither held nor an object. Ends within the same time. `None` for
+    /// other files.
     fn streamed(&self, _node: NodeId, _offset: u64, _length: u32) -> Option<BoxFuture<'static, Result<Bytes, Errno>>> {
         None
     }
 
-    /// Somebody wants to change something, which never happens but may mean something: the answer. `None`: it means nothing.
+    /// Answers an attempt to change something, which never succeeds but may have a meaning. `None`: it has none.
     fn attempted(&self, _parent: NodeId, _name: &[u8], _what: Attempt) -> Option<BoxFuture<'static, Errno>> {
         None
     }
 
-    /// Whether attempts to change something mean something here. Else the kernel is told that nothing can be changed, and
-    /// refuses them by itself.
+    /// Whether attempts to change something have a meaning here. Otherwise the mount is read-only and the kernel itself
+    /// refuses them.
     fn is_told_of_attempts(&self) -> bool {
         false
     }
 
-    /// The inodes of regular files that hold one of these objects, as far as they can be listed: the kernel is to forget their pages.
+    /// The inodes of regular files that contain one of these objects, as far as they can be listed: the kernel must drop
+    /// their pages.
     fn nodes_of(&self, objects: &HashSet<Digest>) -> Vec<NodeId> {
         let (mut found, mut pending) = (Vec::new(), vec![NodeId::ROOT]);
         while let Some(directory) = pending.pop() {
@@ -102,7 +105,7 @@ pub trait Operations: Send + Sync + 'static {
                 }
                 Take::More
             };
-            // A directory that cannot be read shows nobody anything.
+            // An unreadable directory shows no content to any reader.
             let _read = self.read_dir(directory, 0, &mut take);
         }
         found
@@ -112,10 +115,10 @@ pub trait Operations: Send + Sync + 'static {
     fn totals(&self) -> Totals;
 }
 
-/// What somebody tries to do to a name in a directory.
+/// An attempted change of a name in a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempt {
-    /// Make a file of this name.
+    /// Create a file of this name.
     Create,
     /// Remove the directory of this name.
     RemoveDirectory,

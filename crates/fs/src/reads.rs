@@ -1,9 +1,9 @@
-//! [`Reads`]: the bytes of a file, whole or not at all.
+//! [`Reads`]: the bytes of a file, all or nothing.
 //!
-//! A read is answered in two steps, so that the caller can choose its thread: [`Reads::now`] never leaves this machine;
-//! [`Reads::later`] may, and ends within its deadline whatever happens below it. Both give exactly the bytes between
-//! `offset` and the smaller of `offset + length` and the end of the file: a shorter answer in mid-file would be taken
-//! for the end of the file by the program that reads.
+//! A read is answered in two steps, so that the caller can choose its thread: [`Reads::now`] uses local data only;
+//! [`Reads::later`] may use the network, and always ends within its deadline. Both return exactly the bytes between
+//! `offset` and the smaller of `offset + length` and the end of the file: the reading program would take a shorter answer
+//! in mid-file for the end of the file.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tarpon_blob::LogLimit;
 
 use crate::{Content, Errno, Objects};
 
-/// How long a read may take in all. The fetcher gives up after 28 s; this is the net below it.
+/// Maximum duration of a read. The fetcher gives up after 28 s; this is the safety net below it.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Reads of files over a source of objects. Cheap to clone.
@@ -24,19 +24,19 @@ pub struct Reads {
     objects: Arc<dyn Objects>,
 }
 
-/// What a read comes to before any byte is touched.
+/// The plan of a read before any byte is accessed.
 enum Plan {
     Nothing,
     Range { object: tarpon_oci::Digest, length: usize },
 }
 
 impl Reads {
-    /// Reads that take their bytes from `objects`.
+    /// Reads bytes from `objects`.
     pub fn new(objects: Arc<dyn Objects>) -> Self {
         Self { objects }
     }
 
-    /// The bytes, if they are here; `None` means: ask [`Reads::later`].
+    /// The bytes, if they are local; `None` means: call [`Reads::later`].
     pub fn now(&self, content: Content, offset: u64, length: u32) -> Result<Option<Bytes>, Errno> {
         match plan(content, offset, length)? {
             Plan::Nothing => Ok(Some(Bytes::new())),
@@ -46,7 +46,7 @@ impl Reads {
         }
     }
 
-    /// The bytes, from wherever they are.
+    /// The bytes, from any source.
     pub async fn later(&self, content: Content, offset: u64, length: u32) -> Result<Bytes, Errno> {
         match plan(content, offset, length)? {
             Plan::Nothing => Ok(Bytes::new()),
@@ -57,12 +57,12 @@ impl Reads {
         }
     }
 
-    /// What to wait for before [`Reads::local_file`], if there is a local file that must be verified first.
+    /// The future to await before [`Reads::local_file`], if there is a local file that must be verified first.
     pub fn before_local_file(&self, content: Content) -> Option<BoxFuture<'static, ()>> {
         content.object.and_then(|object| self.objects.check_local(&object))
     }
 
-    /// The file's bytes as one complete local file, if they are all here and verified.
+    /// The file's bytes as one complete local file, if they are all local and verified.
     pub fn local_file(&self, content: Content) -> Option<Arc<File>> {
         content.object.and_then(|object| self.objects.open_local(&object))
     }
@@ -74,7 +74,7 @@ fn plan(content: Content, offset: u64, length: u32) -> Result<Plan, Errno> {
     match content.object {
         _ if length == 0 => Ok(Plan::Nothing),
         Some(object) => Ok(Plan::Range { object, length }),
-        // A file with bytes but without an object: the tree is not one of ours.
+        // A non-empty file without an object: the tree is not one of ours.
         None => Err(Errno::Io),
     }
 }
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// An object that gives fewer bytes than it is asked for, or none for ever.
+    /// An object that returns fewer bytes than requested, or never answers.
     struct Bad {
         silent: bool,
     }

@@ -1,12 +1,12 @@
-//! [`StoreFs`]: a directory tree of small files that changes as a whole, with layers ([`DiffFs`]) in it that do not.
+//! [`StoreFs`]: a directory tree of small files that is replaced as a whole, with immutable layers ([`DiffFs`]) in it.
 //!
-//! It is what Podman reads as a store of images. Everything that may change is replaced at once ([`StoreFs::set`]), and nothing
-//! that a node id stands for ever changes: a file with other bytes is another node, as if it had been written anew and renamed
-//! over the old one. So whoever has a file open reads all of it as it was, the kernel may keep its pages, and only *names* must
-//! be looked up again each time. Directories keep their node ids, which mounts on top of them hold.
+//! Podman reads it as a store of images. Everything that may change is replaced at once ([`StoreFs::set`]), and the
+//! meaning of a node id never changes: a file with other bytes is another node, as if it had been rewritten and renamed
+//! over the old one. So an open file always reads as it was, the kernel may keep its pages, and only *names* must be
+//! looked up again each time. Directories keep their node ids, which mounts on top of them hold.
 //!
-//! A layer gets a range of node ids of its own, and keeps it while the file system lives: containers may use it long after its
-//! name is gone.
+//! A layer gets its own range of node ids, and keeps it while the file system lives: containers may use it long after its
+//! name is removed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use tarpon_layer::Timestamp;
 use crate::diff_fs::NODE_BITS;
 use crate::{Attr, Content, DiffFs, DirEntry, Errno, Kind, NodeId, Operations, Take, Totals};
 
-/// Files that are replaced and may still be read by who has them open: a reader of one takes milliseconds.
+/// Maximum number of replaced files kept for open readers: a reader of one takes milliseconds.
 const OLD_FILES: usize = 64;
-/// Layers that have room in a node id.
+/// Maximum number of layers that fit into a node id.
 const LAYERS: usize = (1 << (64 - NODE_BITS)) - 2;
 
-/// Something that a name leads to.
+/// The target of a name.
 pub enum Item {
     /// A directory.
     Directory(Directory),
@@ -42,12 +42,12 @@ pub struct Directory {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// What is in it.
+    /// Its content.
     pub items: BTreeMap<String, Item>,
 }
 
 impl Directory {
-    /// Root's, with these names in it.
+    /// A directory of root with these entries.
     pub fn of<const N: usize>(items: [(&str, Item); N]) -> Self {
         Self { uid: 0, gid: 0, items: items.map(|(name, item)| (name.to_owned(), item)).into() }
     }
@@ -61,12 +61,12 @@ pub struct StoreFs {
 #[derive(Default)]
 struct State {
     nodes: HashMap<u64, Node>,
-    /// The last node id that was given.
+    /// The last issued node id.
     last: u64,
-    /// Files that have no name any more.
+    /// Files without a name.
     old: VecDeque<(u64, Node)>,
     layers: Vec<Arc<DiffFs<Bytes>>>,
-    /// Numbers of `layers`, by address: they live as long as this.
+    /// Numbers of `layers`, by address: they live as long as this value.
     numbers: HashMap<usize, u64>,
 }
 
@@ -113,20 +113,20 @@ fn place(node: NodeId) -> Place {
     }
 }
 
-/// The node id here of a layer's node.
+/// Translates a node id of a layer to the node id here.
 fn outward(number: u64, node: NodeId) -> NodeId {
     NodeId(number << NODE_BITS | node.0)
 }
 
 impl StoreFs {
-    /// A file system that shows `root`.
+    /// Creates a file system that shows `root`.
     pub fn new(root: Directory, now: Timestamp) -> Self {
         let files = Self { state: RwLock::new(State { last: NodeId::ROOT.0, ..State::default() }) };
         files.set(root, now);
         files
     }
 
-    /// Shows `root` from now on. Directories of the same path are the same ones; so are files and links that did not change.
+    /// Shows `root` from now on. Directories with the same path stay the same nodes, as do unchanged files and links.
     pub fn set(&self, root: Directory, now: Timestamp) {
         let mut state = self.state.write();
         let before = std::mem::take(&mut state.nodes);
@@ -176,7 +176,7 @@ struct Change<'s> {
 }
 
 impl Change<'_> {
-    /// Puts a directory at `id`. Recursion is as deep as the tree that the caller built.
+    /// Puts a directory at `id`. The recursion is as deep as the tree that the caller built.
     fn directory(&mut self, id: u64, parent: u64, directory: Directory) {
         let before = self.before;
         let was = before.get(&id).and_then(|node| match &node.what {
@@ -195,7 +195,7 @@ impl Change<'_> {
         self.state.nodes.insert(id, Node { parent, mtime, what });
     }
 
-    /// Puts an item into the directory `parent`, in the place of the node `known`. `None`: there are no node ids left.
+    /// Puts an item into the directory `parent`, in place of the node `known`. `None`: the node ids are exhausted.
     fn item(&mut self, parent: u64, known: Option<u64>, item: Item) -> Option<u64> {
         let before = self.before;
         let known = known.and_then(|id| Some((id, before.get(&id)?)));
@@ -398,7 +398,7 @@ mod tests {
     fn names(files: &StoreFs, node: NodeId) -> Vec<String> {
         let (mut names, mut position) = (Vec::new(), 0);
         loop {
-            // One at a time, so that every position is gone on from.
+            // One at a time, to resume at every position.
             let mut found = None;
             files
                 .read_dir(node, position, &mut |entry| match found {

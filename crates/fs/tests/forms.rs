@@ -1,7 +1,8 @@
-//! Stacks of layers as overlayfs shows them, whichever form each layer has, against the merged tree.
+//! Stacks of layers as overlayfs shows them, with each layer in either form, compared with the merged tree.
 //!
-//! Overlayfs is a model here: a name is looked up from the top layer down, a whiteout or a file ends that, and so does an opaque
-//! directory. Whiteouts are left out of the listing of a directory that several layers have, and shown in any other.
+//! A model represents overlayfs: a name is looked up from the top layer down; a whiteout, a file or an opaque directory
+//! ends the lookup. Whiteouts are omitted from the listing of a directory that several layers have, and shown in any
+//! other.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +17,7 @@ use tarpon_tree::{Tree, delta, erofs, merge};
 
 type Diff = DiffFs<Vec<u8>>;
 
-/// What a name stands for, but for its links and numbers.
+/// The target of a name, without its links and numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Shown {
     kind: Kind,
@@ -66,7 +67,7 @@ fn listing(layer: &Diff, node: NodeId) -> Vec<(Vec<u8>, NodeId)> {
     names
 }
 
-/// The directory that the layers' directories `parts` are together, and all that is below it.
+/// Adds the directory merged from the layers' directories `parts`, and everything below it.
 fn overlay(path: &[u8], parts: &[(&Diff, NodeId)], view: &mut BTreeMap<Vec<u8>, Shown>) {
     let mut names: Vec<Vec<u8>> =
         parts.iter().flat_map(|(layer, node)| listing(layer, *node)).map(|(name, _)| name).collect();
@@ -97,7 +98,7 @@ fn overlay(path: &[u8], parts: &[(&Diff, NodeId)], view: &mut BTreeMap<Vec<u8>, 
     }
 }
 
-/// What overlayfs shows of `stack`, the top layer first.
+/// The view of `stack` through overlayfs, the top layer first.
 fn view(stack: &[&Diff]) -> BTreeMap<Vec<u8>, Shown> {
     let top = stack[0].attributes(NodeId::ROOT).unwrap();
     let mut view = BTreeMap::from([(Vec::new(), shown(stack[0], &top))]);
@@ -110,7 +111,7 @@ fn root_names(tree: &Tree<'_>) -> Vec<Box<[u8]>> {
     tree.children(tree.root()).map(|at| tree.name(at).into()).collect()
 }
 
-/// Both forms of every layer, and what the tree up to it is.
+/// Both forms of every layer; the merged form is the tree up to it.
 fn forms(layers: &[LayerIndex]) -> Option<Vec<[Diff; 2]>> {
     let mut forms = Vec::new();
     let mut below = merge(&[]).unwrap();

@@ -1,4 +1,4 @@
-//! [`ImageFs`] and [`Reads`] against a model that is too simple to be wrong: random small trees, up to 60 operations.
+//! [`ImageFs`] and [`Reads`] compared with a trivial model: random small trees, up to 60 operations.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,11 +20,11 @@ enum Sort {
     File(Vec<u8>),
     Symlink(String),
     Fifo,
-    /// Another name of the file that was made last, if there is one.
+    /// Another name of the last created file, if any.
     Again,
 }
 
-/// Where and what: the parent is the directory with this number, counted round.
+/// Position and content: the parent is the directory with this index, modulo their number.
 #[derive(Debug, Clone)]
 struct Planned {
     parent: usize,
@@ -44,7 +44,7 @@ enum Operation {
     XattrNames(usize),
 }
 
-/// A name of the model and what it stands for. Hard links are names with the same content and the same `inode`.
+/// A name of the model and its target. Hard links are names with the same content and the same `inode`.
 #[derive(Debug, Clone)]
 struct Node {
     path: String,
@@ -95,7 +95,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The names that the plan comes to: the root first, then in order.
+/// The names that result from the plan: the root first, then in order.
 fn build(plan: Vec<Planned>) -> Vec<Node> {
     let mut nodes = vec![Node { path: String::new(), sort: Sort::Directory, xattr: None, inode: 0 }];
     for Planned { parent, name, sort, xattr } in plan {
@@ -111,7 +111,7 @@ fn build(plan: Vec<Planned>) -> Vec<Node> {
                 Some(file) => Node { path, ..file.clone() },
                 None => continue,
             },
-            // Linux knows `user.*` on files and directories only, and so does the tree.
+            // Linux supports `user.*` on files and directories only, and so does the tree.
             sort @ (Sort::Symlink(_) | Sort::Fifo) => Node { path, sort, xattr: None, inode },
             sort => Node { path, sort, xattr, inode },
         };
@@ -143,7 +143,7 @@ fn entries(nodes: &[Node]) -> Vec<Made> {
     made
 }
 
-/// The contents; local ones are those that this read is to find so.
+/// The contents; this read finds the local ones locally.
 struct Memory {
     contents: BTreeMap<Digest, Bytes>,
     local: bool,

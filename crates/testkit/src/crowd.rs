@@ -1,4 +1,4 @@
-//! A registry that takes only so many requests at once, in front of another transport.
+//! A registry that limits concurrent requests, in front of another transport.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use tarpon_registry::transport::{Request, Response, Transport, TransportError};
 use tokio::time::{Instant, sleep};
 
-/// How long each answer takes, so that requests are under way at the same time.
+/// Duration of each answer, so that requests overlap.
 const ANSWER: Duration = Duration::from_millis(50);
 
-/// Answers 429 with `Retry-After` to whoever comes when enough others are being answered, and notes who comes back too early.
+/// Answers 429 with `Retry-After` while the maximum number of requests is in progress, and counts clients that return too early.
 pub struct CrowdedTransport {
     behind: Arc<dyn Transport>,
     at_once: usize,
@@ -21,27 +21,27 @@ pub struct CrowdedTransport {
     crowd: Mutex<Crowd>,
 }
 
-/// What was seen.
+/// Observed figures.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Crowd {
-    /// Requests that are being answered.
+    /// Requests in progress.
     pub under_way: usize,
-    /// The most that ever were, refused ones included.
+    /// The maximum of concurrent requests, refused ones included.
     pub most: usize,
-    /// Those that were refused.
+    /// Refused requests.
     pub refused: usize,
-    /// Those that came before the time that a refusal had named.
+    /// Requests before the time that a refusal had named.
     pub too_early: usize,
     closed_until: Option<Instant>,
 }
 
 impl CrowdedTransport {
-    /// In front of `behind`: `at_once` requests are answered at a time, the others are sent away for `pause` seconds.
+    /// In front of `behind`: answers up to `at_once` requests concurrently and refuses the others for `pause` seconds.
     pub fn new(behind: Arc<dyn Transport>, at_once: usize, pause: u32) -> Self {
         Self { behind, at_once, pause, crowd: Mutex::default() }
     }
 
-    /// What was seen so far; the counts begin anew.
+    /// Returns the figures so far and resets the counts.
     pub fn take(&self) -> Crowd {
         let mut crowd = self.lock();
         let fresh = Crowd { under_way: crowd.under_way, closed_until: crowd.closed_until, ..Crowd::default() };
@@ -70,7 +70,7 @@ impl CrowdedTransport {
             crowd.under_way > self.at_once
         };
         let _leaving = Leaving(self);
-        // A network takes time: others get their turn before the answer.
+        // A network takes time: other tasks run before the answer.
         tokio::task::yield_now().await;
         if is_full {
             return Ok(self.refuse());

@@ -1,4 +1,4 @@
-//! What another thread's fork does to this process's open files, and how a test avoids it.
+//! Effects of another thread's fork on this process's open files, and how a test avoids them.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-/// Copies of all descriptors of this process that are open below `folder`: those that a process has between its fork and its exec.
+/// Copies all descriptors of this process that are open below `folder`, like a process between fork and exec.
 ///
 /// # Errors
-/// The kernel knows no pidfd_getfd(2), or there is no `/proc`.
+/// The kernel lacks pidfd_getfd(2), or there is no `/proc`.
 pub fn copies_below(folder: &Path) -> io::Result<Vec<OwnedFd>> {
     let folder = folder.canonicalize()?;
     let process = pidfd_open(getpid(), PidfdFlags::empty())?;
@@ -18,7 +18,7 @@ pub fn copies_below(folder: &Path) -> io::Result<Vec<OwnedFd>> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let path = entry?.path();
         let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
-        // Descriptors of other threads come and go meanwhile.
+        // Other threads open and close descriptors meanwhile.
         let is_below = std::fs::read_link(&path).is_ok_and(|target| target.starts_with(&folder));
         if let Some(number) = number.filter(|_| is_below) {
             copies.extend(pidfd_getfd(&process, number, PidfdGetfdFlags::empty()));
@@ -27,8 +27,9 @@ pub fn copies_below(folder: &Path) -> io::Result<Vec<OwnedFd>> {
     Ok(copies)
 }
 
-/// Writes a program that can be started at once. Another process writes it: while this one had it open for writing, a fork of another thread
-/// would copy that descriptor, and the kernel refuses to start a program that is open for writing (`ETXTBSY`).
+/// Writes a program that can be started at once. Another process writes it: if this one had it open for writing, a fork
+/// of another thread would copy that descriptor, and the kernel refuses to start a program that is open for writing
+/// (`ETXTBSY`).
 ///
 /// # Errors
 /// `sh` cannot be started, or cannot write there.

@@ -1,6 +1,6 @@
-//! Entries of layers in a few words, for tests of what is made of layers.
+//! Short constructors for entries of layers, for tests of layer processing.
 //!
-//! Files get an object that is named by their content and one chunk for all of it.
+//! Each file has one chunk and an object named by the digest of its content.
 
 use tarpon_layer::{
     Attributes, Chunk, Codec, Device, Entry, FileContent, LayerIndex, LayerPath, Node, ObjectId, Place, Timestamp,
@@ -14,7 +14,7 @@ pub struct Made {
     pub entry: Entry,
 }
 
-/// A layer of these entries, in this order.
+/// Creates a layer of these entries, in this order.
 pub fn layer(made: impl IntoIterator<Item = Made>) -> LayerIndex {
     let mut index = LayerIndex::default();
     for Made { mut entry } in made {
@@ -30,7 +30,7 @@ pub fn layer(made: impl IntoIterator<Item = Made>) -> LayerIndex {
     index
 }
 
-/// A path that is normal already. Panics if it is not: tests say what they mean.
+/// A path that is already normalized. Panics otherwise, so that tests are explicit.
 pub fn path(path: impl AsRef<[u8]>) -> LayerPath {
     LayerPath::from_normal(path.as_ref()).expect("a normal path")
 }
@@ -53,7 +53,7 @@ pub fn file(at: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> Made {
     sized_file(at, ObjectId::of(content), content.len() as u64)
 }
 
-/// A file whose content is named but not there.
+/// A file with a named but missing content.
 pub fn sized_file(at: impl AsRef<[u8]>, object: ObjectId, size: u64) -> Made {
     made(at, Node::File(FileContent { size, object, first_chunk: 0, chunk_count: 0 }))
 }
@@ -94,25 +94,25 @@ pub fn opaque(at: impl AsRef<[u8]>) -> Made {
 }
 
 impl Made {
-    /// With these permission bits.
+    /// Sets the permission bits.
     pub fn mode(mut self, mode: u16) -> Self {
         self.entry.attributes.mode = mode;
         self
     }
 
-    /// With this owner and group.
+    /// Sets owner and group.
     pub fn owner(mut self, uid: u32, gid: u32) -> Self {
         (self.entry.attributes.uid, self.entry.attributes.gid) = (uid, gid);
         self
     }
 
-    /// With this time.
+    /// Sets the modification time.
     pub fn mtime(mut self, seconds: i64, nanoseconds: u32) -> Self {
         self.entry.attributes.mtime = Timestamp { seconds, nanoseconds };
         self
     }
 
-    /// With one xattr more. Keeps them sorted.
+    /// Adds an xattr, keeping them sorted.
     pub fn xattr(mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Self {
         let xattrs = &mut self.entry.attributes.xattrs;
         xattrs.push(Xattr { name: name.as_ref().into(), value: value.as_ref().into() });

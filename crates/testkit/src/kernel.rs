@@ -1,8 +1,8 @@
-//! What tests need of the machine that they run on.
+//! Requirements of tests on the machine that runs them.
 
 use std::path::Path;
 
-/// Whether FUSE file systems can be mounted here. If not, it says so in the words that the test runner counts.
+/// Whether FUSE file systems can be mounted here. If not, prints the line that the test runner counts.
 #[expect(clippy::print_stdout, reason = "the test runner counts such lines")]
 pub fn can_mount() -> bool {
     let can = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();

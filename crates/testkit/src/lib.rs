@@ -1,4 +1,4 @@
-//! For tests only: what stands in for the world outside, builders of inputs, and naive models to compare with.
+//! For tests only: replacements for the outside world, builders of inputs, and naive models to compare with.
 
 pub mod crowd;
 pub mod descriptors;

@@ -27,7 +27,7 @@ struct Port {
 }
 
 impl TestServer {
-    /// Starts serving `model`, which from now on names these ports in challenges and redirects.
+    /// Starts serving `model`, which uses these ports in challenges and redirects from now on.
     pub async fn start(model: Arc<FakeRegistry>) -> io::Result<Self> {
         let script = Arc::<watch::Sender<VecDeque<Fault>>>::default();
         let port = |role| Arc::new(Port { role, model: model.clone(), script: script.clone() });
@@ -43,18 +43,18 @@ impl TestServer {
         self.registry.host()
     }
 
-    /// What happens to the next requests, of either port.
+    /// Sets the faults of the next requests, on either port.
     pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
         self.script.send_modify(|script| script.extend(faults));
     }
 
-    /// Returns when each fault of the script has met its request.
+    /// Waits until each fault of the script has been applied to a request.
     pub async fn script_ended(&self) {
         let mut script = self.script.subscribe();
         let _sender_is_here = script.wait_for(VecDeque::is_empty).await;
     }
 
-    /// Requests answered and bytes sent, by both ports.
+    /// Requests answered and bytes sent, on both ports.
     pub fn stats(&self) -> Stats {
         let (registry, blobs) = (self.registry.stats(), self.blobs.stats());
         Stats { requests: registry.requests + blobs.requests, bytes: registry.bytes + blobs.bytes }

@@ -1,11 +1,11 @@
-//! Where contents of files go that no test looks at.
+//! Sinks for file contents that a test does not check.
 
 use std::convert::Infallible;
 
 use tarpon_layer::plain::ObjectSink;
 use tarpon_oci::Verified;
 
-/// Forgets all contents.
+/// Discards all contents.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Forgetful;
 

@@ -1,7 +1,7 @@
-//! Stacks of layers from arbitrary bytes: what property tests and fuzzers feed to the merge.
+//! Stacks of layers from arbitrary bytes: the input of the merge in property tests and fuzzers.
 //!
-//! Few names, so that entries meet; mostly layers that can be, because refusals are the easy half; every kind of entry,
-//! and attributes at the edges of what the EROFS inode holds.
+//! Few names, so that entries collide; mostly valid layers, because refusals are the easy half; every kind of entry, and
+//! attributes at the limits of the EROFS inode.
 
 use tarpon_layer::{LayerIndex, Node, ObjectId};
 
@@ -11,7 +11,7 @@ const NAMES: [&[u8]; 5] = [b"a", b"b", b"a-b", b"\xff\n", &[b'n'; 255]];
 const LAYERS: usize = 6;
 const ENTRIES: usize = 100;
 
-/// A stack of at most 6 layers and 100 entries. The same bytes give the same stack.
+/// A stack of at most 6 layers and 100 entries. Deterministic for the same bytes.
 pub fn from_bytes(bytes: &[u8]) -> Vec<LayerIndex> {
     let mut source = Source { bytes, linkable: Vec::new(), linkable_below: Vec::new() };
     let mut layers = Vec::new();
@@ -42,7 +42,7 @@ struct Layer {
 }
 
 impl Layer {
-    /// Whether one layer can hold this entry beside those that it has.
+    /// Whether one layer can contain this entry besides its present ones.
     fn admits(&self, made: &Made) -> bool {
         let path = &made.entry.path;
         if path.is_root() {
@@ -63,9 +63,9 @@ impl Layer {
 
 struct Source<'b> {
     bytes: &'b [u8],
-    /// Paths that are something else than directories in this layer.
+    /// Paths of non-directories in this layer.
     linkable: Vec<Vec<u8>>,
-    /// And in some layer below; they may be hidden by now.
+    /// Paths of non-directories in lower layers; they may be hidden by now.
     linkable_below: Vec<Vec<u8>>,
 }
 
@@ -120,7 +120,7 @@ impl Source<'_> {
         let made = if choice & 4 == 0 { made } else { made.mtime(-i64::from(choice), 999_999_999) };
         let made = if choice & 8 == 0 { made } else { made.xattr("user.same", "the same everywhere") };
         let made = if choice & 16 == 0 { made } else { made.xattr(b"user.\xff", vec![choice; 2000]) };
-        // Version 2, not effective: the kernel refuses to show what is no capability set.
+        // Version 2, not effective: the kernel refuses to show an invalid capability set.
         let capability = [&[0, 0, 0, 2][..], &[choice; 16]].concat();
         if choice & 48 == 48 { made.xattr("security.capability", capability) } else { made }
     }

@@ -1,8 +1,8 @@
-//! A disk that fails or stops when a test says so.
+//! A disk that fails or stops on demand.
 //!
-//! It works on a real folder, so what it leaves there is what a later [`Disk`] finds. Operations that can leave a trace
-//! or be refused are counted; a fault strikes the *n*-th of them. So a test runs a workload once to learn how many
-//! there are, and then once for each of them.
+//! It works on a real folder, so a later [`Disk`] finds what it leaves there. Operations that can leave a trace or fail
+//! are counted; a fault hits the *n*-th of them. A test runs a workload once to count them, and then once for each of
+//! them.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -18,21 +18,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tarpon_store::storage::{Access, Metadata, Space, Storage};
 use tarpon_store::{Clock, Disk};
 
-/// What happens to the operation that a fault strikes.
+/// The effect of a fault on its operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails with this error number, and only it.
+    /// Only this operation fails, with this error number.
     Once(i32),
-    /// It and all later ones that write fail with this error number: a disk that is full or read-only.
+    /// It and all later writing operations fail with this error number: a full or read-only disk.
     FromNowOn(i32),
-    /// A read or write is interrupted before it begins. Other operations are not struck.
+    /// A read or write is interrupted before it starts. Other operations are not affected.
     Interrupted,
-    /// A read or write takes half of the bytes (at least one). Other operations are not struck.
+    /// A read or write transfers half of the bytes (at least one). Other operations are not affected.
     Short,
-    /// It is not done, and nothing after it: the process is dead. Locks and unnamed files go with it. Counted are
-    /// operations that change something only: stopping before one that does not is stopping before the next.
+    /// It is not executed, nor any later one: the process is dead. Its locks and unnamed files are lost. Only operations
+    /// that change something are counted: stopping before any other is the same as stopping before the next change.
     Stop,
-    /// A write is done by half, then as [`Fault::Stop`].
+    /// Half of a write is executed, then as [`Fault::Stop`].
     Torn,
 }
 
@@ -45,7 +45,7 @@ pub const EROFS: i32 = 30;
 /// `EDQUOT`
 pub const EDQUOT: i32 = 122;
 
-/// What a test does before an operation on a path, or instead of it with an error.
+/// Callback before an operation on a path; its error replaces the operation.
 type Hook = Box<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
 
 /// The real disk, with one fault.
@@ -57,14 +57,14 @@ pub struct FaultyDisk {
     ticks: Option<Arc<Ticks>>,
 }
 
-/// A kernel's clock that stands still, as it does between two ticks, and the times that changes of files get by it. Also a clock.
+/// A kernel clock that stands still, as between two ticks, and the change times that files get from it. Also a clock.
 #[derive(Debug)]
 pub struct Ticks(Mutex<Ticking>);
 
 #[derive(Debug)]
 struct Ticking {
     now: Duration,
-    /// By inode: the real time of its last change, and the one that it got.
+    /// By inode: the real time of its last change, and the assigned one.
     changes: HashMap<u64, ((i64, i64), Duration)>,
 }
 
@@ -75,7 +75,7 @@ impl Default for Ticks {
 }
 
 impl Ticks {
-    /// The next tick comes, and some more.
+    /// Advances the clock by more than a tick.
     pub fn tick(&self) {
         self.ticking().now += Duration::from_secs(1);
     }
@@ -115,7 +115,7 @@ struct State {
     unsynced: HashSet<u64>,
 }
 
-/// What to do with an operation.
+/// The treatment of an operation.
 enum Verdict {
     Do,
     Halve { then_die: bool },
@@ -128,7 +128,7 @@ impl fmt::Debug for FaultyDisk {
 }
 
 impl FaultyDisk {
-    /// A disk whose operation number `at` (from 1) meets `fault`.
+    /// A disk with `fault` at operation number `at` (from 1).
     pub fn new(at: u64, fault: Fault) -> Self {
         Self { fault: Some((at, fault)), ..Self::healthy() }
     }
@@ -138,8 +138,8 @@ impl FaultyDisk {
         Self { fault: None, hook: None, state: Mutex::default(), boot: "first boot".to_owned(), ticks: None }
     }
 
-    /// A disk that calls `hook` before each `open`, `read`, `rename`, `unlink` and `metadata` (of a path), with its name and its path (of a rename: the old one). Its
-    /// error is the operation's.
+    /// A disk that calls `hook` before each `open`, `read`, `rename`, `unlink` and `metadata` (of a path), with the
+    /// operation's name and path (for a rename: the old one). An error of the hook becomes the operation's.
     pub fn hooked(hook: impl Fn(&str, &Path) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self { hook: Some(Box::new(hook)), ..Self::healthy() }
     }
@@ -148,7 +148,7 @@ impl FaultyDisk {
         self.hook.as_ref().map_or(Ok(()), |hook| hook(what, path))
     }
 
-    /// The same disk under another run of the kernel.
+    /// The same disk after a reboot of the kernel.
     #[must_use]
     pub fn booted_as(mut self, boot: &str) -> Self {
         self.boot = boot.to_owned();
@@ -162,23 +162,23 @@ impl FaultyDisk {
         self
     }
 
-    /// Operations so far.
+    /// Number of operations so far.
     pub fn operations(&self) -> u64 {
         self.state().count
     }
 
-    /// Operations so far that change something on the disk.
+    /// Number of operations so far that change something on the disk.
     pub fn changes(&self) -> u64 {
         self.state().changes
     }
 
-    /// The operations so far, in words.
+    /// Descriptions of the operations so far.
     pub fn log(&self) -> Vec<String> {
         self.state().log.clone()
     }
 
-    /// What a power cut does to `folder` after everything that this disk did: names are kept, and the content of files
-    /// that were written since the last sync is lost. `keep_half` leaves the first half of each.
+    /// Applies a power cut to `folder` after all operations of this disk: names are kept, and the content of files
+    /// written since the last sync is lost. `keep_half` leaves the first half of each.
     pub fn lose_unsynced(&self, folder: &Path, keep_half: bool) {
         let unsynced = self.state().unsynced.clone();
         let mut pending = vec![folder.to_owned()];
@@ -196,7 +196,7 @@ impl FaultyDisk {
         self.state.lock().expect("no test panics while it holds the state")
     }
 
-    /// Counts an operation that changes something, and tells what becomes of it.
+    /// Counts an operation that changes something, and returns how to treat it.
     fn change(&self, what: &str, path: Option<&Path>) -> io::Result<Verdict> {
         let mut state = self.state();
         if state.dead {
@@ -236,7 +236,7 @@ impl FaultyDisk {
     }
 }
 
-/// Replaces the content as if it had never reached the disk. The time of the last change stays.
+/// Replaces the content as if it had never reached the disk. The modification time stays.
 fn lose(path: &Path, metadata: &fs::Metadata, keep_half: bool) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     let (modified, permissions) = (metadata.modified()?, metadata.permissions());

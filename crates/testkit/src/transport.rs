@@ -1,4 +1,4 @@
-//! A network that does what a script says, one step per request, and remembers every request.
+//! A scripted network, one step per request, which records every request.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use url::Url;
 
 use crate::registry::{FakeRegistry, Fault, NoAnswer, Role, answer};
 
-/// A [`Transport`] to a [`FakeRegistry`]. When the script is at its end, all is well.
+/// A [`Transport`] to a [`FakeRegistry`]. After the end of the script, there are no faults.
 pub struct ScriptedTransport {
     registry: Arc<FakeRegistry>,
     script: Mutex<VecDeque<Fault>>,
@@ -20,12 +20,12 @@ pub struct ScriptedTransport {
     seen: Mutex<Vec<Seen>>,
 }
 
-/// A request that was sent.
+/// A sent request.
 #[derive(Debug, Clone)]
 pub struct Seen {
     /// Method.
     pub method: Method,
-    /// Whole address.
+    /// Full address.
     pub url: Url,
     /// Headers.
     pub headers: HeaderMap,
@@ -39,12 +39,12 @@ impl ScriptedTransport {
         Self { registry, script: Mutex::default(), attack: Mutex::default(), seen: Mutex::default() }
     }
 
-    /// What happens to the next requests.
+    /// Sets the faults of the next requests.
     pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
         self.script.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
     }
 
-    /// From now on this happens to all requests whose path holds `part`, behind the script; `None`: nothing does.
+    /// From now on, applies this fault to all requests whose path contains `part`, after the script; `None`: no fault.
     pub fn attack(&self, part: &'static str, fault: Option<Fault>) {
         *self.attack.lock().unwrap_or_else(PoisonError::into_inner) = fault.map(|fault| (part, fault));
     }
@@ -81,7 +81,7 @@ impl ScriptedTransport {
             headers: request.headers.clone(),
             body,
         });
-        // A network takes time: others get their turn before the answer.
+        // A network takes time: other tasks run before the answer.
         tokio::task::yield_now().await;
         let Some(role) = self.role(&request.url) else {
             return Err(TransportError::new(TransportFault::Connect, "no such host"));
@@ -104,7 +104,8 @@ impl ScriptedTransport {
     }
 }
 
-/// What of `body` goes out: under most faults all, where the fault is in its middle a little more than arrives.
+/// The part of `body` that is sent: all of it under most faults; if the fault is in the middle of the body, a little more
+/// than arrives.
 async fn sent(body: RequestBody, fault: &Fault) -> Result<Bytes, TransportError> {
     let mut pieces = match body {
         RequestBody::Whole(bytes) => return Ok(bytes),

@@ -1,13 +1,13 @@
-//! What a stack of layers shows, worked out as naively as possible: one layer after the other onto a map of paths.
+//! The view of a stack of layers, computed naively: one layer after the other applied to a map of paths.
 //!
-//! It shares no idea with `tarpon_tree::merge` but the rules, and is short enough to be checked by reading.
+//! It shares only the rules with `tarpon_tree::merge`, and is short enough to be verified by reading.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tarpon_layer::{Attributes, Entry, LayerIndex, Node};
 use tarpon_tree::{Kind, Line};
 
-/// Paths by components, so that the map's order is that of a walk.
+/// Paths by components, so that the map's order is the order of a walk.
 type Path = Vec<Vec<u8>>;
 
 #[derive(Clone)]
@@ -22,7 +22,7 @@ struct Model {
     names: BTreeMap<Path, usize>,
 }
 
-/// The dump of the merged layers, as [`tarpon_tree::Tree::dump`] gives it; none if some layer must be refused.
+/// The dump of the merged layers, as [`tarpon_tree::Tree::dump`] returns it; `None` if some layer must be refused.
 pub fn dump(layers: &[LayerIndex]) -> Option<String> {
     let mut model = Model::default();
     model.imply(&[]);
@@ -87,7 +87,7 @@ impl Model {
         }
     }
 
-    /// Lets each link of a layer stand for its target's inode. A chain needs no more rounds than there are links.
+    /// Replaces each link of a layer by its target's inode. A chain needs no more rounds than there are links.
     fn resolve(&mut self, entries: &[(Path, &Entry)]) -> Option<()> {
         let links: Vec<(&Path, Path)> = entries
             .iter()

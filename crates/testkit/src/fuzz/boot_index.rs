@@ -1,9 +1,9 @@
-//! Invariant: any bytes are refused or are the index of a boot pack within its limits, which is written as it was read.
+//! Invariant: any bytes are refused or are the index of a boot pack within its limits, which is written back unchanged.
 
 use tarpon_fetch::{BOOT_FRAMES, BOOT_PIECES, BootIndex};
 use tarpon_oci::limits;
 
-/// Takes `data` as the index of a boot pack.
+/// Parses `data` as the index of a boot pack.
 pub fn boot_index(data: &[u8]) {
     let Ok(index) = BootIndex::read(data) else { return };
     assert_eq!(index.write(), data);

@@ -1,9 +1,9 @@
-//! Invariant: any bytes are refused or are a table whose answers agree with each other.
+//! Invariant: any bytes are refused or are a table with consistent answers.
 
 use tarpon_layer::Place;
 use tarpon_layer::chunks::ChunkTable;
 
-/// Takes `data` as a chunk table.
+/// Parses `data` as a chunk table.
 pub fn chunk_table(data: &[u8]) {
     let Ok(table) = ChunkTable::open(data) else { return };
     let mut seen = 0;

@@ -1,4 +1,4 @@
-//! Invariant: a range that is taken is consistent with itself and prints as text that gives the same range.
+//! Invariant: an accepted range is consistent and prints as text that parses to the same range.
 
 use tarpon_registry::ContentRange;
 

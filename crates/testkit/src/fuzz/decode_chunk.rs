@@ -1,4 +1,4 @@
-//! Invariant: a chunk is exactly as long as was asked for, and what it holds is what decoding the whole gives at that place.
+//! Invariant: a chunk has exactly the requested length, and its content is what decoding the whole gives at that place.
 
 use std::io::Read;
 
@@ -23,8 +23,8 @@ pub fn decode_chunk(data: &[u8]) {
     assert_ne!(codec, Codec::Stream);
     let mut whole = Vec::new();
     let reader = LayerReader::new(encoded, compression).expect("a decoder");
-    // The stream checks more than a chunk does (checksums, what follows), so it may end in an error: the digest of a chunk is
-    // what vouches for it.
+    // The stream checks more than a chunk does (checksums, trailing data), so it may end in an error: the digest of a
+    // chunk is what authenticates it.
     if reader.take(u64::from(skip) + u64::from(size)).read_to_end(&mut whole).is_ok() {
         assert_eq!(whole.get(usize::from(skip)..), Some(&chunk[..]));
     }

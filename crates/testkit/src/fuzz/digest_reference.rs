@@ -1,9 +1,9 @@
-//! Invariant: a digest, reference, source or platform that parses prints as text that parses to the same value; and
-//! what goes into a URL holds nothing but the characters of names.
+//! Invariant: a digest, reference, source or platform that parses prints as text that parses to the same value; and the
+//! parts used in a URL contain only the characters of names.
 
 use tarpon_oci::{Digest, Platform, Reference, Source};
 
-/// Parses `data` as each of the names that users and manifests give.
+/// Parses `data` as each kind of name that users and manifests give.
 pub fn digest_reference(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(digest) = text.parse::<Digest>() {

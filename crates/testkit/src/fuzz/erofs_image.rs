@@ -1,6 +1,6 @@
-//! Invariant: whatever the bytes of a tree image are, reading it never panics and ends in time proportional to its size;
-//! and an image that passes its own check shows the same names by listing as by lookup. One of an older version is written
-//! anew, or refused.
+//! Invariant: for any bytes of a tree image, reading it never panics and ends in time proportional to its size; an image
+//! that passes its own check shows the same names by listing as by lookup. An image of an older version is rewritten, or
+//! refused.
 
 use tarpon_tree::erofs::{self, Image, ImageError, Nid};
 
@@ -12,7 +12,7 @@ pub fn erofs_image(data: &[u8]) {
     }
     let Ok(image) = Image::open(data) else { return };
     let checked = image.check();
-    // Every place where an inode might be, also those that no directory leads to.
+    // Every possible position of an inode, including those that no directory refers to.
     for nid in (0..data.len() as u64 / 32).map(Nid).chain([Nid(u64::MAX), Nid(u64::MAX / 32)]) {
         let _ = read_everything(&image, nid);
     }
@@ -24,7 +24,8 @@ pub fn erofs_image(data: &[u8]) {
 }
 
 fn read_everything(image: &Image<&[u8]>, nid: Nid) -> Result<(), ImageError> {
-    /// Directories may overlap, so reading all of every one takes quadratic time; their beginnings do not.
+    /// Names read per directory. Directories may overlap, so reading all of each takes quadratic time; reading their
+    /// beginnings does not.
     const NAMES_READ: usize = 64;
     image.inode(nid)?;
     let _ = image.read_link(nid);

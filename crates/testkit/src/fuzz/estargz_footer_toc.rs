@@ -1,5 +1,5 @@
-//! Invariant: the end of a blob gives a place inside of the blob or an error; a TOC is refused or gives an index that keeps its
-//! promises and stays inside of the blob's data.
+//! Invariant: the end of a blob gives a position inside the blob or an error; a TOC is refused or gives an index that
+//! keeps its promises and stays inside the blob's data.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use tarpon_oci::{Compression, Digest, MediaType};
 use super::toc_of;
 use crate::layers::{check_index, estargz_from_toc};
 
-/// Takes `data` as the end of a blob, and as the JSON of a TOC.
+/// Parses `data` as the end of a blob, and as the JSON of a TOC.
 pub fn estargz_footer_toc(data: &[u8]) {
     let name = "containerd.io/snapshot/stargz/toc.digest".to_owned();
     let annotations = BTreeMap::from([(name, Digest::of(data).to_string())]);

@@ -1,5 +1,5 @@
-//! Invariant: any bytes are a manifest, an index, or an error, never both; what is taken keeps to the limits, its
-//! selection ends in one of its own descriptors, and the declared media type never changes what a document is.
+//! Invariant: any bytes are a manifest, an index, or an error, never both; an accepted document keeps to the limits, its
+//! selection ends in one of its own descriptors, and the declared media type never changes the kind of a document.
 
 use bytes::Bytes;
 use tarpon_oci::{Document, ImageConfig, Platform, Verified, limits, media_type};

@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets, as plain functions: `tests/fuzz` wraps them for cargo-fuzz, and a normal test of the
 //! crate concerned replays the seeds in `fixtures/fuzz`.
 //!
-//! Each states the invariant it checks in its first comment, and takes any bytes.
+//! Each states its invariant in its first comment, and accepts any bytes.
 
 mod boot_index;
 mod chunk_table;
@@ -52,7 +52,7 @@ pub use www_authenticate::www_authenticate;
 pub use zstd_chunked_toc::zstd_chunked_toc;
 pub use ztoc::ztoc;
 
-/// The TOC of a layer that testkit wrote.
+/// The TOC of a layer written by testkit.
 fn toc_of(layer: &Layer) -> Toc {
     let size = layer.blob.len() as u64;
     let claim = Claim::of(&MediaType::Layer(layer.compression), &layer.annotations, size);

@@ -1,14 +1,14 @@
-//! Invariant: any bytes are refused or give an index that keeps its promises, and packing that gives it back.
+//! Invariant: any bytes are refused or give an index that keeps its promises, and packing that index gives the same bytes.
 
 use tarpon_layer::packed::{pack, unpack};
 use tarpon_oci::{Blob, Digest};
 
 use crate::layers::check_index;
 
-/// The layer that the index is taken to be of.
+/// The layer that the index supposedly describes.
 const BLOB: Blob = Blob { digest: Digest::from_bytes([7; 32]), size: 1 << 30 };
 
-/// Takes `data` as a packed index.
+/// Parses `data` as a packed index.
 pub fn packed_index(data: &[u8]) {
     let Ok(index) = unpack(data, BLOB) else { return };
     check_index(&index, u64::MAX);

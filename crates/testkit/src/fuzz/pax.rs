@@ -1,11 +1,11 @@
-//! Invariant: an extended header concerns the entry after it and no other; whatever its records say, an entry that follows is
-//! read as it is written (CVE-2025-62518).
+//! Invariant: an extended header applies to the entry after it only; for any records in it, a following entry is read as
+//! it is written (CVE-2025-62518).
 
 use tarpon_layer::tar::{TarKind, TarReader};
 
 use crate::layers::{RawHeader, Tar};
 
-/// Takes `data` as the records of an extended header.
+/// Parses `data` as the records of an extended header.
 pub fn pax(data: &[u8]) {
     let header = RawHeader::new("PaxHeaders/x").kind(b'x');
     let bytes =
@@ -15,7 +15,7 @@ pub fn pax(data: &[u8]) {
     let Ok(Some(first)) = tar.next_entry() else { return };
     assert_eq!(first.kind, TarKind::File);
     if first.size > 0 && !first.is_sparse {
-        // A size record made the second entry the first one's data.
+        // A size record made the second entry part of the first one's data.
         return;
     }
     let second = tar.next_entry().expect("it is sound").expect("it is there");

@@ -1,10 +1,10 @@
-//! Invariant: any bytes are an image record that is consistent (each of its files once, the manifest the one it is named
-//! by, layers within the limit) or an error, and a record survives being written and read again.
+//! Invariant: any bytes are a consistent image record (each of its files once, the manifest named by its own digest,
+//! layers within the limit) or an error, and a record is read back unchanged.
 
 use tarpon_oci::{Digest, limits};
 use tarpon_store::{Part, parse_record};
 
-/// Parses `data` as a sealed record, and as what stands inside of the seal.
+/// Parses `data` as a sealed record, and as the text inside of the seal.
 pub fn record_json(data: &[u8]) {
     check(data);
     check(&sealed(data));

@@ -1,5 +1,5 @@
-//! Invariant: a layer decodes to the same bytes whether or not its spans are noted on the way; and every chunk is in the span that
-//! the index says, under the digest that the index says.
+//! Invariant: a layer decodes to the same bytes with and without recording its spans; and every chunk is in the span, and
+//! has the digest, that the index states.
 
 use std::io::Read;
 
@@ -12,10 +12,10 @@ use tarpon_oci::{Blob, Digest};
 
 use super::tar_walk::Sink;
 
-/// What decodes to more takes too long.
+/// Larger layers take too long to decode.
 const LARGEST: u64 = 4 << 20;
 
-/// Takes the length of spans from the first byte of `data`, and the rest as the blob of a layer.
+/// Uses the first byte of `data` as the length of spans, and the rest as the blob of a layer.
 pub fn spanned_layer(data: &[u8]) {
     let Some((span, blob)) = data.split_first() else { return };
     let span = 64 * (u64::from(*span) + 1);

@@ -1,5 +1,5 @@
-//! Invariant: any bytes are refused or give an index that keeps its promises; a compressed and a bare layer of the same bytes
-//! show the same; and every chunk of a bare layer is where the index says, under the digest that the index says.
+//! Invariant: any bytes are refused or give an index that keeps its promises; a compressed and a bare layer of the same
+//! bytes give the same result; and every chunk of a bare layer has the place and the digest that the index states.
 
 use tarpon_layer::decode::decode_chunk;
 use tarpon_layer::plain::{Access, ObjectSink, Options, import};
@@ -9,10 +9,10 @@ use tarpon_oci::{Digest, Verified};
 
 use crate::layers::check_index;
 
-/// Larger files (of holes: nothing else can be larger than the input) take too long to hash.
+/// Larger files take too long to hash. Only files of holes can be larger than the input.
 const LARGEST: u64 = 16 << 20;
 
-/// Takes `data` as the tar of a layer.
+/// Parses `data` as the tar of a layer.
 pub fn tar_walk(data: &[u8]) {
     let walk = |access| import(data, Options { access, hides_toc_files: false }, &mut Sink);
     let (bare, streamed) = (walk(Access::Random), walk(Access::Spans(SpanStarts::default())));
@@ -44,7 +44,7 @@ fn shown(index: &LayerIndex) -> LayerIndex {
     index
 }
 
-/// Takes files that are not too large, and forgets them.
+/// Accepts files up to the limit, and discards them.
 pub(super) struct Sink;
 
 impl ObjectSink for Sink {

@@ -1,9 +1,9 @@
-//! Invariant: any bytes are refused or are a trace that is in order, survives being written and merged with itself, can be
-//! drawn, and whose pieces hold what was touched.
+//! Invariant: any bytes are refused or are an ordered trace that can be written, merged with itself and drawn, and whose
+//! pieces contain what was accessed.
 
 use tarpon_trace::{Trace, merge, pieces, plot};
 
-/// Reads `data` as a trace.
+/// Parses `data` as a trace.
 pub fn trace_file(data: &[u8]) {
     let Ok(trace) = Trace::read(data) else { return };
     assert!(trace.touches.is_sorted_by_key(|touch| touch.at));

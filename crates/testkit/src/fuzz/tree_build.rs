@@ -6,7 +6,7 @@ use tarpon_tree::erofs::{self, Image};
 
 use crate::{stacks, tree_model};
 
-/// Takes `data` as a stack of layers through merge, write and read.
+/// Runs `data`, as a stack of layers, through merge, write and read.
 pub fn tree_build(data: &[u8]) {
     let layers = stacks::from_bytes(data);
     let merged = tarpon_tree::merge(&layers);

@@ -1,5 +1,5 @@
-//! Invariant: any bytes are refused as a tar or become layers that show what the tar shows, chunk by chunk, that decode to the very
-//! tar (but for what eStargz puts into it), and that do not depend on the number of threads.
+//! Invariant: any bytes are refused as a tar or become layers that show the same as the tar, chunk by chunk, decode to
+//! the very same tar (except for what eStargz adds), and do not depend on the number of threads.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -14,10 +14,10 @@ use tarpon_oci::Digest;
 use super::{Sink, toc_of};
 use crate::layers::{Layer, check_index};
 
-/// Cuts even small files.
+/// Small enough to split even small files.
 const CHUNK_BYTES: u64 = 700;
 
-/// Takes `data` as the tar of a layer.
+/// Parses `data` as the tar of a layer.
 pub fn write_layer(data: &[u8]) {
     for keep_diff_id in [false, true] {
         write(data, |blob, threads| {
@@ -57,7 +57,7 @@ fn write(data: &[u8], writer: impl Fn(&mut Vec<u8>, usize) -> Result<Written, Wr
     assert_eq!(listing(&index), plain);
 }
 
-/// What a tar shows once what belongs to a format is hidden.
+/// The view of a tar without format-specific entries.
 fn shown(tar: &[u8]) -> Option<BTreeMap<String, String>> {
     let options = Options { access: Access::Spans(SpanStarts::default()), hides_toc_files: true };
     import(tar, options, &mut Sink).ok().map(|index| listing(&index))

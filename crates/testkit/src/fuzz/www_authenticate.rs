@@ -1,4 +1,4 @@
-//! Invariant: any header value is read to its end; what comes out is no longer than what went in.
+//! Invariant: any header value is parsed to its end; the output is no longer than the input.
 
 use tarpon_registry::Challenge;
 

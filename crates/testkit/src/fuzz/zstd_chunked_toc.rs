@@ -1,5 +1,5 @@
-//! Invariant: a TOC is refused or gives an index that keeps its promises and stays inside of the blob's data; any position in the
-//! annotation is refused or lies inside of the blob.
+//! Invariant: a TOC is refused or gives an index that keeps its promises and stays inside the blob's data; any position
+//! in the annotation is refused or lies inside the blob.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use tarpon_oci::{Compression, Digest, MediaType};
 use super::toc_of;
 use crate::layers::{Spelling, check_index, zstd_chunked_from_toc};
 
-/// Takes `data` as the position of a TOC, and as its JSON.
+/// Parses `data` as the position of a TOC, and as its JSON.
 pub fn zstd_chunked_toc(data: &[u8]) {
     let text = String::from_utf8_lossy(&data[..data.len().min(100)]).into_owned();
     let prefix = "io.github.containers.zstd-chunked.manifest-";

@@ -1,5 +1,5 @@
-//! Invariant: a ztoc is refused or gives an index that keeps its promises, stays inside of the blob, and reads no byte that is
-//! not in the span that it names; whatever it says, reading it takes no more than its bytes allow.
+//! Invariant: a ztoc is refused or gives an index that keeps its promises, stays inside the blob, and reads no byte
+//! outside of the span that it names; reading it never takes more memory than its bytes allow.
 
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::decode::{Compression, decode_span};
@@ -9,10 +9,10 @@ use tarpon_oci::{Blob, Digest, Verified};
 
 use crate::layers::check_index;
 
-/// The blob has as many bytes as most seeds say.
+/// Size of the blob, as stated in most seeds.
 const BLOB: u64 = 1 << 12;
 
-/// Takes `data` as a ztoc: of a blob of the size that its first bytes say, and of one of a customary size.
+/// Parses `data` as a ztoc: of a blob of the size in its first bytes, and of one of a customary size.
 pub fn ztoc(data: &[u8]) {
     let blob = vec![0x5a; usize::try_from(BLOB).expect("small")];
     for (size, ztoc) in [

@@ -1,4 +1,4 @@
-//! Layers that are small and would cost far more than they weigh.
+//! Small layers that would cost far more than their size.
 
 use std::io::Write;
 
@@ -8,10 +8,11 @@ use super::estargz::estargz_from_toc;
 use super::tar::{RawHeader, Tar};
 use super::{Layer, Spelling, zstd_chunked_from_toc};
 
-/// A case: its name, and what makes the layers of an image, each of which is sound.
+/// A case: its name, and a function that makes the layers of an image, each of which is valid.
 pub type Bomb = (&'static str, Box<dyn Fn() -> Vec<Layer>>);
 
-/// Images that must be refused, and not because of anything that they say; or a part of each, for those who allow only that part.
+/// Images that must be refused for their cost, not for any value that they declare; or a fraction of each, for callers
+/// that allow only that fraction.
 pub fn bombs(part: u32) -> Vec<Bomb> {
     use Compression::{Gzip, Zstd};
     let many = 560_000 / part;
@@ -46,10 +47,10 @@ pub fn bombs(part: u32) -> Vec<Bomb> {
     ]
 }
 
-/// Parts of a tar, one after the other.
+/// Parts of a tar, in order.
 type Pieces = Box<dyn Iterator<Item = Vec<u8>>>;
 
-/// An image that must not be refused: so many empty files, in folders as packages have them, in one layer.
+/// An image that must be accepted: the given number of empty files, in package-like folders, in one layer.
 pub fn many_empty_files(files: u32) -> Layer {
     layer(
         Compression::Zstd,
@@ -61,7 +62,7 @@ pub fn many_empty_files(files: u32) -> Layer {
     )
 }
 
-/// A layer of these pieces of a tar and a trailer, none of which is held for long.
+/// A layer of these pieces of a tar and a trailer, without keeping the pieces in memory.
 fn layer(compression: Compression, pieces: Pieces) -> Layer {
     let mut encoder = Encoder::new(compression);
     let mut hasher = Hasher::new();
@@ -140,7 +141,7 @@ fn xattrs(count: u32) -> Pieces {
     }))
 }
 
-/// As many folders as a path may have, all of them its own.
+/// The maximum depth of folders in a path, none of them shared with other paths.
 fn deep_path(n: u32) -> Vec<u8> {
     format!("{n:07}{}", "/aaaaaaaaaaaaaaa".repeat(254)).into_bytes()
 }
@@ -158,14 +159,14 @@ fn whiteouts(count: u32) -> Pieces {
     }))
 }
 
-/// Names of a few bytes, each of which is a name of thousands.
+/// Names of a few bytes, each of which refers to a name of thousands.
 fn through_link(count: u32) -> Pieces {
     let link = Tar::new().pax(&[("linkpath", &deep_path(0)[..4000])]).entry(&RawHeader::new("l").kind(b'2'), b"");
     let below = (0..count).map(|n| RawHeader::new(format!("l/{n:07}")).block().to_vec());
     Box::new(std::iter::once(link.unfinished()).chain(below))
 }
 
-/// An old GNU header of a file that is nothing but a hole.
+/// An old GNU header of a file that consists of a hole.
 fn hole(size: i64) -> Vec<u8> {
     RawHeader::new("hole").gnu().kind(b'S').size(0).number(483, 12, size).block().to_vec()
 }

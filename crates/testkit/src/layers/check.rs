@@ -1,11 +1,11 @@
-//! What every index of a layer promises, checked the slow way.
+//! The promises of every layer index, checked exhaustively.
 
 use std::collections::HashMap;
 
 use tarpon_layer::{LayerIndex, Node, Place};
 use tarpon_oci::{Digest, limits};
 
-/// Panics if the index breaks one of its promises. `blob_bytes` is what offsets are into.
+/// Panics if the index breaks one of its promises. Offsets refer to a blob of `blob_bytes`.
 pub fn check_index(index: &LayerIndex, blob_bytes: u64) {
     let mut nodes = HashMap::new();
     for entry in &index.entries {

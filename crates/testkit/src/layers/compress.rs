@@ -1,4 +1,4 @@
-//! The compressions of layers, in one or in many pieces.
+//! The compressions of layers, as one or many pieces.
 
 use std::io::Write;
 
@@ -31,7 +31,7 @@ pub fn zstd_frames(bytes: &[u8], length: usize) -> Vec<u8> {
     bytes.chunks(length).flat_map(|piece| [skippable_frame(b"skip me"), zstd(piece)].concat()).collect()
 }
 
-/// A frame that decoders leave out.
+/// A frame that decoders skip.
 pub fn skippable_frame(body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len()).expect("test data is small");
     [&b"\x50\x2a\x4d\x18"[..], &length.to_le_bytes(), body].concat()

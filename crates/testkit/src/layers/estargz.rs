@@ -11,7 +11,7 @@ use super::{Item, Layer, toc};
 
 const ANNOTATION: &str = "containerd.io/snapshot/stargz/toc.digest";
 
-/// The end of the blob.
+/// The form of the blob's footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FooterKind {
     /// 51 bytes.
@@ -22,12 +22,12 @@ pub enum FooterKind {
     External,
 }
 
-/// What the writer does besides.
+/// Options of the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EstargzOptions {
     /// Files are cut into chunks of this length.
     pub chunk_bytes: usize,
-    /// Members go on until they hold so much: smaller chunks share one (`innerOffset`).
+    /// Members are filled up to this size: smaller chunks share one (`innerOffset`).
     pub min_member_bytes: usize,
     /// Puts this landmark before all items.
     pub landmark: Option<&'static str>,
@@ -53,7 +53,7 @@ pub fn estargz(items: &[Item], options: EstargzOptions) -> Layer {
     Layer { compression: Compression::Gzip, annotations: annotations(&json), blob, diff_id: Digest::of(&tar) }
 }
 
-/// An eStargz layer with any data and any TOC; `data` is taken for gzip members.
+/// An eStargz layer with any data and any TOC; `data` must be gzip members.
 pub fn estargz_from_toc(data: &[u8], json: &[u8]) -> Layer {
     let mut blob = data.to_vec();
     finish(&mut blob, &mut Vec::new(), json, FooterKind::Current);
@@ -73,7 +73,7 @@ fn toc_tar(json: &[u8]) -> Vec<u8> {
     Tar::new().sized(RawHeader::new("stargz.index.json").mode(0).mtime(0), json).finish()
 }
 
-/// The gzip member that holds a TOC.
+/// The gzip member that contains a TOC.
 pub fn toc_member(json: &[u8]) -> Vec<u8> {
     gzip(&toc_tar(json))
 }

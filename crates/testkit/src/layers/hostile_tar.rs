@@ -1,4 +1,4 @@
-//! Tars that are malformed, ambiguous or absurd, numbered and named. Their verdicts are snapshots of the tests of `layer`.
+//! Malformed, ambiguous or absurd tars, numbered and named. The tests of `layer` snapshot their verdicts.
 
 use super::tar::{Dialect, RawHeader, Tar, pax_record};
 use super::{Item, tar};
@@ -6,7 +6,7 @@ use super::{Item, tar};
 /// A numbered case: its name and the tar.
 type Case = (&'static str, Vec<u8>);
 
-/// All cases. New ones go to the end: numbers stay.
+/// All cases. Append new ones: numbers must stay.
 pub fn hostile_tars() -> Vec<Case> {
     [headers(), extensions(), sparse(), names(), links(), repeated()].concat()
 }
@@ -54,7 +54,7 @@ fn extensions() -> Vec<Case> {
     let g = |data: &[u8]| Tar::new().sized(RawHeader::new("g").kind(b'g'), data);
     let long = |kind, text: &[u8]| Tar::new().sized(RawHeader::new("././@LongLink").gnu().kind(kind), text);
     let then = |tar: Tar| tar.sized(RawHeader::new("a"), b"x").finish();
-    // The header says 0 bytes, the record 1024: what follows must not be read as a header.
+    // The header states 0 bytes, the record 1024: the following data must not be read as a header.
     let smuggled = Tar::new().sized(RawHeader::new("smuggled"), b"").unfinished();
     let smuggled = [smuggled, vec![0; 512]].concat();
     vec![

@@ -1,4 +1,4 @@
-//! TOCs that are malformed, contradictory or absurd, numbered and named. Their verdicts are snapshots of the tests of `layer`.
+//! Malformed, contradictory or absurd TOCs, numbered and named. The tests of `layer` snapshot their verdicts.
 
 use serde_json::{Value, json};
 use tarpon_oci::Digest;
@@ -13,7 +13,7 @@ type Case = (&'static str, Layer);
 /// Length of the data before the TOC in most cases.
 const DATA: u64 = 10_000;
 
-/// All cases. New ones go to the end: numbers stay.
+/// All cases. Append new ones: numbers must stay.
 pub fn hostile_tocs() -> Vec<Case> {
     [documents(), entries(), chunks(), zstd(), frames()].concat()
 }

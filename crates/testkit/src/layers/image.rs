@@ -18,7 +18,7 @@ pub struct Image {
     pub layers: Vec<Layer>,
 }
 
-/// Puts an image together.
+/// Builds an image.
 #[derive(Debug, Clone, Default)]
 pub struct ImageBuilder {
     layers: Vec<Layer>,
@@ -46,14 +46,14 @@ impl ImageBuilder {
         self
     }
 
-    /// For another architecture than amd64.
+    /// Sets an architecture other than amd64.
     #[must_use]
     pub fn architecture(mut self, architecture: &str) -> Self {
         self.architecture = Some(architecture.to_owned());
         self
     }
 
-    /// The image.
+    /// Builds the image.
     pub fn build(self) -> Image {
         let diff_ids: Vec<String> = self.layers.iter().map(|layer| layer.diff_id.to_string()).collect();
         let config = json!({
@@ -91,7 +91,7 @@ fn descriptor(layer: &Layer) -> Value {
 }
 
 impl Image {
-    /// The manifest's digest, which names the image.
+    /// The manifest's digest, the identity of the image.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.manifest)
     }
@@ -102,7 +102,7 @@ impl Image {
         [&self.manifest, &self.config].into_iter().chain(layers).map(|blob| (Digest::of(blob), blob.clone())).collect()
     }
 
-    /// The files of an OCI image layout that holds the image under `tag`, by their path in it.
+    /// The files of an OCI image layout that contains the image under `tag`, by path.
     pub fn layout(&self, tag: &str) -> BTreeMap<String, Vec<u8>> {
         let index = json!({
             "schemaVersion": 2,

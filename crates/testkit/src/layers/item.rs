@@ -1,11 +1,11 @@
-//! [`Item`]: one entry of a layer, in plain words.
+//! [`Item`]: a format-independent entry of a layer.
 
 /// One entry of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// Its name, as it is to be written (without whiteout prefix).
+    /// Its name, as written (without whiteout prefix).
     pub path: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub kind: ItemKind,
     /// Permission bits, setuid and the like.
     pub mode: u16,
@@ -93,25 +93,25 @@ impl Item {
         Self::new(directory, ItemKind::Opaque, 0o644)
     }
 
-    /// With other permission bits.
+    /// Sets the permission bits.
     #[must_use]
     pub fn mode(self, mode: u16) -> Self {
         Self { mode, ..self }
     }
 
-    /// With another owner and group.
+    /// Sets owner and group.
     #[must_use]
     pub fn owner(self, uid: u32, gid: u32) -> Self {
         Self { uid, gid, ..self }
     }
 
-    /// With another modification time.
+    /// Sets the modification time.
     #[must_use]
     pub fn mtime(self, seconds: i64, nanoseconds: u32) -> Self {
         Self { mtime: (seconds, nanoseconds), ..self }
     }
 
-    /// With one more extended attribute.
+    /// Adds an extended attribute.
     #[must_use]
     pub fn xattr(mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Self {
         self.xattrs.push((name.as_ref().to_vec(), value.as_ref().to_vec()));
@@ -133,7 +133,7 @@ impl Item {
         }
     }
 
-    /// The content of a regular file; nothing for everything else.
+    /// The content of a regular file; empty for everything else.
     pub fn content(&self) -> &[u8] {
         match &self.kind {
             ItemKind::File(content) => content,

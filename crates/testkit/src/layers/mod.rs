@@ -1,6 +1,6 @@
-//! Layers and images made in memory: tars in all dialects, their compressions, eStargz, zstd:chunked, OCI layouts.
+//! Layers and images in memory: tars in all dialects, their compressions, eStargz, zstd:chunked, OCI layouts.
 //!
-//! The writers are as good as tests need: their output is valid and shows every feature that the readers have, on request.
+//! The writers do what tests need: their output is valid and exercises every feature of the readers, on request.
 
 pub mod bombs;
 mod check;
@@ -31,12 +31,12 @@ pub use soci::{SOCI_V1, SOCI_V2, SpanStart, Value, Ztoc, ZtocEntry, flatbuffer, 
 pub use tar::{Dialect, RawHeader, Tar, pad, pax_record, tar};
 pub use zstd_chunked::{Spelling, ZstdChunkedOptions, zstd_chunked, zstd_chunked_from_toc};
 
-/// A layer as a registry would hold it.
+/// A layer as stored in a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
     /// How the blob is compressed.
     pub compression: Compression,
-    /// What the descriptor says besides.
+    /// Annotations of the descriptor.
     pub annotations: BTreeMap<String, String>,
     /// The blob.
     pub blob: Vec<u8>,
@@ -45,7 +45,7 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// `tar` in one piece, compressed as said.
+    /// Compresses `tar` in one piece.
     pub fn plain(tar: &[u8], compression: Compression) -> Self {
         let blob = match compression {
             Compression::None => tar.to_vec(),
@@ -55,7 +55,7 @@ impl Layer {
         Self { compression, annotations: BTreeMap::new(), blob, diff_id: Digest::of(tar) }
     }
 
-    /// Name and size of the blob.
+    /// Digest and size of the blob.
     pub fn descriptor(&self) -> Blob {
         Blob { digest: Digest::of(&self.blob), size: self.blob.len() as u64 }
     }

@@ -1,4 +1,4 @@
-//! Random layers and stacks of them, for property tests.
+//! Random layers and stacks of layers, for property tests.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,12 +7,12 @@ use super::{Item, ItemKind};
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d-e", "f.g", "\u{e9}"];
 
-/// A layer that is sound by itself: no name twice, nothing below what is not a directory, hard links to earlier files.
+/// A valid layer: no duplicate names, no entries below non-directories, hard links to earlier files only.
 pub fn layer() -> impl Strategy<Value = Vec<Item>> {
     vec(raw_item(), 0..24).prop_map(sound)
 }
 
-/// Layers, lowest first. Hard links and whiteouts may concern lower layers.
+/// Layers, lowest first. Hard links and whiteouts may refer to lower layers.
 pub fn stack() -> impl Strategy<Value = Vec<Vec<Item>>> {
     vec(layer(), 1..6)
 }
@@ -65,7 +65,7 @@ fn raw_item() -> impl Strategy<Value = Item> {
     )
 }
 
-/// Leaves out what cannot stand beside what came before.
+/// Drops items that conflict with earlier ones.
 fn sound(items: Vec<Item>) -> Vec<Item> {
     let mut kept: Vec<Item> = Vec::new();
     for mut item in items {
@@ -89,7 +89,7 @@ fn sound(items: Vec<Item>) -> Vec<Item> {
                     || (below(&item.path, &other.path) && other.kind != ItemKind::Directory)
                     || (below(&other.path, &item.path) && item.kind != ItemKind::Directory)
             }
-            // A whiteout below a symbolic link means what the order says, which only a tar has.
+            // A whiteout below a symbolic link depends on the order, which only a tar has.
             _ => [(&item, other), (other, &item)].iter().any(|(marker, link)| {
                 matches!(link.kind, ItemKind::Symlink(_))
                     && (below(&marker.path, &link.path) || marker.path == link.path)

@@ -1,22 +1,22 @@
-//! Writes tars: proper ones of [`Item`]s, and improper ones header by header.
+//! Writes tars: valid ones of [`Item`]s, and invalid ones header by header.
 
 use super::{Item, ItemKind};
 
-/// How what does not fit into a plain header is written.
+/// Encoding of values that do not fit into a plain header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// Extended headers. The only one that holds xattrs and nanoseconds.
+    /// Extended headers. The only dialect with xattrs and nanoseconds.
     Pax,
     /// `@LongLink` and base-256 numbers.
     Gnu,
 }
 
-/// A tar that grows.
+/// A tar under construction.
 #[derive(Debug, Clone, Default)]
 pub struct Tar(Vec<u8>);
 
 impl Tar {
-    /// An empty one.
+    /// An empty tar.
     pub fn new() -> Self {
         Self::default()
     }
@@ -81,7 +81,7 @@ pub fn pad(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len().next_multiple_of(512), 0);
 }
 
-/// One record of an extended header, measured.
+/// One record of an extended header, with its length.
 pub fn pax_record(key: &[u8], value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;
@@ -91,7 +91,7 @@ pub fn pax_record(key: &[u8], value: &[u8]) -> Vec<u8> {
     [length.to_string().as_bytes(), b" ", key, b"=", value, b"\n"].concat()
 }
 
-/// Everything of an item that comes before its data.
+/// The headers of an item, before its data.
 pub(super) fn headers(item: &Item, dialect: Dialect) -> Vec<u8> {
     let name = item.wire_name();
     let (kind, link, device) = match &item.kind {
@@ -159,7 +159,7 @@ fn decimal_time((seconds, nanoseconds): (i64, u32)) -> String {
     }
 }
 
-/// One header block, field by field. The checksum is made right at the end, unless it was set.
+/// One header block, field by field. The checksum is computed last, unless it was set.
 #[derive(Debug, Clone)]
 pub struct RawHeader {
     block: [u8; 512],
@@ -194,56 +194,56 @@ impl RawHeader {
         self.field(257, [0; 8])
     }
 
-    /// The type of entry.
+    /// Sets the entry type.
     #[must_use]
     pub fn kind(self, kind: u8) -> Self {
         self.field(156, [kind])
     }
 
-    /// The name that a link points to.
+    /// Sets the target name of a link.
     #[must_use]
     pub fn link(self, target: impl AsRef<[u8]>) -> Self {
         self.field(157, target)
     }
 
-    /// The mode.
+    /// Sets the mode.
     #[must_use]
     pub fn mode(self, mode: u16) -> Self {
         self.number(100, 8, mode.into())
     }
 
-    /// Owner and group.
+    /// Sets owner and group.
     #[must_use]
     pub fn ids(self, uid: u32, gid: u32) -> Self {
         self.number(108, 8, uid.into()).number(116, 8, gid.into())
     }
 
-    /// The size of the data that follows.
+    /// Sets the size of the following data.
     #[must_use]
     pub fn size(self, size: u64) -> Self {
         self.number(124, 12, i64::try_from(size).unwrap_or(i64::MAX))
     }
 
-    /// Seconds since 1970.
+    /// Sets the modification time, in seconds since 1970.
     #[must_use]
     pub fn mtime(self, seconds: i64) -> Self {
         self.number(136, 12, seconds)
     }
 
-    /// Device numbers.
+    /// Sets the device numbers.
     #[must_use]
     pub fn device(self, major: u32, minor: u32) -> Self {
         self.number(329, 8, major.into()).number(337, 8, minor.into())
     }
 
-    /// A wrong checksum, or one of another kind.
+    /// Sets a wrong checksum, or one of another kind.
     #[must_use]
     pub fn checksum(mut self, text: impl AsRef<[u8]>) -> Self {
         self.has_checksum = true;
         self.field(148, text)
     }
 
-    /// Octal where it fits, base-256 otherwise.
+    /// Writes a number: octal if it fits, base-256 otherwise.
     #[must_use]
     pub fn number(mut self, at: usize, width: usize, number: i64) -> Self {
         let field = &mut self.block[at..at + width];

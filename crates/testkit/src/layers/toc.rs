@@ -1,4 +1,4 @@
-//! What the TOC entries of both formats have in common.
+//! The common part of both formats' TOC entries.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Item, ItemKind};
 
-/// The entry of an item, without anything about its data.
+/// The entry of an item, without fields about its data.
 pub(super) fn entry(item: &Item) -> Map<String, Value> {
     let mut entry = Map::new();
     let mut set = |key: &str, value: Value| entry.insert(key.to_owned(), value);
@@ -47,7 +47,7 @@ pub(super) fn entry(item: &Item) -> Map<String, Value> {
     entry
 }
 
-/// Howard Hinnant's civil-from-days, the other way round than the reader has it.
+/// Howard Hinnant's civil-from-days, the inverse of the reader's conversion.
 pub(super) fn rfc3339((seconds, nanoseconds): (i64, u32)) -> String {
     let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let shifted = days + 719_468;

@@ -9,7 +9,7 @@ use super::compress::{skippable_frame, zstd};
 use super::tar::{Dialect, headers, pad};
 use super::{Item, ItemKind, Layer, toc};
 
-/// How annotations and footer are written.
+/// Spelling of annotations and footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spelling {
     /// `io.containers.…`, 40-byte footer.
@@ -18,12 +18,12 @@ pub enum Spelling {
     New,
 }
 
-/// What the writer does besides.
+/// Options of the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZstdChunkedOptions {
-    /// Files are cut into chunks of this length; a chunk of zeros becomes a hole.
+    /// Files are split into chunks of this length; a chunk of zeros becomes a hole.
     pub chunk_bytes: usize,
-    /// How annotations and footer are written.
+    /// Spelling of annotations and footer.
     pub spelling: Spelling,
 }
 
@@ -71,7 +71,7 @@ struct Writer {
     options: ZstdChunkedOptions,
     blob: Vec<u8>,
     tar: Vec<u8>,
-    /// Bytes of the frame that is being filled.
+    /// Bytes of the current frame.
     pending: Vec<u8>,
     entries: Vec<Value>,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with one request.
+//! Faults of a single request.
 
 use std::io;
 use std::time::Duration;
@@ -15,45 +15,45 @@ use super::{FakeRegistry, Role};
 /// A fault of one request, or none.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// All is well.
+    /// No fault.
     Pass,
-    /// Nobody listens.
+    /// Connection refused.
     Connect,
-    /// Packets vanish: no connection after so long.
+    /// Packets are lost: no connection after this time.
     Unreachable(Duration),
-    /// The other side speaks no TLS.
+    /// The peer does not speak TLS.
     NotTls,
     /// The certificate is not trusted.
     Certificate,
     /// The connection breaks before an answer.
     Broken,
-    /// No answer ever.
+    /// Never answers.
     Never,
-    /// The good answer, after so long.
+    /// The normal answer, after this delay.
     Late(Duration),
     /// This status, with a short text.
     Status(u16),
-    /// This status, and when to come back.
+    /// This status, with `Retry-After`.
     RetryAfter(u16, &'static str),
-    /// A redirect to there.
+    /// A redirect to this address.
     Redirect(u16, String),
-    /// The good answer with this header set, or without it if the value is empty.
+    /// The normal answer with this header set, or without it if the value is empty.
     Header(&'static str, &'static str),
-    /// 200 and the whole blob, whatever range was asked for.
+    /// 200 and the whole blob, for any range.
     IgnoreRange,
     /// 416 that announces a long body and sends a short one.
     Unsatisfiable,
-    /// The good head; the body breaks after so many bytes.
+    /// The normal head; the body breaks after this many bytes.
     BreakAfter(usize),
-    /// As [`Fault::BreakAfter`], but the body seems to end there in good order.
+    /// As [`Fault::BreakAfter`], but the body appears to end there regularly.
     EndAfter(usize),
-    /// The good head; the body stops after so many bytes and the connection stays.
+    /// The normal head; the body stops after this many bytes and the connection stays open.
     StallAfter(usize),
-    /// The good answer, so many bytes a second.
+    /// The normal answer, at this many bytes per second.
     Trickle(usize),
-    /// The good answer with one bit flipped.
+    /// The normal answer with one bit flipped.
     FlipBit,
-    /// The good answer and some bytes more.
+    /// The normal answer and some extra bytes.
     Overlong,
     /// 200 and a page of HTML.
     Html,
@@ -61,24 +61,24 @@ pub enum Fault {
     Text(&'static str),
     /// 206 in several parts.
     Multipart,
-    /// The registry takes so many bytes of the request's body, and the connection breaks.
+    /// The registry accepts this many bytes of the request's body, and the connection breaks.
     TakeAndBreak(usize),
-    /// The registry takes so many bytes of the request's body, and never answers.
+    /// The registry accepts this many bytes of the request's body, and never answers.
     TakeAndHang(usize),
-    /// The registry does what it is asked, and the connection breaks before it says so.
+    /// The registry executes the request, and the connection breaks before the answer.
     DoAndBreak,
-    /// This status, and when to come back, at this time of the registry's.
+    /// This status, with `Retry-After` and the registry's `Date`.
     RetryAt(u16, &'static str, &'static str),
-    /// 200 and this text as this type.
+    /// 200 and this text with this content type.
     Typed(&'static str, &'static str),
 }
 
-/// No answer came.
+/// A failure without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// Nobody listens.
+    /// Connection refused.
     Connect,
-    /// The other side speaks no TLS.
+    /// The peer does not speak TLS.
     NotTls,
     /// The certificate is not trusted.
     Certificate,
@@ -86,7 +86,7 @@ pub enum NoAnswer {
     Broken,
 }
 
-/// What `registry` answers to `request` under `fault`.
+/// The answer of `registry` to `request` under `fault`.
 pub async fn answer(
     registry: &FakeRegistry,
     role: Role,
@@ -120,7 +120,7 @@ pub async fn answer(
         Fault::TakeAndBreak(bytes) | Fault::TakeAndHang(bytes) => {
             let taken = (*bytes).min(request.body().len());
             request.body_mut().truncate(taken);
-            // Part of a body is not what its range says.
+            // A partial body does not match its range.
             request.headers_mut().remove(CONTENT_RANGE);
             drop(registry.answer(role, &request).await);
             if let Fault::TakeAndHang(_) = fault {
@@ -156,7 +156,7 @@ pub async fn answer(
     Ok(spoil(registry.answer(role, &request).await, fault).await)
 }
 
-/// Spoils a good answer.
+/// Corrupts a normal answer.
 async fn spoil(mut answer: Response<Body>, fault: Fault) -> Response<Body> {
     match fault {
         Fault::Header(name, "") => drop(answer.headers_mut().remove(name)),

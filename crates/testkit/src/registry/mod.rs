@@ -1,6 +1,6 @@
-//! A registry as a model: the v2 API, a token service and a host for blobs behind presigned addresses, all in memory.
+//! A model of a registry: the v2 API, a token service and a host for blobs behind presigned addresses, all in memory.
 //!
-//! It answers single requests and knows nothing of sockets: [`crate::transport`] puts it behind the `Transport` seam,
+//! It answers single requests without sockets: [`crate::transport`] puts it behind the `Transport` interface,
 //! [`crate::server`] behind loopback ports.
 
 mod faults;
@@ -22,18 +22,18 @@ use tokio::time::Instant;
 pub use faults::{Fault, NoAnswer, answer};
 pub use writes::{Locations, Referrers};
 
-/// Who a request is for.
+/// The host that a request addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The registry itself.
     Registry,
     /// Its token service.
     Tokens,
-    /// Where its blobs are.
+    /// The host of its blobs.
     Blobs,
 }
 
-/// What the registry asks of those who ask.
+/// The authentication that the registry requires.
 #[derive(Debug, Clone, Default)]
 pub enum Auth {
     /// Nothing.
@@ -41,30 +41,30 @@ pub enum Auth {
     Anonymous,
     /// A user and password in every request.
     Basic,
-    /// A token. `anonymous`: anybody gets one.
+    /// A token. `anonymous`: without credentials.
     Bearer {
-        /// Whether tokens are given without a password.
+        /// Whether tokens are issued without a password.
         anonymous: bool,
-        /// Seconds that a token is good for, if it says so.
+        /// Lifetime of a token in seconds, if the service states it.
         expires_in: Option<u64>,
     },
 }
 
-/// The user that the registry knows.
+/// The user known to the registry.
 pub const USER: &str = "alice";
-/// Her password.
+/// The user's password.
 pub const PASSWORD: &str = "s3cret-passw0rd";
-/// Her identity token.
+/// The user's identity token.
 pub const IDENTITY: &str = "identity-t0ken";
 
 /// Base addresses of the three hosts, without a slash at the end.
 #[derive(Debug, Clone)]
 pub struct Hosts {
-    /// Of the registry.
+    /// Address of the registry.
     pub registry: String,
-    /// Of the token service.
+    /// Address of the token service.
     pub tokens: String,
-    /// Of the blobs.
+    /// Address of the blobs.
     pub blobs: String,
 }
 
@@ -85,13 +85,13 @@ struct State {
     writes: writes::Writes,
     signatures: HashMap<String, Instant>,
     password: Option<String>,
-    /// Who may read which repository, as `Authorization` says it.
+    /// The `Authorization` value that each private repository requires.
     private: HashMap<String, String>,
     redirect_to: Option<(u16, String)>,
 }
 
 impl FakeRegistry {
-    /// Serves `contents`. `presigned`: blobs are at another host, behind addresses good for so long.
+    /// Serves `contents`. `presigned`: blobs are on another host, behind addresses with this lifetime.
     pub fn new(contents: Contents, auth: Auth, presigned: Option<Duration>) -> Self {
         let hosts = Hosts {
             registry: "https://registry.test".to_owned(),
@@ -102,17 +102,17 @@ impl FakeRegistry {
         Self { contents, auth, presigned, hosts: RwLock::new(hosts), state: Mutex::default() }
     }
 
-    /// Says where the three hosts are.
+    /// Sets the addresses of the three hosts.
     pub fn set_hosts(&self, hosts: Hosts) {
         *self.hosts.write().unwrap_or_else(PoisonError::into_inner) = hosts;
     }
 
-    /// Where the three hosts are.
+    /// Addresses of the three hosts.
     pub fn hosts(&self) -> Hosts {
         self.hosts.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Refuses all tokens that were issued so far.
+    /// Revokes all tokens issued so far.
     pub fn revoke_tokens(&self) {
         self.state().tokens.clear();
     }
@@ -122,7 +122,7 @@ impl FakeRegistry {
         self.state().refused_scope = Some(scope.to_owned());
     }
 
-    /// Refuses all presigned addresses that were issued so far.
+    /// Invalidates all presigned addresses issued so far.
     pub fn expire_signatures(&self) {
         self.state().signatures.clear();
     }
@@ -132,13 +132,13 @@ impl FakeRegistry {
         self.state().password = Some(password.to_owned());
     }
 
-    /// Shows this repository to nobody but this user from now on, whatever the registry asks of others.
+    /// Restricts this repository to this user from now on, regardless of the general authentication.
     pub fn make_private(&self, repository: &str, user: &str, password: &str) {
         let given = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));
         self.state().private.insert(repository.to_owned(), given);
     }
 
-    /// What a request must give, if it is for a private repository.
+    /// The `Authorization` that a request must carry, if it is for a private repository.
     fn asked_of(&self, request: &Request<Bytes>) -> Option<String> {
         let path = request.uri().path().strip_prefix("/v2/")?;
         let state = self.state();
@@ -148,7 +148,7 @@ impl FakeRegistry {
             .map(|(_, given)| given.clone())
     }
 
-    /// Redirects requests for blobs to `location`, whatever it is.
+    /// Redirects requests for blobs to any `location`.
     pub fn redirect_blobs(&self, status: u16, location: &str) {
         self.state().redirect_to = Some((status, location.to_owned()));
     }
@@ -157,7 +157,7 @@ impl FakeRegistry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer to `request`, in good health.
+    /// The answer to `request`, without faults.
     pub async fn answer(&self, role: Role, request: &Request<Bytes>) -> Response<Body> {
         match role {
             Role::Registry => self.registry(request).await,
@@ -259,7 +259,7 @@ impl FakeRegistry {
     }
 
     async fn presigned_blob(&self, request: &Request<Bytes>) -> Response<Body> {
-        // As S3 does: a signature and an Authorization header are one too many.
+        // As S3 does: a signature and an Authorization header exclude each other.
         if request.headers().contains_key(AUTHORIZATION) {
             return text(400, "<Error><Code>InvalidArgument</Code></Error>");
         }

@@ -1,4 +1,4 @@
-//! The writing side of the model: uploads, mounts, manifests and the list of referrers.
+//! The write operations of the model: uploads, mounts, manifests and the list of referrers.
 
 use std::collections::HashMap;
 
@@ -11,15 +11,15 @@ use tarpon_registry::serve::Body;
 
 use super::{FakeRegistry, Role, header, text};
 
-/// Where the model says that an upload goes on.
+/// The location that the model returns for the next part of an upload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Locations {
-    /// At a path of its own.
+    /// A path without a host.
     #[default]
     Relative,
-    /// At its whole address.
+    /// A full address.
     Absolute,
-    /// At the host of the blobs.
+    /// An address on the host of the blobs.
     Elsewhere,
 }
 
@@ -29,18 +29,18 @@ pub enum Referrers {
     /// None: clients keep it under a tag.
     #[default]
     Unknown,
-    /// One, with so many entries on a page, which says whether it is filtered.
+    /// A list with a limited number of entries per page, which states whether it is filtered.
     Kept {
-        /// Entries of one page.
+        /// Entries per page.
         page: usize,
-        /// Leaves out what was not asked for.
+        /// Whether it applies the requested filter.
         filters: bool,
     },
-    /// One whose pages never end.
+    /// A list whose pages never end.
     Endless,
 }
 
-/// Uploads that are open, and how the model does what it may do in several ways.
+/// Open uploads, and the variants of the model's behavior.
 #[derive(Default)]
 pub(super) struct Writes {
     pub(super) locations: Locations,
@@ -48,39 +48,39 @@ pub(super) struct Writes {
     pub(super) mounts: bool,
     opened: u64,
     uploads: HashMap<String, Upload>,
-    /// By subject, as an index has them.
+    /// Referrers by subject, as index entries.
     about: HashMap<String, Vec<Value>>,
 }
 
 #[derive(Default)]
 struct Upload {
     bytes: BytesMut,
-    /// Counts the answers: each names a new address, and only the last is good.
+    /// Counts the answers: each returns a new address, and only the last is valid.
     turn: u64,
 }
 
 impl FakeRegistry {
-    /// Says where uploads go on.
+    /// Sets the location of further upload requests.
     pub fn set_locations(&self, locations: Locations) {
         self.state().writes.locations = locations;
     }
 
-    /// Says which list of referrers is kept.
+    /// Sets the list of referrers.
     pub fn set_referrers(&self, referrers: Referrers) {
         self.state().writes.referrers = referrers;
     }
 
-    /// Lets blobs be mounted from other repositories.
+    /// Allows mounting blobs from other repositories.
     pub fn allow_mounts(&self) {
         self.state().writes.mounts = true;
     }
 
-    /// Uploads that were neither ended nor given up.
+    /// Number of uploads that were neither finished nor cancelled.
     pub fn open_uploads(&self) -> usize {
         self.state().writes.uploads.len()
     }
 
-    /// A request that writes or lists; `None` if it is neither.
+    /// Answers a request that writes or lists; `None` for any other.
     pub(super) async fn write(&self, role: Role, request: &Request<Bytes>) -> Option<Response<Body>> {
         let path = request.uri().path();
         if let Some((_, session)) = path.split_once("/blobs/uploads/") {
@@ -110,7 +110,7 @@ impl FakeRegistry {
             let locations = state.writes.locations;
             let elsewhere = locations == Locations::Elsewhere;
             let known = state.writes.uploads.get_mut(session);
-            // Who lost an answer may ask with the address before.
+            // A client that lost an answer may query with the previous address.
             let asks = *request.method() == Method::GET;
             let right_address = query.get("secret").is_some_and(|secret| secret == "a/b")
                 && known.as_ref().is_some_and(|upload| asks || query.get("turn") == Some(&upload.turn.to_string()));
@@ -165,7 +165,7 @@ impl FakeRegistry {
         self.progress(&session, upload, locations, 202)
     }
 
-    /// Where the upload goes on, and how much of it is there.
+    /// Reports the location of an upload and the number of received bytes.
     fn progress(&self, session: &str, upload: &mut Upload, locations: Locations, status: u16) -> Response<Body> {
         upload.turn += 1;
         let hosts = self.hosts();
@@ -235,7 +235,7 @@ impl FakeRegistry {
     }
 }
 
-/// What a token must allow for `request` to `/v2/REPOSITORY/…`.
+/// The scopes that a token must have for `request` to `/v2/REPOSITORY/…`.
 pub(super) fn needed_scopes(request: &Request<Bytes>) -> Vec<String> {
     let write = !matches!(*request.method(), Method::GET | Method::HEAD);
     let mut scopes = vec![format!("repository:app:pull{}", if write { ",push" } else { "" })];

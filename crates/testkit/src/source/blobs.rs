@@ -1,4 +1,4 @@
-//! [`MemorySource`]: blobs in memory, served as a script says.
+//! [`MemorySource`]: blobs in memory, served by a script.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -11,35 +11,35 @@ use futures::{FutureExt, StreamExt, stream};
 use tarpon_blob::{BlobSource, BlobStream, Fault, SourceError};
 use tarpon_oci::{Blob, Digest};
 
-/// How one request is answered.
+/// Behavior of one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
-    /// Before anything is answered.
+    /// Delay before the answer.
     pub latency: Duration,
-    /// Bytes of each part of the body.
+    /// Size of each part of the body in bytes.
     pub part: usize,
-    /// Between two parts.
+    /// Delay between two parts.
     pub pace: Duration,
-    /// What comes.
+    /// The content of the answer.
     pub then: Then,
 }
 
-/// What an answer holds.
+/// Content of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// What was asked for.
+    /// The requested bytes.
     Bytes,
-    /// As many bytes as were asked for, this one of them (counted from the blob's start) inverted if it is among them.
+    /// The requested number of bytes, with this one (counted from the blob's start) inverted if it is among them.
     Corrupt(u64),
     /// All bytes inverted.
     Garbage,
     /// An error instead of an answer.
     Refuse(Fault),
-    /// An error after so many bytes.
+    /// An error after this many bytes.
     Break(usize, Fault),
-    /// A clean end after so many bytes: what a source must not do.
+    /// A regular end after this many bytes: a violation of the source's contract.
     End(usize),
-    /// Silence after so many bytes.
+    /// Silence after this many bytes.
     Hang(usize),
     /// No answer at all.
     Never,
@@ -57,10 +57,10 @@ impl Default for Reply {
     }
 }
 
-/// A request that was made.
+/// A received request.
 pub type Requested = (Digest, Range<u64>);
 
-/// Blobs by digest. Requests are answered by the script, in order; once it is used up, by the default reply.
+/// Blobs by digest. The script answers requests in order; after its end, the default reply applies.
 #[derive(Default)]
 pub struct MemorySource {
     blobs: HashMap<Digest, Bytes>,
@@ -70,22 +70,22 @@ pub struct MemorySource {
 }
 
 impl MemorySource {
-    /// A source that has these blobs.
+    /// A source with these blobs.
     pub fn new(blobs: impl IntoIterator<Item = Bytes>) -> Self {
         Self { blobs: blobs.into_iter().map(|blob| (Digest::of(&blob), blob)).collect(), ..Self::default() }
     }
 
-    /// Answers the next requests so.
+    /// Sets the replies to the next requests.
     pub fn script(&self, replies: impl IntoIterator<Item = Reply>) {
         lock(&self.script).extend(replies);
     }
 
-    /// Answers so what the script does not.
+    /// Sets the default reply after the script.
     pub fn always(&self, reply: Reply) {
         *lock(&self.default) = reply;
     }
 
-    /// From now on everything is answered as it should be, at once.
+    /// From now on, answers everything correctly and at once.
     pub fn calm(&self) {
         lock(&self.script).clear();
         self.always(Reply::default());
@@ -170,7 +170,7 @@ impl BlobSource for MemorySource {
     }
 }
 
-/// A test that failed elsewhere must not fail here once more.
+/// Locks a mutex even if it is poisoned: a test that failed elsewhere must not fail here again.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

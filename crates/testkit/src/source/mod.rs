@@ -1,5 +1,4 @@
-//! Both edges of `tarpon-fetch` in memory: a source that follows a script, a store that fails on demand, and layers whose
-//! contents are known.
+//! Both edges of `tarpon-fetch` in memory: a scripted source, a store that fails on demand, and layers with known contents.
 
 mod blobs;
 mod packed;

@@ -1,4 +1,4 @@
-//! [`Packer`]: layers whose every object and place is known, without a tar around them.
+//! [`Packer`]: layers with known objects and places, without a tar around them.
 
 use std::io::Write;
 
@@ -8,35 +8,35 @@ use tarpon_layer::decode::Compression;
 use tarpon_layer::{Attributes, Chunk, Codec, Entry, FileContent, LayerIndex, LayerPath, Node, Place};
 use tarpon_oci::{Blob, Digest};
 
-/// How objects are encoded.
+/// Encoding of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As they are.
+    /// Unencoded.
     Raw,
     /// One gzip member for each chunk.
     Gzip,
     /// One zstd frame for each chunk.
     Zstd,
-    /// Nothing but a whole gzip layer: no random access.
+    /// A whole gzip layer without random access.
     GzipStream,
-    /// Nothing but a whole zstd layer: no random access.
+    /// A whole zstd layer without random access.
     ZstdStream,
 }
 
 /// A layer and its contents.
 #[derive(Debug, Clone)]
 pub struct PackedLayer {
-    /// What the table is built from.
+    /// The source of the chunk table.
     pub index: LayerIndex,
     /// The layer as it is fetched.
     pub bytes: Bytes,
-    /// Its name.
+    /// Its digest and size.
     pub blob: Blob,
     /// Its form.
     pub form: Form,
 }
 
-/// Puts objects one after the other into a layer.
+/// Appends objects to a layer.
 pub struct Packer {
     form: Form,
     /// Encoded bytes; for a stream, decoded ones.
@@ -50,13 +50,13 @@ impl Packer {
         Self { form, bytes: Vec::new(), index: LayerIndex::default() }
     }
 
-    /// Bytes that belong to no object, as tar headers do.
+    /// Adds bytes that belong to no object, like tar headers.
     pub fn gap(&mut self, bytes: usize) -> &mut Self {
         self.bytes.extend(std::iter::repeat_n(0x55, bytes));
         self
     }
 
-    /// An object in chunks of `chunk` bytes. Chunks that are all zeros are not stored.
+    /// Adds an object in chunks of `chunk` bytes. Chunks of zeros are not stored.
     pub fn object(&mut self, content: &[u8], chunk: usize) -> Digest {
         let first = self.index.chunks.len();
         for (number, part) in content.chunks(chunk).enumerate() {
@@ -67,7 +67,7 @@ impl Packer {
         self.entry(content, first)
     }
 
-    /// Several objects in one encoded piece, as small files share a member in eStargz.
+    /// Adds several objects in one encoded piece, as small files share a member in eStargz.
     pub fn shared(&mut self, contents: &[&[u8]]) -> Vec<Digest> {
         let Place::Blob { codec, offset, length, .. } = self.place(&contents.concat()) else { return Vec::new() };
         let mut skip = 0;
@@ -85,7 +85,7 @@ impl Packer {
         contents.iter().map(&mut add).collect()
     }
 
-    /// Says that the object has other content than it has.
+    /// Declares a false digest for the object's content.
     pub fn lie(&mut self, object: &Digest, name: Digest) {
         for entry in &mut self.index.entries {
             if let Node::File(file) = &mut entry.node
@@ -96,7 +96,7 @@ impl Packer {
         }
     }
 
-    /// The layer.
+    /// Finishes the layer.
     pub fn finish(self) -> PackedLayer {
         let bytes: Bytes = match self.form {
             Form::GzipStream => gzip(&self.bytes),

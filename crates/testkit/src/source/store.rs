@@ -12,7 +12,7 @@ use tarpon_oci::{Digest, Hasher, Verified};
 
 use super::blobs::lock;
 
-/// How the store refuses to take bytes.
+/// The error of a refused write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// No room.
@@ -30,13 +30,13 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct Inner {
     objects: Mutex<HashMap<Digest, Bytes>>,
-    /// By object and chunk list.
+    /// Keyed by object and chunk list.
     partials: Mutex<HashMap<(Digest, Digest), Arc<Partial>>>,
     refusal: Mutex<Option<Refusal>>,
-    /// Whether nothing is published just now.
+    /// Whether publishing is blocked.
     held: Mutex<bool>,
     released: Condvar,
-    /// Objects that were not hashed since the last [`MemoryStore::reboot`].
+    /// Objects not hashed since the last [`MemoryStore::reboot`].
     unchecked: Mutex<HashSet<Digest>>,
     /// Threads that hashed an object, in order.
     hashed_by: Mutex<Vec<ThreadId>>,
@@ -44,7 +44,7 @@ struct Inner {
     hashing_released: Condvar,
 }
 
-/// Hashing does not end before this is dropped.
+/// Hashing does not finish before this is dropped.
 pub struct HeldHashing(Arc<Inner>);
 
 impl Drop for HeldHashing {
@@ -55,12 +55,12 @@ impl Drop for HeldHashing {
 }
 
 impl MemoryStore {
-    /// From now on every write ends so.
+    /// From now on every write fails with `refusal`.
     pub fn refuse(&self, refusal: Option<Refusal>) {
         *lock(&self.inner.refusal) = refusal;
     }
 
-    /// While `hold`, partial objects are not published; what publishes one waits.
+    /// While `hold`, partial objects are not published; publishing calls wait.
     pub fn hold_publishing(&self, hold: bool) {
         *lock(&self.inner.held) = hold;
         self.inner.released.notify_all();
@@ -76,24 +76,24 @@ impl MemoryStore {
         lock(&self.inner.objects).len()
     }
 
-    /// Takes the object and what is partly there of it out, as if there had been no room for it.
+    /// Removes the object, complete and partial, as if there had been no room for it.
     pub fn evict(&self, object: &Digest) {
         lock(&self.inner.objects).remove(object);
         lock(&self.inner.partials).retain(|(of, _), _| of != object);
     }
 
-    /// All objects must be hashed before they are used, as after a boot.
+    /// Requires hashing of all objects before use, as after a boot.
     pub fn reboot(&self) {
         *lock(&self.inner.unchecked) = lock(&self.inner.objects).keys().copied().collect();
     }
 
-    /// Hashing does not end as long as this is held.
+    /// Hashing does not finish while this is held.
     pub fn hold_hashing(&self) -> HeldHashing {
         *lock(&self.inner.hashing_is_held) = true;
         HeldHashing(self.inner.clone())
     }
 
-    /// The threads that hashed an object, one for each time, whether they have finished or not.
+    /// The threads that hashed an object, one entry per hash, whether finished or not.
     pub fn hashed_by(&self) -> Vec<ThreadId> {
         lock(&self.inner.hashed_by).clone()
     }
@@ -105,7 +105,7 @@ impl MemoryStore {
         }
     }
 
-    /// Inverts every byte that partial objects hold, as a disk that rots.
+    /// Inverts every byte of partial objects, like a decaying disk.
     pub fn rot(&self) {
         for partial in lock(&self.inner.partials).values() {
             lock(&partial.bytes).iter_mut().for_each(|byte| *byte = !*byte);

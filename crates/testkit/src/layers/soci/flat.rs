@@ -1,9 +1,9 @@
-//! Writes FlatBuffers: any tree of values, also such as no schema allows.
+//! Writes FlatBuffers: any tree of values, even without a valid schema.
 
 /// A value of a field, or of an element of a vector.
 #[derive(Debug, Clone)]
 pub enum Value {
-    /// The table has no such field.
+    /// The field is missing.
     None,
     /// `byte`.
     Byte(u8),
@@ -21,7 +21,7 @@ pub enum Value {
     List(Vec<Value>),
 }
 
-/// The buffer with this root, a table.
+/// The buffer with this root table.
 pub fn flatbuffer(root: &Value) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     let at = write(&mut bytes, root);
@@ -37,7 +37,7 @@ fn patch(bytes: &mut [u8], at: usize, target: usize) {
     bytes[at..at + 4].copy_from_slice(&number(target - at).to_le_bytes());
 }
 
-/// Appends what an offset leads to, and returns where it is.
+/// Appends the target of an offset, and returns its position.
 fn write(bytes: &mut Vec<u8>, value: &Value) -> usize {
     let at = bytes.len();
     match value {

@@ -1,4 +1,4 @@
-//! Ztocs: proper ones of gzip layers, and whatever else [`Ztoc`] can be turned into before it is written.
+//! Ztocs: valid ones of gzip layers, and any modification of a [`Ztoc`].
 
 mod flat;
 mod spans;
@@ -14,44 +14,44 @@ pub use spans::SpanStart;
 
 use super::{Image, Layer};
 
-/// The kind of artifact that has a subject.
+/// Artifact type of an index with a subject.
 pub const SOCI_V1: &str = "application/vnd.amazon.soci.index.v1+json";
-/// The kind that an annotation of the image names.
+/// Artifact type of an index that an annotation of the image names.
 pub const SOCI_V2: &str = "application/vnd.amazon.soci.index.v2+json";
 
-/// What a ztoc says.
+/// Content of a ztoc.
 #[derive(Debug, Clone)]
 pub struct Ztoc {
-    /// Of the format.
+    /// Version of the format.
     pub version: &'static str,
-    /// Bytes of the blob.
+    /// Size of the blob in bytes.
     pub compressed: i64,
-    /// Bytes of the tar.
+    /// Size of the tar in bytes.
     pub uncompressed: i64,
-    /// In the order of the tar.
+    /// The entries, in the order of the tar.
     pub entries: Vec<ZtocEntry>,
     /// 1 is gzip.
     pub algorithm: u8,
     /// Number of the last span.
     pub last_span: i32,
-    /// Of the encoded bytes of each span.
+    /// Digests of the encoded bytes of each span.
     pub digests: Vec<String>,
-    /// Where each span begins.
+    /// Start of each span.
     pub starts: Vec<SpanStart>,
-    /// How many of them it says there are.
+    /// The stated number of spans.
     pub count: i32,
 }
 
 /// An entry of a ztoc.
 #[derive(Debug, Clone)]
 pub struct ZtocEntry {
-    /// As in the tar.
+    /// Name, as in the tar.
     pub name: Vec<u8>,
     /// `reg`, `dir`, ….
     pub kind: &'static str,
-    /// Of its content in the tar.
+    /// Offset of its content in the tar.
     pub offset: i64,
-    /// Bytes of its content.
+    /// Size of its content in bytes.
     pub size: i64,
     /// Target of a link.
     pub link: Vec<u8>,
@@ -61,9 +61,9 @@ pub struct ZtocEntry {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// RFC 3339.
+    /// Modification time, by RFC 3339.
     pub mtime: String,
-    /// Numbers of a device.
+    /// Device numbers.
     pub device: (i64, i64),
     /// All PAX records.
     pub records: Vec<(Vec<u8>, Vec<u8>)>,
@@ -93,7 +93,7 @@ impl Ztoc {
         }
     }
 
-    /// Its bytes.
+    /// The encoded ztoc.
     pub fn bytes(&self) -> Vec<u8> {
         let mut checkpoints = self.count.to_le_bytes().to_vec();
         checkpoints.extend_from_slice(&1_i64.to_le_bytes());
@@ -187,7 +187,7 @@ fn entries(tar: &[u8]) -> Vec<ZtocEntry> {
     entries
 }
 
-/// A SOCI index manifest: of these layers the ztocs, about this image if that is not `None`.
+/// A SOCI index manifest with the ztocs of these layers, and with this image as subject unless that is `None`.
 pub fn soci_manifest(kind: &str, ztocs: &[(&Layer, &[u8])], subject: Option<&Image>) -> Vec<u8> {
     let layers = ztocs.iter().map(|(layer, ztoc)| {
         json!({
@@ -213,7 +213,7 @@ pub fn soci_manifest(kind: &str, ztocs: &[(&Layer, &[u8])], subject: Option<&Ima
     manifest.to_string().into_bytes()
 }
 
-/// The image whose manifest names this SOCI index, as conversion by AWS's tool makes it.
+/// The image with a manifest that names this SOCI index, as AWS's conversion tool creates it.
 pub fn with_soci_index(image: &Image, soci: &[u8]) -> Image {
     let mut manifest: Json = serde_json::from_slice(&image.manifest).expect("a manifest of our own");
     let mut annotations = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Checkpoints of a gzip layer, taken as zlib's `zran.c` does: at the first block boundary after each span's bytes.
+//! Checkpoints of a gzip layer, placed as by zlib's `zran.c`: at the first block boundary after each span's bytes.
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{
@@ -8,16 +8,16 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
 const WINDOW: usize = 32 << 10;
 
-/// Where a span begins.
+/// The start of a span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpanStart {
     /// First whole byte in the blob.
     pub offset: u64,
     /// First byte in the tar.
     pub decoded: u64,
-    /// High bits of the byte before that belong to it.
+    /// Number of high bits of the byte before that belong to it.
     pub bits: u8,
-    /// 32 KiB of the tar before it, with zeros in front where there is less.
+    /// The 32 KiB of the tar before it, padded with zeros in front.
     pub window: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ impl SpanStart {
     }
 }
 
-/// The tar, and where its spans begin.
+/// The tar, and the starts of its spans.
 pub(super) fn decode(blob: &[u8], span_bytes: u64) -> (Vec<u8>, Vec<SpanStart>) {
     let mut inflate = DecompressorOxide::new();
     let (mut tar, mut starts) = (vec![0; 64 << 10], Vec::<SpanStart>::new());
@@ -72,7 +72,7 @@ pub(super) fn decode(blob: &[u8], span_bytes: u64) -> (Vec<u8>, Vec<SpanStart>) 
     (tar, starts)
 }
 
-/// Length of a gzip header, which may have a name.
+/// Length of a gzip header, which may contain a name.
 fn header(member: &[u8]) -> usize {
     assert_eq!(member[..3], [0x1f, 0x8b, 8]);
     match member[3] {
