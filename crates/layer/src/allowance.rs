@@ -1,24 +1,24 @@
-//! [`Allowance`]: what reading an image may cost, measured by what was received of it.
+//! [`Allowance`]: limits the cost of reading an image, in proportion to the received bytes.
 //!
-//! A few compressed bytes can describe millions of entries, and a few entries terabytes of zeros. So each parser charges what it is about to
-//! allocate or to hash, and stops where that is out of proportion to the bytes that came. Claimed sizes do not count.
+//! A few compressed bytes can describe millions of entries, and a few entries terabytes of zeros. So each parser charges what it is
+//! about to allocate or to hash, and stops where that is out of proportion to the received bytes. Claimed sizes do not count.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory that any image may take: an ordinary layer of 230,000 empty files, which weighs less than 1 MiB, needs 110 MiB.
 pub const MEMORY_BASE: u64 = 128 << 20;
-/// Memory for each byte that was received. An entry with content takes 60 bytes or more of a tar or table of contents, and 700 bytes here.
+/// Memory for each received byte. An entry with content takes 60 bytes or more of a tar or table of contents, and 700 bytes here.
 pub const MEMORY_PER_BYTE: u64 = 20;
-/// Writing a layer in another format may take so many times that memory: beside the index, it holds each entry as the table of contents will
-/// show it. What can be prepared can be written.
+/// Factor on that memory for writing a layer in another format: besides the index, the writer holds each entry in the form of the
+/// table of contents. Every image that can be prepared can be written.
 pub const WRITING: u64 = 2;
 /// Zeros that are hashed for any image: a second or two.
 pub const ZEROS_BASE: u64 = 512 << 20;
-/// Zeros that are hashed for each byte that was received: as many as gzip can make of one.
+/// Zeros that are hashed for each received byte: as many as gzip can make of one.
 pub const ZEROS_PER_BYTE: u64 = 1032;
 
-/// Bytes that a share takes from the account at a time, if they are there: most entries need less.
+/// Bytes that a share takes from the account at a time, if available: most entries need less.
 const STEP: u64 = 64 << 10;
 
 /// Memory of an entry without its names: in the index of its layer, in the merged tree and in the EROFS image. Measured: 390 bytes with a
@@ -28,14 +28,14 @@ pub(crate) const ENTRY: u64 = 360;
 pub(crate) const IMPLIED: u64 = 320;
 /// Memory of a chunk: in the index and in the chunk table.
 pub(crate) const CHUNK: u64 = 224;
-/// How many copies of a path there are at a time: in the index, and in a map while that is made.
+/// Copies of a path that exist at a time: in the index, and in a map while the index is built.
 pub(crate) const PATHS: u64 = 2;
-/// How many copies of link targets and xattrs there are at a time: in the index, in the EROFS image, and packed to be kept.
+/// Copies of link targets and xattrs that exist at a time: in the index, in the EROFS image, and packed for storage.
 pub(crate) const COPIES: u64 = 3;
 /// Memory of an xattr without its name and value.
 pub(crate) const XATTR: u64 = 96;
 
-/// What one image may cost. All that read parts of it hold the same one.
+/// The limits of one image. All readers of its parts share the same one.
 #[derive(Debug, Clone, Default)]
 pub struct Allowance(Arc<Account>);
 
@@ -47,10 +47,10 @@ struct Account {
     zeros: AtomicU64,
 }
 
-/// More than an image of this size may cost.
+/// The cost of an image exceeds the limit for its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Excess {
-    /// Over [`MEMORY_BASE`] and [`MEMORY_PER_BYTE`], so many times.
+    /// Over [`MEMORY_BASE`] and [`MEMORY_PER_BYTE`], times this factor.
     #[error(
         "it would take more than {} MiB of memory and {} bytes for each byte that was received",
         (times * MEMORY_BASE) >> 20,
@@ -69,31 +69,31 @@ pub enum Excess {
 }
 
 impl Allowance {
-    /// For what has these bytes and no more.
+    /// An allowance for content of exactly these bytes.
     pub fn of(received: usize) -> Self {
         let allowance = Self::default();
         allowance.receive(received as u64);
         allowance
     }
 
-    /// For a layer that is written in another format. Its zeros are not counted: the writer reads each of them anyway.
+    /// An allowance for a layer that is written in another format. Its zeros are not counted: the writer reads each of them anyway.
     pub fn for_writing() -> Self {
         Self(Arc::new(Account { is_for_writing: true, ..Account::default() }))
     }
 
-    /// Without bound: for what was within bounds when it was kept, and for what this process made itself.
+    /// An allowance without bound: for content that was checked before it was stored, and for content made by this process.
     pub fn unbounded() -> Self {
         let allowance = Self::default();
         allowance.receive(u64::MAX);
         allowance
     }
 
-    /// So many bytes more came.
+    /// Adds received bytes.
     pub fn receive(&self, bytes: u64) {
         add(&self.0.received, bytes, u64::MAX);
     }
 
-    /// Hashing so many zeros more is in proportion.
+    /// Charges zeros that are about to be hashed.
     ///
     /// # Errors
     /// [`Excess::Zeros`], before anything is hashed.
@@ -102,12 +102,12 @@ impl Allowance {
         if add(&self.0.zeros, bytes, most) { Ok(()) } else { Err(Excess::Zeros) }
     }
 
-    /// Memory that is charged by and by.
+    /// A share, for memory that is charged gradually.
     pub fn share(&self) -> Share {
         Share { allowance: self.clone(), taken: 0, left: 0 }
     }
 
-    /// How many times the memory for preparing it may take.
+    /// Factor on the memory for preparing it.
     fn times(&self) -> u64 {
         if self.0.is_for_writing { WRITING } else { 1 }
     }
@@ -121,24 +121,24 @@ impl Allowance {
     }
 }
 
-/// Adds, unless the sum is over `most`.
+/// Adds, unless the sum exceeds `most`.
 fn add(counter: &AtomicU64, bytes: u64, most: u64) -> bool {
     let sum = |before: u64| Some(before.saturating_add(bytes)).filter(|sum| *sum <= most);
     counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok()
 }
 
-/// Memory that one part of an image takes. It is free again when this is dropped.
+/// Memory of one part of an image. It is released on drop.
 #[derive(Debug)]
 pub struct Share {
     allowance: Allowance,
-    /// From the account.
+    /// Bytes taken from the account.
     taken: u64,
-    /// Of that, not needed so far.
+    /// Bytes of that which are not needed yet.
     left: u64,
 }
 
 impl Share {
-    /// Takes so much more.
+    /// Takes this much more.
     ///
     /// # Errors
     /// [`Excess::Memory`], before anything is allocated.
@@ -155,7 +155,7 @@ impl Share {
         Ok(())
     }
 
-    /// Takes what is missing until it is so much.
+    /// Takes more until the total is `bytes`.
     ///
     /// # Errors
     /// As [`Share::take`].
@@ -163,12 +163,12 @@ impl Share {
         self.take(bytes.saturating_sub(self.taken - self.left))
     }
 
-    /// Stays taken for as long as the image is prepared.
+    /// Keeps the memory charged as long as the image is being prepared.
     pub fn keep(mut self) {
         self.taken = self.left;
     }
 
-    /// Whose memory it is.
+    /// The allowance that the memory is charged to.
     pub fn allowance(&self) -> &Allowance {
         &self.allowance
     }

@@ -1,7 +1,7 @@
 //! Image layers as one neutral form, whatever their format on the wire.
 //!
-//! Pure: readers take bytes (or an [`std::io::Read`]) and return values. Everything that a hostile layer can claim
-//! meets a limit of [`tarpon_oci::limits`] before it is believed.
+//! Pure: readers take bytes (or an [`std::io::Read`]) and return values. Every claim of a hostile layer is checked against a limit
+//! of [`tarpon_oci::limits`] before it is used.
 
 mod allowance;
 pub mod chunks;

@@ -18,6 +18,7 @@ use crate::transport::{HttpsTransport, Transport};
 
 /// An image source that can be written to: a repository or an OCI layout. Cheap to share in an `Arc`. Blobs may be pushed at the
 /// same time.
+///
 /// Pushed content is verified: a returned digest names the bytes that are stored.
 pub struct Destination {
     backend: Backend,
@@ -133,8 +134,9 @@ impl Destination {
         pushed.map_err(Error::Push)
     }
 
-    /// Pushes all of `pieces`, whose length and digest are known only at their end, and returns them. `pieces` must end or fail in
+    /// Pushes all of `pieces`, whose length and digest are known only at their end, and returns both. `pieces` must end or fail in
     /// bounded time. Their error is [`Error::Source`], and nothing is left of the blob.
+    ///
     /// The last 16 MiB are kept, so that an upload continues where a connection broke. If the registry kept less, that is an
     /// error: [`Destination::copy_blob`] is for content that can be read again.
     pub async fn push_stream(&self, pieces: BlobStream) -> Result<Blob, Error> {

@@ -112,6 +112,7 @@ impl Repository {
 
     /// Pins the image for `platform`: one request for the tag, one more if it is an index. The manifest is checked to be a
     /// container image whose layers can all be read.
+    ///
     /// The config is not fetched here, so that the caller can request it and the first bytes of the layers at once: see
     /// [`Repository::config`].
     pub async fn resolve(&self, platform: &Platform) -> Result<ResolvedImage, Error> {
@@ -153,6 +154,7 @@ impl Repository {
 
     /// The artifacts of kind `artifact_type` (a media type) whose subject is the manifest `subject`: from the registry's list, or
     /// else from the index under the tag `sha256-…`, or from the manifests of a layout. An empty result is no error.
+    ///
     /// The list is not verified: a caller needs another reason to trust an artifact.
     pub async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Descriptor>, Error> {
         match &self.backend {

@@ -1,5 +1,5 @@
-//! A registry that lies, breaks off, stalls and refuses, all the time and under readers of a mounted image: no wrong byte, nobody waits longer
-//! than is promised, the log stays small, and when the registry is healthy again everything can be read.
+//! A registry that serves wrong data, breaks off, stalls and refuses, under readers of a mounted image: no wrong byte, no wait
+//! longer than promised, a small log, and when the registry is healthy again everything can be read.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -17,9 +17,9 @@ use tokio::time::{Instant, sleep};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
-/// What docs/guarantees.md promises to a reader.
+/// The promise of docs/guarantees.md to a reader.
 const PROMISE: Duration = Duration::from_secs(30);
-/// The log of a server may grow by so much while it is attacked.
+/// Limit of the log of a server while it is attacked.
 const LOG_BYTES: u64 = 10 << 20;
 /// Lines of one cause that are written at once; after them one a minute.
 const LINES_AT_ONCE: u64 = 5;
@@ -48,7 +48,7 @@ impl tracing::Subscriber for Log {
     fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
     fn event(&self, event: &tracing::Event<'_>) {
-        // Time, level and module come to about so much.
+        // About the length of time, level and module.
         const HEAD: u64 = 64;
         let mut line = Line(HEAD);
         event.record(&mut line);
@@ -68,7 +68,7 @@ impl Visit for Line {
     }
 }
 
-/// The longest wait of so many readers at once, and of some more who come in the minute after.
+/// The longest wait of this many readers at once, and of some more that arrive in the minute after.
 async fn longest_wait(mounted: &Mounted, readers: usize) -> Duration {
     let at_once = join_all((0..readers).map(|number| mounted.read(number))).await;
     let later = (0..FEW).map(|number| async move {
@@ -79,7 +79,7 @@ async fn longest_wait(mounted: &Mounted, readers: usize) -> Duration {
     at_once.iter().chain(&later).map(|(waited, _)| *waited).max().unwrap()
 }
 
-/// Everything that an answer to a request of a blob can be instead of the blob.
+/// All wrong answers to a request for a blob.
 fn blob_faults() -> Vec<Fault> {
     let seconds = Duration::from_secs;
     let statuses = [
@@ -126,7 +126,7 @@ fn blob_faults() -> Vec<Fault> {
     faults
 }
 
-/// Readers under one fault, and after it. Bytes of the log that this made.
+/// Readers under one fault, and after it. Returns the bytes of log.
 async fn attack(mounted: &Mounted, fault: &Fault, readers: usize) -> u64 {
     let (log, began) = (Log::default(), Instant::now());
     let guard = tracing::subscriber::set_default(log.clone());
@@ -134,7 +134,7 @@ async fn attack(mounted: &Mounted, fault: &Fault, readers: usize) -> u64 {
     let longest = longest_wait(mounted, readers).await;
     assert!(longest <= PROMISE, "{longest:?} under {fault:?}");
     mounted.attack("/blobs/", None);
-    // A registry may have asked for a pause of minutes.
+    // A registry may have requested a pause of minutes.
     sleep(Duration::from_secs(310)).await;
     for (number, (_, healed)) in join_all((0..readers).map(|number| mounted.read(number))).await.iter().enumerate() {
         assert!(healed, "file {number} cannot be read after {fault:?}");
@@ -169,7 +169,7 @@ async fn a_crowd_of_two_thousand_is_answered_in_time_and_writes_a_small_log() {
     }
 }
 
-/// What a request for a document can be answered with.
+/// All wrong answers to a request for a document.
 fn document_faults() -> Vec<Fault> {
     vec![
         Fault::Connect,

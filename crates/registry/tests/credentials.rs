@@ -1,4 +1,4 @@
-//! Secrets go to the registry and its token service, and to nobody else; what was refused is not asked again.
+//! Secrets are sent to the registry and its token service only, and refused credentials are not sent again.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -120,7 +120,7 @@ async fn what_was_refused_is_asked_again_ever_more_rarely_until_the_credentials_
         for _ in 0..10 {
             assert_eq!(world.read(0..10).await.unwrap_err().fault, Class::Denied);
         }
-        // The first two wait a moment and ask again, each with one request or two.
+        // The first two wait a moment and retry, each with one request or two.
         let after = sent();
         assert!(after - before <= 4, "{} requests with a wrong password", after - before);
         for _ in 0..10 {
@@ -243,7 +243,7 @@ async fn a_token_service_on_the_registry_itself_gets_the_password_and_any_other_
 
 #[tokio::test(start_paused = true)]
 async fn only_an_answer_that_needs_good_credentials_ends_the_pauses_after_refusals() {
-    // A status that is tried again comes four times.
+    // A status that is retried occurs four times.
     for (status, times, ends) in [
         (400, 1, false),
         (403, 1, false),

@@ -1,4 +1,4 @@
-//! A registry that takes only so many requests at once: what it is sent, and when.
+//! A registry that accepts a limited number of parallel requests: what it is sent, and when.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -16,7 +16,7 @@ use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::transport::ScriptedTransport;
 use tokio::time::Instant;
 
-/// A registry that takes so many at once, of which it is known that it serves blobs itself.
+/// A registry that accepts this many requests at once and is known to serve blobs itself.
 async fn crowded(at_once: usize, pause: u32) -> (Arc<CrowdedTransport>, Repository) {
     let (transport, repository) = unknown(at_once, pause);
     read(&repository, 0..1).await.unwrap();
@@ -41,7 +41,7 @@ async fn read(repository: &Repository, range: Range<u64>) -> Result<(), SourceEr
     Ok(())
 }
 
-/// Ten at once; how many of them failed.
+/// Ten at once. Returns how many of them failed.
 async fn ten(repository: &Repository) -> usize {
     let reads = join_all((0..10).map(|number| read(repository, number * 1_000..number * 1_000 + 500))).await;
     reads.iter().filter(|read| read.is_err()).count()
@@ -57,7 +57,7 @@ async fn ten_requests_at_once_all_succeed_at_a_registry_that_takes_four() {
     for _ in 0..10 {
         assert_eq!(ten(&repository).await, 0);
         let later = transport.take();
-        // It probes for one more now and then, and learns its lesson.
+        // It tries one more now and then, and adapts.
         assert!(later.most <= 5 && later.refused <= 2, "{later:?}");
         assert_eq!(later.too_early, 0);
     }

@@ -18,7 +18,7 @@ use tarpon_registry::{AccessOptions, Destination, Repository, open, open_destina
 
 const KIND: &str = "application/vnd.example.index.v1";
 
-/// A registry with nothing in it, which ends when this is dropped.
+/// An empty registry, which ends when this is dropped.
 struct Registry {
     process: Child,
     host: String,
@@ -26,7 +26,7 @@ struct Registry {
 }
 
 impl Registry {
-    /// `None`: there is no docker-registry here.
+    /// `None` if docker-registry is not installed.
     async fn start() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -47,7 +47,7 @@ impl Registry {
         };
         let registry = Self { process, host, folder };
         let end = Instant::now() + Duration::from_secs(30);
-        // Connecting is what shows that it listens; a failed attempt is paused after by the client.
+        // A connection shows that it listens. The client pauses after a failed attempt.
         while registry.destination("ready").has_blob(blob()).await.is_err() {
             assert!(Instant::now() < end, "docker-registry does not answer at {}", registry.host);
         }
@@ -165,7 +165,7 @@ async fn blobs_are_mounted_copied_and_streamed_large_and_empty() {
 async fn what_the_registry_refuses_is_said_in_one_line() {
     let registry = registry!();
     let destination = registry.destination("app:1");
-    // The layer is not there.
+    // The layer does not exist.
     let error =
         destination.push_manifest(OCI_MANIFEST, body("/v2/app/manifests/1").await, Some("1")).await.unwrap_err();
     let text = error.to_string();

@@ -1,5 +1,5 @@
-//! Any script of faults (but flipped bits, which are for whoever checks digests): a read ends in bounded time and requests, with the right bytes or an error; a healthy registry
-//! afterwards is believed again; and no secret goes astray.
+//! Any script of faults (except flipped bits, which digest checks find): a read ends in bounded time and requests, with the right
+//! bytes or an error. A healthy registry afterwards is trusted again, and no secret reaches another host.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -10,12 +10,12 @@ use common::{World, assert_no_secret, given};
 use proptest::prelude::*;
 use tarpon_testkit::registry::{Auth, Fault, PASSWORD};
 
-/// Attempts, times what one attempt may need: registry, token, registry again, blob host, and both again.
+/// Attempts, times the most requests of one attempt: registry, token, registry again, blob host, and both again.
 const REQUESTS: usize = 4 * 4 * 6;
 /// Four broken bodies, each after a stall and a request's whole deadline.
 const SECONDS: u64 = 4 * (10 + 30) + 30;
 
-/// One fault, of all kinds that a source can notice.
+/// One fault, of all kinds that a source can detect.
 fn fault() -> impl Strategy<Value = Fault> {
     use Fault::*;
     prop_oneof![
@@ -68,7 +68,7 @@ async fn play(auth: Auth, presigned: bool, script: Vec<Fault>) {
         let at_home = ["registry.test", "auth.test"].contains(&seen.url.host_str().unwrap());
         assert!(at_home || !seen.headers.contains_key("authorization"), "a secret to {}", seen.url);
     }
-    // Let what is left of the script pass, and remembered refusals with it.
+    // Let the rest of the script pass, and remembered refusals with it.
     while !matches!(world.read(0..10).await, Ok(())) {
         tokio::time::sleep(Duration::from_secs(301)).await;
         assert!(started.elapsed() < Duration::from_secs(3_600), "never well again: {outcome:?}");

@@ -1,8 +1,8 @@
-//! Everything that a registry and the network to it can do wrong, one numbered case each, under a paused clock: what
-//! comes of it, after how many requests, within which time.
+//! All faults of a registry and the network to it, one numbered case each, under a paused clock: the outcome, the number of
+//! requests, and the time.
 //!
-//! A case starts with a repository that is open and has answered once where `before` says so. Whatever is read must be
-//! the right bytes: that is checked in every case.
+//! A case starts with a repository that is open and has answered once where `before` requires it. All reads must return the right
+//! bytes: that is checked in every case.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -13,7 +13,7 @@ use common::{PASSWORD_GIVEN, World, blob_bytes};
 use tarpon_blob::Fault as Class;
 use tarpon_testkit::registry::Fault::{self, *};
 
-/// What the registry wants.
+/// The authentication of the registry.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Open,
@@ -22,7 +22,7 @@ enum Kind {
     Presigned,
 }
 
-/// What was done before the script starts.
+/// The actions before the script starts.
 #[derive(Clone, Copy, PartialEq)]
 enum Before {
     Nothing,
@@ -32,7 +32,7 @@ enum Before {
     ReadAndRevoke,
 }
 
-/// What is asked for.
+/// The requested content.
 #[derive(Clone, Copy, PartialEq)]
 enum Ask {
     /// The manifest by its tag.
@@ -81,7 +81,7 @@ fn cases() -> Vec<Case> {
     let there = || "https://cdn.test/blobs/x?sig=0".to_owned();
     let here = || "https://registry.test/v2/app/manifests/1".to_owned();
     cases! {
-        // In good health: the requests that everything else is compared with.
+        // In good health: the requests to compare all other cases with.
         1 "a tag is one request" Open Nothing, Tag [] => Ok(()), 1, 0.0;
         2 "a range is one request" Open Nothing, Range [] => Ok(()), 1, 0.0;
         3 "a whole blob is one request" Open Nothing, Whole [] => Ok(()), 1, 0.0;
@@ -124,7 +124,7 @@ fn cases() -> Vec<Case> {
         37 "a redirect with a password is refused" Open Nothing, Range [Redirect(302, "https://a:b@cdn.test/x".into())] => Err(Class::Refused), 1, 0.0;
         38 "a redirect loop ends" Presigned Nothing, Range [Pass, Redirect(307, there()), Redirect(307, there()), Redirect(307, there())] => Err(Class::Refused), 4, 0.0;
         39 "a manifest is wherever the registry sends us" Open Nothing, Tag [Redirect(307, here())] => Ok(()), 2, 0.0;
-        // Too much, or out of order.
+        // Too many requests, or a server out of order.
         40 "429 with a time is waited for" Open Nothing, Range [RetryAfter(429, "3")] => Ok(()), 2, 3.3;
         41 "503 with a time is waited for" Open Nothing, Tag [RetryAfter(503, "7")] => Ok(()), 2, 7.3;
         42 "429 without a time backs off" Open Nothing, Range [Status(429), Status(429)] => Ok(()), 3, 0.8;

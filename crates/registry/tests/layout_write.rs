@@ -1,4 +1,4 @@
-//! Images are written into OCI layouts whole or not at all, beside what is there already.
+//! Images are written into OCI layouts whole or not at all, and existing content stays.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -87,7 +87,7 @@ async fn a_tag_is_replaced_and_the_others_stay() {
     assert_eq!(resolved(folder.path(), ":b").await.unwrap(), two);
     let index = fs::read_to_string(folder.path().join("index.json")).unwrap();
     assert_eq!(index.matches("ref.name").count(), 2, "{index}");
-    // What has no name is there, and found by who knows its digest.
+    // An image without a name exists, and is found by its digest.
     let unnamed = push_image(&to, layers[1], None).await;
     assert_eq!(fs::read_to_string(folder.path().join("index.json")).unwrap(), index);
     let repository = open(&source(folder.path(), ""), &AccessOptions::default()).await.unwrap();

@@ -91,7 +91,7 @@ async fn resolve(source: &str, platform: &str) -> Result<(Repository, ResolvedIm
     Ok((repository, image))
 }
 
-/// Reads the first layer in odd ranges and whole, and gives its bytes.
+/// Reads the first layer in odd ranges and whole, and returns its bytes.
 async fn first_layer(repository: &Repository, image: &ResolvedImage) -> Vec<u8> {
     repository.config(image).await.unwrap();
     let layer = image.manifest.layers[0].blob();

@@ -1,4 +1,4 @@
-//! A registry that does not answer, under readers of a mounted image: how long they wait, and what becomes of them when it is back.
+//! A registry that does not answer, under readers of a mounted image: how long they wait, and the outcome when it is back.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -11,17 +11,17 @@ use futures::future::join_all;
 use tarpon_testkit::registry::{Auth, Fault};
 use tokio::time::{Instant, sleep};
 
-/// What docs/guarantees.md promises to a reader.
+/// The promise of docs/guarantees.md to a reader.
 const PROMISE: Duration = Duration::from_secs(30);
 /// The limit of the real transport for a connection.
 const CONNECT: Duration = Duration::from_secs(4);
 
-/// How a registry can be away, and later slow.
+/// The ways in which a registry can be down, and later slow.
 fn away() -> [Fault; 5] {
     [Fault::Connect, Fault::Unreachable(CONNECT), Fault::Broken, Fault::Status(502), Fault::Status(500)]
 }
 
-/// What a registry does to requests for blobs in an outage.
+/// The faults of requests for blobs in an outage.
 fn outages() -> Vec<Fault> {
     let seconds = Duration::from_secs;
     vec![
@@ -45,7 +45,7 @@ fn outages() -> Vec<Fault> {
     ]
 }
 
-/// 400 readers of 400 files, half of them before the fault begins, in an outage of 40 s, and after it. The longest wait.
+/// 400 readers of 400 files, half of them before the fault begins, in an outage of 40 s, and after it. Returns the longest wait.
 async fn longest_wait(mounted: &Mounted, part: &'static str, fault: &Fault) -> Duration {
     let readers = mounted.files.len();
     let reads = (0..readers).map(|number| async move {
@@ -164,6 +164,6 @@ async fn a_registry_that_always_needs_six_seconds_can_be_read() {
         assert!(read, "file {number} after {waited:?}");
         waits.push(waited);
     }
-    // It is asked twice once, until that is known.
+    // It is requested twice once, until that is known.
     assert!(waits[0] <= latency * 2 && waits[1..].iter().all(|waited| *waited <= latency), "{waits:?}");
 }

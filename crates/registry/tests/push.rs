@@ -67,7 +67,7 @@ fn pieces(bytes: &Bytes) -> BlobStream {
 async fn bytes_and_streams_arrive_wherever_the_upload_goes_on() {
     for locations in [Locations::Relative, Locations::Absolute, Locations::Elsewhere] {
         for auth in [Auth::Anonymous, Auth::Basic, Auth::Bearer { anonymous: false, expires_in: Some(60) }] {
-            // The model panics if credentials reach the other host, and wants the query of each location back.
+            // The model panics if credentials reach the other host, and requires the query of each location.
             let push = Push::new(auth);
             push.registry.set_locations(locations);
             let small = push.destination.push_bytes(Bytes::from_static(b"{}")).await.unwrap();
@@ -128,7 +128,7 @@ async fn a_mount_that_is_denied_does_not_end_the_push() {
     push.destination.push_bytes(fresh()).await.unwrap();
 }
 
-/// What is pushed.
+/// The pushed content.
 #[derive(Debug, Clone, Copy)]
 enum What {
     Bytes,
@@ -331,7 +331,7 @@ async fn a_token_that_expires_within_an_upload_is_renewed() {
     let slow = pieces(&fresh()).then(move |piece| {
         let registry = registry.clone();
         async move {
-            // After the POST, before the PATCH is there.
+            // After the POST, before the PATCH arrives.
             registry.revoke_tokens();
             tokio::time::sleep(Duration::from_secs(30)).await;
             piece

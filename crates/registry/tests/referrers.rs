@@ -1,4 +1,4 @@
-//! Artifacts are pushed with what they are about, and found by it: in registries with a list, without one, in layouts.
+//! Artifacts are pushed with their subject, and found by it: in registries with a list, without one, in layouts.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -23,7 +23,7 @@ fn subject() -> Blob {
     Blob { digest: Digest::of(b"subject"), size: 7 }
 }
 
-/// Pushes an artifact of `kind` about the subject that holds `text`.
+/// Pushes an artifact of `kind` whose subject is the manifest with `text`.
 async fn push(destination: &Destination, kind: &str, text: &'static str) -> Digest {
     destination.push_bytes(EMPTY_CONFIG.into()).await.unwrap();
     let layer = destination.push_bytes(text.into()).await.unwrap();
@@ -98,7 +98,7 @@ async fn after(script: Vec<Fault>) -> Result<usize, Class> {
 async fn answers_that_are_no_list_are_told_apart() {
     assert_eq!(after(vec![]).await, Ok(1));
     for status in [400, 404, 405] {
-        // No list: the tag is asked for, and is not there.
+        // No list: the tag is requested, and does not exist.
         assert_eq!(after(vec![Status(status)]).await, Ok(0), "{status}");
     }
     assert_eq!(after(vec![Status(500), Broken, Never]).await, Ok(1), "trouble is asked again");

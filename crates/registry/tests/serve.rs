@@ -23,7 +23,7 @@ async fn a_client_that_says_nothing_gives_way_and_each_connection_is_for_one_ans
     let limits = Limits { connections: 1, head_bytes: 8 << 10, lifetime: Some(Duration::from_millis(500)) };
     let server = Server::on(listener, Arc::new(Contents::new()), limits).unwrap();
     let silent = TcpStream::connect(server.address()).await.unwrap();
-    // Waits until the silent one, whose place it is, has gone; ends because the connection is closed after the answer.
+    // Waits until the silent connection, whose place it takes, has ended. Ends because the connection is closed after the answer.
     let answered = answer(&server, "GET /v2/ HTTP/1.1\r\nhost: here\r\n\r\n").await;
     assert!(answered.starts_with("HTTP/1.1 200 OK\r\n"), "{answered}");
     drop(silent);

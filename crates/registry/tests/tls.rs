@@ -24,7 +24,7 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/tls").join(name)
 }
 
-/// An HTTPS registry on loopback. `client`: it wants a certificate of its clients.
+/// An HTTPS registry on loopback. `client`: it requires a client certificate.
 async fn serve(client: bool) -> SocketAddr {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ServerConfig::builder_with_provider(provider.clone());

@@ -14,7 +14,7 @@ use crate::spans::Checkpoint;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChunkTableError {
-    /// A layer number that was not given out.
+    /// An unknown layer number.
     #[error("there is no layer {0}")]
     NoSuchLayer(u16),
     /// Over [`limits::LAYERS`].
@@ -23,7 +23,7 @@ pub enum ChunkTableError {
     /// More than the table's numbers can count.
     #[error("the image has too many chunks")]
     TooManyChunks,
-    /// The same content cannot have two sizes: a TOC lies.
+    /// The same content cannot have two sizes: a TOC is wrong.
     #[error("object {object} is said to have {one} and {other} bytes")]
     TwoSizes {
         /// The object.
@@ -33,7 +33,7 @@ pub enum ChunkTableError {
         /// The other.
         other: u64,
     },
-    /// Chunks that leave gaps, overlap, or end elsewhere than the object; or are not checked in one way.
+    /// Chunks that leave gaps, overlap, or end elsewhere than the object, or are checked in different ways.
     #[error("the chunks of object {0} do not cover it")]
     Gap(ObjectId),
 }
@@ -62,7 +62,7 @@ impl ChunkTableBuilder {
         Self::default()
     }
 
-    /// Adds a layer; the number stands for it from here on. `compression` is the whole blob's.
+    /// Adds a layer, and returns its number. `compression` is that of the whole blob.
     ///
     /// # Errors
     /// [`ChunkTableError::TooManyLayers`].
@@ -74,12 +74,12 @@ impl ChunkTableBuilder {
         u16::try_from(self.layers.len() - 1).map_err(|_| ChunkTableError::TooManyLayers)
     }
 
-    /// Adds where the spans of a layer begin.
+    /// Adds the beginnings of the spans of a layer.
     pub fn add_checkpoints(&mut self, layer: u16, checkpoints: &[Checkpoint]) {
         self.checkpoints.extend(checkpoints.iter().map(|checkpoint| (layer, checkpoint.clone())));
     }
 
-    /// Adds all files of a layer, and where its spans begin.
+    /// Adds all files of a layer, and the beginnings of its spans.
     ///
     /// # Errors
     /// As [`ChunkTableBuilder::add_object`].
@@ -96,8 +96,8 @@ impl ChunkTableBuilder {
         Ok(())
     }
 
-    /// Adds one object, unless it is there already with chunks that are as good: of several places the table keeps one, and
-    /// prefers those with random access. Empty objects are left out.
+    /// Adds one object, unless it exists already with chunks that are as good: of several places the table keeps one, and prefers
+    /// those with random access. Empty objects are omitted.
     ///
     /// # Errors
     /// [`ChunkTableError`]: an unknown layer, chunks that do not cover the object, a second size of an object.
@@ -134,7 +134,7 @@ impl ChunkTableBuilder {
         Ok(())
     }
 
-    /// The bytes of the table.
+    /// Returns the bytes of the table.
     ///
     /// # Errors
     /// [`ChunkTableError::TooManyChunks`].
@@ -218,7 +218,7 @@ fn offset(chunk: &Chunk) -> u64 {
     }
 }
 
-/// The chunks cover `size` bytes without gap or overlap, and are checked in one way.
+/// Checks that the chunks cover `size` bytes without gap or overlap, and are checked in one way.
 fn check_cover(size: u64, chunks: &[Chunk]) -> Option<()> {
     if !chunks.windows(2).all(|pair| pair[0].place.names_content() == pair[1].place.names_content()) {
         return None;

@@ -13,13 +13,13 @@
 //! | checkpoints | 24 each | offset 8, start of its window 8, bytes of its window 4, layer 2, used bits 1, zero 1; by layer, offset |
 //! | windows | | as [`Checkpoint`](crate::spans::Checkpoint) holds them |
 //!
-//! Objects and their chunks lie in the order of the first chunk's place (holes first): what is fetched together is looked up
-//! together, and the check on opening, which memory bounds, goes straight through. Digests stand apart because that check
-//! never touches them.
+//! Objects and their chunks are in the order of the first chunk's place (holes first): objects that are fetched together are looked
+//! up together, and the check on opening, which memory bounds, is sequential. Digests are separate because that check never reads
+//! them.
 
 use std::ops::Range;
 
-/// Changes with the format: another version is not read but rebuilt.
+/// Changes with the format. A table of another version is not read but rebuilt.
 pub(super) const MAGIC: &[u8; 16] = b"tarpon-chunks\0\0\x02";
 pub(super) const HEADER: usize = 64;
 pub(super) const LAYER: usize = 48;
@@ -31,7 +31,7 @@ pub(super) const CHECKPOINT: usize = 24;
 
 pub(super) const ZEROS: u8 = 0;
 
-/// How many there are of each; of windows, how many bytes.
+/// Number of records of each part. For windows, number of bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counts {
     pub(super) layers: usize,
@@ -42,7 +42,7 @@ pub(super) struct Counts {
     pub(super) windows: usize,
 }
 
-/// Where the parts are.
+/// The ranges of the parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) layers: Range<usize>,

@@ -1,8 +1,8 @@
-//! [`ChunkTable`]: where the bytes of every object of an image are, as one file that is mapped and searched without a parse.
+//! [`ChunkTable`]: the places of all objects of an image, in one file that is mapped and searched without parsing.
 //!
-//! One table per image. It is written once ([`ChunkTableBuilder`]) and checked once when it is opened; after that every answer
-//! is a binary search. The check makes sure that no answer can leave the table, and that each object's chunks cover it
-//! exactly. It does not know whether the digests are true: whoever reads bytes compares them.
+//! One table per image. It is written once ([`ChunkTableBuilder`]) and checked once when it is opened. After that every look-up is
+//! a binary search. The check ensures that no look-up leaves the table, and that each object's chunks cover it exactly. It does not
+//! verify the digests: the reader of the bytes compares them.
 
 mod builder;
 mod format;

@@ -8,7 +8,7 @@ use super::format::{self, CHECKPOINT, CHUNK, Counts, HEADER, ID, LAYER, Layout, 
 use crate::decode::Compression;
 use crate::index::{Chunk, Codec, ObjectId, Place};
 
-/// Why a file is no chunk table (of this version).
+/// The file is not a chunk table (of this version).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a chunk table of this version: {0}")]
 pub struct InvalidChunkTable(&'static str);
@@ -16,11 +16,11 @@ pub struct InvalidChunkTable(&'static str);
 /// An object of the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectEntry {
-    /// Stands for it in this table.
+    /// Its number in this table.
     pub number: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Numbers of its chunks, ascending by place in the object. Never empty.
+    /// Numbers of its chunks, ascending by offset in the object. Never empty.
     pub chunks: Range<u32>,
 }
 
@@ -29,9 +29,9 @@ pub struct ObjectEntry {
 pub struct ChunkEntry {
     /// The chunk.
     pub chunk: Chunk,
-    /// Number of the layer that holds it.
+    /// Number of its layer.
     pub layer: u16,
-    /// Number of the object that it belongs to ([`ChunkTable::object`]).
+    /// Number of its object ([`ChunkTable::object`]).
     pub object: u32,
 }
 
@@ -40,11 +40,11 @@ pub struct ChunkEntry {
 pub struct LayerEntry {
     /// Its blob.
     pub blob: Blob,
-    /// How the blob is compressed as a whole.
+    /// Compression of the whole blob.
     pub compression: Compression,
 }
 
-/// Where a span begins in the middle of a gzip member.
+/// The beginning of a span in the middle of a gzip member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckpointEntry<'a> {
     /// As [`Checkpoint::used_bits`](crate::spans::Checkpoint::used_bits).
@@ -53,7 +53,7 @@ pub struct CheckpointEntry<'a> {
     pub window: &'a [u8],
 }
 
-/// A checked chunk table in memory that somebody else owns, a mapped file for example.
+/// A checked chunk table in borrowed memory, for example a mapped file.
 #[derive(Debug, Clone)]
 pub struct ChunkTable<B> {
     bytes: B,
@@ -108,7 +108,7 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
         Some((Digest::from_bytes(*id), ObjectEntry { number, size: long_at(object, 0), chunks }))
     }
 
-    /// All objects, those whose bytes are neighbours in a layer next to each other.
+    /// All objects. Objects whose bytes are neighbours in a layer are adjacent.
     pub fn objects(&self) -> impl Iterator<Item = (ObjectId, ObjectEntry)> {
         (0..self.object_count()).filter_map(|number| self.object(number))
     }
@@ -130,7 +130,7 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
         Some(ChunkEntry { chunk, layer: short_at(record, 44), object: number_at(record, 40) })
     }
 
-    /// The chunk of `object` that holds the byte at `offset`.
+    /// The chunk of `object` that contains the byte at `offset`.
     pub fn chunk_at(&self, object: &ObjectEntry, offset: u64) -> Option<u32> {
         if offset >= object.size {
             return None;
@@ -189,7 +189,7 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
         Ok(())
     }
 
-    /// Ids ascend, each is one object's, and the objects share the chunks out among themselves.
+    /// Checks that ids ascend, each belongs to one object, and the objects divide the chunks among themselves.
     fn check_objects(&self) -> Result<(), InvalidChunkTable> {
         let (ids, _) = self.part(&self.layout.ids).as_chunks::<ID>();
         if !ids.is_sorted_by(is_before) {
@@ -201,7 +201,7 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
         let layers = count(&self.layout.layers, LAYER);
         let mut rest = chunks;
         for (number, object) in (0_u32..).zip(objects) {
-            // Every object is found again from its id, so no two have the same one.
+            // Every object must be found by its id, so no two have the same one.
             let found = numbers.get(number_at(object, 12) as usize);
             if found != Some(&number.to_le_bytes()) {
                 return Err(InvalidChunkTable("an object without an id"));
@@ -215,7 +215,7 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
         if rest.is_empty() { Ok(()) } else { Err(InvalidChunkTable("chunks without an object")) }
     }
 
-    /// The order by place is strictly ascending and holds exactly the chunks that have a place.
+    /// Checks that the order by place is strictly ascending and has exactly the chunks that have a place.
     fn check_places(&self) -> Result<(), InvalidChunkTable> {
         let (places, _) = self.part(&self.layout.places).as_chunks::<NUMBER>();
         let (chunks, _) = self.part(&self.layout.chunks).as_chunks::<CHUNK>();
@@ -235,10 +235,10 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
     }
 }
 
-/// The first chunks cover `size` bytes of `object`; how many they are, at least one.
+/// Checks that the first chunks cover `size` bytes of `object`. Returns their number, at least one.
 fn check_run(chunks: &[[u8; CHUNK]], object: u32, size: u64, layers: u32) -> Result<usize, InvalidChunkTable> {
     let names_content = |chunk: &[u8; CHUNK]| Codec::from_number(chunk[46]).is_none_or(Codec::names_content);
-    // The name of an object says how its chunks are checked: all in one way.
+    // The name of an object determines how its chunks are checked: all in one way.
     let is_named_by_content = chunks.first().is_none_or(names_content);
     let mut place = 0_u64;
     for (number, chunk) in chunks.iter().enumerate() {
@@ -261,13 +261,13 @@ fn check_run(chunks: &[[u8; CHUNK]], object: u32, size: u64, layers: u32) -> Res
     Err(InvalidChunkTable("chunks that do not cover their object"))
 }
 
-/// As comparing the bytes, without a call for each pair.
+/// Compares the bytes, without a call for each pair.
 fn is_before(one: &[u8; ID], other: &[u8; ID]) -> bool {
     let (start, other_start) = (u64::from_be_bytes(array(one, 0)), u64::from_be_bytes(array(other, 0)));
     start < other_start || (start == other_start && one < other)
 }
 
-/// The range of a chunk in its blob does not wrap around.
+/// Checks that the range of a chunk in its blob does not wrap around.
 fn check_extent(chunk: &[u8; CHUNK]) -> Result<(), InvalidChunkTable> {
     let end = long_at(chunk, 16).checked_add(long_at(chunk, 24));
     let decoded = long_at(chunk, 32).checked_add(long_at(chunk, 8));
@@ -319,7 +319,7 @@ fn short_at(record: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array(record, at))
 }
 
-/// Records are longer than any field's end: the constants of the format say so.
+/// Records are longer than any field's end, by the constants of the format.
 #[inline]
 fn array<const N: usize>(record: &[u8], at: usize) -> [u8; N] {
     record[at..].first_chunk().copied().unwrap_or([0; N])

@@ -1,4 +1,4 @@
-//! One chunk of a layer, decoded from the bytes that its [`Place`](crate::Place) names.
+//! Decodes one chunk of a layer from the bytes of its [`Place`](crate::Place).
 
 use std::cell::RefCell;
 
@@ -9,9 +9,9 @@ use zstd::zstd_safe::{self, DCtx, DParameter, InBuffer, OutBuffer, ResetDirectiv
 use crate::index::Codec;
 use crate::spans::skip_header;
 
-/// Decoded bytes that lie before a chunk go here.
+/// Buffer size for decoded bytes before a chunk, which are discarded.
 const SCRATCH_BYTES: usize = 64 << 10;
-/// A zstd context that a large window made larger than this is not kept.
+/// A zstd context that a large window has grown beyond this is not kept.
 const KEPT_CONTEXT_BYTES: usize = 4 << 20;
 
 /// Why a chunk could not be decoded.
@@ -24,15 +24,15 @@ pub enum DecodeError {
         /// Decoded bytes that are missing.
         missing: u64,
     },
-    /// The bytes are not what the codec says.
+    /// The bytes do not match the codec.
     #[error("malformed {codec}: {problem}")]
     Malformed {
         /// `gzip` or `zstd`.
         codec: &'static str,
-        /// What the decoder says.
+        /// The message of the decoder.
         problem: String,
     },
-    /// Over [`limits::CHUNK_BYTES`] or, with what lies before it, [`limits::MEMBER_BYTES`].
+    /// Over [`limits::CHUNK_BYTES`] or, with the bytes before it, [`limits::MEMBER_BYTES`].
     #[error("the chunk is larger than this program decodes at once")]
     TooLarge,
     /// [`Codec::Stream`] has no random access; [`Codec::Deflate`] and [`Codec::CheckedSpan`] have none without a checkpoint.
@@ -40,7 +40,7 @@ pub enum DecodeError {
     NotSeekable,
 }
 
-/// Decodes chunks; keeps its contexts and windows from one to the next.
+/// Decodes chunks. Keeps its contexts and windows from one to the next.
 pub struct ChunkDecoder {
     inflate: Decompress,
     zstd: Option<DCtx<'static>>,
@@ -59,11 +59,11 @@ impl ChunkDecoder {
         Self { inflate: Decompress::new(false), zstd: None, scratch: vec![0; SCRATCH_BYTES].into_boxed_slice() }
     }
 
-    /// Replaces what `out` holds by exactly `size` bytes: those that follow the first `skip` decoded bytes of `encoded`.
-    /// Stops there; what `encoded` holds beyond is not looked at. The bytes are not verified: compare their digest.
+    /// Replaces the content of `out` by exactly `size` bytes: those that follow the first `skip` decoded bytes of `encoded`. Stops
+    /// there and ignores the rest of `encoded`. The bytes are not verified: compare their digest.
     ///
     /// # Errors
-    /// [`DecodeError`]; `out` then holds nothing useful.
+    /// [`DecodeError`]. The content of `out` is then undefined.
     pub fn decode(
         &mut self,
         codec: Codec,
@@ -84,7 +84,7 @@ impl ChunkDecoder {
             out.extend_from_slice(bytes.ok_or(DecodeError::TooShort { missing })?);
             return Ok(());
         }
-        // Keeps what is there: only a buffer that grows is filled with zeros.
+        // Keeps the content: only a buffer that grows is filled with zeros.
         out.resize(size, 0);
         match codec {
             Codec::Gzip => self.gzip(encoded, skip, out),
@@ -117,7 +117,7 @@ impl ChunkDecoder {
             let missing = skip + (out.len() - filled) as u64;
             match status {
                 _ if missing == 0 => break,
-                // The next member, behind checksum and length. The digest of the chunk is what counts.
+                // The next member, behind checksum and length. The digest of the chunk is the check.
                 Status::StreamEnd => {
                     rest = rest.get(8..).filter(|rest| !rest.is_empty()).ok_or(DecodeError::TooShort { missing })?;
                     rest = gzip_body(rest)?;
@@ -138,8 +138,8 @@ impl ChunkDecoder {
             none => none.insert(new_context()?),
         };
         context.reset(ResetDirective::SessionOnly).map_err(zstd_error)?;
-        // Whole frames go straight into `out`, without a window in between; zstd:chunked writes them so. What fails here (foreign
-        // data behind the chunk, or before it) is decoded as a stream.
+        // Whole frames are decoded straight into `out`, without a window in between. zstd:chunked writes them so. If this fails
+        // (foreign data behind the chunk, or before it), the chunk is decoded as a stream.
         if skip == 0 && context.decompress(out, encoded) == Ok(out.len()) {
             return Ok(());
         }
@@ -184,7 +184,7 @@ fn zstd_stream(
     Ok(())
 }
 
-/// As [`ChunkDecoder::decode`], with a decoder that the thread keeps.
+/// As [`ChunkDecoder::decode`], with a decoder that is kept per thread.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -210,7 +210,7 @@ pub(super) fn malformed(codec: &'static str, problem: impl ToString) -> DecodeEr
     DecodeError::Malformed { codec, problem: problem.to_string() }
 }
 
-/// What follows the header of the gzip member that `bytes` begins with.
+/// Returns the bytes after the header of the gzip member at the start of `bytes`.
 pub(super) fn gzip_body(mut bytes: &[u8]) -> Result<&[u8], DecodeError> {
     skip_header(&mut bytes).map_err(|error| malformed("gzip", error))?;
     Ok(bytes)

@@ -1,7 +1,7 @@
-//! From encoded bytes of a layer to decoded ones: whole layers as a stream, single chunks in one call.
+//! Decodes bytes of a layer: whole layers as a stream, single chunks in one call.
 //!
-//! Nothing is believed about sizes: a decoder stops after the bytes that were asked for, and memory follows what was asked
-//! for, never what the data claims.
+//! No claimed size is trusted: a decoder stops after the requested bytes, and its memory depends on the request, never on claims of
+//! the data.
 
 mod chunk;
 mod span;
@@ -13,5 +13,5 @@ pub use stream::LayerReader;
 pub(crate) use stream::sniff;
 pub use tarpon_oci::Compression;
 
-/// Bytes of a blob that [`Compression::detect`] looks at.
+/// Bytes of a blob that [`Compression::detect`] reads.
 pub const SNIFF_BYTES: usize = 4;

@@ -9,8 +9,8 @@ use super::chunk::{DecodeError, gzip_body, malformed};
 use crate::chunks::CheckpointEntry;
 use crate::spans::{WINDOW_BYTES, unpack};
 
-/// As [`decode_chunk`](super::decode_chunk) for [`Codec::Deflate`](crate::Codec::Deflate) and [`Codec::CheckedSpan`](crate::Codec::CheckedSpan): `encoded` begins with the byte that
-/// the checkpoint names.
+/// As [`decode_chunk`](super::decode_chunk) for [`Codec::Deflate`](crate::Codec::Deflate) and
+/// [`Codec::CheckedSpan`](crate::Codec::CheckedSpan): `encoded` begins with the byte at the checkpoint's offset.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -46,7 +46,7 @@ fn inflate(used_bits: u8, encoded: &[u8], out: &mut [u8]) -> Result<(), DecodeEr
         rest = &rest[taken..];
         match status {
             _ if filled == out.len() => break,
-            // The next member, behind checksum and length. The digest of the chunk is what counts.
+            // The next member, behind checksum and length. The digest of the chunk is the check.
             TINFLStatus::Done => {
                 let next = rest.get(8..).filter(|next| !next.is_empty()).ok_or(DecodeError::TooShort { missing })?;
                 rest = gzip_body(next)?;
@@ -61,7 +61,7 @@ fn inflate(used_bits: u8, encoded: &[u8], out: &mut [u8]) -> Result<(), DecodeEr
     Ok(())
 }
 
-/// A decoder that has taken the bits of the first byte that are the span's, and the bytes after it.
+/// A decoder after the span's bits of the first byte, and the bytes after that byte.
 fn start(used_bits: u8, encoded: &[u8]) -> (Box<DecompressorOxide>, &[u8]) {
     let mut state = BlockBoundaryState::default();
     let mut rest = encoded;

@@ -7,8 +7,8 @@ use tarpon_oci::limits;
 
 use super::{Compression, SNIFF_BYTES};
 
-/// The tar in a layer's blob. Multi-member gzip, multi-frame zstd and skippable frames are read to the end of the blob;
-/// checksums of the compressed formats are checked, and trailing bytes that are neither are an error.
+/// The tar in a layer's blob. Multi-member gzip, multi-frame zstd and skippable frames are read to the end of the blob. Checksums
+/// of the compressed formats are checked, and trailing bytes that are neither are an error.
 pub struct LayerReader<R: BufRead> {
     compression: Compression,
     decoder: Decoder<R>,
@@ -21,16 +21,16 @@ enum Decoder<R: BufRead> {
 }
 
 impl<R: BufRead> LayerReader<R> {
-    /// Looks at the blob's first bytes and decodes by what they say. Give `reader` a large buffer.
+    /// Detects the compression from the blob's first bytes. Give `reader` a large buffer.
     ///
     /// # Errors
-    /// As `reader`, and for a reader whose buffer is too small to tell.
+    /// As `reader`, and for a reader whose buffer is too small for the detection.
     pub fn sniffed(mut reader: R) -> io::Result<Self> {
         let compression = sniff(&mut reader)?;
         Self::new(reader, compression)
     }
 
-    /// Decodes as told.
+    /// Decodes with the given compression.
     ///
     /// # Errors
     /// When no decoder can be set up.
@@ -47,12 +47,12 @@ impl<R: BufRead> LayerReader<R> {
         Ok(Self { compression, decoder })
     }
 
-    /// How the blob is compressed.
+    /// The compression of the blob.
     pub fn compression(&self) -> Compression {
         self.compression
     }
 
-    /// The blob's reader, wherever it stands.
+    /// The blob's reader, at its current position.
     pub fn into_inner(self) -> R {
         match self.decoder {
             Decoder::None(reader) => reader,
@@ -62,7 +62,7 @@ impl<R: BufRead> LayerReader<R> {
     }
 }
 
-/// How the blob that begins here is compressed.
+/// Detects the compression of the blob that begins here.
 pub(crate) fn sniff(reader: &mut impl BufRead) -> io::Result<Compression> {
     let start = reader.fill_buf()?;
     if !start.is_empty() && start.len() < SNIFF_BYTES {

@@ -1,7 +1,7 @@
-//! [`Assembler`]: takes the entries of a layer one by one and settles how they relate: repeated names, hard links, parents.
+//! [`Assembler`]: takes the entries of a layer one by one and resolves repeated names, hard links and parents.
 //!
-//! The result is what unpacking the entries in their order would leave, without unpacking anything. A tar may repeat names
-//! (the last one counts); a TOC may not, and its hard links may come before their targets.
+//! The result equals that of unpacking the entries in their order, without unpacking anything. A tar may repeat names (the last one
+//! counts). A TOC may not, and its hard links may precede their targets.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,13 +10,13 @@ use tarpon_oci::{Digest, limits};
 use super::{Attributes, Chunk, Device, Entry, InvalidPath, LayerIndex, LayerPath, Node, Place, claims};
 use crate::allowance::{Allowance, CHUNK, COPIES, ENTRY, Excess, IMPLIED, PATHS, Share, XATTR};
 
-/// Entries that may be looked at while directories are replaced by other things: more is no layer but an attack.
+/// Entries that may be visited while directories are replaced by other things: more occur only in attacks.
 const REPLACE_WORK: usize = 64 << 20;
 
 /// Symbolic links that are followed for one path, as in Linux.
 const SYMLINK_HOPS: usize = 40;
 
-/// Why an entry cannot be where or what it is.
+/// Why an entry is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidEntry {
@@ -29,7 +29,7 @@ pub enum InvalidEntry {
     /// The root of a file system is a directory.
     #[error("the root is not a directory")]
     RootNotDirectory,
-    /// Overlayfs takes it for a whiteout.
+    /// Overlayfs interprets it as a whiteout.
     #[error("a character device 0:0 would act as a whiteout")]
     WhiteoutDevice,
     /// A hard link to its own name.
@@ -50,7 +50,7 @@ pub enum InvalidEntry {
     /// The parent is an entry of this layer that cannot have children.
     #[error("the entry lies below something that is not a directory")]
     BelowNonDirectory,
-    /// The parent is a symbolic link. In a tar it is followed; in a TOC, whose entries have no order, it cannot be.
+    /// The parent is a symbolic link. In a tar it is followed. In a TOC, whose entries have no order, it cannot be.
     #[error("the entry lies below a symbolic link")]
     BelowSymlink,
     /// Twice the same name in a TOC.
@@ -65,19 +65,19 @@ pub enum InvalidEntry {
     /// Directories are replaced again and again.
     #[error("the layer replaces too many directories by something else")]
     TooManyReplacements,
-    /// The only chunk of a file has another digest than the file.
+    /// The only chunk of a file has a digest other than that of the file.
     #[error("its only chunk is something else than the file")]
     ChunkDigest,
-    /// A file is empty and is not named by the digest of nothing; or a file or chunk of some bytes is.
+    /// A file is empty and does not have the digest of no bytes, or a file or chunk of some bytes has it.
     #[error("only what is empty has the digest of no bytes")]
     EmptyDigest,
-    /// A digest stands for contents of two lengths.
+    /// One digest is used for contents of two lengths.
     #[error("its digest or that of a chunk is the digest of something longer or shorter as well")]
     TwoLengths,
-    /// Two digests stand for the same bytes of the layer.
+    /// Two digests are used for the same bytes of the layer.
     #[error("a chunk has another digest than the same bytes have elsewhere in the layer")]
     TwoDigests,
-    /// A file is said to be zeros, and its digest is not that of so many.
+    /// A file is claimed to be zeros, and its digest is not that of as many zeros.
     #[error("it is all zeros, but its digest is not that of so many zeros")]
     ZerosDigest,
     /// Over [`limits::ZERO_FILE_BYTES`].
@@ -88,7 +88,7 @@ pub enum InvalidEntry {
     Excess(#[from] Excess),
 }
 
-/// What a repeated name means.
+/// The meaning of a repeated name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Duplicates {
     /// The last one counts, as in a tar. Hard links must follow their targets.
@@ -97,24 +97,24 @@ pub(crate) enum Duplicates {
     Refuse,
 }
 
-/// What is known about a path.
+/// The state of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
     /// The entry with this number.
     Entry(u32),
-    /// A directory that entries lie in and that was not mentioned itself.
+    /// A directory that contains entries and has no entry itself.
     Implied,
 }
 
 pub(crate) struct Assembler {
     duplicates: Duplicates,
-    /// In order; `None` where a later entry replaced one.
+    /// In order. `None` where a later entry replaced one.
     entries: Vec<Option<Entry>>,
     known: HashMap<LayerPath, Known>,
     markers: HashSet<(LayerPath, bool)>,
     /// Targets of hard links and their links, by number ([`Duplicates::LastWins`] only).
     links: HashMap<u32, Vec<u32>>,
-    /// Targets that were not there when they were linked to.
+    /// Targets that did not exist when they were linked to.
     missing: HashSet<LayerPath>,
     chunks: Vec<Chunk>,
     dropped_xattrs: u64,
@@ -124,7 +124,7 @@ pub(crate) struct Assembler {
 }
 
 impl Assembler {
-    /// What is taken in is charged to `allowance`, before it is kept.
+    /// Charges entries to `allowance` before they are stored.
     pub(crate) fn new(duplicates: Duplicates, allowance: &Allowance) -> Self {
         Self {
             duplicates,
@@ -159,7 +159,7 @@ impl Assembler {
         self.dropped_xattrs = self.dropped_xattrs.saturating_add(xattrs);
     }
 
-    /// A whiteout of `path`, or (`is_opaque`) an opaque marker in the directory at `path`.
+    /// Adds a whiteout of `path`, or (`is_opaque`) an opaque marker in the directory at `path`.
     pub(crate) fn mark(&mut self, path: LayerPath, is_opaque: bool) -> Result<(), InvalidEntry> {
         if path.is_root() && !is_opaque {
             return Err(InvalidPath::Whiteout.into());
@@ -172,7 +172,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// Takes the next entry: anything but whiteouts and opaque markers.
+    /// Adds the next entry: anything but whiteouts and opaque markers.
     pub(crate) fn insert(&mut self, mut entry: Entry) -> Result<(), InvalidEntry> {
         entry.path = self.follow(entry.path)?;
         if let Node::HardLink(target) = &mut entry.node {
@@ -220,8 +220,8 @@ impl Assembler {
         Ok(())
     }
 
-    /// The path with the symbolic links of this layer that lie on the way to it followed, inside of the root, as unpacking into a
-    /// folder does: after a link `lib -> usr/lib`, the entry `lib/a` is `usr/lib/a`. Not for a TOC, whose entries have no order.
+    /// Resolves the symbolic links of this layer on the way to `path`, inside of the root, as unpacking into a folder does: after a
+    /// link `lib -> usr/lib`, the entry `lib/a` is `usr/lib/a`. Not for a TOC, whose entries have no order.
     fn follow(&self, mut path: LayerPath) -> Result<LayerPath, InvalidEntry> {
         if self.duplicates == Duplicates::Refuse {
             return Ok(path);
@@ -235,7 +235,7 @@ impl Assembler {
         Err(InvalidEntry::BelowSymlink)
     }
 
-    /// The symbolic link that lies on the way to `path`, with its target. What is above it are directories.
+    /// The symbolic link on the way to `path`, with its target. All its parents are directories.
     fn link_above(&self, path: &LayerPath) -> Option<(&LayerPath, &[u8])> {
         let mut rest = path.as_bytes();
         while !rest.is_empty() {
@@ -253,7 +253,7 @@ impl Assembler {
         None
     }
 
-    /// Everything above `path` must be a directory, or becomes an implied one.
+    /// Ensures that all parents of `path` are directories, and adds missing ones as implied.
     fn make_parents(&mut self, path: &LayerPath) -> Result<(), InvalidEntry> {
         let mut rest = path.as_bytes();
         while !rest.is_empty() {
@@ -275,7 +275,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// Points a hard link at the entry that its target's name means now.
+    /// Resolves a hard link to the entry that currently has its target's name.
     fn link(&mut self, number: u32, path: &LayerPath, target: &mut LayerPath) -> Result<(), InvalidEntry> {
         let found = match self.known.get(target) {
             None => {
@@ -306,8 +306,8 @@ impl Assembler {
         Ok(())
     }
 
-    /// Forgets the entry `number`. If it has hard links, the first of them takes its place: removing one name of a file
-    /// leaves the file to the others.
+    /// Removes the entry `number`. If it has hard links, the first of them takes its place: removing one name of a file leaves the
+    /// file to the others.
     fn release(&mut self, number: u32) -> Result<(), InvalidEntry> {
         let Some(old) = self.entries[number as usize].take() else { return Ok(()) };
         self.known.remove(&old.path);
@@ -333,7 +333,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// Forgets everything below a directory that something else takes the place of.
+    /// Removes everything below a directory that is replaced by something else.
     fn drop_below(&mut self, path: &LayerPath) -> Result<(), InvalidEntry> {
         self.replace_work += self.known.len();
         if self.replace_work > REPLACE_WORK.max(2 * self.known.len()) {
@@ -351,7 +351,7 @@ impl Assembler {
         below.into_iter().try_for_each(|number| self.release(number))
     }
 
-    /// The whole layer.
+    /// Returns the whole layer.
     pub(crate) fn finish(mut self) -> Result<LayerIndex, (LayerPath, InvalidEntry)> {
         match self.duplicates {
             Duplicates::LastWins => {
@@ -370,7 +370,7 @@ impl Assembler {
         if self.has_orphan_chunks {
             self.chunks = keep_owned(&mut entries, &self.chunks);
         }
-        // Who walks a tar has hashed its files; who reads an index has somebody's word for them.
+        // The walk over a tar has hashed its files. The digests of an index are only claims.
         if self.duplicates == Duplicates::Refuse {
             if let Some((path, size)) = largest_zeros(&entries, &self.chunks) {
                 let taken = self.memory.allowance().take_zeros(size);
@@ -382,7 +382,7 @@ impl Assembler {
         Ok(LayerIndex { entries, chunks: self.chunks, checkpoints: Vec::new(), dropped_xattrs: self.dropped_xattrs })
     }
 
-    /// Points every hard link at the end of its chain. Each link is followed once.
+    /// Resolves every hard link to the end of its chain. Each link is followed once.
     fn resolve_links(&mut self) -> Result<(), (LayerPath, InvalidEntry)> {
         let mut ends: HashMap<u32, LayerPath> = HashMap::new();
         for start in 0..self.entries.len() {
@@ -432,7 +432,7 @@ impl Assembler {
     }
 }
 
-/// Memory of an entry, wherever it is until the image is prepared.
+/// Memory of an entry, in all its forms until the image is prepared.
 fn cost(entry: &Entry) -> u64 {
     let link = match &entry.node {
         Node::Symlink(target) => target.len(),
@@ -447,7 +447,7 @@ fn xattr_cost(attributes: &Attributes) -> u64 {
     attributes.xattrs.iter().map(bytes).sum()
 }
 
-/// The largest file that is all zeros: as much as [`claims::check`] hashes.
+/// The largest file that is all zeros, and its size: the bytes that [`claims::check`] hashes.
 fn largest_zeros<'a>(entries: &'a [Entry], chunks: &[Chunk]) -> Option<(&'a LayerPath, u64)> {
     let zeros = entries.iter().filter_map(|entry| {
         let Node::File(content) = &entry.node else { return None };
@@ -459,12 +459,12 @@ fn largest_zeros<'a>(entries: &'a [Entry], chunks: &[Chunk]) -> Option<(&'a Laye
     zeros.max_by_key(|(_, size)| *size)
 }
 
-/// Nothing can lie below this.
+/// The error for an entry below this one.
 fn below(node: &Node) -> InvalidEntry {
     if matches!(node, Node::Symlink(_)) { InvalidEntry::BelowSymlink } else { InvalidEntry::BelowNonDirectory }
 }
 
-/// What concerns the entry alone.
+/// Checks an entry by itself.
 fn check(entry: &mut Entry) -> Result<(), InvalidEntry> {
     if entry.path.is_root() && entry.node != Node::Directory {
         return Err(InvalidEntry::RootNotDirectory);
@@ -478,7 +478,7 @@ fn check(entry: &mut Entry) -> Result<(), InvalidEntry> {
             Ok(())
         }
         Node::Symlink(target) => {
-            // Linux knows no other mode for them, whatever the archive says.
+            // Linux has no other mode for symbolic links, whatever the archive states.
             entry.attributes.mode = 0o777;
             let is_valid = !target.is_empty() && target.len() <= limits::SYMLINK_BYTES && !target.contains(&0);
             if is_valid { Ok(()) } else { Err(InvalidEntry::SymlinkTarget) }
@@ -492,7 +492,7 @@ fn is_below(path: &LayerPath, directory: &LayerPath) -> bool {
     rest.is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
-/// Leaves out the chunks of files that were replaced.
+/// Removes the chunks of files that were replaced.
 fn keep_owned(entries: &mut [Entry], chunks: &[Chunk]) -> Vec<Chunk> {
     let mut kept = Vec::with_capacity(chunks.len());
     for entry in entries {
@@ -507,5 +507,5 @@ fn keep_owned(entries: &mut [Entry], chunks: &[Chunk]) -> Vec<Chunk> {
     kept
 }
 
-/// The chunk digest of zeros, which nobody checks.
+/// The chunk digest of zeros, which is never checked.
 pub(crate) const NO_DIGEST: Digest = Digest::from_bytes([0; 32]);

@@ -1,4 +1,4 @@
-//! What an index that somebody wrote says of files, as far as it alone tells whether that can be so.
+//! Checks the statements of an index about files, as far as it alone shows whether they can be true.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,9 +9,9 @@ use super::{Chunk, Codec, Entry, FileContent, InvalidEntry, LayerPath, Node, Pla
 /// Zeros that are hashed at a time.
 static BLOCK: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A file of one chunk is that chunk, and a file of zeros is as many zeros: its object has no other name. Zeros are never fetched, and so
-/// never compared with anything later. The same bytes have one digest, and one digest names bytes of one length: none if it is that of
-/// nothing.
+/// A file of one chunk has the digest of that chunk, and a file of zeros that of as many zeros. Zeros are never fetched, and so
+/// never compared with anything later. The same bytes have one digest, and one digest names bytes of one length: zero if it is that
+/// of no bytes.
 pub(super) fn check(entries: &[Entry], chunks: &[Chunk]) -> Result<(), (LayerPath, InvalidEntry)> {
     let mut zeros: BTreeMap<u64, Vec<(&LayerPath, &Digest)>> = BTreeMap::new();
     let nothing = Digest::of(b"");
@@ -57,10 +57,10 @@ fn check_zeros(files: &BTreeMap<u64, Vec<(&LayerPath, &Digest)>>) -> Result<(), 
     Ok(())
 }
 
-/// A piece of what one place decodes to: codec, offset, decoded bytes before it, its length.
+/// A part of the decoded bytes of one place: codec, offset, decoded bytes before it, its length.
 type Stretch = (Codec, u64, u64, u64);
 
-/// What the files so far say of contents.
+/// The statements of the files so far.
 #[derive(Default)]
 struct Contents<'a> {
     lengths: HashMap<&'a Digest, u64>,
@@ -112,7 +112,7 @@ mod tests {
         Place::Blob { codec, offset: 100, length: size, skip: 0 }
     }
 
-    /// The verdict on one file with this object and these chunks.
+    /// The error of one file with this object and these chunks.
     fn verdict(object: Digest, chunks: &[(u64, Digest, Place)]) -> Option<InvalidEntry> {
         let mut size = 0;
         let chunk = |(length, digest, place): &(u64, Digest, Place)| {

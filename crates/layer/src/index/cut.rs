@@ -1,13 +1,14 @@
-//! Cutting chunks smaller, where a start touches only parts of them.
+//! Cuts chunks smaller, where a start touches only parts of them.
 
 use tarpon_oci::Digest;
 
 use super::{Chunk, Codec, LayerIndex, Node, ObjectId, Place};
 
 impl LayerIndex {
-    /// The same layer, with the chunks of its files cut at further places. `places` names those of an object, ascending;
-    /// `digest` hashes `size` bytes of it from `offset`. Where bytes lie does not change: pieces of one chunk share its place in the blob, so
-    /// nothing more is fetched or decoded for them than before, but what is had from elsewhere can be checked piece by piece.
+    /// Returns the same layer, with the chunks of its files cut at further places. `places` returns those of an object, ascending.
+    /// `digest` hashes `size` bytes of it from `offset`. The places of the bytes do not change: pieces of one chunk share its place
+    /// in the blob, so nothing more is fetched or decoded for them than before, but bytes from other sources can be checked piece
+    /// by piece.
     ///
     /// # Errors
     /// As `digest`.
@@ -39,7 +40,7 @@ impl LayerIndex {
     }
 }
 
-/// A chunk, cut at those of `places` that lie inside of it. The digests of pieces are not theirs yet.
+/// A chunk, cut at those of `places` that are inside of it. The digests of the pieces are not set yet.
 fn pieces(chunk: &Chunk, places: &[u64]) -> Vec<Chunk> {
     let end = chunk.object_offset.saturating_add(chunk.size);
     let inside = places.iter().copied().filter(|place| *place > chunk.object_offset && *place < end);
@@ -49,11 +50,11 @@ fn pieces(chunk: &Chunk, places: &[u64]) -> Vec<Chunk> {
         let place = shifted(chunk.place, start - chunk.object_offset)?;
         Some(Chunk { object_offset: start, size: end - start, place, ..*chunk })
     };
-    // One that cannot be cut is left as it is.
+    // A chunk that cannot be cut stays as it is.
     starts.zip(ends).map(piece).collect::<Option<_>>().unwrap_or_else(|| vec![*chunk])
 }
 
-/// The place of what begins so many decoded bytes further on, where that is a place within the same piece of the blob.
+/// The place of the bytes this many decoded bytes further on, if it is in the same piece of the blob.
 fn shifted(place: Place, by: u64) -> Option<Place> {
     match place {
         Place::Blob { codec: codec @ (Codec::Gzip | Codec::Deflate | Codec::Zstd), offset, length, skip } => {

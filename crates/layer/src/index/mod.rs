@@ -1,4 +1,4 @@
-//! [`LayerIndex`]: what a layer holds and where the bytes of its files are.
+//! [`LayerIndex`]: the entries of a layer, and the places of the bytes of its files.
 
 mod assembler;
 mod claims;
@@ -19,14 +19,14 @@ pub(crate) use xattrs::XattrSet;
 
 use crate::spans::Checkpoint;
 
-/// The content of a regular file, named by the sha256 of its bytes; by a hash of where it is, if its chunks are of
-/// [`Codec::CheckedSpan`].
+/// The content of a regular file, named by the sha256 of its bytes. If its chunks are of [`Codec::CheckedSpan`]: named by a hash of
+/// its place.
 pub type ObjectId = Digest;
 
-/// One layer: its entries in layer order, and the chunks that its files are made of.
+/// One layer: its entries in layer order, and the chunks of its files.
 ///
-/// Directories that the layer never mentions are not made up: an entry's parent may be missing. Whoever merges layers takes
-/// it from below, or, where there is none, makes it `0755` root:root. No entry lies below one that is no directory.
+/// Directories without an entry in the layer are not added: an entry's parent may be missing. The merge of layers takes it from
+/// below, or creates it as `0755` root:root. No entry is below one that is not a directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LayerIndex {
     /// Entries in the order of the layer. No path occurs twice, but a whiteout may name the path of an entry.
@@ -34,7 +34,7 @@ pub struct LayerIndex {
     /// Chunks of all files; each file owns a run of them ([`FileContent::chunks`]), ascending by object offset,
     /// without gap or overlap.
     pub chunks: Vec<Chunk>,
-    /// Where the spans begin that its chunks of [`Codec::Deflate`] or [`Codec::CheckedSpan`] lie in, ascending by offset.
+    /// The beginnings of the spans of its chunks of [`Codec::Deflate`] or [`Codec::CheckedSpan`], ascending by offset.
     pub checkpoints: Vec<Checkpoint>,
     /// Xattrs that the layer carried and that images may not set (`trusted.*`, `user.overlay.*`, …).
     pub dropped_xattrs: u64,
@@ -43,9 +43,9 @@ pub struct LayerIndex {
 /// One entry of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Where, from the layer's root. The root itself has the empty path.
+    /// Path from the layer's root. The root itself has the empty path.
     pub path: LayerPath,
-    /// What.
+    /// The kind.
     pub node: Node,
     /// Attributes. Meaningless (all zero) for hard links and whiteouts.
     pub attributes: Attributes,
@@ -58,12 +58,12 @@ pub enum Node {
     Directory,
     /// A regular file.
     File(FileContent),
-    /// A symbolic link and its target, as it was written.
+    /// A symbolic link and its unchanged target.
     Symlink(Box<[u8]>),
-    /// Another name of the file at this path of the same image. Never itself. If the path is in this layer, the entry
-    /// there is neither a directory nor a hard link (chains are resolved); otherwise it is a layer's below.
+    /// Another name of the file at this path of the same image. Never itself. If the path is in this layer, its entry is neither a
+    /// directory nor a hard link (chains are resolved). Otherwise it is in a lower layer.
     HardLink(LayerPath),
-    /// A character device. Never 0:0, which overlayfs takes for a whiteout.
+    /// A character device. Never 0:0, which overlayfs interprets as a whiteout.
     CharDevice(Device),
     /// A block device.
     BlockDevice(Device),
@@ -71,16 +71,16 @@ pub enum Node {
     Fifo,
     /// `.wh.NAME`: removes the entry at this path (already without the prefix) from the layers below.
     Whiteout,
-    /// `.wh..wh..opq`: hides what the layers below have in the directory at this path.
+    /// `.wh..wh..opq`: hides the content of the lower layers in the directory at this path.
     Opaque,
 }
 
 /// Content of a regular file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileContent {
-    /// Bytes of the file, at most [`tarpon_oci::limits::FILE_BYTES`].
+    /// Size in bytes, at most [`tarpon_oci::limits::FILE_BYTES`].
     pub size: u64,
-    /// Names the content. For an empty file: the digest of nothing.
+    /// The name of the content. For an empty file: the digest of no bytes.
     pub object: ObjectId,
     /// First of its chunks in [`LayerIndex::chunks`].
     pub first_chunk: u32,
@@ -106,7 +106,7 @@ pub struct Attributes {
 /// One extended attribute.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Xattr {
-    /// With its prefix: `user.note`, `security.capability`.
+    /// Name with its prefix: `user.note`, `security.capability`.
     pub name: Box<[u8]>,
     /// Any bytes.
     pub value: Box<[u8]>,
@@ -133,37 +133,37 @@ pub struct Device {
 /// A piece of a file with a digest of its own: the unit of fetching and verifying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
-    /// Where it starts in the file.
+    /// Offset in the file.
     pub object_offset: u64,
     /// Decoded bytes, never 0. At most [`tarpon_oci::limits::CHUNK_BYTES`], except where the place is
     /// [`Place::Zeros`] or the codec is [`Codec::Raw`] or [`Codec::Stream`].
     pub size: u64,
-    /// sha256 of the decoded bytes; of the encoded ones of the whole place for [`Codec::CheckedSpan`]. For [`Place::Zeros`] it is
-    /// not kept: all zero. [`Chunk::content_digest`] tells them apart.
+    /// sha256 of the decoded bytes. For [`Codec::CheckedSpan`] that of the encoded bytes of the whole place. For [`Place::Zeros`]
+    /// not kept: all zero. [`Chunk::content_digest`] distinguishes them.
     pub digest: Digest,
-    /// Where its bytes are.
+    /// The place of its bytes.
     pub place: Place,
 }
 
 impl Chunk {
-    /// The digest of its bytes, if that is known: whatever has this digest is the chunk.
+    /// The digest of its bytes, if known: any bytes with this digest are the chunk.
     pub fn content_digest(&self) -> Option<&Digest> {
         (self.place != Place::Zeros && self.place.names_content()).then_some(&self.digest)
     }
 }
 
-/// Where the bytes of a chunk are.
+/// The place of the bytes of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Nowhere: it is all zeros and never fetched.
+    /// None: it is all zeros and never fetched.
     Zeros,
     /// In the layer's blob.
     Blob {
-        /// How they are encoded.
+        /// Their encoding.
         codec: Codec,
         /// First byte of the encoded piece in the blob; for [`Codec::Stream`] an offset in the *decoded* layer.
         offset: u64,
-        /// Bytes from there that surely hold the whole piece; for [`Codec::Stream`] the decoded size.
+        /// Bytes from there that are sure to contain the whole piece. For [`Codec::Stream`] the decoded size.
         length: u64,
         /// Decoded bytes to skip before the chunk begins (eStargz `innerOffset`).
         skip: u64,
@@ -180,30 +180,30 @@ impl Place {
     }
 }
 
-/// How a piece of a blob is encoded.
+/// The encoding of a piece of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Codec {
-    /// Not at all: an uncompressed tar.
+    /// Not encoded: an uncompressed tar.
     Raw,
-    /// A gzip member starts at the offset. It may go on past the chunk, and the chunk into further members.
+    /// A gzip member starts at the offset. It may continue past the chunk, and the chunk into further members.
     Gzip,
     /// One or more zstd frames start at the offset.
     Zstd,
-    /// A deflate block in the middle of a gzip member starts in the byte at the offset; what it refers to is in the
-    /// [`Checkpoint`] of that offset. It may go on past the chunk, and into further members.
+    /// A deflate block in the middle of a gzip member starts in the byte at the offset. Its window is in the [`Checkpoint`] of that
+    /// offset. It may continue past the chunk, and into further members.
     Deflate,
     /// No random access: the layer must be decoded from its beginning, through its own compression.
     Stream,
-    /// As [`Codec::Deflate`], also at the beginning of a member (behind its header), except that nobody knows the digest of what is
-    /// decoded: chunks have that of the encoded bytes, from the offset on and exactly as many as the length says.
+    /// As [`Codec::Deflate`], also at the beginning of a member (behind its header), except that the digest of the decoded bytes is
+    /// unknown: chunks have that of the encoded bytes, from the offset on and exactly as many as the length.
     CheckedSpan,
 }
 
 impl Codec {
-    /// All of them; their places, from 1, are their numbers.
+    /// All codecs. Their positions, from 1, are their numbers.
     const ALL: [Self; 6] = [Self::Raw, Self::Gzip, Self::Zstd, Self::Stream, Self::Deflate, Self::CheckedSpan];
 
-    /// The number that stands for it in binary formats: 1 to 6. Zeros, which have no codec, are 0 there.
+    /// The number of the codec in binary formats: 1 to 6. Zeros, which have no codec, are 0 there.
     pub(crate) fn number(self) -> u8 {
         match self {
             Self::Raw => 1,
@@ -215,8 +215,8 @@ impl Codec {
         }
     }
 
-    /// Whether a digest of a chunk is that of its content, and a digest of an object that of the whole. If not, what was decoded
-    /// is right because what it was decoded from is, and can never be checked again.
+    /// Whether the digest of a chunk is that of its content, and the digest of an object that of the whole. If not, decoded bytes
+    /// are right because the encoded bytes are, and can never be checked again.
     pub fn names_content(self) -> bool {
         self != Self::CheckedSpan
     }

@@ -1,4 +1,4 @@
-//! What a name in a layer means: an entry, or one of the marker names that OCI took over from AUFS.
+//! The meaning of a name in a layer: an entry, or one of the marker names that OCI adopted from AUFS.
 
 use super::path::{normalise, split_last};
 use super::{InvalidPath, LayerPath};
@@ -16,12 +16,12 @@ pub enum LayerName {
     Whiteout(LayerPath),
     /// `.wh..wh..opq`: the directory at this path is opaque.
     Opaque(LayerPath),
-    /// Other names that begin with `.wh..wh.`, and what lies below them: bookkeeping of AUFS that image tools ignore.
+    /// Other names that begin with `.wh..wh.`, and entries below them: bookkeeping of AUFS that image tools ignore.
     Metadata,
 }
 
 impl LayerName {
-    /// Reads a name as it stands in a tar or TOC.
+    /// Parses a name of a tar or TOC.
     ///
     /// # Errors
     /// As [`LayerPath::from_tar_name`]; whiteouts of nothing (`.wh.`), of `.` and of `..`, and entries below a whiteout.

@@ -1,4 +1,4 @@
-//! A path inside a layer, normalised once and for good.
+//! A path inside a layer, normalised once.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct LayerPath(Box<[u8]>);
 /// Why a name of a tar or TOC is not a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPath {
-    /// Nothing at all; the root is written `/` or `./`.
+    /// The name is empty. The root is written `/` or `./`.
     #[error("the name is empty")]
     Empty,
     /// Linux has no such names.
@@ -45,8 +45,8 @@ impl LayerPath {
         Self::default()
     }
 
-    /// Reads a name as it stands in a tar or TOC: leading and doubled slashes and `.` fall away, `..` takes the
-    /// component before it along (by the letters, as tar readers do; symbolic links are not followed).
+    /// Parses a name of a tar or TOC: leading and doubled slashes and `.` are removed, `..` removes the component before it
+    /// (textually, as tar readers do, without following symbolic links).
     ///
     /// # Errors
     /// Empty names, NUL bytes, `..` beyond the root, and names over the limits.
@@ -55,7 +55,7 @@ impl LayerPath {
         Self::checked(path)
     }
 
-    /// `bytes` as a path, if they are one in its normal form already; nothing is normalised.
+    /// `bytes` as a path, if they are in normal form. Nothing is normalised.
     pub fn from_normal(bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() {
             return Some(Self::root());
@@ -104,7 +104,7 @@ impl LayerPath {
         self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
     }
 
-    /// The path one up and the last component; none for the root.
+    /// The parent path and the last component. None for the root.
     pub fn split_last(&self) -> Option<(&[u8], &[u8])> {
         if self.is_root() {
             return None;
@@ -113,7 +113,7 @@ impl LayerPath {
     }
 }
 
-/// The path one up (empty for the root) and the last component of a non-empty normalised path.
+/// The parent path (empty for the root) and the last component of a non-empty normalised path.
 pub(super) fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -121,8 +121,7 @@ pub(super) fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The name without empty components, `.` and `..`. The limits are left to the caller, because a whiteout's prefix does not
-/// count.
+/// The name without empty components, `.` and `..`. The caller checks the limits, because a whiteout's prefix does not count.
 pub(super) fn normalise(name: &[u8]) -> Result<Vec<u8>, InvalidPath> {
     if name.is_empty() {
         return Err(InvalidPath::Empty);
@@ -142,8 +141,8 @@ pub(super) fn normalise(name: &[u8]) -> Result<Vec<u8>, InvalidPath> {
     Ok(path)
 }
 
-/// `path`, which lies below the symbolic link `link`, with the link replaced by its target. At the root, `..` stays there, as in
-/// Linux. Behind a named component it is refused: that may be a link too, and cutting it off by the letters would be wrong.
+/// `path`, which is below the symbolic link `link`, with the link replaced by its target. At the root, `..` stays there, as in
+/// Linux. Behind a named component it is refused: that may be a link too, and removing it textually would be wrong.
 pub(super) fn through_link(path: &LayerPath, link: &LayerPath, target: &[u8]) -> Result<LayerPath, InvalidPath> {
     let mut result = match target.first() {
         Some(b'/') => Vec::new(),
@@ -180,7 +179,7 @@ impl AsRef<[u8]> for LayerPath {
     }
 }
 
-/// Lets a map keyed by paths be asked with plain bytes; hashes and compares as the bytes do.
+/// Allows look-ups with plain bytes in a map keyed by paths. Hashes and compares like the bytes.
 impl std::borrow::Borrow<[u8]> for LayerPath {
     fn borrow(&self) -> &[u8] {
         &self.0

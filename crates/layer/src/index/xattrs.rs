@@ -6,8 +6,8 @@ use super::Xattr;
 
 /// Collects the xattrs of one entry: keeps what images may set, drops and counts the rest.
 ///
-/// `user.*` and `security.capability` pass. Everything else (`trusted.*`, `system.*`, other `security.*`) is the host's
-/// business, and `user.overlay.*` would steer the overlay file system that the image is mounted under.
+/// `user.*` and `security.capability` pass. Everything else (`trusted.*`, `system.*`, other `security.*`) belongs to the host, and
+/// `user.overlay.*` would control the overlay file system that the image is mounted under.
 #[derive(Debug, Default)]
 pub(crate) struct XattrSet {
     kept: Vec<Xattr>,
@@ -17,7 +17,7 @@ pub(crate) struct XattrSet {
 /// An xattr over a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidXattr {
-    /// Over [`limits::XATTR_NAME_BYTES`], or not a name at all.
+    /// Over [`limits::XATTR_NAME_BYTES`], or an invalid name.
     #[error("an xattr has no name, a NUL byte in its name, or a name longer than {} bytes", limits::XATTR_NAME_BYTES)]
     Name,
     /// Over [`limits::XATTR_VALUE_BYTES`].
@@ -29,7 +29,7 @@ pub enum InvalidXattr {
 }
 
 impl XattrSet {
-    /// Takes one attribute. Of two with one name the later one counts, as PAX says.
+    /// Adds one attribute. Of two with one name the later one counts, as in PAX.
     pub(crate) fn insert(&mut self, name: &[u8], value: &[u8]) -> Result<(), InvalidXattr> {
         if !is_allowed(name) {
             self.dropped += 1;

@@ -1,4 +1,4 @@
-//! Places of chunks, as steps from the one before.
+//! Places of chunks, as differences to the place before.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use super::columns::ChunkColumns;
 use super::read::InvalidPacked;
 use crate::index::{Codec, Place};
 
-/// Stands for the codec of zeros.
+/// The codec number of zeros.
 const ZEROS: u8 = 0;
 
-/// A stretch of a layer that chunks lie in: codec (none: zeros), offset, length.
+/// A part of a layer that contains chunks: codec (none: zeros), offset, length.
 type Stretch = (Option<Codec>, u64, u64);
 
 fn parts(place: &Place) -> (Stretch, u64) {
@@ -23,7 +23,7 @@ fn parts(place: &Place) -> (Stretch, u64) {
 #[derive(Default)]
 pub(super) struct PlaceWriter {
     numbers: HashMap<Stretch, i32>,
-    /// Where the last new place ended.
+    /// End of the last new place.
     end: u64,
     number: i32,
     skip: u64,
@@ -80,7 +80,7 @@ impl<'a> PlaceReader<'a> {
         })
     }
 
-    /// The place of the next chunk, which has `size` bytes. Not judged.
+    /// Reads the place of the next chunk, which has `size` bytes. Not checked.
     pub(super) fn next(&mut self, size: u64) -> Result<Place, InvalidPacked> {
         let missing = InvalidPacked::Column("places");
         let number = self.number.wrapping_add(*self.steps.next().ok_or(missing)?);

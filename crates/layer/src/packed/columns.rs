@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::index::Xattr;
 use crate::spans::Checkpoint;
 
-/// Changes with the meaning of any column. Others are not read.
+/// Changes with the meaning of any column. Other versions are not read.
 pub(super) const VERSION: u16 = 1;
 
-/// One value for each entry, unless said otherwise; in the order of the entries.
+/// One value for each entry, unless stated otherwise, in the order of the entries.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Columns {
     pub(super) version: u16,
@@ -19,17 +19,17 @@ pub(super) struct Columns {
     pub(super) paths: Vec<u8>,
     /// Targets of symbolic and hard links, each with a NUL behind it.
     pub(super) targets: Vec<u8>,
-    /// Of device nodes.
+    /// For device nodes.
     pub(super) devices: Vec<(u32, u32)>,
-    /// Numbers in `owners`. Of what has attributes, as the two after it.
+    /// Numbers in `owners`. For entries with attributes, as the two after it.
     pub(super) owner: Vec<u32>,
     /// Seconds since the entry before.
     pub(super) seconds: Vec<i64>,
     pub(super) nanoseconds: Vec<u32>,
     pub(super) owners: Vec<Owner>,
-    /// Of files.
+    /// For files.
     pub(super) sizes: Vec<u64>,
-    /// Of files that are not empty: twice the number of chunks, and one more if each has a digest of its own.
+    /// For files that are not empty: twice the number of chunks, and one more if each has a digest of its own.
     pub(super) counts: Vec<u32>,
     pub(super) chunks: ChunkColumns,
     /// 32 bytes each: the object of a file that is not empty, then its chunks' where they have their own.
@@ -39,20 +39,20 @@ pub(super) struct Columns {
     pub(super) dropped_xattrs: u64,
 }
 
-/// One value for each chunk, unless said otherwise.
+/// One value for each chunk, unless stated otherwise.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ChunkColumns {
-    /// Of files of several chunks.
+    /// For files of several chunks.
     pub(super) sizes: Vec<u64>,
     /// Steps in `places`.
     pub(super) place: Vec<i32>,
-    /// From where the chunk before ended, if that was in the same place.
+    /// Relative to the end of the chunk before, if that was in the same place.
     pub(super) skip: Vec<i64>,
     /// Codec, offset from the end of the place before, length.
     pub(super) places: Vec<(u8, i64, u64)>,
 }
 
-/// What many entries have in common.
+/// Attributes that many entries share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Owner {
     pub(super) mode: u16,

@@ -1,11 +1,11 @@
-//! A [`LayerIndex`] as bytes: small, and believed no more than a table of contents is.
+//! A [`LayerIndex`] as bytes: small, and as untrusted as a table of contents.
 //!
-//! Indexes travel and are kept, and most of one are digests, which nothing makes smaller. So everything else is laid out in
-//! columns that zstd packs well (paths as what differs from the path before, places as what differs from the place before),
-//! and a digest that can be told from another one is left out. What is read back goes through the same checks as the entries
-//! of a TOC.
+//! Indexes are transferred and stored, and most of one are digests, which do not compress. So everything else is laid out in
+//! columns that zstd compresses well (paths as the difference to the path before, places as the difference to the place before),
+//! and a digest that can be derived from another one is omitted. The decoded index goes through the same checks as the entries of a
+//! TOC.
 //!
-//! The bytes are not compressed, carry no digest of their own and name no layer: all that is the caller's.
+//! The bytes are not compressed, carry no digest of their own and name no layer: the caller is responsible for that.
 
 mod chunks;
 mod columns;

@@ -1,4 +1,4 @@
-//! From columns to an index. Nothing of them is believed.
+//! Decodes columns to an index. Nothing in them is trusted.
 
 use tarpon_oci::{Blob, Digest, limits};
 
@@ -17,10 +17,10 @@ pub enum InvalidPacked {
     /// Written by another version of this program.
     #[error("it has another version")]
     Version,
-    /// Not columns at all.
+    /// The bytes are not columns.
     #[error("it is malformed")]
     Malformed,
-    /// A column that is too short or too long, or holds what it cannot.
+    /// A column is too short or too long, or has an invalid value.
     #[error("its {0} do not fit")]
     Column(&'static str),
     /// An entry that a layer cannot have.
@@ -29,7 +29,7 @@ pub enum InvalidPacked {
     /// Xattrs that an entry cannot have.
     #[error(transparent)]
     Xattr(#[from] InvalidXattr),
-    /// Chunks that do not make up their file, or are not in the layer.
+    /// Chunks that do not add up to their file, or are not in the layer.
     #[error("the chunks of a file are not where it says")]
     Chunks,
 }
@@ -42,7 +42,7 @@ pub fn unpack(bytes: &[u8], blob: Blob) -> Result<LayerIndex, InvalidPacked> {
     unpack_within(bytes, blob, &Allowance::of(bytes.len()))
 }
 
-/// The same, for a part of an image that may cost so much. The columns themselves are not charged: their caller knows who wrote them.
+/// As [`unpack`], for a part of an image within `allowance`. The columns themselves are not charged: the caller knows their author.
 ///
 /// # Errors
 /// [`InvalidPacked`].
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
         Ok(self.layer.insert(Entry { path, node, attributes })?)
     }
 
-    /// Everything was used up.
+    /// Checks that everything was used.
     fn finish(mut self) -> Result<Assembler, InvalidPacked> {
         let left = [
             ("paths", self.shared.len() + self.paths.len()),
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
             return Err(wrong);
         }
         self.path.extend_from_slice(rest);
-        // Those are kinds here. As a name it would become a whiteout in every tar that is made of the image.
+        // Markers are kinds of entry here. As a name it would become a whiteout in every tar that is made of the image.
         if is_marker(&self.path) {
             return Err(wrong);
         }
@@ -241,7 +241,7 @@ impl<'a> Reader<'a> {
         self.digests.next().map(|bytes| Digest::from_bytes(*bytes)).ok_or(InvalidPacked::Column("digests"))
     }
 
-    /// The chunk is one that can be fetched and decoded.
+    /// Checks that the chunk can be fetched and decoded.
     fn check(&mut self, chunk: &Chunk) -> Result<(), InvalidPacked> {
         let Place::Blob { codec, offset, length, skip } = chunk.place else {
             self.holes = self.holes.saturating_add(chunk.size);
@@ -260,7 +260,7 @@ impl<'a> Reader<'a> {
                         && chunk.size <= limits::CHUNK_BYTES
                         && decoded <= limits::MEMBER_BYTES
                 }
-                // Names of such objects are made here, of the ztoc; nobody can state them.
+                // Names of such objects are computed from the ztoc and cannot be stated.
                 Codec::CheckedSpan => false,
             };
         let has_checkpoint = codec != Codec::Deflate
@@ -269,7 +269,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The bytes up to the next NUL, which is taken too.
+/// Takes the bytes up to the next NUL, and the NUL.
 fn take_text<'a>(texts: &mut &'a [u8]) -> Option<&'a [u8]> {
     let end = texts.iter().position(|byte| *byte == 0)?;
     let text = &texts[..end];

@@ -1,4 +1,4 @@
-//! From an index to its columns.
+//! Encodes an index to its columns.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use super::chunks::PlaceWriter;
 use super::columns::{Columns, Owner, VERSION, kind};
 use crate::index::{Attributes, Entry, FileContent, LayerIndex, Node};
 
-/// The index as bytes, for [`unpack`](super::unpack).
+/// Encodes the index for [`unpack`](super::unpack).
 pub fn pack(index: &LayerIndex) -> Vec<u8> {
     let mut writer = Writer::new(index);
     index.entries.iter().for_each(|entry| writer.entry(entry));
     writer.columns.version = VERSION;
     writer.columns.checkpoints.clone_from(&index.checkpoints);
     writer.columns.dropped_xattrs = index.dropped_xattrs;
-    // Memory takes everything, and none of the columns has a form that postcard knows not.
+    // Writing to memory does not fail, and postcard supports all types of the columns.
     postcard::to_stdvec(&writer.columns).unwrap_or_default()
 }
 

@@ -1,7 +1,7 @@
-//! Layers without a table of contents: one walk over the tar gives the index, and the files' bytes as they pass.
+//! Layers without a table of contents: one walk over the tar returns the index, and passes on the files' bytes.
 //!
-//! Every file is hashed here, so what reaches the sink's [`ObjectSink::finish`] is proven. Fetching, decompressing and the
-//! digest of the layer itself are the caller's: it wraps them into the reader that it hands in.
+//! Every file is hashed here, so content is proven when the sink's [`ObjectSink::finish`] is called. Fetching, decompressing and
+//! the digest of the layer itself are up to the caller, in the reader that it passes.
 
 use std::fmt;
 use std::io::Read;
@@ -17,24 +17,24 @@ use crate::spans::SpanStarts;
 use crate::tar::{Piece, TarEntry, TarError, TarKind, TarReader, printable};
 use crate::toc;
 
-/// Longest chunk of an uncompressed layer: what one read of a large file fetches at most.
+/// Longest chunk of an uncompressed layer: the most that one read of a large file fetches.
 pub const RAW_CHUNK_BYTES: u64 = 4 << 20;
 
-/// Takes the files of a layer, one after the other, as they pass. Empty files do not pass.
+/// Receives the files of a layer, one after the other. Empty files are omitted.
 pub trait ObjectSink {
-    /// Why it cannot.
+    /// The error of the sink.
     type Error;
 
-    /// A file of `size` bytes begins.
+    /// Begins a file of `size` bytes.
     fn begin(&mut self, size: u64) -> Result<(), Self::Error>;
 
-    /// Its next bytes.
+    /// Adds the next bytes of the file.
     fn write(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// Its next `length` bytes are zeros that the layer does not hold.
+    /// Adds `length` zeros that the layer does not contain.
     fn hole(&mut self, length: u64) -> Result<(), Self::Error>;
 
-    /// It is complete, and this is its digest.
+    /// Completes the file, with its digest.
     fn finish(&mut self, proof: Verified<()>) -> Result<(), Self::Error>;
 }
 
@@ -43,31 +43,31 @@ pub trait ObjectSink {
 pub enum Access {
     /// The blob is the tar itself: chunks are ranges of it ([`Codec::Raw`]).
     Random,
-    /// The blob is compressed: chunks are places in the decoded layer ([`Codec::Stream`]), cut where spans begin, so that each
-    /// has a place in one of them ([`LayerIndex::place_in_spans`]).
+    /// The blob is compressed: chunks are places in the decoded layer ([`Codec::Stream`]), cut where spans begin, so that each has
+    /// a place in one of them ([`LayerIndex::place_in_spans`]).
     Spans(SpanStarts),
 }
 
-/// What the walk has to know about the layer.
+/// The properties of the layer that the walk needs.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How the layer can be read again.
     pub access: Access,
-    /// Whether the layer is claimed to be eStargz or zstd:chunked, whose own files at the root are not the image's: then the
-    /// walk hides what [`toc`] hides, so that both readings of the layer show one tree.
+    /// Whether the layer is claimed to be eStargz or zstd:chunked, whose own files at the root are not part of the image. Then the
+    /// walk hides the same files as [`toc`], so that both readings of the layer show one tree.
     pub hides_toc_files: bool,
 }
 
 /// Why a plain layer could not be imported.
 #[derive(Debug)]
 pub enum ImportError<E> {
-    /// The archive is bad, or the stream failed.
+    /// The archive is invalid, or the stream failed.
     Tar(TarError),
-    /// An entry cannot be where or what it is.
+    /// An entry is invalid.
     Entry {
         /// Its name, printable.
         name: String,
-        /// Why.
+        /// The cause.
         problem: InvalidEntry,
     },
     /// The sink failed.
@@ -100,7 +100,7 @@ impl<E> From<TarError> for ImportError<E> {
     }
 }
 
-/// As [`import_within`], for a layer by itself, whatever its size: it may cost what any may.
+/// As [`import_within`], for a layer by itself, whatever its size, with the allowance of any layer.
 ///
 /// # Errors
 /// As [`import_within`].
@@ -112,11 +112,11 @@ pub fn import<R: Read, S: ObjectSink>(
     import_within(reader, options, &Allowance::default(), sink)
 }
 
-/// Walks the tar that `reader` yields (decompressed), hands every file to `sink` and returns the layer's index. Reads to the
-/// end of the stream, so that digests taken on the way see all of it. What it costs is charged to `allowance`.
+/// Walks the tar that `reader` yields (decompressed), passes every file to `sink` and returns the layer's index. Reads to the end
+/// of the stream, so that digests computed on the way cover all of it. Its cost is charged to `allowance`.
 ///
 /// # Errors
-/// [`ImportError`]; what the sink got up to there is verified nevertheless.
+/// [`ImportError`]. Whatever the sink got before is verified nevertheless.
 pub fn import_within<R: Read, S: ObjectSink>(
     reader: R,
     options: Options,
@@ -170,7 +170,7 @@ impl<R: Read, S: ObjectSink> Walk<'_, R, S> {
         self.layer.insert(Entry { path, node, attributes: entry.attributes }).map_err(invalid)
     }
 
-    /// Passes one file through: hashes it as a whole and by chunk, and hands it to the sink.
+    /// Passes one file on: hashes it as a whole and by chunk, and writes it to the sink.
     fn file(&mut self, size: u64, name: &[u8]) -> Result<FileContent, ImportError<S::Error>> {
         let invalid = |problem| ImportError::Entry { name: printable(name), problem };
         let first_chunk = self.layer.next_chunk().map_err(invalid)?;
@@ -204,7 +204,7 @@ impl<R: Read, S: ObjectSink> Walk<'_, R, S> {
 struct Pieces<'a> {
     access: &'a Access,
     whole: Hasher,
-    /// Of the current chunk; `None` as long as the file is one chunk, so that nothing is hashed twice.
+    /// Hasher of the current chunk. `None` as long as the file is one chunk, so that nothing is hashed twice.
     part: Option<Hasher>,
     place: u64,
     /// Where the current chunk started in the file ...
@@ -285,7 +285,7 @@ impl<'a> Pieces<'a> {
         Ok(())
     }
 
-    /// Ends the current chunk, if it holds anything. The file has more than this chunk.
+    /// Ends the current chunk, if it is not empty. The file has more than this chunk.
     fn cut(&mut self, push: &mut impl FnMut(Chunk) -> Result<(), InvalidEntry>) -> Result<(), InvalidEntry> {
         if self.place == self.start {
             return Ok(());

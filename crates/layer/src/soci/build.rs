@@ -1,4 +1,4 @@
-//! From a ztoc to a [`LayerIndex`].
+//! Builds a [`LayerIndex`] from a ztoc.
 
 use std::str;
 
@@ -16,16 +16,16 @@ use crate::spans::Checkpoint;
 use crate::tar::printable;
 use crate::time;
 
-/// The only version there is.
+/// The only version.
 const VERSION: &[u8] = b"0.9";
-/// What a tar is made of.
+/// Block size of a tar.
 const BLOCK: u64 = 512;
 /// PAX records that are xattrs.
 const XATTR: &[u8] = b"SCHILY.xattr.";
 /// PAX records of a file whose bytes in the tar are not its content.
 const SPARSE: &[u8] = b"GNU.sparse.";
 
-/// What is said of a ztoc beside it.
+/// Options for a ztoc that are stored beside it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Options {
     /// Its layer shows no xattrs.
@@ -40,7 +40,7 @@ pub fn index(ztoc: &Verified<impl AsRef<[u8]>>, layer: Blob, options: Options) -
     index_within(ztoc, layer, options, &Allowance::of((**ztoc).as_ref().len()))
 }
 
-/// The same, for a part of an image that may cost so much.
+/// As [`index`], for a part of an image within `allowance`.
 ///
 /// # Errors
 /// [`ZtocError`].
@@ -88,7 +88,7 @@ pub fn index_within(
     Ok(index)
 }
 
-/// The entries as they follow each other in the tar.
+/// The entries in the order of the tar.
 fn in_order<'a, 'f>(root: &Table<'a, 'f>) -> Result<Vec<(u64, Table<'a, 'f>)>, ZtocError> {
     let entries = root.table(4)?.offsets(0)?;
     if entries.len() > limits::ENTRIES {
@@ -112,7 +112,7 @@ struct Builder<'s> {
     spans: &'s [Span],
     layer: Assembler,
     xattrs: XattrSet,
-    /// Where the entry before ends in the tar.
+    /// End of the previous entry in the tar.
     end: u64,
 }
 
@@ -146,7 +146,7 @@ impl Builder<'_> {
         self.layer.insert(Entry { path, node, attributes }).map_err(|error| at(name, error.into()))
     }
 
-    /// The content of the next entry is at `offset`: behind the entry before, with a header between them.
+    /// Checks that the content of the next entry at `offset` is behind the previous entry, with a header between them.
     fn place(&mut self, offset: u64, size: u64) -> Result<(), ZtocProblem> {
         let first = self.end.checked_next_multiple_of(BLOCK).and_then(|header| header.checked_add(BLOCK));
         let end = offset.checked_add(size).filter(|end| *end <= self.tar_size);
@@ -204,7 +204,7 @@ impl Builder<'_> {
         Ok(FileContent { size, object: object_name(&self.ztoc, offset, size), first_chunk, chunk_count })
     }
 
-    /// The chunk at `at` of the file from `start` to `end`: as much of it as lies in one span and is decoded at once.
+    /// The chunk at `at` of the file from `start` to `end`: the part in one span that is decoded at once.
     fn chunk(&self, start: u64, at: u64, end: u64) -> Result<Chunk, ZtocProblem> {
         let next = self.spans.partition_point(|span| span.decoded <= at);
         let span = next.checked_sub(1).and_then(|number| self.spans.get(number)).ok_or(ZtocProblem::Place)?;
@@ -229,7 +229,7 @@ fn device(entry: &Table<'_, '_>) -> Result<Device, Wrong> {
     })
 }
 
-/// Something about the buffer, or about the entry that is being read.
+/// An error of the buffer, or of the entry that is being read.
 enum Wrong {
     Buffer(ZtocError),
     Entry(ZtocProblem),

@@ -1,8 +1,8 @@
-//! As much of FlatBuffers as a ztoc needs, read in place.
+//! The subset of FlatBuffers that a ztoc needs, read in place.
 //!
-//! Whatever an offset says, it leads to bytes that are there or to an error. Offsets may point anywhere, and many at one
-//! place, so a small buffer could describe a huge tree; writers of ztocs never share anything but layouts of tables.
-//! Therefore what is read counts against the length of the buffer, and a buffer that yields more than it has is refused.
+//! Every offset leads to existing bytes or to an error. Offsets may point anywhere, and many at one place, so a small buffer could
+//! describe a huge tree. Writers of ztocs never share anything but layouts of tables. Therefore read bytes count against the length
+//! of the buffer, and a buffer that yields more than its length is refused.
 
 use std::cell::Cell;
 
@@ -19,7 +19,7 @@ pub(super) struct Flat<'a> {
 pub(super) struct Table<'a, 'f> {
     flat: &'f Flat<'a>,
     at: usize,
-    /// Where each of its fields is, in two bytes, from the table's beginning; 0 for those that it has not.
+    /// The offset of each of its fields, in two bytes, from the table's beginning. 0 for missing fields.
     fields: &'a [u8],
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Table<'a, 'f> {
 #[derive(Clone, Copy)]
 pub(super) struct Offsets<'a, 'f> {
     flat: &'f Flat<'a>,
-    /// Where the first one is.
+    /// Offset of the first one.
     at: usize,
     count: usize,
 }
@@ -47,7 +47,7 @@ impl<'a> Flat<'a> {
         self.bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().ok_or(OUTSIDE)
     }
 
-    /// Where the offset at `at` leads.
+    /// Follows the offset at `at`.
     fn follow(&self, at: usize) -> Result<usize, ZtocError> {
         let step = u32::from_le_bytes(self.array(at)?);
         usize::try_from(step).ok().and_then(|step| at.checked_add(step)).ok_or(OUTSIDE)
@@ -74,7 +74,7 @@ impl<'a> Flat<'a> {
 }
 
 impl<'a, 'f> Table<'a, 'f> {
-    /// Where the field is, if the table has it.
+    /// The position of the field, if the table has it.
     fn field(&self, number: usize) -> Option<usize> {
         let place = self.fields.as_chunks::<2>().0.get(number).copied().map(u16::from_le_bytes)?;
         (place != 0).then(|| self.at + usize::from(place))
@@ -84,7 +84,7 @@ impl<'a, 'f> Table<'a, 'f> {
         self.field(number).map_or(Ok([0; N]), |at| self.flat.array(at))
     }
 
-    /// A `byte`, or this.
+    /// A `byte`, or `default`.
     pub(super) fn byte(&self, number: usize, default: u8) -> Result<u8, ZtocError> {
         self.field(number).map_or(Ok(default), |at| Ok(u8::from_le_bytes(self.flat.array(at)?)))
     }
@@ -104,19 +104,19 @@ impl<'a, 'f> Table<'a, 'f> {
         Ok(i64::from_le_bytes(self.number(number)?))
     }
 
-    /// A string, which need not be UTF-8, or a vector of bytes; nothing if it has none.
+    /// A string, which need not be UTF-8, or a vector of bytes. Empty if it is missing.
     pub(super) fn bytes(&self, number: usize) -> Result<&'a [u8], ZtocError> {
         let Some(at) = self.field(number) else { return Ok(&[]) };
         Ok(self.flat.vector(self.flat.follow(at)?, 1)?.1)
     }
 
-    /// A table that must be there.
+    /// A required table.
     pub(super) fn table(&self, number: usize) -> Result<Table<'a, 'f>, ZtocError> {
         let at = self.field(number).ok_or(ZtocError::Malformed("a part is missing"))?;
         self.flat.table(self.flat.follow(at)?)
     }
 
-    /// A vector of tables or strings; an empty one if it has none.
+    /// A vector of tables or strings. Empty if it is missing.
     pub(super) fn offsets(&self, number: usize) -> Result<Offsets<'a, 'f>, ZtocError> {
         let Some(at) = self.field(number) else { return Ok(Offsets { flat: self.flat, at: 0, count: 0 }) };
         let (at, bytes) = self.flat.vector(self.flat.follow(at)?, 4)?;

@@ -1,6 +1,6 @@
-//! Layers that are plain gzip, with a table of contents of their own beside them: the ztoc of a SOCI index.
+//! Plain gzip layers with a table of contents beside them: the ztoc of a SOCI index.
 //!
-//! A ztoc is a FlatBuffer with the entries of the tar, where decoding can start again (checkpoints, each with the 32 KiB
+//! A ztoc is a FlatBuffer with the entries of the tar, the places where decoding can restart (checkpoints, each with the 32 KiB
 //! before it), and for each span between two of them the digest of its *compressed* bytes. There are no digests of contents. So:
 //!
 //! - A chunk is the part of a file in one span. Its digest is that of the span's encoded bytes ([`Codec::CheckedSpan`]): whoever
@@ -9,8 +9,8 @@
 //!   depends on its bytes and on its window, and the ztoc decides both: objects of one name have one list of chunks and one
 //!   content. The name is no digest of the content, and nothing may take it for one.
 //!
-//! The entries are in the order of the tar and mean what they mean there, so that the layer shows the tree that streaming it
-//! would.
+//! The entries are in the order of the tar and have the same meaning as there, so that the layer shows the same tree as when it is
+//! streamed.
 //!
 //! [`Codec::CheckedSpan`]: crate::Codec::CheckedSpan
 
@@ -26,13 +26,13 @@ use tarpon_oci::{Digest, Hasher};
 
 use crate::index::ObjectId;
 
-/// No other name of an object is hashed from anything that begins so.
+/// No other hash that names an object has input with this prefix.
 const DOMAIN: &[u8] = b"tarpon: object of a ztoc, version 2\0";
 
 /// The name of the file whose `size` bytes are at `offset` of the decoded layer that the ztoc describes.
 ///
-/// It is the complement of a digest: a digest itself is the true name of a file that holds what was hashed, which anybody can put into an
-/// image.
+/// It is the complement of a digest: the digest itself is the true name of a file with the hashed input, which any image can
+/// contain.
 pub fn object_name(ztoc: &Digest, offset: u64, size: u64) -> ObjectId {
     let mut hasher = Hasher::new();
     hasher.update(DOMAIN);

@@ -6,8 +6,8 @@
 //! | span size | 8 | what the writer aimed at |
 //! | checkpoints | 32,785 each | offset in the blob 8, in the decoded layer 8, bits 1, window 32,768 |
 //!
-//! `bits` is how many high bits of the byte *before* the offset belong to the span. The first version of the format leaves out
-//! the first checkpoint, which is behind a header of ten bytes there; the length tells.
+//! `bits` is the number of high bits of the byte *before* the offset that belong to the span. The first version of the format omits
+//! the first checkpoint, which is behind a header of ten bytes there. The length distinguishes them.
 
 use std::str::FromStr;
 
@@ -21,19 +21,19 @@ const HEADER: usize = 12;
 const RECORD: usize = 17 + WINDOW_BYTES;
 /// A gzip header without optional fields.
 const PLAIN_HEADER: u64 = 10;
-/// The algorithm of a ztoc that names none.
+/// The algorithm of a ztoc that states none.
 const GZIP: u8 = 1;
 
-/// A span: what is fetched, compared and decoded at once.
+/// A span: the unit of fetching, comparing and decoding.
 #[derive(Debug)]
 pub(super) struct Span {
-    /// In the blob: its first byte, which the span before may share.
+    /// Offset in the blob of its first byte, which the span before may share.
     pub(super) offset: u64,
-    /// Encoded bytes.
+    /// Length in encoded bytes.
     pub(super) length: u64,
-    /// First byte in the decoded layer.
+    /// Offset of its first byte in the decoded layer.
     pub(super) decoded: u64,
-    /// Of its encoded bytes.
+    /// Digest of its encoded bytes.
     pub(super) digest: Digest,
     bits: u8,
     window: Window,
@@ -41,7 +41,7 @@ pub(super) struct Span {
 
 type Window = Option<Box<[u8]>>;
 
-/// A checkpoint as it is written.
+/// A checkpoint in its stored form.
 struct Record<'a> {
     offset: u64,
     decoded: u64,
@@ -112,7 +112,7 @@ fn records(checkpoints: &[u8]) -> Result<Vec<Record<'_>>, ZtocError> {
 }
 
 impl Span {
-    /// What decoding it starts from.
+    /// The checkpoint that decoding it starts from.
     pub(super) fn checkpoint(self) -> Checkpoint {
         let window = self.window.unwrap_or_else(|| pack(&[0; WINDOW_BYTES], FAST_WINDOW_LEVEL));
         Checkpoint { offset: self.offset, used_bits: (8 - self.bits) % 8, window }

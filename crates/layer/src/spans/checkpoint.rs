@@ -1,12 +1,12 @@
-//! [`Checkpoint`]: what it takes to start in the middle of a deflate stream.
+//! [`Checkpoint`]: the state to start decoding in the middle of a deflate stream.
 
 use serde::{Deserialize, Serialize};
 
-/// How far back deflate refers (RFC 1951).
+/// Longest back reference of deflate (RFC 1951).
 pub const WINDOW_BYTES: usize = 32 << 10;
-/// Most of a window is zeros, and indexes are written once and fetched often; higher levels save 1 % and take ten times as long.
+/// Most of a window is zeros, and indexes are written once and fetched often. Higher levels save 1 % and take ten times as long.
 pub(super) const WINDOW_LEVEL: i32 = 9;
-/// For windows that come with an index and stay here: somebody waits for it, and there are thousands in a large layer.
+/// For windows of a received index that are stored here: a user waits for it, and a large layer has thousands.
 pub(crate) const FAST_WINDOW_LEVEL: i32 = 1;
 
 /// The beginning of a span that is in the middle of a gzip member, at the boundary of two deflate blocks.
@@ -16,12 +16,12 @@ pub struct Checkpoint {
     pub offset: u64,
     /// Low bits of that byte that belong to the block before: 0 to 7.
     pub used_bits: u8,
-    /// What deflate refers to: the [`WINDOW_BYTES`] before the span, with zeros where the span does not, as zstd.
+    /// The [`WINDOW_BYTES`] before the span that deflate refers to, with zeros where the span does not, as zstd.
     pub window: Box<[u8]>,
 }
 
 impl Checkpoint {
-    /// Whether it can be one in a blob of so many bytes, as far as that shows without decoding its window.
+    /// Whether it is possible in a blob of `blob_bytes`, as far as that shows without decoding its window.
     pub(crate) fn is_possible(&self, blob_bytes: u64) -> bool {
         const WINDOW: u64 = WINDOW_BYTES as u64;
         let window = zstd::zstd_safe::get_frame_content_size(&self.window);
@@ -29,14 +29,14 @@ impl Checkpoint {
     }
 }
 
-/// A window that is not [`WINDOW_BYTES`] of zstd.
+/// The window is not [`WINDOW_BYTES`] of zstd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the window of a checkpoint cannot be read")]
 pub struct InvalidWindow;
 
 /// Encodes a window.
 pub(crate) fn pack(window: &[u8; WINDOW_BYTES], level: i32) -> Box<[u8]> {
-    // Into a buffer of sufficient size compression cannot fail; an empty window makes the span unreadable, not wrong.
+    // Compression into a buffer of sufficient size cannot fail. An empty window makes the span unreadable, not wrong.
     zstd::bulk::compress(window, level).unwrap_or_default().into()
 }
 

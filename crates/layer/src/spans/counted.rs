@@ -1,4 +1,4 @@
-//! A reader that knows how far it came.
+//! A reader that counts its position.
 
 use std::io::{self, BufRead, Read};
 
@@ -12,7 +12,7 @@ impl<R> Counted<R> {
         Self { inner, position: 0 }
     }
 
-    /// Bytes that were taken.
+    /// Bytes that were consumed.
     pub(super) fn position(&self) -> u64 {
         self.position
     }

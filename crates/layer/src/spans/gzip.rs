@@ -1,4 +1,4 @@
-//! Gzip (RFC 1952), one member or many, decoded front to back with a look at its block boundaries.
+//! Gzip (RFC 1952), one member or many, decoded front to back with detection of block boundaries.
 
 use std::io::{self, BufRead, Read};
 
@@ -13,14 +13,14 @@ use super::WINDOW_BYTES;
 use super::counted::Counted;
 use super::recorder::Recorder;
 
-/// Decoded at once, after the window: large enough that moving the window to the front costs nothing.
+/// Decoded bytes at once, after the window: large enough that moving the window to the front costs nothing.
 const ROOM_BYTES: usize = 512 << 10;
 
 /// The decoder.
 pub(super) struct Gzip<R> {
     reader: Counted<R>,
     inflate: Box<DecompressorOxide>,
-    /// What was decoded of the member: a window of what was read, then what was not.
+    /// Decoded bytes of the member: a window of read bytes, then unread bytes.
     buffer: Box<[u8]>,
     read: usize,
     end: usize,
@@ -52,7 +52,7 @@ impl<R: BufRead> Gzip<R> {
         }
     }
 
-    /// Bytes of the blob that were taken.
+    /// Bytes of the blob that were consumed.
     pub(super) fn position(&self) -> u64 {
         self.reader.position()
     }
@@ -77,13 +77,13 @@ impl<R: BufRead> Gzip<R> {
         skip_header(&mut self.reader)?;
         self.inflate.init();
         self.checksum.reset();
-        // Nothing before a member is part of its window.
+        // Bytes before a member are not part of its window.
         (self.read, self.end) = (0, 0);
         self.place = Place::Blocks;
         Ok(())
     }
 
-    /// Decodes some; everything that was decoded before has been read.
+    /// Decodes more bytes. All earlier ones must have been read.
     fn decode(&mut self, recorder: &mut Recorder) -> io::Result<()> {
         if self.end == self.buffer.len() {
             self.buffer.copy_within(self.end - WINDOW_BYTES.., 0);
@@ -91,7 +91,7 @@ impl<R: BufRead> Gzip<R> {
         }
         let input = self.reader.fill_buf()?;
         let more = if input.is_empty() { 0 } else { TINFL_FLAG_HAS_MORE_INPUT };
-        // Stops at every boundary, so that what is noted does not depend on the pieces in which the blob arrives.
+        // Stops at every boundary, so that the recorded boundaries do not depend on the pieces in which the blob arrives.
         let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF | TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY | more;
         let (status, taken, given) = decompress(&mut self.inflate, input, &mut self.buffer, self.end, flags);
         self.checksum.update(&self.buffer[self.end..self.end + given]);
@@ -134,7 +134,7 @@ impl<R: BufRead> Gzip<R> {
     }
 }
 
-/// Reads past the header of a member.
+/// Skips the header of a member.
 pub(crate) fn skip_header(reader: &mut impl BufRead) -> io::Result<()> {
     const EXTRA: u8 = 4;
     const NAME: u8 = 8;

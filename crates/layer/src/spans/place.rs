@@ -1,4 +1,4 @@
-//! From places in the decoded layer to places in its spans.
+//! Maps places in the decoded layer to places in its spans.
 
 use tarpon_oci::limits;
 
@@ -8,8 +8,8 @@ use crate::decode::Compression;
 use crate::index::{Chunk, Codec, LayerIndex, Place};
 
 impl LayerIndex {
-    /// Gives every chunk that can only be reached through the whole layer ([`Codec::Stream`]) its place in the span that it
-    /// lies in, as far as that span can be decoded in one go.
+    /// Gives every chunk that can only be reached through the whole layer ([`Codec::Stream`]) its place in the span that contains
+    /// it, as far as that span can be decoded at once.
     pub fn place_in_spans(&mut self, spans: &Spans, compression: Compression) {
         self.chunks.iter_mut().filter_map(|chunk| Some((spans.place(chunk, compression)?, chunk))).for_each(
             |(place, chunk)| {
@@ -45,7 +45,7 @@ impl Spans {
 }
 
 impl Start {
-    /// The span before needs the bits of the first byte that are not ours.
+    /// The end of the span before, which needs the bits of the first byte that are not ours.
     fn end_of_the_one_before(&self) -> u64 {
         self.offset + u64::from(self.used_bits > 0)
     }

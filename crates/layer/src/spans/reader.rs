@@ -1,4 +1,4 @@
-//! [`SpanReader`]: a whole layer, decoded as it is read, and its spans at the end.
+//! [`SpanReader`]: a whole layer, decoded while it is read, with its spans at the end.
 
 use std::io::{self, BufRead, Read};
 
@@ -9,13 +9,13 @@ use super::{Checkpoint, SPAN_BYTES, SpanStarts};
 use crate::decode::{Compression, sniff};
 use crate::{Allowance, Share};
 
-/// Decoded bytes of any layer: as much as takes a core half a minute to hash.
+/// Decoded bytes allowed for any layer: a core hashes them in half a minute.
 const DECODED_BASE: u64 = 8 << 30;
-/// Decoded bytes for each encoded one: gzip makes at most 1,032 of one. Zstd makes 30,000.
+/// Decoded bytes allowed for each encoded one: gzip makes at most 1,032 of one. Zstd makes 30,000.
 const DECODED_PER_BYTE: u64 = 1100;
 
-/// The tar in a layer's blob, like [`LayerReader`](crate::decode::LayerReader); on the way it notes where decoding can start
-/// again. That costs a tenth of the time; [`LayerReader`](crate::decode::LayerReader) is for those who do not need it.
+/// The tar in a layer's blob, like [`LayerReader`](crate::decode::LayerReader), which also records where decoding can restart. That
+/// costs a tenth of the time. Use [`LayerReader`](crate::decode::LayerReader) where it is not needed.
 pub struct SpanReader<R> {
     decoder: Decoder<R>,
     recorder: Recorder,
@@ -38,15 +38,15 @@ pub struct Spans {
 }
 
 impl<R: BufRead> SpanReader<R> {
-    /// Looks at the blob's first bytes and decodes by what they say. Give `reader` a large buffer.
+    /// Detects the compression from the blob's first bytes. Give `reader` a large buffer.
     ///
     /// # Errors
-    /// As `reader`, for a reader whose buffer is too small to tell, and when no decoder can be set up.
+    /// As `reader`, for a reader whose buffer is too small for the detection, and when no decoder can be set up.
     pub fn sniffed(reader: R) -> io::Result<Self> {
         Self::with_spans_of(SPAN_BYTES, reader)
     }
 
-    /// As [`SpanReader::sniffed`], for a layer of an image that may cost so much.
+    /// As [`SpanReader::sniffed`], for a layer of an image within `allowance`.
     ///
     /// # Errors
     /// As [`SpanReader::sniffed`].
@@ -67,7 +67,7 @@ impl<R: BufRead> SpanReader<R> {
         Ok(Self { decoder, recorder: Recorder::new(bytes), decoded: 0, memory: Allowance::unbounded().share() })
     }
 
-    /// How the blob is compressed.
+    /// The compression of the blob.
     pub fn compression(&self) -> Compression {
         match self.decoder {
             Decoder::None(_) => Compression::None,
@@ -76,7 +76,7 @@ impl<R: BufRead> SpanReader<R> {
         }
     }
 
-    /// Where spans begin, as far as the layer was read.
+    /// The beginnings of spans, as far as the layer was read.
     pub fn starts(&self) -> SpanStarts {
         self.recorder.starts.clone()
     }
@@ -115,12 +115,12 @@ impl<R: BufRead> Read for SpanReader<R> {
 }
 
 impl Spans {
-    /// How many there are.
+    /// Number of spans.
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there are none: the layer is not compressed, or empty.
+    /// Whether there are no spans: the layer is not compressed, or empty.
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Notes the beginnings of spans while a layer is decoded.
+//! Records the beginnings of spans while a layer is decoded.
 
 use miniz_oxide::inflate::core::BlockBoundaryState;
 
@@ -9,14 +9,14 @@ use super::{SpanStarts, WINDOW_BYTES};
 /// A place where decoding needs no window (member, frame) begins a span if the one before has at least this part of a span's
 /// bytes: such places cost nothing, but spans of a few KiB would cost a request each.
 const FREE_PART: u64 = 4;
-/// Boundaries of blocks that are looked at, once a span is long enough; the next one begins where the window is the least.
-/// Windows are most of an index. Each look costs the time of decoding 64 KiB.
+/// Block boundaries that are examined once a span is long enough. The next span begins at the one with the smallest window. Windows
+/// are most of an index. Each examination costs the time of decoding 64 KiB.
 const CANDIDATES: usize = 4;
-/// Encoded bytes that are kept to see what of a window is needed. 32 KiB decoded are hardly ever more; if they are, the
-/// window is kept whole.
+/// Encoded bytes that are kept to find the needed part of a window. 32 KiB decoded are hardly ever more. If they are, the window is
+/// kept whole.
 const TRAIL_BYTES: usize = 4 * WINDOW_BYTES;
 
-/// Memory of a start without its window: here, in the list that the walker reads, and in index and chunk table.
+/// Memory of a start without its window: here, in the list of the walker, and in index and chunk table.
 const START: usize = 192;
 /// Copies of a window at a time.
 const COPIES: usize = 3;
@@ -24,13 +24,13 @@ const COPIES: usize = 3;
 /// The beginning of a span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Start {
-    /// In the decoded layer.
+    /// Offset in the decoded layer.
     pub(super) decoded: u64,
-    /// In the blob: its first byte.
+    /// Offset in the blob of its first byte.
     pub(super) offset: u64,
     /// Bits of that byte that belong to the span before.
     pub(super) used_bits: u8,
-    /// What deflate refers to, if it starts in the middle of a member.
+    /// The window, if it starts in the middle of a member.
     pub(super) window: Option<Box<[u8]>>,
 }
 
@@ -38,22 +38,22 @@ pub(super) struct Recorder {
     span_bytes: u64,
     pub(super) starts: SpanStarts,
     pub(super) spans: Vec<Start>,
-    /// The boundary that is being looked at.
+    /// The boundary under examination.
     trail: Option<Trail>,
-    /// The best that was looked at since the last span began.
+    /// The best candidate since the last span began.
     best: Option<Candidate>,
     looks: usize,
     /// Bytes of `spans` and `starts`.
     held: u64,
 }
 
-/// A boundary of blocks, and what follows it until it is known what of the window it needs.
+/// A block boundary, and the bytes after it until the needed part of its window is known.
 struct Trail {
     start: Start,
     state: BlockBoundaryState,
     window: Box<[u8; WINDOW_BYTES]>,
     encoded: Vec<u8>,
-    /// Where 32 KiB are over.
+    /// The end of the 32 KiB.
     until: u64,
 }
 
@@ -69,12 +69,12 @@ impl Recorder {
         Self { span_bytes, starts, spans, trail: None, best: None, looks: 0, held: 0 }
     }
 
-    /// Whether the next boundary of blocks is of interest.
+    /// Whether the next block boundary should be examined.
     pub(super) fn is_due(&self, decoded: u64) -> bool {
         self.trail.is_none() && decoded - self.last() >= self.span_bytes
     }
 
-    /// At a place where decoding can start without a window.
+    /// Handles a place where decoding can start without a window.
     pub(super) fn free(&mut self, decoded: u64, offset: u64) {
         self.settle();
         if self.spans.is_empty() || decoded - self.last() >= self.span_bytes / FREE_PART {
@@ -83,7 +83,7 @@ impl Recorder {
         }
     }
 
-    /// At a boundary of blocks: `taken` bytes of the blob were taken, `before` was decoded from the member before it.
+    /// Handles a block boundary: `taken` bytes of the blob were consumed, `before` was decoded from the member before it.
     pub(super) fn block(&mut self, decoded: u64, taken: u64, state: BlockBoundaryState, before: &[u8]) {
         let shared = u64::from(state.num_bits > 0);
         let used_bits = (8 - state.num_bits) % 8;
@@ -95,7 +95,7 @@ impl Recorder {
         self.trail = Some(Trail { start, state, window, encoded: Vec::new(), until: decoded + WINDOW_BYTES as u64 });
     }
 
-    /// `encoded` was taken, and everything up to `decoded` came out of it.
+    /// Records that `encoded` was consumed, and everything up to `decoded` was decoded from it.
     pub(super) fn follow(&mut self, encoded: &[u8], decoded: u64) {
         let Some(trail) = &mut self.trail else { return };
         let room = TRAIL_BYTES.saturating_sub(trail.encoded.len());
@@ -108,7 +108,7 @@ impl Recorder {
         }
     }
 
-    /// Begins a span at the best place that was found: at the latest when the member ends.
+    /// Begins a span at the best place that was found, at the latest when the member ends.
     pub(super) fn settle(&mut self) {
         self.judge();
         self.looks = 0;
@@ -124,12 +124,12 @@ impl Recorder {
         self.spans.push(start);
     }
 
-    /// Memory of all that was noted.
+    /// Memory of all recorded state.
     pub(super) fn held(&self) -> u64 {
         self.held
     }
 
-    /// Finds out what the boundary needs, and whether that is less than any other since the last span began.
+    /// Finds the needed part of the boundary's window, and whether it is smaller than any other since the last span began.
     fn judge(&mut self) {
         let Some(Trail { start, state, mut window, encoded, .. }) = self.trail.take() else { return };
         let needed = Needed::by(&state, &encoded);

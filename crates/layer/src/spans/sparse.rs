@@ -1,9 +1,9 @@
-//! Which bytes of a window a span needs.
+//! Finds the bytes of a window that a span needs.
 //!
-//! Deflate refers at most 32 KiB back, so a span refers to the window from its first 32 KiB only. Those are decoded with
-//! two made-up windows instead of the real one, that differ everywhere and whose two bytes at a place say which place it is.
-//! Wherever the two decodings differ, the byte was copied from the window, and the two bytes say from where. No decoder of our
-//! own is needed for that.
+//! Deflate refers at most 32 KiB back, so a span refers to the window from its first 32 KiB only. Those are decoded with two
+//! artificial windows instead of the real one, which differ everywhere and whose two bytes at a place encode that place. Wherever
+//! the two decodings differ, the byte was copied from the window, and the two bytes show from where. This needs no decoder of our
+//! own.
 
 use miniz_oxide::inflate::core::inflate_flags::{TINFL_FLAG_HAS_MORE_INPUT, TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF};
 use miniz_oxide::inflate::core::{BlockBoundaryState, DecompressorOxide, decompress};
@@ -13,12 +13,12 @@ use super::WINDOW_BYTES;
 /// Places of a window.
 pub(super) struct Needed {
     places: Box<[bool; WINDOW_BYTES]>,
-    /// Bytes that were decoded to find out.
+    /// Bytes that were decoded for this.
     decoded: usize,
 }
 
 impl Needed {
-    /// What decoding `encoded` from `state` refers to.
+    /// The places that decoding `encoded` from `state` refers to.
     pub(super) fn by(state: &BlockBoundaryState, encoded: &[u8]) -> Self {
         let decoded = |byte: fn([u8; 2]) -> u8| {
             let mut out = vec![0; 2 * WINDOW_BYTES];
@@ -41,12 +41,12 @@ impl Needed {
         Self { places, decoded }
     }
 
-    /// Whether so much was decoded that what follows can refer to nothing before it.
+    /// Whether enough was decoded that later bytes cannot refer to the window.
     pub(super) fn is_all(&self) -> bool {
         self.decoded == WINDOW_BYTES
     }
 
-    /// Sets to zero what is not needed; how many bytes are.
+    /// Sets the unneeded bytes to zero. Returns the number of needed ones.
     pub(super) fn thin(&self, window: &mut [u8; WINDOW_BYTES]) -> usize {
         let pairs = window.iter_mut().zip(self.places.iter());
         pairs.filter(|(_, needed)| !**needed).for_each(|(byte, _)| *byte = 0);

@@ -1,9 +1,9 @@
-//! Where spans begin in the decoded layer.
+//! The beginnings of spans in the decoded layer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Beginnings of spans, ascending, as offsets in the decoded layer. One thread decodes and notes them; another walks the tar
-/// behind it and cuts files there. A beginning is noted before any byte behind it is handed out.
+/// Beginnings of spans, ascending, as offsets in the decoded layer. One thread decodes and records them. Another walks the tar
+/// behind it and cuts files there. A beginning is recorded before any byte behind it is returned.
 #[derive(Debug, Clone, Default)]
 pub struct SpanStarts(Arc<Mutex<Vec<u64>>>);
 
@@ -12,7 +12,7 @@ impl SpanStarts {
         self.list().push(offset);
     }
 
-    /// The first beginning behind `offset` that is known.
+    /// The first known beginning behind `offset`.
     pub(crate) fn next_after(&self, offset: u64) -> Option<u64> {
         let list = self.list();
         list.get(list.partition_point(|start| *start <= offset)).copied()
@@ -24,7 +24,7 @@ impl SpanStarts {
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<u64>> {
-        // A push cannot leave the list half done.
+        // A push cannot leave the list in an invalid state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

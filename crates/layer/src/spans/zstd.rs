@@ -1,4 +1,4 @@
-//! Zstd (RFC 8878), decoded front to back with a look at where its frames begin.
+//! Zstd (RFC 8878), decoded front to back with detection of frame boundaries.
 
 use std::io::{self, BufRead};
 
@@ -13,7 +13,7 @@ pub(super) struct Zstd<R> {
     reader: Counted<R>,
     context: DCtx<'static>,
     decoded: u64,
-    /// Between two frames, or before the first.
+    /// Whether it is between two frames, or before the first.
     is_between: bool,
 }
 
@@ -24,7 +24,7 @@ impl<R: BufRead> Zstd<R> {
         Ok(Self { reader: Counted::new(reader), context, decoded: 0, is_between: true })
     }
 
-    /// Bytes of the blob that were taken.
+    /// Bytes of the blob that were consumed.
     pub(super) fn position(&self) -> u64 {
         self.reader.position()
     }

@@ -1,4 +1,4 @@
-//! Headers of a tar that this program writes: ustar, with a PAX header for what does not fit into it.
+//! Headers of tars that this program writes: ustar, with a PAX header for values that do not fit into it.
 
 use std::io::Write as _;
 
@@ -8,15 +8,15 @@ use crate::index::{Attributes, Timestamp};
 /// Zeros behind the last entry: the end of an archive.
 pub const TRAILER_BYTES: usize = 2 * BLOCK;
 
-/// What a name or link target may have in a ustar header.
+/// Longest name or link target in a ustar header.
 const NAME_BYTES: usize = 100;
 /// Largest number in a field of eight bytes.
 const SHORT_NUMBER: u64 = 0o777_7777;
 /// Largest number in a field of twelve bytes.
 const LONG_NUMBER: u64 = 0o777_7777_7777;
 
-/// What stands in front of the payload of an entry. `name` of a directory ends with a slash; `link` is empty unless it is one;
-/// `size` is that of a file. No name of an xattr has a `=` in it. Equal entries have equal headers.
+/// The headers before the payload of an entry. `name` of a directory ends with a slash. `link` is empty unless it is one. `size` is
+/// that of a file. No xattr name contains a `=`. Equal entries have equal headers.
 pub fn headers(name: &[u8], kind: TarKind, link: &[u8], attributes: &Attributes, size: u64) -> Vec<u8> {
     let records = records(name, link, attributes, size);
     let mut headers = Vec::with_capacity(BLOCK);
@@ -45,7 +45,7 @@ pub fn padding(size: u64) -> usize {
     usize::try_from(size.wrapping_neg() % BLOCK as u64).unwrap_or(0)
 }
 
-/// The PAX records of what the header itself cannot say, in one order.
+/// The PAX records of values that do not fit into the header, in a fixed order.
 fn records(name: &[u8], link: &[u8], attributes: &Attributes, size: u64) -> Vec<u8> {
     let mut records = Vec::new();
     let mut record = |key: &[u8], value: &[u8]| append(&mut records, key, value);
@@ -99,7 +99,7 @@ fn digits(number: usize) -> usize {
     number.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
-/// Seconds and their fraction, counted away from zero as PAX does.
+/// Seconds and their fraction, counted away from zero as in PAX.
 fn time(time: Timestamp) -> String {
     let (sign, seconds, nanoseconds) = match (time.seconds, time.nanoseconds) {
         (seconds, 0) => (if seconds < 0 { "-" } else { "" }, seconds.unsigned_abs(), 0),
@@ -110,7 +110,7 @@ fn time(time: Timestamp) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// One header. What does not fit is cut off, and said by a record in front of it.
+/// One header. Values that do not fit are cut off, and stored in a record before it.
 fn own(name: &[u8], flag: u8, link: &[u8], attributes: &Attributes, size: u64, device: (u32, u32)) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     text(&mut block[..NAME_BYTES], name);
@@ -126,12 +126,12 @@ fn own(name: &[u8], flag: u8, link: &[u8], attributes: &Attributes, size: u64, d
     number(&mut block[329..337], device.0.into());
     number(&mut block[337..345], device.1.into());
     let sum: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
-    // Six digits, a NUL and the space that is there.
+    // Six digits, a NUL and the existing space.
     number(&mut block[148..155], sum);
     block
 }
 
-/// Nothing in place of what a record says.
+/// 0 for a number that is stored in a record.
 fn fitting(number: u64, limit: u64) -> u64 {
     if number > limit { 0 } else { number }
 }
@@ -141,7 +141,7 @@ fn text(field: &mut [u8], text: &[u8]) {
     field[..length].copy_from_slice(&text[..length]);
 }
 
-/// Octal digits that fill the field but for the NUL at its end.
+/// Octal digits that fill the field except for the NUL at its end.
 fn number(field: &mut [u8], number: u64) {
     let width = field.len() - 1;
     let mut rest = &mut field[..width];

@@ -1,4 +1,4 @@
-//! Why a tar was refused.
+//! Errors of tars.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use tarpon_oci::limits;
 
 use crate::index::InvalidXattr;
 
-/// A tar that cannot be read, where, and why.
+/// A tar that cannot be read: where, and why.
 #[derive(Debug)]
 pub struct TarError {
     /// Offset of the header (or data) in the decoded layer.
@@ -16,11 +16,11 @@ pub struct TarError {
     pub entry: Option<String>,
     /// Name of the entry before it, printable.
     pub after: Option<String>,
-    /// What is wrong.
+    /// The problem.
     pub problem: TarProblem,
 }
 
-/// What is wrong with a tar.
+/// The problem of a tar.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TarProblem {
@@ -30,16 +30,16 @@ pub enum TarProblem {
     /// The stream ends in a header or in the data of an entry.
     #[error("the archive ends in the middle of an entry")]
     Truncated,
-    /// The header is not one.
+    /// The block is not a header.
     #[error("the header's checksum is wrong")]
     Checksum,
     /// A block of zeros must be followed by another one or by the end.
     #[error("a lone block of zeros is followed by more entries")]
     LoneZeroBlock,
-    /// A number that is not one.
+    /// An invalid number.
     #[error("the header's {0} is not a number in its range")]
     Number(&'static str),
-    /// A PAX record that is not one.
+    /// An invalid PAX record.
     #[error("malformed extended header: {0}")]
     Pax(&'static str),
     /// A global header with records that change entries: GNU tar applies them, container tools do not.

@@ -3,7 +3,7 @@
 use super::error::TarProblem;
 use super::{BLOCK, number};
 
-/// The dialect that a header's magic announces. It decides what the bytes from 329 on mean.
+/// The dialect announced by a header's magic. It determines the meaning of the bytes from 329 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     V7,
@@ -21,7 +21,7 @@ impl<'a> Header<'a> {
     pub(super) fn parse(block: &'a [u8; BLOCK]) -> Result<Self, TarProblem> {
         let claimed = number::parse(&block[148..156]).ok_or(TarProblem::Checksum)?;
         let (unsigned, signed) = checksums(block);
-        // Old writers summed signed bytes; every reader takes both.
+        // Old writers summed signed bytes. Every reader accepts both.
         if claimed == unsigned || claimed == signed { Ok(Self { block }) } else { Err(TarProblem::Checksum) }
     }
 
@@ -63,7 +63,7 @@ impl<'a> Header<'a> {
         u16::try_from(mode & 0o7777).map_err(|_| TarProblem::Number("mode"))
     }
 
-    /// Not limited: a PAX record may replace it.
+    /// Not checked: a PAX record may replace it.
     pub(super) fn uid(&self) -> Option<i64> {
         number::parse(&self.block[108..116])
     }

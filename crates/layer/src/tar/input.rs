@@ -1,15 +1,15 @@
-//! The buffered stream under the walker: knows its position, hands out its own buffer.
+//! The buffered stream under the walker: counts its position, and lends its own buffer.
 
 use std::io::{self, Read};
 
 use super::BLOCK;
 
-/// Large, so that a decoder behind it works in long runs and small files are hashed where they lie.
+/// Large, so that a decoder behind it works in long runs and small files are hashed in place.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// How a read of one block ended.
+/// The result of reading one block.
 pub(super) enum Block {
-    /// The block is here.
+    /// The block is complete.
     Full,
     /// The stream ended before its first byte.
     End,
@@ -40,11 +40,11 @@ impl<R: Read> Input<R> {
         self.reader
     }
 
-    /// Makes at least one byte available, unless the stream is at its end.
+    /// Makes at least one byte available, unless the stream has ended.
     pub(super) fn fill(&mut self) -> io::Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            // Full buffers: decoders may return less than asked for, and short pieces cost per-piece work.
+            // Full buffers: decoders may return less than requested, and short pieces cost per-piece work.
             while self.end < self.buffer.len() {
                 match self.reader.read(&mut self.buffer[self.end..]) {
                     Ok(0) => break,
@@ -57,13 +57,13 @@ impl<R: Read> Input<R> {
         Ok(self.end - self.start)
     }
 
-    /// What is available, at most `limit` bytes of it.
+    /// The available bytes, at most `limit`.
     pub(super) fn available(&self, limit: u64) -> &[u8] {
         let length = usize::try_from(limit).unwrap_or(usize::MAX).min(self.end - self.start);
         &self.buffer[self.start..self.start + length]
     }
 
-    /// Takes bytes that [`Input::available`] showed.
+    /// Consumes bytes that [`Input::available`] returned.
     pub(super) fn consume(&mut self, count: usize) {
         self.start += count.min(self.end - self.start);
         self.position += count as u64;

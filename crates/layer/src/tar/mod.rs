@@ -1,13 +1,12 @@
-//! What a tar stream says, entry by entry, and not one byte more.
+//! Parses a tar stream entry by entry, strictly.
 //!
-//! Reads V7, ustar, star, GNU and PAX archives front to back. The dialects' extensions (long names, sparse files, extended
-//! headers) are applied to the one entry that they precede and to nothing else (CVE-2025-62518); whatever is malformed, or
-//! would be read differently by the tools that unpack images, is an error that names the entry.
+//! Reads V7, ustar, star, GNU and PAX archives front to back. The dialects' extensions (long names, sparse files, extended headers)
+//! are applied to the one entry that they precede and to nothing else (CVE-2025-62518). Malformed input, and input that the tools
+//! that unpack images would read differently, is an error that names the entry.
 //!
-//! [`headers`] goes the other way, for tars that this program makes itself.
+//! [`headers`] is the reverse, for tars that this program writes itself.
 //!
-//! Does not judge names (see [`LayerName`](crate::LayerName)), nor relate entries to each other: that is
-//! [`plain`](crate::plain)'s part.
+//! Does not check names (see [`LayerName`](crate::LayerName)), nor relate entries to each other: [`plain`](crate::plain) does that.
 
 mod encode;
 mod error;

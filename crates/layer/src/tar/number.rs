@@ -9,7 +9,7 @@ pub(crate) fn parse(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// As [`parse`], for what cannot be negative.
+/// As [`parse`], for values that cannot be negative.
 pub(super) fn parse_unsigned(field: &[u8]) -> Option<u64> {
     parse(field).and_then(|number| u64::try_from(number).ok())
 }

@@ -6,7 +6,7 @@ use crate::index::{Timestamp, XattrSet};
 
 pub(crate) const XATTR: &[u8] = b"SCHILY.xattr.";
 
-/// What one extended header says about the entry after it.
+/// The values of one extended header for the entry after it.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     pub(super) path: Option<Vec<u8>>,
@@ -30,8 +30,8 @@ pub(super) fn parse(data: &[u8]) -> Result<Records, TarProblem> {
     Ok(records)
 }
 
-/// Refuses global records that would change entries: POSIX and GNU tar apply them to all entries that follow, Go's reader
-/// (and so every container tool) to none. Comments and the like pass.
+/// Refuses global records that would change entries: POSIX and GNU tar apply them to all entries that follow, Go's reader (and so
+/// every container tool) to none. Comments and similar records pass.
 pub(super) fn check_global(data: &[u8]) -> Result<(), TarProblem> {
     for record in split(data) {
         let (key, _) = record?;
@@ -46,7 +46,7 @@ pub(super) fn check_global(data: &[u8]) -> Result<(), TarProblem> {
 }
 
 fn apply(records: &mut Records, key: &[u8], value: &[u8]) -> Result<(), TarProblem> {
-    // An empty value takes back what a global header said; those are not applied here, so the header's own field counts.
+    // An empty value resets what a global header set. Those are not applied here, so the header's own field counts.
     match key {
         b"path" => records.path = text(value)?,
         b"linkpath" => records.link = text(value)?,
@@ -100,7 +100,7 @@ fn split_one(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     (!key.is_empty() && !key.contains(&0)).then(|| (key, &record[equals + 1..], &data[length..]))
 }
 
-/// Decimal digits and nothing else.
+/// Parses decimal digits and nothing else.
 pub(super) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -118,7 +118,7 @@ fn signed(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// `[-]SECONDS[.FRACTION]`; digits beyond nanoseconds are cut off.
+/// Parses `[-]SECONDS[.FRACTION]`. Digits beyond nanoseconds are cut off.
 pub(crate) fn timestamp(text: &[u8]) -> Option<Timestamp> {
     let (negative, text) = match text.strip_prefix(b"-") {
         Some(rest) => (true, rest),

@@ -1,4 +1,4 @@
-//! [`TarReader`]: the walk itself.
+//! [`TarReader`]: the walk over a tar.
 
 use std::io::{self, Read};
 use std::mem;
@@ -12,7 +12,7 @@ use super::sparse::{self, PaxLayout, SparseMap};
 use super::{BLOCK, pax};
 use crate::index::{Attributes, Device, Timestamp};
 
-/// What kind of entry a header describes.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TarKind {
     /// A regular file.
@@ -36,9 +36,9 @@ pub enum TarKind {
 pub struct TarEntry {
     /// Offset of its first header in the stream.
     pub offset: u64,
-    /// The name as it is written. Not judged, except that it holds no NUL.
+    /// The unchanged name. Not checked, except that it contains no NUL.
     pub name: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub kind: TarKind,
     /// Target of a hard or symbolic link; empty otherwise.
     pub link: Vec<u8>,
@@ -48,29 +48,29 @@ pub struct TarEntry {
     pub dropped_xattrs: u64,
     /// Bytes of the file with its holes filled, at most [`limits::FILE_BYTES`]; 0 for everything but files.
     pub size: u64,
-    /// Whether the archive leaves out holes.
+    /// Whether the archive omits holes.
     pub is_sparse: bool,
 }
 
 /// The next bytes of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// Bytes, and where they lie in the stream.
+    /// Bytes, and their place in the stream.
     Data {
         /// Offset in the decoded layer.
         offset: u64,
         /// Never empty.
         bytes: &'a [u8],
     },
-    /// So many zeros that the archive does not hold.
+    /// This many zeros that the archive does not contain.
     Hole(u64),
 }
 
-/// Reads a tar front to back: [`TarReader::next_entry`], then the file's bytes by [`TarReader::piece`] or [`Read`], then the
-/// next entry, whether or not all bytes were taken.
+/// Reads a tar front to back: [`TarReader::next_entry`], then the file's bytes by [`TarReader::piece`] or [`Read`], then the next
+/// entry, whether or not all bytes were consumed.
 pub struct TarReader<R> {
     input: Input<R>,
-    /// Data of the current entry: what is left of it.
+    /// The rest of the data of the current entry.
     data: Data,
     /// Bytes of the buffer that the last [`Piece`] borrowed.
     lent: usize,
@@ -87,7 +87,7 @@ struct Data {
     map: SparseMap,
     /// Next segment of the map.
     segment: usize,
-    /// Place in the file up to which everything was handed out.
+    /// Offset in the file up to which everything was returned.
     place: u64,
     /// Bytes left in the current run of data.
     run: u64,
@@ -96,7 +96,7 @@ struct Data {
     padding: u64,
 }
 
-/// What precedes an entry and belongs to it alone.
+/// Extension headers that precede an entry and belong to it alone.
 #[derive(Default)]
 struct Extensions {
     offset: Option<u64>,
@@ -106,7 +106,7 @@ struct Extensions {
 }
 
 impl<R: Read> TarReader<R> {
-    /// `reader` yields the tar, already decompressed. It is read in large pieces; no other buffer is needed.
+    /// A reader of the decompressed tar that `reader` yields. It is read in large pieces, so no other buffer is needed.
     pub fn new(reader: R) -> Self {
         Self {
             input: Input::new(reader),
@@ -123,7 +123,7 @@ impl<R: Read> TarReader<R> {
     /// The next entry, or `None` at the end of the archive (two blocks of zeros or the end of the stream).
     ///
     /// # Errors
-    /// [`TarError`]; the walk cannot go on after one.
+    /// [`TarError`]. The walk cannot continue after one.
     pub fn next_entry(&mut self) -> Result<Option<TarEntry>, TarError> {
         if self.is_done {
             return Ok(None);
@@ -139,7 +139,7 @@ impl<R: Read> TarReader<R> {
         Ok(entry)
     }
 
-    /// The next bytes of the current file, straight from the buffer; `None` at its end.
+    /// The next bytes of the current file, straight from the buffer. `None` at its end.
     ///
     /// # Errors
     /// [`TarError`] where the stream fails or ends too early.
@@ -169,7 +169,7 @@ impl<R: Read> TarReader<R> {
         Ok(Some(Piece::Data { offset, bytes }))
     }
 
-    /// Reads to the end of the stream, past whatever follows the archive, so that a digest of the stream sees it whole.
+    /// Reads to the end of the stream, past everything behind the archive, so that a digest of the stream covers all of it.
     ///
     /// # Errors
     /// As the stream.
@@ -187,12 +187,12 @@ impl<R: Read> TarReader<R> {
         self.input.position() + self.lent as u64
     }
 
-    /// The stream, wherever it stands (it may have been read ahead).
+    /// The stream, at its current position (it may have been read ahead).
     pub fn into_inner(self) -> R {
         self.input.into_reader()
     }
 
-    /// Consumes what the last piece lent out.
+    /// Consumes the bytes that the last piece borrowed.
     fn give_back(&mut self) {
         let lent = mem::take(&mut self.lent);
         self.input.consume(lent);
@@ -251,7 +251,7 @@ impl<R: Read> TarReader<R> {
         }
     }
 
-    /// A block of zeros: the end, if another one or the end of the stream follows.
+    /// Handles a block of zeros: the end, if another one or the end of the stream follows.
     fn end(&mut self, extensions: &Extensions) -> Result<(), TarProblem> {
         if extensions.offset.is_some() {
             return Err(TarProblem::DanglingExtension);
@@ -290,7 +290,7 @@ impl<R: Read> TarReader<R> {
 
     fn finish_entry(&mut self, header: &Header<'_>, mut extensions: Extensions) -> Result<TarEntry, TarProblem> {
         let mut records = extensions.records.take().unwrap_or_default();
-        // GNU tar puts a made-up name into a sparse file's header, and into `path` where it is long.
+        // GNU tar puts a made-up name into a sparse file's header, and into `path` if it is long.
         let name = match records.sparse.name.take() {
             Some(name) => Some(name),
             None => one_of("two different names", [extensions.long_name, records.path.take()])?,
@@ -306,7 +306,7 @@ impl<R: Read> TarReader<R> {
         let link =
             link.filter(|_| is_link).unwrap_or_else(|| if is_link { header.link().to_vec() } else { Vec::new() });
         let stored = match kind {
-            // All tools know that the size of a hard link is that of its target; nothing is stored.
+            // All tools treat the size of a hard link as that of its target. Nothing is stored.
             TarKind::HardLink => 0,
             _ => records.size.map_or_else(|| header.size(), Ok)?,
         };
@@ -334,7 +334,7 @@ impl<R: Read> TarReader<R> {
         })
     }
 
-    /// Sets up [`Self::data`]; whether the file is sparse.
+    /// Sets up [`Self::data`]. Returns whether the file is sparse.
     fn data_of(
         &mut self,
         header: &Header<'_>,
@@ -436,7 +436,7 @@ fn id(number: Option<i64>, what: &'static str) -> Result<u32, TarProblem> {
     number.filter(|id| u64::from(*id) <= limits::ID).ok_or(TarProblem::Number(what))
 }
 
-/// The data of `L` and `K` ends with a NUL, which is counted.
+/// The text in the data of `L` and `K`, which ends with a NUL that is counted.
 fn long_text(mut data: Vec<u8>) -> Vec<u8> {
     if let Some(end) = data.iter().position(|byte| *byte == 0) {
         data.truncate(end);
@@ -444,7 +444,7 @@ fn long_text(mut data: Vec<u8>) -> Vec<u8> {
     data
 }
 
-/// The first that is there. GNU's long names and PAX records may both be there, and tools differ in which they prefer.
+/// The first that exists. GNU's long names and PAX records may both exist, and tools differ in which they prefer.
 fn one_of<const N: usize>(
     problem: &'static str,
     candidates: [Option<Vec<u8>>; N],

@@ -1,5 +1,5 @@
-//! Sparse files in a tar: which stretches of the file the archive holds. Old GNU type `S`, and GNU's PAX formats 0.0, 0.1
-//! and 1.0.
+//! Sparse files in a tar: the segments of the file that the archive contains. Old GNU type `S`, and GNU's PAX formats 0.0, 0.1 and
+//! 1.0.
 
 use std::io::Read;
 
@@ -13,7 +13,7 @@ use super::{BLOCK, number};
 pub(super) const PREFIX: &[u8] = b"GNU.sparse.";
 const MALFORMED: TarProblem = TarProblem::Sparse("a number of the map is malformed");
 
-/// A stretch of data; between them are holes.
+/// A segment of data. Holes are between segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) offset: u64,
@@ -28,7 +28,7 @@ pub(super) struct SparseMap {
 }
 
 impl SparseMap {
-    /// Takes the next segment of the map. Empty ones mark the end of the file and are dropped.
+    /// Adds the next segment of the map. Empty ones mark the end of the file and are dropped.
     fn push(&mut self, offset: u64, length: u64) -> Result<(), TarProblem> {
         if self.segments.len() == limits::SPARSE_SEGMENTS {
             return Err(TarProblem::Sparse("too many segments"));
@@ -47,14 +47,14 @@ impl SparseMap {
         Ok(())
     }
 
-    /// The map holds exactly what the archive stores.
+    /// Checks that the map has exactly the bytes that the archive stores.
     pub(super) fn check_stored(&self, stored: u64) -> Result<(), TarProblem> {
         // No overflow: segments do not overlap and end within `size`.
         let held: u64 = self.segments.iter().map(|segment| segment.length).sum();
         if held == stored { Ok(()) } else { Err(TarProblem::Sparse("the map and the stored data differ in length")) }
     }
 
-    /// Bytes that no segment holds.
+    /// Bytes outside of all segments.
     pub(super) fn hole_bytes(&self) -> u64 {
         self.size - self.segments.iter().map(|segment| segment.length).sum::<u64>()
     }
@@ -95,7 +95,7 @@ fn push_gnu(map: &mut SparseMap, table: &[u8]) -> Result<(), TarProblem> {
     Ok(())
 }
 
-/// PAX 1.0: the map stands before the data, as decimal lines padded to a block. Returns the map and the bytes it took.
+/// PAX 1.0: the map precedes the data, as decimal lines padded to a block. Returns the map and its length.
 pub(super) fn read_pax_1_0<R: Read>(
     input: &mut Input<R>,
     size: u64,
@@ -165,19 +165,19 @@ pub(super) struct PaxSparse {
     map: Vec<u64>,
 }
 
-/// How a PAX sparse file keeps its map.
+/// Where a PAX sparse file keeps its map.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PaxLayout {
-    /// Not sparse at all.
+    /// Not sparse.
     Dense,
     /// 0.0 and 0.1: in the records.
     Records(SparseMap),
-    /// 1.0: before the data; the file has this size.
+    /// 1.0: before the data. The file has this size.
     BeforeData(u64),
 }
 
 impl PaxSparse {
-    /// Takes the record `GNU.sparse.{name}`.
+    /// Adds the record `GNU.sparse.{name}`.
     pub(super) fn record(&mut self, name: &[u8], value: &[u8]) -> Result<(), TarProblem> {
         let number = || decimal(value).ok_or(MALFORMED);
         match name {
@@ -210,7 +210,7 @@ impl PaxSparse {
         Ok(())
     }
 
-    /// All records are here: they must make sense together.
+    /// Checks that all records are consistent.
     pub(super) fn finish(&self) -> Result<(), TarProblem> {
         let pairs = self.map.len() / 2;
         if !self.map.len().is_multiple_of(2) || self.count.is_some_and(|count| count != pairs as u64) {

@@ -1,4 +1,4 @@
-//! From the entries of a TOC to a [`LayerIndex`].
+//! Builds a [`LayerIndex`] from the entries of a TOC.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -17,10 +17,10 @@ use crate::index::{
 };
 use crate::time;
 
-/// What JSON writers put in place of bytes that are not UTF-8.
+/// The character that JSON writers put in place of bytes that are not UTF-8.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// Parses `json` as the TOC of a blob whose data ends at `data_end`. With it comes up to where the blob is to be prefetched.
+/// Parses `json` as the TOC of a blob whose data ends at `data_end`. Also returns the end of the part of the blob to prefetch.
 pub(super) fn index(
     json: &[u8],
     format: Format,
@@ -59,22 +59,22 @@ struct Builder<'a> {
     layer: Assembler,
     xattrs: XattrSet,
     current: Current<'a>,
-    /// Where members (or frames) start, as far as chunks name them.
+    /// Offsets of members (or frames), as far as chunks name them.
     starts: Vec<u64>,
-    /// Whether the last of them is in truth the end of a file, where the next chunk may start.
+    /// Whether the last of them is actually the end of a file, where the next chunk may start.
     ends_with_end: bool,
     /// Bytes of all holes.
     holes: u64,
-    /// Where the chunks begin that lie behind the landmark.
+    /// The beginning of the chunks behind the landmark.
     landmark: Option<u64>,
     is_not_prefetched: bool,
 }
 
-/// What `chunk` entries belong to.
+/// The file that `chunk` entries belong to.
 enum Current<'a> {
     None,
     File(Box<File<'a>>),
-    /// A file that is not the image's.
+    /// A file that is not part of the image.
     Hidden,
 }
 
@@ -86,7 +86,7 @@ struct File<'a> {
     digest: Option<Digest>,
     end_offset: Option<u64>,
     first_chunk: u32,
-    /// Up to where the chunks so far cover the file.
+    /// End of the part of the file that the chunks so far cover.
     covered: u64,
     count: u32,
     /// Digest of the only chunk so far.
@@ -184,12 +184,12 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The chunk that an entry (`reg` or `chunk`) of the current file describes.
+    /// Adds the chunk that an entry (`reg` or `chunk`) of the current file describes.
     fn take_part(&mut self, raw: &RawEntry<'a>) -> Result<(), EntryProblem> {
         self.note_start(raw)?;
         let Current::File(file) = &mut self.current else { return Err(EntryProblem::StrayChunk) };
         let skip = raw.inner_offset.unwrap_or(0);
-        // A header comes first in any tar, so no chunk starts at 0; one inside of the first member has no offset written.
+        // A header comes first in any tar, so no chunk starts at 0. A chunk in the first member has no offset.
         let offset = raw.offset.unwrap_or(0);
         if offset == 0 && (skip == 0 || self.format == Format::ZstdChunked) {
             return Err(EntryProblem::Field("offset"));
@@ -224,7 +224,7 @@ impl<'a> Builder<'a> {
         }
         let own = raw.chunk_digest.as_deref().filter(|text| !text.is_empty());
         let own = own.map(|text| digest(text, "chunkDigest")).transpose()?;
-        // Without a digest of its own, a chunk that is the whole file has the file's.
+        // A chunk that is the whole file and has no digest has the file's.
         let known = own.or(if size == file.size { file.digest } else { None });
         file.lacks_digest |= known.is_none() && place != Place::Zeros;
         file.only_digest = if file.count == 0 { own } else { None };
@@ -234,7 +234,7 @@ impl<'a> Builder<'a> {
         Ok(self.layer.push_chunk(Chunk { object_offset, size, digest, place })?)
     }
 
-    /// Ends the current file, if any: all its chunks were seen.
+    /// Ends the current file, if any, after its last chunk.
     fn end_file(&mut self) -> Result<(), EntryProblem> {
         let Current::File(file) = std::mem::replace(&mut self.current, Current::None) else { return Ok(()) };
         let File { name, path, attributes, size, digest, first_chunk, covered, count, .. } = *file;
@@ -265,7 +265,7 @@ impl<'a> Builder<'a> {
         Ok(self.layer.insert(Entry { path, node: Node::File(content), attributes })?)
     }
 
-    /// The data of the file that ends here ends at `end`.
+    /// Records that the data of the current file ends at `end`.
     fn note_end(&mut self, end: u64) -> Result<(), EntryProblem> {
         if self.format == Format::Estargz {
             return Ok(());
@@ -281,14 +281,14 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Notes what a landmark of eStargz says. Of several the first one counts, as it promises least.
+    /// Records a landmark of eStargz. Of several the first one counts, as it covers least.
     fn note_landmark(&mut self, path: &LayerPath, raw: &RawEntry<'a>) {
         if self.format != Format::Estargz {
             return;
         }
         self.is_not_prefetched |= path.as_bytes() == super::NO_PREFETCH_LANDMARK.as_bytes();
         if path.as_bytes() == super::PREFETCH_LANDMARK.as_bytes() && self.landmark.is_none() {
-            // What comes before it in its own member is wanted too.
+            // The bytes before it in its own member are needed too.
             let shares = u64::from(raw.inner_offset.unwrap_or(0) != 0);
             self.landmark = raw.offset.map(|offset| offset.saturating_add(shares));
         }
@@ -298,7 +298,7 @@ impl<'a> Builder<'a> {
         self.landmark.filter(|landmark| *landmark > 0 && !self.is_not_prefetched)
     }
 
-    /// Notes where a member or frame starts, and that it is in the data.
+    /// Records where a member or frame starts, and checks that it is in the data.
     fn note_start(&mut self, raw: &RawEntry<'a>) -> Result<(), EntryProblem> {
         let Some(offset) = raw.offset.filter(|offset| *offset != 0) else { return Ok(()) };
         if offset >= self.data_end {
@@ -364,7 +364,7 @@ fn set_lengths(chunks: &mut [Chunk], starts: &[u64]) -> Option<usize> {
     for (number, chunk) in chunks.iter_mut().enumerate() {
         let Place::Blob { offset, length, skip, .. } = &mut chunk.place else { continue };
         let next = starts.get(starts.partition_point(|start| start <= offset)).copied().unwrap_or(*offset);
-        // A member may go on with foreign data, up to the whole rest of the blob. No compressor adds more than an eighth.
+        // A member may continue with foreign data, up to the whole rest of the blob. No compressor adds more than an eighth.
         let decoded = *skip + chunk.size;
         let bound = decoded + decoded / 8 + (64 << 10);
         *length = (next - *offset).min(bound);
@@ -375,7 +375,7 @@ fn set_lengths(chunks: &mut [Chunk], starts: &[u64]) -> Option<usize> {
     None
 }
 
-/// The file that a chunk belongs to, for a message.
+/// The name of the file that a chunk belongs to, for a message.
 fn owner(index: &LayerIndex, chunk: usize) -> String {
     let owns = |content: &FileContent| {
         let first = content.first_chunk as usize;

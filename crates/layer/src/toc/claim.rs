@@ -1,4 +1,4 @@
-//! What a layer's descriptor says about its format.
+//! The format of a layer according to its descriptor.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use tarpon_oci::{Compression, Digest, MediaType};
 
 /// Annotation of eStargz.
 pub(crate) const ESTARGZ_DIGEST: &str = "containerd.io/snapshot/stargz/toc.digest";
-/// The spellings of containers/storage since 1.44, and of older ones and stargz-snapshotter.
+/// The prefixes of containers/storage since 1.44, and of older versions and stargz-snapshotter.
 const ZSTD_PREFIXES: [&str; 2] = ["io.github.containers.zstd-chunked.", "io.containers.zstd-chunked."];
 const CHECKSUM: &str = "manifest-checksum";
 const POSITION: &str = "manifest-position";
@@ -16,9 +16,9 @@ const POSITION: &str = "manifest-position";
 /// A format with a table of contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// gzip members, and a footer that says where the TOC is.
+    /// gzip members, and a footer with the place of the TOC.
     Estargz,
-    /// zstd frames; annotations say where the TOC is.
+    /// zstd frames. Annotations contain the place of the TOC.
     ZstdChunked,
 }
 
@@ -31,10 +31,10 @@ impl fmt::Display for Format {
     }
 }
 
-/// How a layer is to be read, as far as its descriptor says.
+/// How to read a layer, according to its descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
-    /// As a stream, from its beginning: there is no TOC that anybody vouches for.
+    /// As a stream, from its beginning: there is no TOC with a trusted digest.
     Plain,
     /// Through its TOC.
     Toc(TocClaim),
@@ -50,7 +50,7 @@ pub struct TocClaim {
     pub(super) position: Position,
 }
 
-/// `manifest-position`: where the compressed TOC is, and how long it is decompressed.
+/// `manifest-position`: the place of the compressed TOC, and its decompressed length.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) offset: u64,
@@ -58,36 +58,36 @@ pub(super) struct Position {
     pub(super) decoded: u64,
 }
 
-/// A descriptor that contradicts itself or that this program does not read. The message names the field.
+/// A descriptor that contradicts itself or is not supported. The message names the field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// Layers that registries need not hold.
+    /// Layers that registries need not store.
     #[error("foreign (non-distributable) layers are not supported")]
     Foreign,
     /// Not a layer, or encrypted, or of a later kind.
     #[error("unsupported media type of a layer: {0:?}")]
     MediaType(MediaType),
-    /// An annotation that does not say what it must.
+    /// An annotation with an invalid value.
     #[error("annotation {name}: malformed value {value:?}")]
     Annotation {
-        /// Which.
+        /// Its name.
         name: String,
-        /// What it says.
+        /// Its value.
         value: String,
     },
-    /// One annotation asks for another one.
+    /// One annotation requires another one.
     #[error("annotation {0} is missing")]
     Missing(String),
-    /// One blob cannot be two formats; which one counts would be anybody's choice.
+    /// One blob cannot have two formats, and the choice between them would be arbitrary.
     #[error("annotations {0} and {1} claim two different things")]
     TwoClaims(String, String),
     /// eStargz is gzip, zstd:chunked is zstd.
     #[error("annotation {annotation} claims {format}, which the media type is not of")]
     WrongMediaType {
-        /// Which annotation.
+        /// The annotation.
         annotation: String,
-        /// What it claims.
+        /// The format it claims.
         format: Format,
     },
 }
@@ -169,7 +169,7 @@ fn malformed(name: &str, value: &str) -> ClaimError {
     ClaimError::Annotation { name: name.to_owned(), value: value.chars().take(160).collect() }
 }
 
-/// `OFFSET:COMPRESSED:DECODED:1`; the TOC lies in the blob, behind the header of its skippable frame.
+/// `OFFSET:COMPRESSED:DECODED:1`: the TOC is in the blob, behind the header of its skippable frame.
 fn parse_position(text: &str, blob_size: u64) -> Option<Position> {
     let mut fields = text.split(':').map(|field| {
         let is_number = !field.is_empty() && field.bytes().all(|byte| byte.is_ascii_digit());

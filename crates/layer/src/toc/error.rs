@@ -1,4 +1,4 @@
-//! Why a TOC is not used.
+//! Errors of TOCs.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::tar::TarError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TocError {
-    /// Nothing is wrong with the layer, but it must be streamed as a whole.
+    /// The layer is valid, but must be streamed as a whole.
     #[error("the layer cannot be read piece by piece: {0}")]
     NotLazy(NotLazy),
     /// The TOC is not the one that the descriptor names.
@@ -22,23 +22,23 @@ pub enum TocError {
     /// The blob does not end in a footer, although it is claimed to be eStargz.
     #[error("the blob is claimed to be eStargz, but its footer is not: {0}")]
     Footer(&'static str),
-    /// The bytes that were fetched are not those that are needed.
+    /// The fetched bytes are not the needed ones.
     #[error("the TOC needs bytes {needed_from} to {needed_to} of the blob, got {got}")]
     Incomplete {
         /// First byte needed.
         needed_from: u64,
-        /// Byte after the last one needed.
+        /// End of the needed bytes.
         needed_to: u64,
-        /// Bytes at hand.
+        /// Number of available bytes.
         got: usize,
     },
-    /// The TOC's gzip or zstd.
+    /// The TOC's gzip or zstd is invalid.
     #[error("TOC: {0}")]
     Decode(#[from] DecodeError),
-    /// The tar around an eStargz TOC.
+    /// The tar around an eStargz TOC is invalid.
     #[error("TOC: {0}")]
     Tar(#[from] TarError),
-    /// The tar around an eStargz TOC holds something else.
+    /// The tar around an eStargz TOC contains something else.
     #[error("TOC: {0}")]
     Container(&'static str),
     /// The JSON is malformed, or an entry in it is wrong.
@@ -52,12 +52,12 @@ pub enum TocError {
     Entry {
         /// Its name, printable.
         name: String,
-        /// What is wrong.
+        /// The problem.
         problem: EntryProblem,
     },
 }
 
-/// Why a layer must be streamed although its TOC is sound.
+/// Why a layer must be streamed although its TOC is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotLazy {
@@ -67,9 +67,9 @@ pub enum NotLazy {
     MissingDigest(String),
     /// A chunk over [`limits::CHUNK_BYTES`], or too deep in a member.
     ChunkTooLarge(String),
-    /// An entry below a symbolic link: only the order of the tar says what that means.
+    /// An entry below a symbolic link: its meaning depends on the order of the tar.
     BelowSymlink(String),
-    /// A TOC is JSON and cannot hold names that are not UTF-8: the tar knows better.
+    /// A name that is not UTF-8, which JSON cannot represent, but the tar can.
     NameNotUtf8(String),
     /// A file of zeros only, over [`limits::ZERO_FILE_BYTES`] or [`crate::ZEROS_BASE`].
     TooManyZeros(String),
@@ -92,11 +92,11 @@ impl fmt::Display for NotLazy {
     }
 }
 
-/// What is wrong with one entry of a TOC.
+/// The problem of one entry of a TOC.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryProblem {
-    /// Turned into [`TocError::NotLazy`].
+    /// Converted to [`TocError::NotLazy`].
     #[error("{0}")]
     NotLazy(NotLazy),
     /// See [`InvalidEntry`].
@@ -105,13 +105,13 @@ pub enum EntryProblem {
     /// See [`InvalidXattr`].
     #[error(transparent)]
     Xattr(#[from] InvalidXattr),
-    /// A field that has no sense.
+    /// A field with an invalid value.
     #[error("{0} is missing, malformed or out of range")]
     Field(&'static str),
-    /// A type that is none.
+    /// An unknown type.
     #[error("unknown type {0:?}")]
     Type(String),
-    /// A chunk that follows no regular file, or another one than it says.
+    /// A chunk that follows no regular file, or one other than it names.
     #[error("a chunk without its file")]
     StrayChunk,
     /// Chunks that leave gaps, overlap or end elsewhere than the file.

@@ -1,4 +1,4 @@
-//! The last bytes of a blob: where its TOC is.
+//! The footer at the end of a blob: the place of its TOC.
 
 /// Bytes before the body of a skippable zstd frame: magic and length.
 pub(super) const SKIPPABLE_HEADER: u64 = 8;
@@ -7,17 +7,17 @@ const CURRENT: usize = 51;
 const LEGACY: usize = 47;
 const EXTERNAL: usize = 46;
 
-/// What an eStargz footer says.
+/// The content of an eStargz footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Footer {
-    /// The TOC starts here; the footer has so many bytes.
+    /// The TOC starts here. `length` is that of the footer.
     At { toc: u64, length: u64 },
-    /// The TOC is in another image; the footer has so many bytes.
+    /// The TOC is in another image. `length` is that of the footer.
     External { length: u64 },
 }
 
-/// Reads the eStargz footer that ends where `tail`, and the blob, ends. It is an empty gzip member whose extra field holds the
-/// offset; the legacy form lacks the subfield's header.
+/// Parses the eStargz footer at the end of `tail`, which is the end of the blob. It is an empty gzip member whose extra field
+/// contains the offset. The legacy form lacks the subfield's header.
 pub(super) fn parse(tail: &[u8]) -> Option<Footer> {
     let current = extra(tail, CURRENT, 26).and_then(|extra| extra.strip_prefix(b"SG\x16\0"));
     if let Some(toc) = current.and_then(offset) {
@@ -37,7 +37,7 @@ fn extra(tail: &[u8], length: usize, extra: u8) -> Option<&[u8]> {
     (footer.starts_with(b"\x1f\x8b\x08\x04") && footer[10..12] == [extra, 0]).then_some(field)
 }
 
-/// `%016x` and the magic.
+/// Parses `%016x` and the magic.
 fn offset(field: &[u8]) -> Option<u64> {
     let digits = field.strip_suffix(b"STARGZ").filter(|digits| digits.len() == 16)?;
     if !digits.iter().all(u8::is_ascii_hexdigit) {

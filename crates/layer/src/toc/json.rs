@@ -1,14 +1,14 @@
-//! The JSON of a TOC, entry by entry: nothing but the current entry is held.
+//! Parses the JSON of a TOC entry by entry: only the current entry is in memory.
 //!
-//! Go's decoder, which other readers use, takes keys whatever their case and lets the last of two count. A TOC that plays on
-//! either has two readings and is refused.
+//! Go's decoder, which other readers use, ignores the case of keys and uses the last of two. A TOC that relies on either has two
+//! readings and is refused.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// One entry as it is written. Absent fields are `None`.
+/// One entry in its raw form. Absent fields are `None`.
 #[derive(Debug, Default)]
 pub(super) struct RawEntry<'a> {
     pub(super) name: Option<Cow<'a, str>>,
@@ -32,7 +32,7 @@ pub(super) struct RawEntry<'a> {
     pub(super) chunk_type: Option<Cow<'a, str>>,
 }
 
-/// Parses a TOC and gives every entry to `take`; the first error of either ends it.
+/// Parses a TOC and passes every entry to `take`. The first error of either ends it.
 pub(super) fn parse<'a, E>(
     json: &'a [u8],
     take: &mut dyn FnMut(RawEntry<'a>) -> Result<(), E>,
@@ -53,7 +53,7 @@ pub(super) fn parse<'a, E>(
 pub(super) enum JsonError<E> {
     /// The JSON is not a TOC.
     Json(String),
-    /// What `take` said.
+    /// The error of `take`.
     Taker(E),
 }
 
@@ -118,7 +118,7 @@ impl<'de> Visitor<'de> for Entries<'_, 'de> {
         f.write_str("a list of entries")
     }
 
-    /// What Go writes for an empty list.
+    /// The value that Go writes for an empty list.
     fn visit_none<E: Error>(self) -> Result<(), E> {
         Ok(())
     }
@@ -143,7 +143,7 @@ impl<'de> serde::Deserialize<'de> for RawEntry<'de> {
 
 struct EntryVisitor;
 
-/// The keys of an entry. What writers add besides (user names, other times, link counts) has no part in the tree.
+/// The keys of an entry. Others that writers add (user names, other times, link counts) do not affect the tree.
 const KEYS: [&str; 19] = [
     "name",
     "type",
@@ -211,7 +211,7 @@ impl<'de> Visitor<'de> for EntryVisitor {
     }
 }
 
-/// The known key that this is, `None` for an unknown one.
+/// The known key that equals `key`. `None` for an unknown one.
 fn exact<'k, E: Error>(key: &str, known: &[&'k str]) -> Result<Option<&'k str>, E> {
     match known.iter().find(|known| known.eq_ignore_ascii_case(key)) {
         Some(known) if *known == key => Ok(Some(known)),
@@ -240,7 +240,7 @@ fn number<'de, M: MapAccess<'de>>(field: &mut Option<u64>, key: &'static str, ma
     Ok(())
 }
 
-/// A string that is borrowed from the input where it has no escapes; plain `Cow` always copies.
+/// A string that is borrowed from the input if it has no escapes. Plain `Cow` always copies.
 struct Text<'a>(Cow<'a, str>);
 
 impl<'de> serde::Deserialize<'de> for Text<'de> {

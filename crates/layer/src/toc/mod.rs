@@ -1,12 +1,12 @@
 //! Layers that carry a table of contents: eStargz and zstd:chunked.
 //!
-//! The order of steps is the order of trust. [`Claim::of`] reads the descriptor (whose manifest was verified) and says which
-//! digest the TOC must have. [`TocClaim::locate`] finds the TOC in the blob, [`TocClaim::open`] checks the digest, and only
-//! what passed can be parsed: [`Toc::index`].
+//! The order of steps is the order of trust. [`Claim::of`] reads the descriptor (whose manifest was verified) and returns the
+//! digest that the TOC must have. [`TocClaim::locate`] finds the TOC in the blob, [`TocClaim::open`] checks the digest, and only a
+//! checked TOC can be parsed: [`Toc::index`].
 //!
-//! A TOC that disagrees with itself is refused. One that is fine but does not suffice to read the layer piece by piece is
-//! [`TocError::NotLazy`]: the caller streams the layer instead ([`plain`](crate::plain)). An eStargz blob whose descriptor
-//! does not name its TOC is a plain layer: nobody vouches for the TOC.
+//! A TOC that contradicts itself is refused. One that is valid but not sufficient to read the layer piece by piece is
+//! [`TocError::NotLazy`]: the caller streams the layer instead ([`plain`](crate::plain)). An eStargz blob whose descriptor does not
+//! name its TOC is a plain layer: the TOC has no trusted digest.
 
 mod build;
 mod claim;
@@ -29,7 +29,7 @@ pub const EXTERNAL_TOC_LAYER_ANNOTATION: &str = "containerd.io/snapshot/stargz/l
 
 /// Name of the TOC in an eStargz tar.
 pub(crate) const TOC_NAME: &[u8] = b"stargz.index.json";
-/// Name of the file that ends what is to be prefetched, and of the one that says that nothing is.
+/// Name of the file that marks the end of the part to prefetch. [`NO_PREFETCH_LANDMARK`] marks that there is none.
 pub(crate) const PREFETCH_LANDMARK: &str = ".prefetch.landmark";
 /// See [`PREFETCH_LANDMARK`].
 pub(crate) const NO_PREFETCH_LANDMARK: &str = ".no.prefetch.landmark";

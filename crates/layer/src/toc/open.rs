@@ -1,4 +1,4 @@
-//! From a claim to the verified bytes of a TOC.
+//! Opens a claimed TOC: from the claim to verified bytes.
 
 use std::io::Read;
 use std::ops::Range;
@@ -14,20 +14,20 @@ use crate::index::LayerIndex;
 use crate::tar::{TarKind, TarReader};
 use crate::{Allowance, Excess, Share};
 
-/// Bounds of the first guess at how long an eStargz TOC and footer are.
+/// Bounds of the first estimate of the length of an eStargz TOC and footer.
 const TAIL: Range<u64> = 64 << 10..4 << 20;
 
 /// Bytes of a TOC that are decoded at a time.
 const STEP: u64 = 64 << 10;
 
-/// Where a TOC is.
+/// The place of a TOC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TocPlace {
     /// In these bytes of the layer's blob.
     InBlob(Range<u64>),
     /// Not in the blob but in an image of its own: see [`EXTERNAL_TOC_TAG_SUFFIX`](super::EXTERNAL_TOC_TAG_SUFFIX).
     External {
-        /// Where the data of the layer's blob ends.
+        /// End of the data of the layer's blob.
         data_end: u64,
     },
 }
@@ -38,12 +38,12 @@ pub struct Toc {
     json: Vec<u8>,
     format: Format,
     data_end: u64,
-    /// That of the JSON.
+    /// Memory of the JSON.
     memory: Share,
 }
 
 impl TocClaim {
-    /// The format that is claimed.
+    /// The claimed format.
     pub fn format(&self) -> Format {
         self.format
     }
@@ -53,7 +53,7 @@ impl TocClaim {
         self.digest
     }
 
-    /// The bytes of the blob to fetch first. They surely tell where the TOC is, and mostly hold it. Empty for an empty blob.
+    /// The bytes of the blob to fetch first. They always suffice to find the TOC, and usually contain it. Empty for an empty blob.
     pub fn first_range(&self) -> Range<u64> {
         match self.format {
             Format::ZstdChunked => self.position.offset..self.position.offset + self.position.compressed,
@@ -64,7 +64,7 @@ impl TocClaim {
         }
     }
 
-    /// Where the TOC is, given the bytes of [`TocClaim::first_range`].
+    /// The place of the TOC, given the bytes of [`TocClaim::first_range`].
     ///
     /// # Errors
     /// [`TocError::Footer`], or [`TocError::NotLazy`] if it is too long.
@@ -97,7 +97,7 @@ impl TocClaim {
         Ok(TocPlace::InBlob(place))
     }
 
-    /// The part of `first` (the bytes of [`TocClaim::first_range`]) that is the TOC, if all of it is there.
+    /// The part of `first` (the bytes of [`TocClaim::first_range`]) that is the TOC, if it is complete.
     pub fn within<'a>(&self, place: &TocPlace, first: &'a [u8]) -> Option<&'a [u8]> {
         let TocPlace::InBlob(range) = place else { return None };
         let start = usize::try_from(range.start.checked_sub(self.first_range().start)?).ok()?;
@@ -105,11 +105,11 @@ impl TocClaim {
         first.get(start..)?.get(..length)
     }
 
-    /// Decodes and checks the TOC from its bytes in the blob, or from the blob of the external TOC's layer. What comes of it is
-    /// charged to `allowance`.
+    /// Decodes and checks the TOC from its bytes in the blob, or from the blob of the external TOC's layer. The result is charged
+    /// to `allowance`.
     ///
     /// # Errors
-    /// [`TocError`]; above all when the digest is not the claimed one.
+    /// [`TocError`], in particular when the digest is not the claimed one.
     pub fn open(&self, place: &TocPlace, encoded: &[u8], allowance: &Allowance) -> Result<Toc, TocError> {
         let (data_end, needed) = match place {
             TocPlace::External { data_end } => (*data_end, None),
@@ -142,7 +142,7 @@ impl Toc {
         self.index_and_prefetch().map(|(index, _)| index)
     }
 
-    /// As [`Toc::index`], with the byte of the blob before which whatever begins is to be prefetched, if a landmark says so (eStargz).
+    /// As [`Toc::index`], with the end of the part of the blob to prefetch, if a landmark marks it (eStargz).
     ///
     /// # Errors
     /// As [`Toc::index`].
@@ -150,7 +150,7 @@ impl Toc {
         build::index(&self.json, self.format, self.data_end, self.memory.allowance())
     }
 
-    /// The JSON, for those who want to look at it.
+    /// The JSON, for inspection.
     pub fn json(&self) -> &[u8] {
         &self.json
     }
@@ -176,7 +176,7 @@ fn estargz_json(encoded: &[u8], memory: &mut Share) -> Result<Vec<u8>, TocError>
     Ok(json)
 }
 
-/// All that `reader` gives, as far as there is memory for it.
+/// All bytes of `reader`, as far as there is memory for them.
 fn read_within(reader: &mut impl Read, memory: &mut Share) -> Result<std::io::Result<Vec<u8>>, Excess> {
     let mut all = Vec::new();
     loop {

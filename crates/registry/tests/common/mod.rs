@@ -17,7 +17,7 @@ use tarpon_registry::{CredentialSource, Credentials, Repository, open_with};
 use tarpon_testkit::registry::{Auth, FakeRegistry, IDENTITY, PASSWORD, USER};
 use tarpon_testkit::transport::ScriptedTransport;
 
-/// Says that the registry's token service is another host.
+/// Configures the registry's token service on another host.
 pub(crate) const TOKEN_SERVICES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/token-services");
 
 pub(crate) const PASSWORD_GIVEN: Option<&str> = Some(PASSWORD);
@@ -29,7 +29,7 @@ pub(crate) fn blob_bytes() -> Bytes {
     BYTES.clone()
 }
 
-/// `app:1`: one layer, which is the blob.
+/// `app:1`: an image whose one layer is the blob.
 pub(crate) fn contents() -> Contents {
     let mut contents = Contents::new();
     let layer = contents.add_blob(blob_bytes());
@@ -84,7 +84,7 @@ impl World {
         Self::with_strict_source(auth, presigned, source.with_token_services(vec![TOKEN_SERVICES.into()]))
     }
 
-    /// As [`World::with_source`], without a word on where the token service is.
+    /// As [`World::with_source`], without a configured token service.
     pub(crate) fn with_strict_source(auth: Auth, presigned: Option<Duration>, source: CredentialSource) -> Self {
         let registry = Arc::new(FakeRegistry::new(contents(), auth, presigned));
         let transport = Arc::new(ScriptedTransport::new(registry.clone()));
@@ -124,7 +124,7 @@ pub(crate) fn given(password: &str) -> Credentials {
     Credentials::parse(&format!("{USER}:{password}")).unwrap()
 }
 
-/// Fails if `text` holds anything that only the registry may know.
+/// Fails if `text` contains a secret that only the registry may have.
 pub(crate) fn assert_no_secret(text: &str) {
     use base64::Engine as _;
     let pair = base64::engine::general_purpose::STANDARD.encode(format!("{USER}:{PASSWORD}"));

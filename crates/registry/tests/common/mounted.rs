@@ -27,7 +27,7 @@ pub(crate) struct Mounted {
 /// The files of an image, by digest.
 pub(crate) type Files = Arc<Vec<(Digest, Bytes)>>;
 
-/// So many files, none of which comes in one request with another.
+/// This many files, each of which needs a request of its own.
 pub(crate) fn layer(count: usize) -> (PackedLayer, Files) {
     let mut packer = Packer::new(Form::Raw);
     let file = |number: usize| {
@@ -45,7 +45,7 @@ impl Mounted {
         Self::of(layer, files, &Auth::Anonymous, 1)
     }
 
-    /// So many images at registries of their own, all with this layer.
+    /// This many images at registries of their own, all with this layer.
     pub(crate) fn of(layer: &PackedLayer, files: &Files, auth: &Auth, registries: usize) -> Self {
         let config = Config { coalesce_gap: 0, ..Config::default() };
         let fetcher = Fetcher::new(Arc::new(MemoryStore::default()), Handle::current(), config);
@@ -65,13 +65,13 @@ impl Mounted {
         Self { transports, fetcher, files: files.clone(), _images: images }
     }
 
-    /// From now on this happens to all requests whose path holds `part`, at each of the registries.
+    /// From now on this happens to all requests whose path contains `part`, at each of the registries.
     pub(crate) fn attack(&self, part: &'static str, fault: Option<&Fault>) {
         self.transports.iter().for_each(|transport| transport.attack(part, fault.cloned()));
     }
 
-    /// As a process that reads through the kernel: an error is followed by a second request for the same bytes. How long it took, and
-    /// whether there was an answer.
+    /// Reads like a process that reads through the kernel: an error is followed by a second request for the same bytes. Returns how
+    /// long it took, and whether there was an answer.
     pub(crate) async fn read(&self, number: usize) -> (Duration, bool) {
         let began = Instant::now();
         for _request in 0..2 {
