@@ -174,7 +174,7 @@ pub struct ScrubStatus {
 }
 
 impl ScrubStatus {
-    /// The state from the store alone, without a server.
+    /// The state recorded in the store, for use without a server.
     pub(crate) fn of_store(store: &Store) -> Self {
         let ScrubRecord { last, under_way } = store.scrub_record();
         Self { rate: None, running: false, under_way, last }

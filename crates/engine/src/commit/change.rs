@@ -144,7 +144,7 @@ pub(super) fn apply(changes: &[Change], config: &mut Object) -> Result<()> {
             Change::Entrypoint(arguments) => {
                 set(config, "Entrypoint", arguments)?;
                 if !sets_command {
-                    // Its old value were arguments for another program.
+                    // The old value holds arguments for another program.
                     config.remove("Cmd");
                 }
             }

@@ -20,7 +20,7 @@ const DRIFT: Duration = Duration::from_secs(1);
 /// Seconds and nanoseconds since 1970.
 pub(super) type Moment = (i64, u32);
 
-/// The moment after which nothing may have changed.
+/// The moment from which on nothing may have changed.
 pub(super) struct Still {
     upper: PathBuf,
     since: Moment,

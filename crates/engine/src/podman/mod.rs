@@ -57,7 +57,7 @@ const LAYERS: &str = "podman-layers";
 pub struct PodmanNames {
     /// Its names. None: it is known by its id only.
     pub names: Vec<String>,
-    /// When it was added, in nanoseconds since 1970: of two images with one name, the later one keeps it.
+    /// When it was added, in nanoseconds since 1970: of two images with one name, the later one gets it.
     pub added: u64,
 }
 

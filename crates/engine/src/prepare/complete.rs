@@ -202,7 +202,7 @@ impl Completion {
         Ok(())
     }
 
-    /// Checks that the layer is complete. All of it has just been fetched and nothing evicted: what is missing now is not in it.
+    /// An error if objects of the layer are missing. All of it has just been fetched and nothing evicted: they are not in it.
     fn has_all(&self, at: usize) -> std::result::Result<(), Incomplete> {
         let lie = || Incomplete::Lie("its index names what is not in it".into());
         self.is_here(at).then_some(()).ok_or_else(lie)

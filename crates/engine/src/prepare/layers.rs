@@ -146,7 +146,7 @@ pub(super) async fn index_all(
             None => access::config(repository, image).await,
         }
     };
-    // If no layer needs an index, the wait for a boot pack ends here.
+    // If no layer needs an index, only this step waits for a boot pack.
     let boot = async {
         match choice.filter(|_| plain.is_empty()) {
             Some((choice, pack)) => index::find(choice, repository, image, &[], pack, &allowance).await,

@@ -89,7 +89,7 @@ fn report(checked: &Checked, progress: &dyn Progress) {
     }
 }
 
-/// Prints the line about a record that is made again.
+/// Reports that a damaged image is prepared again.
 pub(super) fn note_damage(state: &ImageState, progress: &dyn Progress) {
     if let ImageState::Damaged { files, .. } = state {
         progress.note(&format!("the image is damaged in the store ({}): it is prepared again", files.join(", ")));
