@@ -190,7 +190,7 @@ impl Live {
             self.let_go(&mut rest, false);
             return Ok(Unmounted::Already);
         };
-        // The kernel unmounts by path, the topmost mount there. A lazy unmount also takes all mounts below this one.
+        // The kernel unmounts by path, the topmost mount there. A lazy unmount also takes all mounts inside this one.
         if let Some(above) = table::above(&table, entry) {
             return Err(MountError::covered(entry, above));
         }

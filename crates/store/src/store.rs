@@ -132,12 +132,12 @@ impl Store {
         self.shared.layout.name("run")
     }
 
-    /// The folder of containers, which belongs to the commands that run them; missing before the first one.
+    /// The folder of containers, which belongs to the callers that run them; missing before the first one.
     pub fn containers_folder(&self) -> PathBuf {
         self.shared.layout.name(CONTAINERS)
     }
 
-    /// The folder of committed images, which belongs to the commands that commit them; missing before the first one.
+    /// The folder of committed images, which belongs to the callers that commit them; missing before the first one.
     pub fn commits_folder(&self) -> PathBuf {
         self.shared.layout.name(COMMITS)
     }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 /// Duration of each answer, so that requests overlap.
 const ANSWER: Duration = Duration::from_millis(50);
 
-/// Answers 429 with `Retry-After` while the maximum number of requests is in progress, and counts clients that return too early.
+/// Answers 429 with `Retry-After` while the maximum number of requests is in progress, and counts retries that are too early.
 pub struct CrowdedTransport {
     behind: Arc<dyn Transport>,
     at_once: usize,

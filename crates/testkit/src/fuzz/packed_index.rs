@@ -1,4 +1,4 @@
-//! Invariant: any bytes are refused or give an index that keeps its promises, and packing that index gives the same bytes.
+//! Invariant: any bytes are refused or give an index that keeps its promises and survives being packed and unpacked.
 
 use tarpon_layer::packed::{pack, unpack};
 use tarpon_oci::{Blob, Digest};

@@ -12,7 +12,7 @@ use tarpon_oci::{Blob, Digest};
 
 use super::tar_walk::Sink;
 
-/// Larger layers take too long to decode.
+/// Layers that decode to more than this take too long.
 const LARGEST: u64 = 4 << 20;
 
 /// Uses the first byte of `data` as the length of spans, and the rest as the blob of a layer.

@@ -1,5 +1,5 @@
 //! Invariant: a ztoc is refused or gives an index that keeps its promises, stays inside the blob, and reads no byte
-//! outside of the span that it names; reading it never takes more memory than its bytes allow.
+//! outside of the span that it names; reading it never takes more than its bytes allow.
 
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::decode::{Compression, decode_span};

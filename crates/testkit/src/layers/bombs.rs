@@ -141,7 +141,7 @@ fn xattrs(count: u32) -> Pieces {
     }))
 }
 
-/// The maximum depth of folders in a path, none of them shared with other paths.
+/// A path with the maximum number of folders, none of them shared with another path.
 fn deep_path(n: u32) -> Vec<u8> {
     format!("{n:07}{}", "/aaaaaaaaaaaaaaa".repeat(254)).into_bytes()
 }
@@ -159,7 +159,7 @@ fn whiteouts(count: u32) -> Pieces {
     }))
 }
 
-/// Names of a few bytes, each of which refers to a name of thousands.
+/// Short names below a link to a name of thousands of bytes.
 fn through_link(count: u32) -> Pieces {
     let link = Tar::new().pax(&[("linkpath", &deep_path(0)[..4000])]).entry(&RawHeader::new("l").kind(b'2'), b"");
     let below = (0..count).map(|n| RawHeader::new(format!("l/{n:07}")).block().to_vec());

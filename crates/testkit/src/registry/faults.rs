@@ -45,7 +45,7 @@ pub enum Fault {
     Unsatisfiable,
     /// The normal head; the body breaks after this many bytes.
     BreakAfter(usize),
-    /// As [`Fault::BreakAfter`], but the body appears to end there regularly.
+    /// As [`Fault::BreakAfter`], but the body appears to end there normally.
     EndAfter(usize),
     /// The normal head; the body stops after this many bytes and the connection stays open.
     StallAfter(usize),

@@ -37,7 +37,7 @@ pub enum Then {
     Refuse(Fault),
     /// An error after this many bytes.
     Break(usize, Fault),
-    /// A regular end after this many bytes: a violation of the source's contract.
+    /// A normal end after this many bytes: a violation of the source's contract.
     End(usize),
     /// Silence after this many bytes.
     Hang(usize),
