@@ -1,4 +1,4 @@
-//! Runs this program once more, behind a slow link.
+//! Runs this program again behind a slow link.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -10,7 +10,7 @@ use super::warm::Warmer;
 use crate::images::DEFAULT_REGISTRY;
 use crate::process;
 
-/// The registry whose images are measured: `$REGISTRY`, or the one of `cargo xtask images`.
+/// The registry of the measured images: `$REGISTRY`, or the one of `cargo xtask images`.
 pub(super) fn registry() -> String {
     std::env::var("REGISTRY").unwrap_or_else(|_| DEFAULT_REGISTRY.to_owned())
 }
@@ -31,7 +31,7 @@ pub(super) fn run(link: &str, arguments: &[OsString]) -> Result<()> {
 
 /// The link that this process is behind.
 pub(super) struct Here {
-    /// Its other end, where the registry is.
+    /// The address of its other end, where the registry is.
     pub(super) host: String,
     /// The registry, as seen from here.
     pub(super) registry: String,
@@ -44,7 +44,7 @@ impl Here {
         Ok(Self { host, registry })
     }
 
-    /// What the link delivers, as it was measured before.
+    /// The calibrated rate and round trip of the link.
     pub(super) fn measured(&self, link: &str) -> Value {
         let measured = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<f64>().ok());
         let (rate, rtt) = (measured("TARPON_LINK_RATE"), measured("TARPON_LINK_RTT"));

@@ -1,7 +1,7 @@
-//! `bench instructions`: how many instructions the hot functions take, counted by Callgrind, and whether they have become more.
+//! `bench instructions`: counts the instructions of the hot functions with Callgrind, and reports increases.
 //!
-//! Counts do not depend on what else the machine does, so a regression of a few percent is seen. They do depend on the compiler, so
-//! those that are kept (`benches/instructions.json`) belong to one, and are compared with no other.
+//! Counts do not depend on the load of the machine, so regressions of a few percent are visible. They depend on the compiler, so the
+//! stored counts (`benches/instructions.json`) belong to one compiler and are compared with no other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use super::machine;
 use crate::{paths, process};
 
-/// More than this is a regression.
+/// Ratio above which an increase is a regression.
 const ALLOWED: f64 = 1.05;
 
-/// How often a case is counted that seems to have become more: a run in some takes a few percent more, with the same program, because
-/// memory lies elsewhere. The least is what it takes.
+/// How often a case that seems to regress is counted: some runs of the same program take a few percent more because of a different memory
+/// layout. The minimum counts.
 const COUNTED_AGAIN: usize = 5;
 
 /// The function that is counted.
@@ -35,19 +35,19 @@ pub(crate) struct Args {
     only: Vec<String>,
 }
 
-/// What is kept.
+/// The stored counts.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Kept {
-    /// What counts depend on: the compiler, the processor, Valgrind.
+    /// The environment that counts depend on: the compiler, the processor, Valgrind.
     with: Vec<String>,
     instructions: BTreeMap<String, u64>,
 }
 
-/// What came of it, if it could be counted.
+/// The result of a comparison.
 pub(crate) enum Outcome {
-    /// Nothing takes more than before.
+    /// No function takes more than before.
     Same,
-    /// Nothing to compare with, or nothing to count with, and why.
+    /// Nothing to compare with, or no way to count, with the reason.
     Skipped(String),
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Counts and compares; an error names each function that takes more than it did, with both numbers, and each that is on one side only.
+/// Counts and compares. The error names each function that takes more, with both numbers, and each that is on one side only.
 pub(crate) fn gate(update: bool, only: &[String]) -> Result<Outcome> {
     if process::find("valgrind").is_none() {
         return Ok(Outcome::Skipped("valgrind is not installed".to_owned()));
@@ -98,7 +98,7 @@ pub(crate) fn gate(update: bool, only: &[String]) -> Result<Outcome> {
     if wrong.is_empty() { Ok(Outcome::Same) } else { bail!("{}", wrong.join("\n")) }
 }
 
-/// What counts depend on.
+/// The environment that counts depend on.
 fn with() -> Result<Vec<String>> {
     let said = |program: &str, argument: &str| -> Result<String> {
         let output = Command::new(program).arg(argument).output().with_context(|| format!("cannot run {program}"))?;
@@ -108,7 +108,7 @@ fn with() -> Result<Vec<String>> {
     Ok(vec![said("rustc", "--version")?, said("valgrind", "--version")?, library, processor()])
 }
 
-/// What libraries choose their functions by, of what Valgrind lets them see.
+/// The processor features by which libraries choose their functions, as far as Valgrind supports them.
 fn processor() -> String {
     let told = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = told.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
@@ -117,7 +117,7 @@ fn processor() -> String {
     [std::env::consts::ARCH].iter().chain(features.iter().filter(has)).copied().collect::<Vec<_>>().join(" ")
 }
 
-/// Why there is nothing to compare with.
+/// Why the stored counts cannot be compared.
 fn unlike(kept: Option<&Kept>, with: &[String]) -> Option<String> {
     match kept {
         None => Some("there are no counts: make them with --update".to_owned()),
@@ -151,7 +151,7 @@ fn names(counter: &Path) -> Result<Vec<String>> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
-/// The least of some counts; one is enough that is no more than is allowed.
+/// The minimum of several counts; stops early at one within the limit.
 fn least(before: Option<u64>, count: impl Fn() -> Result<u64>) -> Result<u64> {
     let mut least = count()?;
     for _ in 1..COUNTED_AGAIN {
@@ -182,7 +182,7 @@ fn count(counter: &Path, name: &str) -> Result<u64> {
     total(&said).with_context(|| format!("{COUNTED} was not seen: {}", out.display()))
 }
 
-/// The total of a file of Callgrind.
+/// The total in a Callgrind file.
 fn total(file: &str) -> Option<u64> {
     let line =
         file.lines().find_map(|line| line.strip_prefix("totals: ").or_else(|| line.strip_prefix("summary: ")))?;
@@ -201,7 +201,7 @@ fn table(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> String 
     text
 }
 
-/// What takes more than it did by more than is allowed.
+/// Functions that take more than before, beyond the limit.
 fn regressions(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> Vec<String> {
     let pairs = now.iter().filter_map(|(name, now)| Some((name, *before.get(name)?, *now)));
     pairs
@@ -213,7 +213,7 @@ fn regressions(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> V
         .collect()
 }
 
-/// What was counted and is not kept: it could become any number of times more and nobody would see it.
+/// Functions without a stored count: any regression of these would go unnoticed.
 fn unrecorded(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> Vec<String> {
     let new = now.keys().filter(|name| !before.contains_key(*name));
     new.map(|name| format!("{name} has no recorded count; run with --update")).collect()

@@ -1,4 +1,4 @@
-//! This machine as a benchmark sees it: made cold, and asked what something cost.
+//! The machine under test: caches, processor time and memory of processes, versions of programs.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,25 +14,25 @@ use sha2::{Digest, Sha256};
 use crate::link::calibrate::device_bytes;
 use crate::{paths, process};
 
-/// How long a process may take to end after what it is there for.
+/// How long a process may take to end after its work is done.
 pub(super) const ENDING: Duration = Duration::from_secs(30);
 
-/// Everything of the benchmark on disk.
+/// The folder for all files of the benchmarks.
 pub(super) fn folder() -> PathBuf {
     paths::target().join("bench")
 }
 
-/// The file for the runs of a benchmark, unless one was named. One that tries only whether it still works leaves alone what was measured.
+/// The file for the runs of a benchmark, unless one is named. A quick run, which only tests the benchmark, has a file of its own.
 pub(super) fn data(named: Option<&Path>, bench: &str, quick: bool) -> PathBuf {
     named.map_or_else(|| folder().join(format!("{}.jsonl", kept(bench, quick))), Path::to_owned)
 }
 
-/// The name of something that outlives a run: trying out and measuring have their own.
+/// The name of data that outlives a run: quick runs and measurements use different names.
 pub(super) fn kept(name: &str, quick: bool) -> String {
     if quick { format!("{name}-quick") } else { name.to_owned() }
 }
 
-/// The program to measure: the one that was named, else a release build, which is made.
+/// The program to measure: the named one, else a new release build.
 pub(super) fn program(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(named) = named {
         return fs::canonicalize(named).with_context(|| format!("cannot find {}", named.display()));
@@ -43,29 +43,29 @@ pub(super) fn program(named: Option<&Path>) -> Result<PathBuf> {
     Ok(paths::target().join("release/tarpon"))
 }
 
-/// Forgets all cached pages, then reads back the tools themselves: what is cold is the image.
+/// Drops the page cache, then reads the tools back: only the image is cold.
 pub(super) fn make_cold(tools: &[&Path]) -> Result<()> {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the page cache")?;
     tools.iter().try_for_each(|tool| read_back(tool))
 }
 
-/// Reads all of a program, and runs it, which brings the libraries that it begins with.
+/// Reads a program, and runs it to load its libraries.
 pub(super) fn read_back(tool: &Path) -> Result<()> {
     let read = File::open(tool).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
     read.with_context(|| format!("cannot read {}", tool.display()))?;
     let mut version = Command::new(tool);
-    // Whatever it says to that, its libraries have been read.
+    // Whatever the exit code, its libraries have been read.
     version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     version.status().map(drop).with_context(|| format!("cannot run {}", tool.display()))
 }
 
-/// Bytes that have come in over the link, if this is behind one.
+/// Bytes received over the link, if this process is behind one.
 pub(super) fn received() -> Option<u64> {
     device_bytes(&fs::read_to_string("/proc/net/dev").ok()?)
 }
 
-/// Takes a folder away, if there is one.
+/// Removes a folder, if it exists.
 pub(super) fn remove(folder: &Path) -> Result<()> {
     if !folder.exists() {
         return Ok(());
@@ -73,12 +73,12 @@ pub(super) fn remove(folder: &Path) -> Result<()> {
     fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))
 }
 
-/// Runs something whose failure says only that there was nothing to do.
+/// Runs a command whose failure only means that there was nothing to do.
 pub(super) fn quietly(mut command: Command) {
     let _nothing = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
-/// Waits until a process is gone.
+/// Waits for the end of a process.
 pub(super) fn wait_for_end(pid: u32) -> Result<()> {
     let until = Instant::now() + ENDING;
     while Path::new("/proc").join(pid.to_string()).exists() {
@@ -90,23 +90,22 @@ pub(super) fn wait_for_end(pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// A group of processes whose processor time the kernel adds up, daemons included. Removed when dropped.
+/// A cgroup that adds up the processor time of processes, daemons included. Removed when dropped.
 ///
-/// What is started belongs to the group of this program, which therefore is in it, too. What this program takes itself, while it waits
-/// and looks, is taken off. To move each process that is started into the group would cost more: it takes the kernel milliseconds, for
-/// which the process has to wait.
+/// Children inherit the cgroup of this program, so this program is in it, too, and its own processor time is subtracted. Moving each
+/// child into the group would cost more: it takes the kernel milliseconds, for which the child has to wait.
 pub(super) struct Accounting {
     group: PathBuf,
     usage: &'static str,
-    /// What this program had taken before it was in the group.
+    /// Processor time of this program before it joined the group.
     own: Duration,
 }
 
 impl Accounting {
-    /// What is started from now on belongs to it. `None` where the kernel offers none.
+    /// Starts to account for processes that are started from now on. `None` if the kernel offers no such group.
     pub(super) fn begin() -> Option<Self> {
         static GROUPS: AtomicU32 = AtomicU32::new(0);
-        // What outlives its run keeps its group.
+        // Processes that outlive their run keep its group.
         let number = GROUPS.fetch_add(1, Ordering::Relaxed);
         let name = format!("tarpon-bench-{}-{number}", std::process::id());
         let kinds = [("/sys/fs/cgroup/cpuacct", "cpuacct.usage"), ("/sys/fs/cgroup", "cpu.stat")];
@@ -120,7 +119,7 @@ impl Accounting {
         })
     }
 
-    /// Processor time of what was started so far, in seconds.
+    /// Processor time of the processes so far, in seconds.
     pub(super) fn seconds(&self) -> Option<f64> {
         let all = self.usage()?;
         Some((all - own_time().saturating_sub(self.own).as_secs_f64()).max(0.0))
@@ -143,7 +142,7 @@ impl Drop for Accounting {
     }
 }
 
-/// Processor time of this process so far, all of its threads together.
+/// Processor time of all threads of this process so far.
 fn own_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
@@ -152,13 +151,13 @@ fn own_time() -> Duration {
 /// Processor time of a process so far, in seconds.
 pub(super) fn processor_seconds(pid: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may hold blanks.
+    // The name, in parentheses, may contain blanks.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
     Some(ticks / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// The server of a store of tarpon, if it serves something.
+/// The server of a tarpon store, if it serves a mount.
 pub(super) fn server(tarpon: &Path, store: &Path) -> Option<u32> {
     let mut status = Command::new(tarpon);
     status.env("TARPON_STORE", store).args(["status", "--json"]).stderr(Stdio::null());
@@ -166,11 +165,11 @@ pub(super) fn server(tarpon: &Path, store: &Path) -> Option<u32> {
     u32::try_from(mounts[0]["server"].as_u64()?).ok()
 }
 
-/// What a process has of the machine.
+/// Resources that a process holds.
 pub(super) struct Held {
-    /// The most memory that it had so far, in bytes.
+    /// Peak memory so far, in bytes.
     pub(super) peak: u64,
-    /// Memory that it has now: all of it, what is not from files, and its share where several have the same page.
+    /// Current memory: all resident pages, those without a file, and all with shared pages counted proportionally.
     pub(super) resident: u64,
     pub(super) anonymous: u64,
     pub(super) proportional: u64,
@@ -192,13 +191,13 @@ impl Held {
     }
 }
 
-/// The bytes of a line `NAME   123 kB`.
+/// The bytes in a line `NAME   123 kB`.
 fn kibibytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Processor, kernel and programs, for whoever reads the figures.
+/// Processor, kernel and program versions, for readers of the figures.
 pub(super) fn description(programs: &[&Path]) -> serde_json::Value {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
@@ -216,7 +215,7 @@ pub(super) fn description(programs: &[&Path]) -> serde_json::Value {
     })
 }
 
-/// What a program says of its version; of one that says nothing, what is in its file. None if it is not there.
+/// The version that a program prints; if it prints none, the digest of its file. `None` if it does not exist.
 fn version(program: &Path) -> Option<String> {
     let said = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
     let said = said.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
@@ -228,7 +227,7 @@ fn version(program: &Path) -> Option<String> {
     })
 }
 
-/// The commit that the checkout is at, with `-dirty` if something in it is not committed.
+/// The current commit, with `-dirty` if there are uncommitted changes.
 pub(super) fn commit() -> Option<String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).current_dir(paths::root()).stderr(Stdio::null()).output();

@@ -1,4 +1,4 @@
-//! Measures what users wait for. Each benchmark is a task of its own, prints a table and writes every single run to a file.
+//! Measures the times that users wait. Each benchmark is a separate task, prints a table and writes every run to a file.
 
 use anyhow::Result;
 

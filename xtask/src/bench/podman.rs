@@ -1,4 +1,4 @@
-//! Podman, with a store of its own.
+//! Podman with a store of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,16 +8,16 @@ use anyhow::{Context, Result};
 use super::machine;
 use crate::process;
 
-/// Where cgroups are in two versions, as crun does not want them, the containers see them otherwise.
+/// If the cgroup hierarchy is mixed (v1 and v2), which crun does not support, containers get a pure v2 mount.
 const ALONE: &str = "if [ -e /sys/fs/cgroup/cgroup.controllers ]; then LIMITS=; else \
                        umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; \
                        LIMITS='--cgroups=disabled --ulimit nproc=1000:1000 --ulimit nofile=1000:1000'; fi; \
                      P=\"$PODMAN --root $STORE/root --runroot $RUN --storage-driver overlay --cgroup-manager cgroupfs $OPTIONS\"; ";
 
-/// Letters of a layer's name.
+/// Length of a layer's name.
 const LAYER: usize = 64;
 
-/// What is run with it, or by it: the shell around it, and the process beside each container.
+/// Programs that run around Podman: the shell, and the process beside each container.
 const HELPERS: [&str; 5] = ["sh", "unshare", "mount", "umount", "conmon"];
 
 /// A program and its store.
@@ -25,7 +25,7 @@ pub(super) struct Podman {
     program: PathBuf,
     helpers: Vec<PathBuf>,
     store: PathBuf,
-    /// What it keeps of running containers, where the path is short: it takes no more than 50 bytes.
+    /// State of running containers. Its path is short: Podman allows at most 50 bytes.
     run: PathBuf,
     /// Global options.
     options: String,
@@ -39,17 +39,17 @@ impl Podman {
         Ok(Self { program, helpers, store, run, options })
     }
 
-    /// All programs that run when it does.
+    /// All programs that Podman needs to run.
     pub(super) fn programs(&self) -> Vec<&Path> {
         [&self.program].into_iter().chain(&self.helpers).map(PathBuf::as_path).collect()
     }
 
-    /// Whether it has been used.
+    /// Whether the store exists.
     pub(super) fn has_store(&self) -> bool {
         self.store.exists()
     }
 
-    /// Takes its images and everything else away. The files belong to layers that it mounts, and it knows best how to take them away.
+    /// Removes the store with all images. Podman does it, because the files belong to layers that it mounts.
     pub(super) fn wipe(&self) -> Result<()> {
         if self.has_store() {
             machine::quietly(self.command("rmi --all --force"));
@@ -58,8 +58,8 @@ impl Podman {
         machine::remove(&self.store)
     }
 
-    /// Runs a line of shell in which `$P` is Podman with all its options, and `$LIMITS` what `run` needs here. It sees mounts that are
-    /// made outside, and keeps its own to itself. `before` is run outside.
+    /// Runs a shell line in which `$P` is Podman with all its options, and `$LIMITS` the options that `run` needs here. Mounts made outside
+    /// are visible, but its own stay private. `before` runs outside.
     pub(super) fn shell(&self, before: &str, line: &str) -> Command {
         let mut command = Command::new("sh");
         command.arg("-c");
@@ -78,7 +78,7 @@ impl Podman {
         self.shell("", &format!("exec $P {what}"))
     }
 
-    /// Whether a container's root file system is mounted there. What Podman mounts to try overlayfs out has other names.
+    /// Whether a container's root file system is mounted there. Podman's test mounts of overlayfs have other names.
     pub(super) fn is_root(&self, mountpoint: &Path) -> bool {
         let rest = mountpoint.strip_prefix(self.store.join("root/overlay")).ok();
         let layer = rest.filter(|rest| rest.ends_with("merged")).and_then(Path::parent);

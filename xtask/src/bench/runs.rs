@@ -1,5 +1,5 @@
-//! The file of a benchmark: JSON lines. The first tells of the machine and the command, each other of one run, or of a link. Where
-//! another command added to it, its lines follow one that tells of that.
+//! The file of a benchmark: JSON lines. The first is a header with the machine and the command; each other line is a run or a link. A
+//! command that adds to the file writes another header before its lines.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use super::machine;
 
-/// A file that runs are added to.
+/// A file to which runs are added.
 pub(super) struct Log {
     path: PathBuf,
     file: File,
 }
 
 impl Log {
-    /// What follows is this command's, on this machine: in a new file, or behind what an earlier command left in it.
+    /// Writes a header for this command and machine, to a new file or at the end of an existing one.
     pub(super) fn begin(path: &Path, programs: &[&Path], adds: bool) -> Result<Self> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -35,7 +35,7 @@ impl Log {
         Ok(log)
     }
 
-    /// The file of another process that began it.
+    /// Opens a file that another process has begun.
     pub(super) fn append(path: &Path) -> Result<Self> {
         let file = File::options().append(true).open(path).with_context(|| failed(path))?;
         Ok(Self { path: path.to_owned(), file })
@@ -51,7 +51,7 @@ fn failed(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// This program's command line, as somebody would type it.
+/// The command line of this program, as a user would type it.
 fn command() -> String {
     let words = std::env::args().skip(1);
     std::iter::once("cargo xtask".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
@@ -62,12 +62,12 @@ fn today() -> String {
     said.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
-/// The field of a line, when it is read, that has the number of its command: that of the headers before it.
+/// The field, added when a line is read, with the number of its command: the number of headers before it.
 const COMMAND: &str = "of command";
 
-/// The lines of such a file.
+/// The lines of a file.
 pub(super) struct Runs {
-    /// Of each command that wrote into the file.
+    /// The header of each command that wrote to the file.
     pub(super) headers: Vec<Value>,
     pub(super) lines: Vec<Value>,
 }
@@ -94,13 +94,13 @@ impl Runs {
         Ok(Self { headers, lines })
     }
 
-    /// What the commands told of themselves that made some of the lines, in the order of the file.
+    /// The headers of the commands that wrote matching lines, in the order of the file.
     pub(super) fn headers_of(&self, is_of: impl Fn(&Value) -> bool) -> Vec<&Value> {
         let wanted: BTreeSet<u64> = self.lines.iter().filter(|line| is_of(line)).filter_map(command_of).collect();
         (1..).zip(&self.headers).filter(|(number, _)| wanted.contains(number)).map(|(_, header)| header).collect()
     }
 
-    /// The lines that have all of these fields, by the values of these, in the order in which they first come.
+    /// The lines that have all of these fields, grouped by their values, in the order of first appearance.
     pub(super) fn cells<const N: usize>(&self, fields: [&str; N]) -> Vec<([String; N], Vec<&Value>)> {
         let mut cells: Vec<([String; N], Vec<&Value>)> = Vec::new();
         for line in &self.lines {
@@ -116,13 +116,13 @@ impl Runs {
         cells
     }
 
-    /// The different values of a field, in the order in which they first come.
+    /// The distinct values of a field, in the order of first appearance.
     pub(super) fn values(&self, field: &str) -> Vec<String> {
         self.cells([field]).into_iter().map(|([value], _)| value).collect()
     }
 }
 
-/// A field as people read it.
+/// A field as text.
 pub(super) fn text(line: &Value, field: &str) -> String {
     match &line[field] {
         Value::String(text) => text.clone(),
@@ -135,7 +135,7 @@ pub(super) fn figures(lines: &[&Value], field: &str) -> Vec<f64> {
     lines.iter().filter_map(|line| line[field].as_f64()).collect()
 }
 
-/// Which run it is: which command of the file made it, and the number that the command gave it.
+/// Identifies a run: the number of its command in the file, and its number within the command.
 pub(super) type Number = (u64, u64);
 
 /// All figures of a field with the numbers of their runs.
@@ -144,7 +144,7 @@ pub(super) fn numbered(lines: &[&Value], field: &str) -> Vec<(Number, f64)> {
     lines.iter().filter_map(|line| Some((number(line)?, line[field].as_f64()?))).collect()
 }
 
-/// Which command of the file made a line, counted from 1.
+/// The number of a line's command in the file, from 1.
 pub(super) fn command_of(line: &Value) -> Option<u64> {
     line[COMMAND].as_u64()
 }

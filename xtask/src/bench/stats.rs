@@ -1,6 +1,6 @@
-//! What is said of several runs.
+//! Statistics over several runs.
 
-/// The value in the middle; of an even number the mean of the two there.
+/// The median; for an even number the mean of the two middle values.
 pub(super) fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let middle = sorted.len() / 2;
@@ -11,27 +11,27 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The least and the most.
+/// The minimum and the maximum.
 pub(super) fn spread(values: &[f64]) -> Option<(f64, f64)> {
     let sorted = sorted(values);
     Some((*sorted.first()?, *sorted.last()?))
 }
 
-/// The mean of what are ratios.
+/// The geometric mean, for ratios.
 pub(super) fn geometric_mean(values: &[f64]) -> Option<f64> {
     let logarithms: f64 = values.iter().map(|value| value.ln()).sum();
     (!values.is_empty()).then(|| (logarithms / values.len() as f64).exp())
 }
 
-/// For each value the share of values that are not above it, in order: an empirical distribution function. What failed has no value,
-/// and is above all of them.
+/// The empirical distribution function: for each value, in order, the fraction of values that are not above it. A failed run has no
+/// value, and counts as above all of them.
 pub(super) fn distribution(values: &[f64], failed: usize) -> Vec<(f64, f64)> {
     let sorted = sorted(values);
     let all = (sorted.len() + failed) as f64;
     sorted.iter().enumerate().map(|(place, value)| (*value, (place + 1) as f64 / all)).collect()
 }
 
-/// How many times as long the first took as the second, of runs that were neighbours; each pair is the runs of one number.
+/// Ratios of neighbouring runs, the first to the second; runs are paired by their numbers.
 pub(super) fn ratios<N: PartialEq>(of: &[(N, f64)], to: &[(N, f64)]) -> Vec<f64> {
     let other = |number: &N| to.iter().find(|(n, _)| n == number).map(|(_, value)| *value);
     of.iter().filter_map(|(number, value)| Some(value / other(number).filter(|v| *v > 0.0)?)).collect()

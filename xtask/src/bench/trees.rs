@@ -1,5 +1,5 @@
-//! One image in several forms that are ready to be read: as plain overlayfs over unpacked layers, and mounted by tarpon with
-//! everything local. Dropped, they are unmounted.
+//! One image in several forms for reading: plain overlayfs over unpacked layers, and mounts by tarpon with
+//! everything local. Unmounted when dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ pub(super) struct Tree {
 }
 
 enum How {
-    /// Overlayfs over the layers that Podman has unpacked.
+    /// Overlayfs over layers unpacked by Podman.
     Plain,
     /// tarpon, with this store.
     Tarpon { program: PathBuf, store: PathBuf },
 }
 
-/// The layers of an image as Podman unpacked them, mounted read-only by overlayfs.
+/// The layers of an image as unpacked by Podman, mounted read-only by overlayfs.
 pub(super) fn plain(image: &str) -> Result<Tree> {
     let tree = Tree { name: "overlayfs", root: machine::folder().join("plain-root"), how: How::Plain };
     let podman = Podman::new(machine::folder().join("plain-layers"), String::new())?;
@@ -44,7 +44,7 @@ pub(super) fn plain(image: &str) -> Result<Tree> {
     Ok(tree)
 }
 
-/// The lower directories of an image, from what Podman says of its top layer and the others. One alone needs a second for overlayfs.
+/// The lower directories of an image, from Podman's output about its layers. A single one needs a second for overlayfs.
 fn lowers(said: &str) -> Result<String> {
     let layers: Vec<&str> = said.trim().split(':').filter(|layer| layer.starts_with('/')).collect();
     match layers[..] {
@@ -58,7 +58,7 @@ fn lowers(said: &str) -> Result<String> {
     }
 }
 
-/// The image, brought whole and mounted in a mode.
+/// Fetches the whole image, and mounts it in a mode.
 pub(super) fn tarpon(name: &'static str, program: &Path, image: &str, mode: &str) -> Result<Tree> {
     let store = machine::folder().join(format!("steady-{mode}"));
     let root = machine::folder().join(format!("steady-{mode}-root"));
@@ -80,7 +80,7 @@ pub(super) fn tarpon(name: &'static str, program: &Path, image: &str, mode: &str
 }
 
 impl Tree {
-    /// The process that serves it, if there is one.
+    /// The server of the tree, if it has one.
     pub(super) fn server(&self) -> Option<u32> {
         let How::Tarpon { program, store } = &self.how else { return None };
         machine::server(program, store)

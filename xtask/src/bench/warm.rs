@@ -1,8 +1,8 @@
-//! Warms the registry: one request for each blob of an image, whose answer is thrown away. A registry that serves an image to many
-//! has it in memory.
+//! Warms the registry with one request for each blob of an image, whose response is discarded. A registry with many clients
+//! has popular images in memory.
 //!
-//! A benchmark behind a link cannot do that itself, because it would wait for the link. So the process in front of it does, and is
-//! asked over a port of its own: `IMAGE TAG` in a line, and a line back.
+//! A benchmark behind a link cannot do that itself, because it would wait for the link. So the process in front of the link does it,
+//! on request over a separate port: `IMAGE TAG` in a line, and a line back.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -22,7 +22,7 @@ const MANIFESTS: &str = "Accept: application/vnd.oci.image.manifest.v1+json, app
 /// How long a registry may take to read an image from disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The end in front of the link. It works as long as this program runs.
+/// The server in front of the link. It works as long as this program runs.
 pub(super) struct Warmer(u16);
 
 impl Warmer {
@@ -34,7 +34,7 @@ impl Warmer {
             for mut client in listener.incoming().flatten() {
                 let answer = serve(&client, &registry);
                 let answer = answer.map_or_else(|error| format!("{error:#}"), |()| "warm".to_owned());
-                // Who asked is gone: nobody wants to know.
+                // The client may be gone and needs no answer then.
                 let _gone = client.write_all(format!("{}\n", answer.replace('\n', " ")).as_bytes());
             }
         });
@@ -53,7 +53,7 @@ fn serve(client: &TcpStream, registry: &str) -> Result<()> {
     warm(registry, image, tag)
 }
 
-/// Asks the process in front of the link.
+/// Sends a request to the process in front of the link.
 pub(super) fn ask(here: &Here, image: &str, tag: &str) -> Result<()> {
     let port = std::env::var("TARPON_BENCH_WARMER").context("nobody warms the registry")?;
     let mut connection = TcpStream::connect(format!("{}:{port}", here.host)).context("cannot reach who warms")?;
@@ -67,12 +67,12 @@ pub(super) fn ask(here: &Here, image: &str, tag: &str) -> Result<()> {
     }
 }
 
-/// Asks the registry for everything of an image, and for what is attached to images of its repository.
+/// Requests all blobs of an image, and the artifacts attached to images of its repository.
 fn warm(registry: &str, image: &str, tag: &str) -> Result<()> {
     let get = |path: &str| http::request(registry, "GET", &format!("/v2/{image}/{path}"), MANIFESTS, b"");
     let tags: Value = serde_json::from_slice(&get("tags/list")?.body).context("the registry lists no tags")?;
     let attached = tags["tags"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    // Registries without a way to list what is attached have it under tags that are digests.
+    // Registries without the referrers API keep attached artifacts under tags that are digests.
     let attached = attached.filter(|tag| tag.starts_with("sha256-")).map(str::to_owned);
     let mut manifests: Vec<String> = attached.chain([tag.to_owned()]).collect();
     let mut seen = BTreeSet::new();
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// A registry that notes what it is asked.
+    /// A registry that records its requests.
     fn registry() -> (String, mpsc::Receiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! What crossed the link: the log that `cargo xtask link` keeps, read from behind it.
+//! The traffic over the link: the log of `cargo xtask link`, read from behind it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -7,17 +7,17 @@ use std::io::{Read, Seek, SeekFrom};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// The longest name of a request in the file of runs.
+/// Maximum length of a request's name in the file of runs.
 const NAME: usize = 60;
 
-/// The log of the link that this process is behind.
+/// The log of this process's link.
 pub(super) struct Wire(File);
 
-/// One request and its answer; times of day in seconds.
+/// One request and its response; times of day in seconds.
 #[derive(Debug, PartialEq)]
 pub(super) struct Request {
     pub(super) asked: f64,
-    /// The first and the last bytes of the answer, if any came.
+    /// Times of the first and the last bytes of the response, if any arrived.
     pub(super) answered: Option<(f64, f64)>,
     pub(super) bytes: u64,
     /// Method and path.
@@ -25,14 +25,14 @@ pub(super) struct Request {
 }
 
 impl Wire {
-    /// None if this is not behind a link.
+    /// Opens the log. `None` if this process is not behind a link.
     pub(super) fn open() -> Result<Option<Self>> {
         let Some(path) = std::env::var_os("TARPON_LINK_LOG") else { return Ok(None) };
         let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Some(Self(file)))
     }
 
-    /// Forgets what was logged so far.
+    /// Skips everything logged so far.
     pub(super) fn mark(&mut self) -> Result<()> {
         self.0.seek(SeekFrom::End(0)).context("cannot read the log of the link").map(drop)
     }
@@ -47,7 +47,7 @@ impl Wire {
 
 fn parse(text: &str) -> Vec<Request> {
     let mut requests: Vec<Request> = Vec::new();
-    // What each connection is about at the moment.
+    // The current request of each connection.
     let mut current: HashMap<&str, usize> = HashMap::new();
     for line in text.lines() {
         let mut fields = line.splitn(4, ' ');
@@ -70,7 +70,7 @@ fn parse(text: &str) -> Vec<Request> {
 }
 
 impl Request {
-    /// As it is kept of a run that began at `began`: seconds since then, bytes, what.
+    /// The form in which a run that began at `began` stores it: seconds since then, bytes, name.
     pub(super) fn json(&self, began: f64) -> Value {
         let since = |at: f64| ((at - began) * 1e4).round() / 1e4;
         let (first, last) = self.answered.unwrap_or((self.asked, self.asked));
@@ -78,7 +78,7 @@ impl Request {
     }
 }
 
-/// The path without what all have in common, and digests as short as people know them.
+/// The path without common parts, and with short digests.
 fn name(what: &str) -> String {
     let (method, path) = what.split_once(' ').unwrap_or(("", what));
     let mut rest = path.to_owned();

@@ -1,24 +1,24 @@
-//! From values to places in a picture, and the values that are written beside an axis.
+//! Maps values to positions in a picture, and chooses the values on an axis.
 
-/// What a value is, which says how it is written.
+/// The unit of a value, which determines its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::bench) enum Unit {
     Seconds,
     Bytes,
-    /// How many times as much.
+    /// A factor.
     Times,
     Count,
-    /// A share of one.
+    /// A fraction of one.
     Share,
 }
 
 impl Unit {
-    /// A value as people read it.
+    /// Formats a value for readers.
     pub(in crate::bench) fn show(self, value: f64) -> String {
         self.with(value, short)
     }
 
-    /// A value that was measured: with as many digits as its neighbours have.
+    /// Formats a measured value with as many digits as its neighbours.
     pub(super) fn measured(self, value: f64) -> String {
         self.with(value, three_digits)
     }
@@ -41,7 +41,7 @@ impl Unit {
     }
 }
 
-/// Three digits that count, and no zeros behind them.
+/// Three significant digits, without trailing zeros.
 fn short(value: f64) -> String {
     let text = three_digits(value);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
@@ -56,7 +56,7 @@ fn three_digits(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// An axis from one place to another.
+/// An axis between two positions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     from: f64,
@@ -66,7 +66,7 @@ pub(super) struct Axis {
     logarithmic: bool,
 }
 
-/// Values further apart than this would be a point and a wall on an axis that is linear.
+/// Ratio of values from which an axis is logarithmic: on a linear one the small ones would shrink to points.
 const FAR_APART: f64 = 25.0;
 
 impl Axis {
@@ -75,7 +75,7 @@ impl Axis {
         let positive = values.clone().filter(|value| *value > 0.0);
         let least = positive.clone().fold(f64::INFINITY, f64::min);
         let most = positive.fold(0.0, f64::max);
-        // Zero has no place on a logarithmic axis.
+        // Zero cannot be on a logarithmic axis.
         if values.clone().all(|value| value > 0.0) && most / least > FAR_APART {
             return Self { from, to, least: least * 0.8, most: most * 1.25, logarithmic: true };
         }
@@ -88,12 +88,12 @@ impl Axis {
         Self { from, to, least, most, logarithmic: false }
     }
 
-    /// What is written beside it; whoever takes it for a linear one reads it wrongly.
+    /// The caption of the axis, which marks a logarithmic one so that it is not read as linear.
     pub(super) fn caption(&self, words: &str) -> String {
         if self.logarithmic { format!("{words} (logarithmic)") } else { words.to_owned() }
     }
 
-    /// Where a value lies.
+    /// The position of a value.
     pub(super) fn place(&self, value: f64) -> f64 {
         let share = if self.logarithmic {
             (value / self.least).ln() / (self.most / self.least).ln()
@@ -118,13 +118,13 @@ impl Axis {
     }
 
     fn powers(&self, count: usize) -> Vec<f64> {
-        // Thirds of decades where there are few of them, else halves.
+        // Thirds of decades if they are few, else halves.
         let choices: [&[f64]; 3] = [&[1.0, 2.0, 5.0], &[1.0, 3.0], &[1.0]];
         let ticks = choices.map(|factors| self.decades(factors));
         ticks.iter().find(|ticks| ticks.len() <= count + 1).unwrap_or(&ticks[2]).clone()
     }
 
-    /// Powers of ten times these, as far as they are on the axis.
+    /// Powers of ten times these factors within the axis.
     fn decades(&self, factors: &[f64]) -> Vec<f64> {
         let mut ticks = Vec::new();
         let mut power = self.least.log10().floor();

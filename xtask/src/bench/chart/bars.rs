@@ -1,4 +1,4 @@
-//! A group of horizontal bars for each of several things, a bar for each series.
+//! Groups of horizontal bars, one bar per series.
 
 use super::axis::{Axis, Unit};
 use super::{Anchor, Canvas, LINE, colour, width};
@@ -13,33 +13,33 @@ const MARGIN: f64 = 16.0;
 pub(in crate::bench) struct Bar {
     pub(in crate::bench) series: String,
     pub(in crate::bench) value: f64,
-    /// The least and the most of what the value is the median of.
+    /// Minimum and maximum of the runs whose median is the value.
     pub(in crate::bench) range: Option<(f64, f64)>,
-    /// What is written behind its value.
+    /// Text after the value.
     pub(in crate::bench) note: String,
 }
 
-/// The bars of one thing.
+/// The bars of one item.
 pub(in crate::bench) struct Group {
     pub(in crate::bench) name: String,
     pub(in crate::bench) bars: Vec<Bar>,
 }
 
-/// What the picture is of.
+/// Contents of the picture.
 pub(in crate::bench) struct Bars {
     pub(in crate::bench) title: String,
     pub(in crate::bench) unit: Unit,
     pub(in crate::bench) groups: Vec<Group>,
-    /// A value to compare with, marked by a line.
+    /// A reference value, marked by a line.
     pub(in crate::bench) mark: Option<f64>,
-    /// Series and their names; none where the notes tell them.
+    /// Series and their names; empty if the notes name them.
     pub(in crate::bench) legend: Vec<(String, String)>,
-    /// Small words at the bottom, or none.
+    /// Small text at the bottom, or empty.
     pub(in crate::bench) caption: String,
 }
 
 impl Bars {
-    /// The picture, or none if there is nothing in it.
+    /// The picture, or `None` if it would be empty.
     pub(in crate::bench) fn draw(&self) -> Option<String> {
         self.bars().next()?;
         let mut canvas = Canvas::default();
@@ -81,7 +81,7 @@ impl Bars {
         self.groups.iter().flat_map(|group| &group.bars)
     }
 
-    /// An axis on which there is room behind each bar for what is written there.
+    /// An axis that leaves room for the text after each bar.
     fn axis(&self, left: f64) -> Axis {
         let most = self.bars().map(end).chain(self.mark).fold(0.0, f64::max);
         let most = if most > 0.0 { most } else { 1.0 };
@@ -91,7 +91,7 @@ impl Bars {
         Axis::linear(0.0, most, left, left + right)
     }
 
-    /// What stands behind a bar.
+    /// The text after a bar.
     fn words(&self, bar: &Bar) -> String {
         format!("{}  {}", self.unit.measured(bar.value), bar.note).trim_end().to_owned()
     }
@@ -108,7 +108,7 @@ impl Bars {
     }
 }
 
-/// Where a bar and its range end.
+/// The end of a bar including its range.
 fn end(bar: &Bar) -> f64 {
     bar.range.map_or(bar.value, |(_, most)| most.max(bar.value))
 }

@@ -1,6 +1,6 @@
-//! Colours of series, on light and on dark ground; told apart also by those who see no red or green.
+//! Colours of series, on a light and a dark background; distinguishable also with red-green colour blindness.
 
-/// Series that are known have their colour in every picture: what pulls everything is grey, tarpon is blue to green, others are
+/// Known series have the same colour in every picture: systems that pull everything are grey, tarpon is blue to green, others are
 /// yellow to red.
 const KNOWN: [(&str, &str); 21] = [
     ("podman", "#8c959f"),
@@ -26,10 +26,10 @@ const KNOWN: [(&str, &str); 21] = [
     ("tarpon run", "#1f6fc8"),
 ];
 
-/// The others, in turn.
+/// Colours of other series, in order.
 const OTHERS: [&str; 6] = ["#1f6fc8", "#e08214", "#00a37a", "#cc79a7", "#b8860b", "#7a6f9b"];
 
-/// The colour of a series; `place` is where it stands among those of its picture.
+/// The colour of a series; `place` is its index among those of its picture.
 pub(super) fn colour(series: &str, place: usize) -> &'static str {
     let known = KNOWN.iter().find(|(known, _)| *known == series);
     known.map_or(OTHERS[place % OTHERS.len()], |(_, colour)| colour)

@@ -1,4 +1,4 @@
-//! Curves: how something grows, and how runs are distributed.
+//! Curves: growth, and distributions of runs.
 
 use super::axis::{Axis, Unit};
 use super::{Anchor, Canvas, LINE, colour, tenths, width};
@@ -9,24 +9,24 @@ const MARGIN: f64 = 16.0;
 /// One curve.
 pub(in crate::bench) struct Curve {
     pub(in crate::bench) series: String,
-    /// In the order of their first coordinate.
+    /// Ordered by the first coordinate.
     pub(in crate::bench) points: Vec<(f64, f64)>,
 }
 
-/// What the picture is of.
+/// Contents of the picture.
 pub(in crate::bench) struct Lines {
     pub(in crate::bench) title: String,
-    /// What is at the bottom and at the side, and their units.
+    /// Captions and units of the horizontal and the vertical axis.
     pub(in crate::bench) across: (&'static str, Unit),
     pub(in crate::bench) up: (&'static str, Unit),
     pub(in crate::bench) curves: Vec<Curve>,
-    /// Whether values stay the same until the next one, as those of a distribution do.
+    /// Whether values are constant up to the next one, as in a distribution.
     pub(in crate::bench) steps: bool,
     pub(in crate::bench) size: (f64, f64),
 }
 
 impl Lines {
-    /// The picture, or none if there is nothing in it.
+    /// The picture, or `None` if it would be empty.
     pub(in crate::bench) fn draw(&self) -> Option<String> {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         points().next()?;
@@ -69,7 +69,7 @@ impl Lines {
         Some(canvas.finish(&self.title, wide, high))
     }
 
-    /// The values that were measured, where they are few and leave room for each other, else round ones.
+    /// The measured values if they are few and far enough apart, else round ones.
     fn bottom_ticks(&self, across: &Axis) -> Vec<f64> {
         let mut values: Vec<f64> = self.curves.iter().flat_map(|curve| &curve.points).map(|(x, _)| *x).collect();
         values.sort_by(f64::total_cmp);

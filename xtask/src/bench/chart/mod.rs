@@ -10,11 +10,11 @@ pub(super) mod timeline;
 
 use colours::colour;
 
-/// Width of a letter of the usual size, on average and a little more: where text ends has to be guessed.
+/// Width of a letter of the usual size, a little more than the average: the width of text can only be estimated.
 const LETTER: f64 = 6.7;
 /// Height of a line of text.
 const LINE: f64 = 18.0;
-/// The same of what is small: its share of the usual size.
+/// Size of small text, relative to the usual size.
 const SMALL: f64 = 0.875;
 const SMALL_LINE: f64 = 15.0;
 
@@ -23,24 +23,24 @@ const STYLE: &str = "<style>\
     @media (prefers-color-scheme:dark){.page{fill:#0d1117}.ink{fill:#f0f6fc}.faint{fill:#9198a1}.halo{stroke:#0d1117}.rule{stroke:#3d444d}.mark{stroke:#f0f6fc}}\
     </style>";
 
-/// The room that a text takes.
+/// The estimated width of a text.
 fn width(text: &str) -> f64 {
-    // A picture has no text that is longer than a float can count.
+    // The length of any text here fits a float.
     text.chars().count() as f64 * LETTER
 }
 
-/// A place in a picture, which nobody sees more exactly.
+/// A coordinate, rounded to a tenth: more precision is invisible.
 fn tenths(place: f64) -> String {
     let text = format!("{place:.1}");
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
-/// Text as it stands in XML.
+/// Text escaped for XML.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&#39;").replace('"', "&quot;")
 }
 
-/// Where a text ends or begins.
+/// Alignment of a text.
 #[derive(Clone, Copy)]
 enum Anchor {
     Start,
@@ -48,7 +48,7 @@ enum Anchor {
     End,
 }
 
-/// What is drawn so far.
+/// The picture so far.
 #[derive(Default)]
 struct Canvas(String);
 
@@ -63,7 +63,7 @@ impl Canvas {
         self.add(format_args!("<text x='{x}' y='{y}'{anchor} class='{class}'>{text}</text>"));
     }
 
-    /// A figure and what is told of it, legible also on the lines of a grid.
+    /// A figure and its note, legible also on grid lines.
     fn figure(&mut self, x: f64, y: f64, figure: &str, note: &str) {
         let (x, y, figure, note) = (tenths(x), tenths(y), escaped(figure), escaped(note));
         let note = if note.is_empty() { note } else { format!("<tspan dx='6' class='faint'>{note}</tspan>") };
@@ -75,7 +75,7 @@ impl Canvas {
         self.add(format_args!("<rect x='{x}' y='{y}' width='{width}' height='{height}' fill='{colour}'/>"));
     }
 
-    /// Many level lines, from one place to the other, in one piece.
+    /// Many horizontal lines as one path.
     fn strokes(&mut self, lines: impl Iterator<Item = (f64, f64, f64)>, thick: f64, colour: &str) {
         let path: String =
             lines.map(|(from, to, y)| format!("M{},{}H{}", tenths(from), tenths(y), tenths(to))).collect();
@@ -92,7 +92,7 @@ impl Canvas {
         let _ = self.0.write_fmt(what);
     }
 
-    /// Series, and their names with their colours, from `left` to `right`, in as many lines as they need; how high they are.
+    /// Draws the legend from `left` to `right`, in as many lines as it needs; returns its height.
     fn legend(&mut self, series: &[(String, String)], left: f64, right: f64, top: f64) -> f64 {
         let (mut x, mut y) = (left, top);
         for (place, (series, name)) in series.iter().enumerate() {
@@ -107,10 +107,10 @@ impl Canvas {
         y + LINE - top
     }
 
-    /// Small words at the bottom, of as many lines as they need; how high they are.
+    /// Draws small text at the bottom, in as many lines as it needs; returns its height.
     fn caption(&mut self, words: &str, left: f64, right: f64, top: f64) -> f64 {
         let mut lines = vec![String::new()];
-        // A list of names is one word that may be longer than the picture is wide.
+        // A list of names without spaces may be longer than the picture is wide.
         for word in words.split_inclusive([' ', ',']) {
             let fits = |line: &String| line.is_empty() || width(&format!("{line}{word}")) * SMALL <= right - left;
             match lines.last_mut().filter(|line| fits(line)) {
@@ -131,7 +131,7 @@ impl Canvas {
         y - top
     }
 
-    /// The whole picture.
+    /// The complete picture.
     fn finish(self, title: &str, width: f64, height: f64) -> String {
         let title = escaped(title);
         format!(

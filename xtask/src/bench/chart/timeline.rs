@@ -1,18 +1,18 @@
-//! One cold start: its phases, and every request below them, in the order in which they were asked.
+//! One cold start: its phases, and below them every request, in the order of sending.
 
 use super::axis::{Axis, Unit};
 use super::{Anchor, Canvas, LINE, width};
 
 const WIDTH: f64 = 860.0;
 const TOP: f64 = 42.0;
-/// Lines in which the names of phases stand.
+/// Lines for the names of phases.
 const NAMES: usize = 3;
 const MARGIN: f64 = 16.0;
 const PHASE: f64 = 20.0;
-/// Requests that have a line of text each; more of them are thinner, without.
+/// Maximum number of requests with a line of text each; if there are more, rows are thinner and have none.
 const NAMED: usize = 30;
 const ROW: f64 = 15.0;
-/// Rows without text are as thin as so many need, and no thicker than this.
+/// Maximum height of rows without text.
 const THIN: f64 = 4.0;
 const TALL: f64 = 420.0;
 
@@ -23,7 +23,7 @@ pub(in crate::bench) struct Phase {
     pub(in crate::bench) end: f64,
 }
 
-/// A request: when it was asked, and when the first and the last bytes of its answer came.
+/// A request: the time when it was sent, and when the first and the last bytes of its response arrived.
 pub(in crate::bench) struct Asked {
     pub(in crate::bench) name: String,
     pub(in crate::bench) asked: f64,
@@ -32,14 +32,14 @@ pub(in crate::bench) struct Asked {
     pub(in crate::bench) bytes: f64,
 }
 
-/// What the picture is of.
+/// Contents of the picture.
 pub(in crate::bench) struct Timeline {
     pub(in crate::bench) title: String,
     pub(in crate::bench) phases: Vec<Phase>,
     pub(in crate::bench) requests: Vec<Asked>,
 }
 
-/// The colour of a phase, in whichever picture.
+/// The colour of a phase, the same in every picture.
 fn colour(phase: &str) -> &'static str {
     match phase {
         "resolve" => "#1f6fc8",
@@ -51,13 +51,13 @@ fn colour(phase: &str) -> &'static str {
     }
 }
 
-/// The share of a row that is not the gap to the next one.
+/// The fraction of a row without the gap to the next one.
 const FILLED: f64 = 0.85;
 const WAITING: &str = "#b9c2cc";
 const COMING: &str = "#1f78c8";
 
 impl Timeline {
-    /// The picture, or none if the start has no phases.
+    /// The picture, or `None` if the start has no phases.
     pub(in crate::bench) fn draw(&self) -> Option<String> {
         let end = self.phases.last()?.end;
         let named = self.requests.len() <= NAMED;
@@ -86,7 +86,7 @@ impl Timeline {
         Some(canvas.finish(&self.title, WIDTH, bottom + 2.0 * LINE + 12.0))
     }
 
-    /// Each request in a row of its own.
+    /// Draws each request in its own row.
     fn requests(&self, canvas: &mut Canvas, axis: &Axis, first: f64, row: f64) {
         let end = self.phases.last().map_or(0.0, |phase| phase.end);
         let rows = || {
@@ -100,7 +100,7 @@ impl Timeline {
         canvas.strokes(rows().map(|(_, began, ended, y)| (began, ended.max(began + 1.0), y)), row * FILLED, COMING);
     }
 
-    /// The phases in a row; names above them, in several lines, since a short phase has no room for its own.
+    /// Draws the phases in a row, and their names above in several lines, because a short phase has no room for its own.
     fn phases(&self, canvas: &mut Canvas, axis: &Axis, left: f64) {
         let y = TOP + NAMES as f64 * LINE;
         canvas.text(left - 8.0, y + PHASE - 6.0, Anchor::End, "ink", "phases");
@@ -109,7 +109,7 @@ impl Timeline {
             let (begin, end) = (axis.place(phase.begin), axis.place(phase.end));
             canvas.rectangle(begin, y, (end - begin).max(1.0), PHASE - 4.0, colour(phase.name));
             let words = format!("{} {}", phase.name, Unit::Seconds.show(phase.end - phase.begin));
-            // In whichever line it may stand nearer to its phase, and never beyond the picture.
+            // The line in which the name is nearest to its phase, but within the picture.
             let line = (0..NAMES).min_by(|one, other| free[*one].total_cmp(&free[*other])).unwrap_or(0);
             let at = begin.max(free[line]).min(WIDTH - MARGIN - width(&words)).max(free[line]);
             canvas.rectangle(at, y - 13.0 - LINE * line as f64, 8.0, 8.0, colour(phase.name));

@@ -1,4 +1,4 @@
-//! The page.
+//! The report page.
 
 use std::fmt::Write;
 
@@ -19,12 +19,12 @@ th,td{border:1px solid var(--rule);padding:.2em .6em;text-align:left;font-varian
 .pictures{display:flex;flex-wrap:wrap;gap:1em}svg{max-width:100%;height:auto}.about{color:var(--faint);font-size:13px}pre{overflow-x:auto}\
 </style><h1>How fast tarpon is</h1>";
 
-/// What is written so far.
+/// The page so far.
 #[derive(Default)]
 pub(super) struct Page(String);
 
 impl Page {
-    /// Adds what one benchmark found.
+    /// Adds the results of one benchmark.
     pub(super) fn add(&mut self, name: &str, runs: &Runs, section: &Section) {
         let mut page = format!("<h2>{}</h2>{}", escaped(section.title), about(name, runs));
         for part in &section.parts {
@@ -66,7 +66,7 @@ fn about(name: &str, runs: &Runs) -> String {
     words
 }
 
-/// When and where one command ran, and with what.
+/// Date, machine and programs of one command.
 fn one(header: &Value) -> String {
     let machine = &header["machine"];
     let memory = machine["memory"].as_f64().map(|bytes| format!("{:.0} GiB", bytes / f64::from(1 << 30)));
@@ -93,7 +93,7 @@ fn or(value: &Value, field: &str, other: &str) -> String {
     if value.get(field).is_some() { text(value, field) } else { other.to_owned() }
 }
 
-/// A table as benchmarks print it, as one of a page.
+/// Converts a table of a benchmark to HTML.
 fn table(lines: &str) -> String {
     let mut rows = lines
         .lines()

@@ -1,4 +1,4 @@
-//! `bench report`: what the benchmarks found, as one page with pictures, the pictures by themselves, and the data beside them.
+//! `bench report`: the results as one page with pictures, the pictures as files, and the data with them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,29 +37,29 @@ pub(super) struct Section {
 enum Part {
     Heading(String),
     Text(String),
-    /// As the benchmark prints it.
+    /// A table as the benchmark prints it.
     Table(String),
-    /// One that is read by few: its name, under which it is hidden until it is asked for.
+    /// A table that few readers need: its name, under which it is folded.
     LongTable(&'static str, String),
-    /// Pictures that may stand beside each other.
+    /// Pictures that may stand side by side.
     Pictures(Vec<Picture>),
 }
 
 /// A picture of the page.
 struct Picture {
     svg: String,
-    /// The file that holds it, too, for use elsewhere.
+    /// A file for the picture, for use elsewhere.
     file: Option<String>,
 }
 
 impl Picture {
-    /// In the page alone.
+    /// A picture without a file.
     fn inside(svg: String) -> Self {
         Self { svg, file: None }
     }
 }
 
-/// What makes a section of a file of runs.
+/// Makes a section from a file of runs.
 type Writer = fn(&Runs) -> Section;
 
 /// The benchmarks, in the order of the report.
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Puts the data beside the report, unless it is there: a file that is copied onto itself is empty.
+/// Copies the data to the report, unless it is there: copying a file onto itself would empty it.
 fn copy(data: &Path, copy: &Path) -> Result<()> {
     if fs::canonicalize(copy).is_ok_and(|there| fs::canonicalize(data).is_ok_and(|data| data == there)) {
         return Ok(());
@@ -102,7 +102,7 @@ fn copy(data: &Path, copy: &Path) -> Result<()> {
     fs::copy(data, copy).map(drop).with_context(|| format!("cannot write {}", copy.display()))
 }
 
-/// Writes the pictures of a section that have files of their own.
+/// Writes the picture files of a section.
 fn pictures(section: &Section, to: &Path) -> Result<()> {
     for part in &section.parts {
         let Part::Pictures(pictures) = part else { continue };

@@ -1,11 +1,11 @@
-//! The phases of a start, from what is kept of a run.
+//! The phases of a start, from the data of a run.
 
 use serde_json::Value;
 
 use crate::bench::chart::timeline::{Asked, Phase, Timeline};
 use crate::bench::start::table::kinds::is_eager;
 
-/// The picture of a run whose requests were kept.
+/// The picture of a run with recorded requests.
 pub(super) fn timeline(title: String, run: &Value) -> Option<Timeline> {
     let requests: Vec<Asked> = run["timeline"].as_array()?.iter().filter_map(asked).collect();
     let phases = phases(run, &requests)?;
@@ -19,12 +19,12 @@ fn asked(request: &Value) -> Option<Asked> {
     Some(Asked { name, asked: number(0)?, first: number(1)?, last: number(2)?, bytes: number(3)? })
 }
 
-/// What the time went into, one thing after the other.
+/// The consecutive phases of a start.
 fn phases(run: &Value, requests: &[Asked]) -> Option<Vec<Phase>> {
     let ready = run["ready"].as_f64()?;
     let mounted = run["mounted"].as_f64();
     let manifest = requests.iter().find(|request| request.name.contains("manifests/")).map(|request| request.last);
-    // What was brought before the mount and not beside it.
+    // Data that arrived before the mount.
     let brought =
         requests.iter().map(|request| request.last).filter(|last| mounted.is_some_and(|mounted| *last <= mounted));
     let is_eager = run["system"].as_str().is_some_and(is_eager);

@@ -1,4 +1,4 @@
-//! The two pictures that the README shows: the time to ready and the bytes until then, over one link, of few systems.
+//! The two pictures of the README: the time to ready and the bytes until then, over one link, for few systems.
 
 use serde_json::Value;
 
@@ -9,12 +9,12 @@ use crate::bench::chart::bars::Bars;
 use crate::bench::runs::{Runs, text};
 use crate::bench::start::table::{best_rival, times_as_fast};
 
-/// The link, if it was measured; else the first one.
+/// The link, if it was measured; else the first one is used.
 const USUAL: &str = "100mbit,10ms";
 const EAGER: &str = "podman";
 const PACK: &str = "tarpon-pack";
 
-/// The link that stands for all where there is one picture only.
+/// The link for pictures that show only one.
 pub(super) fn usual_link(runs: &Runs) -> Option<String> {
     let mut links = runs.values("link");
     let place = links.iter().position(|link| link == USUAL).unwrap_or(0);
@@ -40,7 +40,7 @@ fn bars(runs: &Runs, link: &str, field: &str, unit: Unit, title: String) -> Bars
     shown.extend(best_rival(runs, link));
     let mut groups = medians(runs, link, field, |system| shown.iter().any(|shown| shown == system));
     for group in &mut groups {
-        // In the order of the legend, whatever ran first.
+        // In the order of the legend, not of the runs.
         group.bars.sort_by_key(|bar| shown.iter().position(|system| *system == bar.series));
         let all = group.bars.iter().find(|bar| bar.series == EAGER).map(|bar| bar.value);
         for bar in group.bars.iter_mut().filter(|bar| bar.series == PACK) {
@@ -58,7 +58,7 @@ fn bars(runs: &Runs, link: &str, field: &str, unit: Unit, title: String) -> Bars
     Bars { title, unit, groups, mark: None, legend, caption: caption(runs, link) }
 }
 
-/// A system as somebody knows it who has not read what the benchmark does.
+/// The name of a system for readers who do not know the benchmark.
 fn name(system: &str) -> String {
     match system {
         EAGER => "podman pull + run".to_owned(),
@@ -68,13 +68,13 @@ fn name(system: &str) -> String {
     }
 }
 
-/// When, where and how it was measured.
+/// Date, machine and command of the measurement.
 fn caption(runs: &Runs, link: &str) -> String {
     let cells = runs.cells(["link", "workload", "system"]);
     let most = cells.iter().filter(|(key, _)| key[0] == link).map(|(_, lines)| lines.len()).max();
     let mut words = vec![format!("medians of {} runs, least to most", most.unwrap_or(0))];
     for header in runs.headers_of(|line| line["link"] == link) {
-        // What a second command has in common with the first one is said once.
+        // Words that several commands share appear once.
         for word in origin(header) {
             if !words.contains(&word) {
                 words.push(word);
@@ -84,7 +84,7 @@ fn caption(runs: &Runs, link: &str) -> String {
     words.join(" · ")
 }
 
-/// What a command tells of itself.
+/// Date, machine and command from a header.
 fn origin(header: &Value) -> Vec<String> {
     let machine = &header["machine"];
     let words = [

@@ -1,4 +1,4 @@
-//! What it costs when there is more of it, as curves.
+//! Curves of the cost as a quantity grows.
 
 use super::slower::Contest;
 use super::{Part, Picture, Section};
@@ -8,7 +8,7 @@ use crate::bench::runs::{Runs, figures};
 use crate::bench::scale::table;
 use crate::bench::stats::median;
 
-/// What is measured, its name, and its unit.
+/// Measured fields, their names and units.
 const FIGURES: [(&str, &str, Unit); 6] = [
     ("seconds", "seconds", Unit::Seconds),
     ("resident", "memory of the server, resident", Unit::Bytes),
@@ -49,7 +49,7 @@ fn lines(runs: &Runs, axis: &str, field: &str, up: (&'static str, Unit)) -> Line
             None => curves.push(Curve { series: system, points: vec![(size, value)] }),
         }
     }
-    // What was measured at the end only does not grow; the table has it.
+    // A figure that was measured only at the end has no curve; the table has it.
     curves.retain(|curve| curve.points.len() > 1);
     for curve in &mut curves {
         curve.points.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -59,7 +59,7 @@ fn lines(runs: &Runs, axis: &str, field: &str, up: (&'static str, Unit)) -> Line
     Lines { title, across, up, curves, steps: false, size: (560.0, 330.0) }
 }
 
-/// What grows, in words.
+/// Caption and unit of the growing quantity.
 fn across(axis: &str) -> (&'static str, Unit) {
     match axis {
         "layers" => ("Layers of the image", Unit::Count),

@@ -1,4 +1,4 @@
-//! Where tarpon is not the fastest: told, cell by cell.
+//! Comparisons that tarpon does not win, cell by cell.
 
 use std::fmt::Write;
 
@@ -6,16 +6,16 @@ use super::Part;
 use crate::bench::runs::{Runs, figures};
 use crate::bench::stats::{median, spread};
 
-/// What is compared: the field of a figure, among the lines that agree in all these fields but the last, which is the system.
+/// A comparison: the field of a figure, among lines that agree in all these fields but the last, which is the system.
 pub(super) struct Contest<const N: usize> {
     pub(super) fields: [&'static str; N],
     pub(super) figure: &'static str,
-    /// Whether the second system is one with which the first, of tarpon, is to be compared.
+    /// Whether the second system competes with the first, which is tarpon.
     pub(super) competes: fn(&str, &str) -> bool,
 }
 
 impl<const N: usize> Contest<N> {
-    /// In how many cells it was slower, and a table of those.
+    /// The number of cells in which tarpon was slower, and a table of them.
     pub(super) fn parts(&self, runs: &Runs) -> Vec<Part> {
         let (all, rows) = self.rows(runs);
         if all == 0 {
@@ -35,7 +35,7 @@ impl<const N: usize> Contest<N> {
         vec![Part::Text(words), Part::Table(table + &rows)]
     }
 
-    /// How many comparisons there are, and a row for each that tarpon does not win.
+    /// The number of comparisons, and a row for each that tarpon does not win.
     fn rows(&self, runs: &Runs) -> (usize, String) {
         let cells = runs.cells(self.fields);
         let (mut all, mut rows) = (0, String::new());

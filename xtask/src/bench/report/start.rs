@@ -1,4 +1,4 @@
-//! Starts: how long they take, what crosses the link, and what the time goes into.
+//! Starts: their duration, the bytes over the link, and their phases.
 
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ pub(super) fn section(runs: &Runs) -> Section {
     Section { title: "Start: from nothing on this machine to a container that is ready", parts }
 }
 
-/// What the links delivered, to each command that used them.
+/// The calibration of the links, for each command that used them.
 fn links(runs: &Runs) -> String {
     let measured = runs.lines.iter().filter_map(|line| {
         let (rate, rtt) = (line["bits_per_second"].as_f64()?, line["round_trip"].as_f64()?);
@@ -62,7 +62,7 @@ fn links(runs: &Runs) -> String {
     format!("The links as they were measured before the runs: {}.", measured.join("; "))
 }
 
-/// A link as people write it.
+/// A link in words.
 pub(super) fn link_words(link: &str) -> String {
     let words = link.split(',').map(|part| {
         let unit = part.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(part.len());
@@ -82,7 +82,7 @@ fn cells(runs: &Runs) -> Vec<Cell<'_>> {
     runs.cells(["link", "workload", "system"])
 }
 
-/// The medians of some systems over a link, by workload.
+/// Medians of some systems over a link, by workload.
 pub(super) fn medians(runs: &Runs, link: &str, field: &str, is_shown: impl Fn(&str) -> bool) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for ([_, workload, system], lines) in cells(runs).into_iter().filter(|(key, _)| key[0] == link && is_shown(&key[2]))
@@ -104,12 +104,12 @@ fn ready(runs: &Runs, link: &str) -> Bars {
 }
 
 fn bytes(runs: &Runs, link: &str) -> Bars {
-    // With a warm store there is little to fetch, but not always nothing.
+    // With a warm store little is fetched, but not always nothing.
     let groups = medians(runs, link, "bytes", |_| true);
     bars(format!("Bytes over the wire until ready, {}: medians, least to most", link_words(link)), Unit::Bytes, groups)
 }
 
-/// Bars that say whose they are: there are too many systems for a legend.
+/// Bars that name their systems: there are too many for a legend.
 fn bars(title: String, unit: Unit, mut groups: Vec<Group>) -> Bars {
     for bar in groups.iter_mut().flat_map(|group| &mut group.bars) {
         bar.note = match is_warm(&bar.series) {
@@ -120,7 +120,7 @@ fn bars(title: String, unit: Unit, mut groups: Vec<Group>) -> Bars {
     Bars { title, unit, groups, mark: None, legend: Vec::new(), caption: String::new() }
 }
 
-/// How the cold starts of each system are distributed, over all workloads.
+/// The distribution of cold starts of each system, over all workloads.
 fn distributions(runs: &Runs, link: &str) -> Lines {
     let systems = runs.values("system").into_iter().filter(|system| !is_warm(system));
     let curve = |system: String| {
@@ -155,7 +155,7 @@ fn timelines(runs: &Runs) -> Vec<Picture> {
     here.filter_map(draw).collect()
 }
 
-/// The runs that failed, if some did.
+/// The failed runs, if there are any.
 fn failures(runs: &Runs) -> Option<String> {
     let failed: Vec<String> = runs
         .lines

@@ -46,7 +46,7 @@ fn groups(runs: &Runs, cache: &str) -> Vec<Group> {
         runs.cells(["probe", "cache", "system"]).into_iter().filter(|(key, _)| key[1] == cache).collect();
     let mut groups: Vec<Group> = Vec::new();
     for ([probe, _, system], lines) in &cells {
-        // The first tree of a probe is what the others are compared with.
+        // The others are compared with the first tree of a probe.
         let first = cells.iter().find(|(key, _)| key[0] == *probe);
         let Some((_, plain)) = first.filter(|(key, _)| key[2] != *system) else { continue };
         let ratios = ratios(&numbered(lines, "seconds"), &numbered(plain, "seconds"));

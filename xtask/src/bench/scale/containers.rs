@@ -15,12 +15,12 @@ use crate::bench::runs::Log;
 use crate::bench::{behind, trees};
 use crate::process;
 
-/// The runtime of both; it takes the cgroups of any machine as they are.
+/// The runtime of both; it accepts the cgroups of any machine.
 const RUNTIME: &str = "runc";
-/// A container whose configuration the plain ones take.
+/// A container whose configuration the plain ones use.
 const MODEL: &str = "tarpon-bench-model";
 
-/// Mounts an overlay of its own and runs the bundle, as little as an engine can do.
+/// Mounts an overlay and runs the bundle: the minimum work of an engine.
 const PLAIN: &str = "mount -t overlay overlay -o lowerdir=$LOWER,upperdir=$BUNDLE/upper,workdir=$BUNDLE/work $BUNDLE/rootfs && \
                      $RUNTIME --root $STATE run --bundle $BUNDLE $NAME; code=$?; umount $BUNDLE/rootfs; exit $code";
 

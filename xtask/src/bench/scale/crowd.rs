@@ -1,4 +1,4 @@
-//! First starts of one image at once, over a slow link: what was fetched in all, and when the last of them was ready.
+//! First starts of one image at once, over a slow link: the total bytes fetched, and the time until the last is ready.
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ use crate::bench::warm;
 use crate::bench::wire::Wire;
 use xtask::workloads;
 
-/// The tag of the image: as it comes.
+/// The tag of the unconverted image.
 const TAG: &str = "gzip";
 
-/// A link is silent on which so little comes in so long: neighbours ask for each other's addresses now and then.
+/// A link is silent if fewer than [`SILENT_BYTES`] arrive in this time: ARP causes some traffic now and then.
 const SILENCE: Duration = Duration::from_millis(300);
 const SILENT_BYTES: u64 = 1000;
 /// How long a link may take to become silent.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What has come once nothing comes any more: the rest of a boot pack comes when the first container is up already, and the last of many is
-/// up later than the only one.
+/// The total bytes received once the link is silent: the rest of a boot pack arrives after the first container is up, and the last of
+/// many containers is up later than a single one.
 fn received_in_all() -> Result<Option<u64>> {
     let (began, mut before) = (Instant::now(), machine::received());
     while began.elapsed() < PATIENCE {
@@ -46,7 +46,7 @@ fn workload(setting: &Setting<'_>) -> Result<workloads::Workload> {
     found.into_iter().next().context("no workload")
 }
 
-/// In front of the link.
+/// The part in front of the link.
 pub(super) fn run(setting: &Setting<'_>, again: &[OsString]) -> Result<()> {
     let registry = behind::registry();
     let packs = Packs { tarpon: &setting.tarpon, registry: &registry, tag: TAG, quick: setting.args.quick };
@@ -54,7 +54,7 @@ pub(super) fn run(setting: &Setting<'_>, again: &[OsString]) -> Result<()> {
     behind::run(&setting.args.link, again)
 }
 
-/// Behind the link.
+/// The part behind the link.
 pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result<()> {
     let (here, workload) = (Here::find()?, workload(setting)?);
     log.add(&here.measured(link))?;

@@ -1,4 +1,4 @@
-//! Images of any size, made here: OCI layouts with layers of numbered files.
+//! Generated images of any size: OCI layouts with layers of numbered files.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -12,24 +12,24 @@ use sha2::{Digest, Sha256};
 
 use crate::bench::machine;
 
-/// How an image is made up.
+/// The composition of an image.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) layers: u64,
-    /// Of each layer.
+    /// Number per layer.
     pub(super) files: u64,
-    /// Of each file.
+    /// Size per file.
     pub(super) bytes: u64,
-    /// How many different contents there are. Files have a few bytes that differ, and zeros.
+    /// Number of different contents. Files differ in a few bytes, and are zeros otherwise.
     pub(super) contents: u64,
-    /// Compressed, for the sake of the disk.
+    /// Compressed, to save disk space.
     pub(super) gzip: bool,
 }
 
-/// Files of a directory.
+/// Files per directory.
 const DIRECTORY: u64 = 256;
 
-/// The reference of an image of this shape in a layout, which is made if it is not there.
+/// The reference of an image of this shape in a layout, which is generated if missing.
 pub(super) fn made(name: &str, shape: Shape) -> Result<String> {
     let folder = machine::folder().join("layouts").join(name);
     if !folder.join("index.json").exists() {
@@ -59,12 +59,12 @@ fn write(folder: &Path, shape: Shape) -> Result<()> {
     let mut manifest = blob(&blobs, "application/vnd.oci.image.manifest.v1+json", &manifest)?;
     manifest["annotations"] = json!({"org.opencontainers.image.ref.name": "made"});
     fs::write(folder.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?;
-    // What has an index is complete.
+    // The index is written last: a layout with an index is complete.
     fs::write(folder.join("index.json"), json!({"schemaVersion": 2, "manifests": [manifest]}).to_string())?;
     Ok(())
 }
 
-/// This machine's, as images say it.
+/// This machine's architecture, as images name it.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -73,7 +73,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Writes JSON as a blob and describes it.
+/// Writes JSON as a blob, and returns its descriptor.
 fn blob(blobs: &Path, media_type: &str, content: &Value) -> Result<Value> {
     let text = content.to_string();
     let hash = hex(Sha256::digest(text.as_bytes()));
@@ -81,7 +81,7 @@ fn blob(blobs: &Path, media_type: &str, content: &Value) -> Result<Value> {
     Ok(json!({"mediaType": media_type, "digest": format!("sha256:{hash}"), "size": text.len()}))
 }
 
-/// Writes a layer; its descriptor and diffID.
+/// Writes a layer; returns its descriptor and diffID.
 fn layer(blobs: &Path, number: u64, shape: Shape) -> Result<(Value, String)> {
     let draft = blobs.join("draft");
     let file = Hashing::new(BufWriter::new(File::create(&draft)?));
@@ -133,7 +133,7 @@ fn header(mode: u32, size: u64) -> tar::Header {
     header
 }
 
-/// Counts and hashes what passes.
+/// Counts and hashes the bytes written through it.
 struct Hashing<W> {
     to: W,
     hash: Sha256,

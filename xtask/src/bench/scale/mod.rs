@@ -1,4 +1,4 @@
-//! `bench scale`: what it costs when there is more of it: layers, files, bytes, mounts, containers, and starts of one image at once.
+//! `bench scale`: the cost of more layers, files, bytes, mounts, containers, and concurrent starts of one image.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ impl Axis {
     }
 }
 
-/// What every axis has to know.
+/// The settings of all axes.
 struct Setting<'a> {
     args: &'a Args,
     tarpon: PathBuf,
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The arguments with which this runs again behind a link.
+/// The arguments to run this again behind a link.
 fn again(setting: &Setting<'_>, file: &Path) -> Vec<OsString> {
     let args = setting.args;
     let words = ["scale", "--behind", &args.link, "--workload", &args.workload];
@@ -153,7 +153,7 @@ fn again(setting: &Setting<'_>, file: &Path) -> Vec<OsString> {
     again
 }
 
-/// Adds a figure to the file and says it.
+/// Adds a figure to the file and prints it.
 fn told(log: &mut Log, axis: Axis, size: u64, system: &str, number: u32, mut line: Value) -> Result<()> {
     line["axis"] = axis.name().into();
     line["size"] = size.into();

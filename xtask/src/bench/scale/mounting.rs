@@ -15,13 +15,13 @@ use crate::bench::machine::{self, Held};
 use crate::bench::runs::Log;
 use crate::process;
 
-/// How often the memory of a client is looked at: the kernel keeps the most of it until it ends.
+/// How often the memory of a client is polled: the kernel keeps the peak only until the process ends.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Different contents of the many files: what is to grow is the tree, and not the store.
+/// Number of different contents of the many files: the tree should grow, not the store.
 const CONTENTS: u64 = 1000;
 
-/// Streamed images do not get larger than this, which is about time: each byte is read, hashed and written.
+/// Maximum size of streamed images, to save time: each byte is read, hashed and written.
 const STREAMED: u64 = 1024 * MIB;
 
 pub(super) fn run(setting: &Setting<'_>, axis: Axis, log: &mut Log) -> Result<()> {
@@ -36,13 +36,13 @@ pub(super) fn run(setting: &Setting<'_>, axis: Axis, log: &mut Log) -> Result<()
     Ok(())
 }
 
-/// The largest images take minutes, and are mounted once.
+/// Number of runs: the largest images take minutes, and are mounted once.
 fn runs(setting: &Setting<'_>, axis: Axis, size: u64) -> u32 {
     let is_largest = axis.sizes(false).last() == Some(&size);
     if is_largest && axis != Axis::Layers { 1 } else { setting.runs }
 }
 
-/// The images of a size, and how they are mounted.
+/// The images of a size, and the ways in which they are mounted.
 fn forms(setting: &Setting<'_>, axis: Axis, size: u64) -> Result<Vec<(&'static str, String)>> {
     let shape = match axis {
         Axis::Layers => Shape { layers: size, files: 100, bytes: 100, contents: u64::MAX, gzip: false },
@@ -75,14 +75,14 @@ fn store() -> PathBuf {
     machine::folder().join("scale")
 }
 
-/// A command of tarpon on the store of this benchmark.
+/// A tarpon command on the store of this benchmark.
 pub(super) fn on_store(setting: &Setting<'_>) -> Command {
     let mut command = Command::new(&setting.tarpon);
     command.env("TARPON_STORE", store()).stdin(Stdio::null());
     command
 }
 
-/// An empty store, and nothing mounted from an earlier one.
+/// Creates an empty store, and unmounts everything of an earlier one.
 pub(super) fn fresh_store(setting: &Setting<'_>) -> Result<PathBuf> {
     if store().exists() {
         remove_containers(setting)?;
@@ -97,7 +97,7 @@ pub(super) fn fresh_store(setting: &Setting<'_>) -> Result<PathBuf> {
     Ok(store())
 }
 
-/// Ends the containers that a run left which failed.
+/// Removes containers left by a failed run.
 fn remove_containers(setting: &Setting<'_>) -> Result<()> {
     let listed = on_store(setting).args(["ps", "-a", "--names"]).stderr(Stdio::null()).output();
     let listed = listed.context("cannot list the containers")?;
@@ -109,7 +109,7 @@ fn remove_containers(setting: &Setting<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Mounts an image for the first time, looks at the server, and mounts it once more.
+/// Mounts an image for the first time, measures the server, and mounts it once more.
 fn one(setting: &Setting<'_>, image: &str) -> Result<serde_json::Value> {
     let store = fresh_store(setting)?;
     let root = machine::folder().join("scale-root");
@@ -137,7 +137,7 @@ fn one(setting: &Setting<'_>, image: &str) -> Result<serde_json::Value> {
     }))
 }
 
-/// Runs a command; the seconds that it took and the most memory that it had.
+/// Runs a command; returns its duration in seconds and its peak memory.
 pub(super) fn watched(mut command: Command) -> Result<(f64, u64)> {
     let began = Instant::now();
     let mut child =

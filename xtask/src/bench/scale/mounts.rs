@@ -1,4 +1,4 @@
-//! More and more mounts of one image, all at the same time.
+//! A growing number of concurrent mounts of one image.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ pub(super) fn run(setting: &Setting<'_>, log: &mut Log) -> Result<()> {
     for number in 1..=setting.runs {
         let store = fresh_store(setting)?;
         process::check(on_store(setting).args(["pull", "--quiet", &image]))?;
-        // One mount is over in no time, and says little: the figure is the median of those since the last size.
+        // A single mount is too short for a useful figure: the figure is the median of those since the last size.
         let mut times = Vec::new();
         for count in 1..=most {
             let root = machine::folder().join("scale-roots").join(count.to_string());
@@ -48,7 +48,7 @@ pub(super) fn run(setting: &Setting<'_>, log: &mut Log) -> Result<()> {
         unmount.args(["umount", "--all"]);
         let (seconds, _) = watched(unmount)?;
         told(log, Axis::Mounts, most, "unmount all", number, json!({"seconds": seconds}))?;
-        // It goes on for a moment, and has files open in the store.
+        // The server runs on for a moment, with open files in the store.
         machine::wait_for_end(server)?;
         fresh_store(setting)?;
     }

@@ -1,4 +1,4 @@
-//! Many commands that are started at once, each of which says when it is up and then waits for the end of its standard input.
+//! Many commands started at once, each of which reports that it is up and then waits for the end of its standard input.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -11,22 +11,22 @@ use anyhow::{Context, Result, bail};
 /// How long all of them may take to be up, and to end.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How long they may take to end when something has failed.
+/// How long they may take to end after a failure.
 const PARTING: Duration = Duration::from_secs(20);
 
-/// For `/bin/sh -c` in a container, behind what it is there for.
+/// For `/bin/sh -c` in a container, after its actual work.
 pub(super) const WAIT: &str = "echo tarpon-bench-up; read end || true";
 const UP: &str = "tarpon-bench-up";
 
-/// The commands that are up. Dropped, they are ended.
+/// The running commands. Dropping it ends them.
 pub(super) struct Together {
     children: Vec<Child>,
-    /// From the first start until the last of them was up.
+    /// Time from the first start until the last command was up.
     pub(super) up: Duration,
 }
 
 impl Together {
-    /// Starts them all and waits until all are up.
+    /// Starts all commands and waits until they are up.
     pub(super) fn start(commands: Vec<Command>) -> Result<Self> {
         let (sender, events) = mpsc::channel();
         let began = Instant::now();
@@ -45,7 +45,7 @@ impl Together {
                 if !is_up && let Some(mut errors) = errors {
                     errors.read_to_string(&mut said).ok();
                 }
-                // Who started it may have given up on another one.
+                // The receiver may be gone because another command failed.
                 sender.send((is_up, said)).ok();
             });
         }
@@ -60,7 +60,7 @@ impl Together {
         Ok(together)
     }
 
-    /// Lets them end, and waits for it; how long that took.
+    /// Ends all commands; returns how long that took.
     pub(super) fn end(mut self) -> Result<Duration> {
         self.wait(PATIENCE)
     }
@@ -84,7 +84,7 @@ impl Together {
 
 impl Drop for Together {
     fn drop(&mut self) {
-        // Those that are up end by themselves, and take their containers along.
+        // Commands that are up end by themselves, and remove their containers.
         if self.wait(PARTING).is_err() {
             for child in &mut self.children {
                 child.kill().ok();

@@ -1,7 +1,7 @@
-//! `bench start`: how long it takes from nothing on this machine until a container is ready.
+//! `bench start`: the time from nothing on this machine until a container is ready.
 //!
 //! Each run begins with an empty store, a fresh server and a cold page cache; the registry is warm. The systems take turns, so that
-//! whatever else this machine does hits all of them alike.
+//! other load on this machine affects all of them alike.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ pub(crate) struct Args {
     behind: Option<String>,
 }
 
-/// What `--quick` measures.
+/// The link, the workload and the systems of `--quick`.
 const QUICK: (&str, &str, [&str; 2]) = ("100mbit,10ms", "redis", ["podman", "tarpon-pack"]);
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The arguments with which this runs again behind a link.
+/// The arguments to run this again behind a link.
 fn again(args: &Args, link: &str, tarpon: &Path, file: &Path) -> Vec<OsString> {
     let mut again: Vec<OsString> = ["start", "--behind", link, "--tag", &args.tag].map(OsString::from).into();
     again.extend(["--tarpon".into(), tarpon.into(), "--json".into(), file.into()]);
@@ -147,7 +147,7 @@ fn chosen(args: &Args, tarpon: &Path) -> Result<(Vec<Workload>, Systems)> {
     Ok((workloads::load(args.workloads.as_deref(), &workloads)?, systems::find(&systems, tarpon)?))
 }
 
-/// All runs over the link that this process is behind.
+/// Runs all starts over the link of this process.
 fn behind(args: &Args, link: &str) -> Result<()> {
     let here = Here::find()?;
     let tarpon = args.tarpon.as_deref().context("no program to measure")?;
@@ -165,7 +165,7 @@ fn behind(args: &Args, link: &str) -> Result<()> {
                 };
                 failed.extend(run.is_err().then(|| system.name()));
                 let run = run.with_context(|| format!("{} with {}", workload.id, system.name()));
-                // A failed run is a result too, but no reason to lose the others.
+                // A failed run is also a result, and no reason to lose the others.
                 let mut line = run.unwrap_or_else(|error| json!({"error": format!("{error:#}")}));
                 line["link"] = link.into();
                 line["workload"] = workload.id.clone().into();
@@ -179,7 +179,7 @@ fn behind(args: &Args, link: &str) -> Result<()> {
     systems.iter().try_for_each(|system| system.wipe())
 }
 
-/// Says how a run went.
+/// Prints the result of a run.
 fn told(line: &Value) {
     let field = |name: &str| line[name].to_string();
     match line["error"].as_str() {
@@ -194,7 +194,7 @@ fn told(line: &Value) {
     }
 }
 
-/// What runs the containers, but those of containerd.
+/// The runtime of all containers except containerd's.
 fn runtime() -> Result<PathBuf> {
     process::find("crun").context("crun is not installed")
 }
@@ -203,17 +203,17 @@ fn runtime() -> Result<PathBuf> {
 fn one(system: &dyn System, workload: &Workload, here: &Here, tag: &str, with_requests: bool) -> Result<Value> {
     let mut begun = Begun::default();
     let line = measured(system, workload, here, tag, with_requests, &mut begun);
-    // However it went: a container that is left would answer in the place of the next one.
+    // Also after a failure: a container that is left would answer in place of the next one.
     let ended = begun.end(system);
     let line = line?;
     ended.map(|()| line)
 }
 
-/// What a run has begun.
+/// Resources of a run that must be released.
 #[derive(Default)]
 struct Begun {
     running: Option<Running>,
-    /// Its group can be removed when nothing runs any more.
+    /// Its cgroup can be removed once no process is left.
     accounting: Option<Accounting>,
 }
 
@@ -224,7 +224,7 @@ impl Begun {
     }
 }
 
-/// A run until it was measured, and is to be ended.
+/// Starts the container and measures; the caller ends the run.
 fn measured(
     system: &dyn System,
     workload: &Workload,
@@ -282,13 +282,13 @@ fn measured(
     Ok(line)
 }
 
-/// An error if it was not what the system is for that started the container.
+/// An error if the container did not start in the way that the system stands for.
 fn check(system: &dyn System, workload: &Workload, server: Option<&Server>) -> Result<()> {
     if !system.needs_index() && !system.needs_pack() {
         return Ok(());
     }
     let Some(server) = server else {
-        // With the end of such a workload its mount is gone, and the server with it: what it did cannot be told any more.
+        // When such a workload ends, its mount and the server are gone, and with them the counters.
         if matches!(workload.ready, Ready::Exit { .. }) {
             return Ok(());
         }
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(there.behind.as_deref(), Some("1gbit,1ms"));
     }
 
-    /// A system that cannot even be made empty, and notes that it was ended.
+    /// A system that fails even to wipe its store, and records that it was ended.
     struct Broken(std::cell::Cell<bool>);
 
     impl System for Broken {
@@ -375,7 +375,7 @@ mod tests {
         Workload { id, image, command, ready, patience: std::time::Duration::ZERO, on_host_network: false }
     }
 
-    /// What the checks say of a run of a system.
+    /// Runs the checks on a run of a system.
     fn checked(system: &str, ready: Ready, server: Option<Server>) -> Result<()> {
         let system = systems::find(&[system.to_owned()], Path::new("/bin/true")).unwrap().remove(0);
         check(system.as_ref(), &workload(ready), server.as_ref())

@@ -1,4 +1,4 @@
-//! Sees to it that each image has an index and a boot pack for each workload beside it in the registry.
+//! Ensures that each image in the registry has an index, and a boot pack for each workload.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,23 +13,23 @@ use crate::bench::machine;
 use crate::process;
 use xtask::workloads::{Ready, Workload};
 
-/// What images are to have, and where.
+/// The required packs, and their registry.
 pub(crate) struct Packs<'a> {
     pub(crate) tarpon: &'a Path,
     pub(crate) registry: &'a str,
     pub(crate) tag: &'a str,
-    /// Whether this only tries out whether the benchmark works: with traces of its own.
+    /// Whether this only tests the benchmark: then traces are kept separately.
     pub(crate) quick: bool,
 }
 
 impl Packs<'_> {
-    /// Forgets what was recorded: the registry may be another one than the last time.
+    /// Deletes the traces: the registry may not be the one of the last run.
     pub(crate) fn forget(&self) -> Result<()> {
         machine::remove(&self.folder("traces"))?;
         machine::remove(&self.folder("recording"))
     }
 
-    /// Records what has not been recorded of these very images and commands, and publishes what the registry does not have.
+    /// Records what is not yet recorded for these images and commands, and publishes what the registry lacks.
     pub(crate) fn prepare(&self, workloads: &[Workload]) -> Result<()> {
         let mut images: BTreeMap<&str, Vec<&Workload>> = BTreeMap::new();
         for workload in workloads {
@@ -55,7 +55,7 @@ impl Packs<'_> {
             let there = published::profiles(self.registry, image, &digest)?;
             Ok(workloads.iter().any(|workload| !there.contains(&workload.id)))
         };
-        // What was recorded now is published even where there is a pack: that one is of an earlier recording.
+        // New recordings are published even if there is a pack: that one is from an earlier recording.
         if !recorded.is_empty() || lacks()? {
             let traces: Vec<PathBuf> = workloads.iter().map(|workload| self.trace(workload)).collect();
             self.publish(image, &traces)?;
@@ -63,7 +63,7 @@ impl Packs<'_> {
                 bail!("{} has no index and boot packs, although they were published", self.reference(image));
             }
         }
-        // Only now: a recording that was not published is made again.
+        // Only now: a recording that was not published must be repeated.
         for (file, about) in recorded {
             fs::write(&file, about).with_context(|| format!("cannot write {}", file.display()))?;
         }
@@ -88,14 +88,14 @@ impl Packs<'_> {
 
     fn record(&self, workload: &Workload, trace: &Path) -> Result<()> {
         fs::create_dir_all(trace.parent().context("a trace is in a folder")?)?;
-        // Written when it is complete: an interrupted recording is none.
+        // Renamed when complete: an interrupted recording does not count.
         let draft = trace.with_extension("draft");
         let mut record = self.command();
         record.args(["record", "--quiet", "--tls-verify=false", "--index", "registry", "--profile", &workload.id]);
         record.arg("-o").arg(&draft);
         match &workload.ready {
             Ready::Port { port, .. } => record.args(["--until-port", &port.to_string()]),
-            // Until it has ended, as is usual.
+            // Until the container ends, which is the default.
             Ready::Exit { .. } => &mut record,
             Ready::Line { text, at_start } => {
                 let start = if *at_start { "^" } else { "" };
@@ -133,7 +133,7 @@ impl Packs<'_> {
     }
 }
 
-/// What a trace was recorded of.
+/// Identifies the image and the command of a trace.
 fn about(digest: &str, workload: &Workload) -> String {
     format!("{digest}\n{}\n", workload.command)
 }

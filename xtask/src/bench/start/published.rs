@@ -1,18 +1,18 @@
-//! What a registry has beside an image: whether those that start it find an index and a boot pack.
+//! The artifacts attached to an image in a registry: whether clients find an index and a boot pack.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::images::http;
 
-/// What an index of tarpon is, the index of a boot pack in it, and the annotation with the name of the profile.
+/// The artifact type of tarpon's index, that of the boot packs in it, and the annotation with the name of the profile.
 const INDEX: &str = "application/vnd.tarpon.index.v1";
 const BOOT_INDEX: &str = "application/vnd.tarpon.boot.index.v1";
 const PROFILE: &str = "dev.tarpon.boot.profile";
 
 const ACCEPT: &str = "Accept: application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json\r\n";
 
-/// The profiles of the boot packs that come with the newest index of an image; none if it has no index.
+/// The profiles of the boot packs in the newest index of an image; empty if it has no index.
 pub(super) fn profiles(registry: &str, image: &str, digest: &str) -> Result<Vec<String>> {
     let Some(list) = referrers(registry, image, digest)? else { return Ok(Vec::new()) };
     let mut all = list["manifests"].as_array().into_iter().flatten();
@@ -22,7 +22,7 @@ pub(super) fn profiles(registry: &str, image: &str, digest: &str) -> Result<Vec<
     Ok(get(registry, &format!("/v2/{image}/manifests/{newest}"))?.map(|index| packs(&index)).unwrap_or_default())
 }
 
-/// What is attached to an image, as the registry lists it, or as it is under a tag where it lists nothing.
+/// The referrers of an image, from the registry's API, or from the fallback tag if it has no such API.
 fn referrers(registry: &str, image: &str, digest: &str) -> Result<Option<Value>> {
     if let Some(list) = get(registry, &format!("/v2/{image}/referrers/{digest}"))? {
         return Ok(Some(list));
@@ -36,7 +36,7 @@ fn packs(index: &Value) -> Vec<String> {
     packs.filter_map(|layer| Some(layer["annotations"][PROFILE].as_str()?.to_owned())).collect()
 }
 
-/// A document, if it is there.
+/// A document, if it exists.
 fn get(registry: &str, path: &str) -> Result<Option<Value>> {
     let answer = http::request(registry, "GET", path, ACCEPT, b"")?;
     match answer.status {
@@ -59,7 +59,7 @@ mod tests {
     const NEW: &str = r#"{"layers": [{"mediaType": "application/vnd.tarpon.index.layers.v1"},
         {"mediaType": "application/vnd.tarpon.boot.index.v1", "annotations": {"dev.tarpon.boot.profile": "redis"}}]}"#;
 
-    /// A registry that has these documents and no others.
+    /// A registry with only these documents.
     fn registry(documents: &'static [(&str, &str)]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -68,7 +68,7 @@ mod tests {
                 let mut line = String::new();
                 let mut reader = BufReader::new(&client);
                 reader.read_line(&mut line).unwrap();
-                // The rest is read too: else the answer is lost with the connection.
+                // The rest must be read: otherwise closing the connection could discard the answer.
                 reader.lines().map_while(Result::ok).take_while(|line| !line.is_empty()).for_each(drop);
                 let path = line.split(' ').nth(1).unwrap();
                 let answer = match documents.iter().find(|(known, _)| *known == path) {

@@ -12,10 +12,10 @@ pub(crate) mod kinds;
 
 pub(crate) use comparison::{best_rival, comparison, summary, times_as_fast};
 
-/// The system whose time is compared with what the wire allows, and the one that says how long the start takes with hardly any of it.
+/// The system whose time is compared with the limit of the wire, and the one with hardly any traffic.
 const PACK: &str = "tarpon-pack";
 const WARM: &str = "tarpon-warm";
-/// Round trips that a start needs at least: manifest, index, pack.
+/// Minimum number of round trips of a start: manifest, index, pack.
 const ROUND_TRIPS: f64 = 3.0;
 
 const HEAD: &str = "| link | workload | system | mounted s | first exec s | ready s | min to max | MB | requests | CPU s | server MB | runs | of the wire's limit |\n\
@@ -70,7 +70,7 @@ fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(String::new, |value| format!("{value:.digits$}"))
 }
 
-/// How long a start with a pack must take: as with a warm store, and what has to cross the wire.
+/// The minimum time of a start with a pack: the time with a warm store, plus the transfer over the wire.
 fn limit(runs: &Runs, cells: &Cells<'_>, link: &str, workload: &str) -> Option<f64> {
     let of_wire = |run: &&Value| {
         let measured = calibration(runs, link, command_of(run))?;
@@ -81,7 +81,7 @@ fn limit(runs: &Runs, cells: &Cells<'_>, link: &str, workload: &str) -> Option<f
     Some(median(&figures(cell(cells, [link, workload, WARM]), "ready"))? + median(&wire)?)
 }
 
-/// What a link delivered when a command began to use it.
+/// The calibration of a link for a command.
 fn calibration<'a>(runs: &'a Runs, link: &str, command: Option<u64>) -> Option<&'a Value> {
     let is_it = |line: &&Value| line["link"] == link && command_of(line) == command && line["bits_per_second"].is_f64();
     runs.lines.iter().find(is_it)
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn each_command_s_runs_are_compared_with_what_the_link_delivered_to_it() {
-        // The second and the third one had half the rate.
+        // The second and third run had half the rate.
         let slow = RUNS.replace("100e6", "50e6");
         let other = slow.replace("100mbit,10ms", "25mbit,80ms");
         let runs = Runs::parse(&[RUNS, &slow, &slow, &other].concat()).unwrap();

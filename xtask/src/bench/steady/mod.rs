@@ -1,6 +1,6 @@
-//! `bench steady`: how fast an image is read after the start, when everything is local.
+//! `bench steady`: the speed of reads after the start, when everything is local.
 //!
-//! Each probe is a line of shell that anybody can repeat. The page cache is cold before the first of two runs and warm before the
+//! Each probe is a shell line that is easy to repeat. The page cache is cold before the first of two runs and warm before the
 //! second; the trees take turns.
 
 use std::path::{Path, PathBuf};
@@ -102,7 +102,7 @@ fn one(probe: &Probe, tree: &Tree, cache: &str, number: u32) -> Result<serde_jso
     )
 }
 
-/// Medians side by side, and compared with plain overlayfs.
+/// Medians side by side, relative to plain overlayfs.
 pub(super) fn table(runs: &Runs) -> String {
     let mut text = String::from(
         "| probe | page cache | system | seconds | least | times plain overlayfs | min to max | CPU s | server's CPU s |\n|---|---|---|--:|--:|--:|--:|--:|--:|\n",

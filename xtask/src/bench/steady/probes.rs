@@ -1,4 +1,4 @@
-//! What is done to a tree, and how long it takes.
+//! The probes: operations on a tree whose time is measured.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,25 +12,25 @@ use serde_json::Value;
 use crate::bench::machine;
 use crate::process;
 
-/// Something that is done to a tree.
+/// An operation on a tree.
 pub(super) struct Probe {
     pub(super) name: &'static str,
-    /// Whether it takes little time.
+    /// Whether it is fast enough for quick runs.
     pub(super) quick: bool,
     what: What,
 }
 
 enum What {
-    /// A line of shell, in the tree's root directory.
+    /// A shell line, run in the tree's root directory.
     Shell(&'static str),
-    /// fio, with these options, on the tree's largest file; its own clock counts, not the time that it needs to begin.
+    /// fio with these options, on the tree's largest file; the result is fio's own time, without its startup.
     Fio(&'static str),
 }
 
-/// From a warm page cache a file is read in no time, so it is read several times.
+/// With a warm page cache one pass is too short, so the file is read several times.
 const AGAIN: &str = "--loops=20";
 
-/// All of them. What tar writes to /dev/null it does not read, so there is a `cat` in between.
+/// All probes. tar does not read files when it writes to /dev/null, so the output goes through `cat`.
 pub(super) const PROBES: [Probe; 8] = [
     Probe { name: "find", quick: true, what: What::Shell("find . -xdev") },
     Probe {
@@ -61,7 +61,7 @@ pub(super) const PROBES: [Probe; 8] = [
 ];
 
 impl Probe {
-    /// Finds what has to be known before the page cache is made cold.
+    /// Prepares data that is needed before the page cache is dropped.
     pub(super) fn prepare(&self, root: &Path) -> Result<()> {
         match self.what {
             What::Shell(_) => Ok(()),
@@ -69,7 +69,7 @@ impl Probe {
         }
     }
 
-    /// Reads the tools back into the page cache: what is cold is the tree.
+    /// Reads the tools back into the page cache: only the tree is cold.
     pub(super) fn read_tools(&self) -> Result<()> {
         let tools: &[&str] = match self.what {
             What::Shell(_) => &["sh", "find", "sort", "xargs", "cat", "tar", "chroot"],
@@ -82,7 +82,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Does it; the seconds that it took.
+    /// Runs the probe; returns its duration in seconds.
     pub(super) fn run(&self, root: &Path, cache: &str) -> Result<f64> {
         match self.what {
             What::Shell(line) => shell(line, root),
@@ -106,27 +106,27 @@ fn shell(line: &str, root: &Path) -> Result<f64> {
 
 fn fio(options: &str, file: &Path) -> Result<f64> {
     let mut command = Command::new("fio");
-    // Without `invalidate=0` fio makes the file cold by itself.
+    // Without `invalidate=0` fio drops the file from the page cache.
     command.args(["--name=probe", "--output-format=json", "--readonly", "--invalidate=0", "--ioengine=psync"]);
     command.args(options.split(' ')).arg(format!("--filename={}", file.display()));
     let output = command.stdin(Stdio::null()).output().context("cannot start fio")?;
     if !output.status.success() {
         bail!("fio ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     }
-    // Warnings may come before it.
+    // Warnings may precede the JSON.
     let text = String::from_utf8_lossy(&output.stdout);
     let said: Value = serde_json::from_str(&text[text.find('{').unwrap_or(0)..]).context("fio says no JSON")?;
     reading(&said).context("fio says nothing of reads")
 }
 
-/// The seconds that reads took together; there is one at a time.
+/// The total time of the reads in seconds; there is one job at a time.
 fn reading(said: &Value) -> Option<f64> {
     let read = &said["jobs"][0]["read"];
     let count = read["total_ios"].as_f64().filter(|count| *count > 0.0)?;
     Some(read["clat_ns"]["mean"].as_f64()? * count / 1e9)
 }
 
-/// The largest file of a tree, the same in each form of it. The walk does not leave the file system of the root.
+/// The largest file of a tree, the same in each form of it. The walk stays on the file system of the root.
 fn largest(root: &Path) -> Result<PathBuf> {
     let device = fs::symlink_metadata(root)?.dev();
     let (mut best, mut folders) = ((0, PathBuf::new()), vec![root.to_owned()]);

@@ -15,13 +15,13 @@ pub(super) struct Eager {
 /// Runs `$SCRIPT` in `$IMAGE`.
 pub(super) const RUN: &str = "exec $P run --pull never --rm --network host --entrypoint /bin/sh $LIMITS --name $CONTAINER \"$IMAGE\" -c \"$SCRIPT\"";
 
-/// Tells `command` what [`RUN`] wants to know.
+/// Sets the variables of [`RUN`].
 pub(super) fn told(mut command: Command, image: &str, script: &str) -> Command {
     command.env("IMAGE", image).env("SCRIPT", script).env("CONTAINER", CONTAINER);
     command
 }
 
-/// Takes away a container that is left.
+/// Removes a leftover container.
 pub(super) fn end(podman: &Podman) {
     if podman.has_store() {
         quietly(podman.command(&format!("rm --force --time 0 {CONTAINER}")));

@@ -1,4 +1,4 @@
-//! What is compared: adapters of a few lines each, a way from a reference to a running container.
+//! The compared systems: adapters of a few lines each, from a reference to a running container.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,90 +25,90 @@ use tarpon::Tarpon;
 
 pub(super) use containerd::soci;
 
-/// The name of the container that is being measured.
+/// The name of the measured container.
 const CONTAINER: &str = "tarpon-bench";
 
 /// A way to run an image.
 pub(super) trait System {
     fn name(&self) -> &'static str;
 
-    /// The programs that are started, for warming them up.
+    /// The programs that are started, which are read into the page cache.
     fn programs(&self) -> Vec<&Path>;
 
-    /// The format that it has to have, whatever was asked for.
+    /// The required image format, which overrides the requested one.
     fn format(&self) -> Option<&'static str> {
         None
     }
 
-    /// The system whose run just before left what this one begins with.
+    /// The system whose preceding run left the state from which this one starts.
     fn begins_with(&self) -> Option<&'static str> {
         None
     }
 
-    /// Takes away everything that an earlier run left, unless that is to be used.
+    /// Removes everything that an earlier run left, unless this system starts from it.
     fn wipe(&self) -> Result<()>;
 
-    /// Starts what runs before the clock does.
+    /// Starts processes that run before the clock starts.
     fn prepare(&self, _workload: &Workload, _registry: &str) -> Result<()> {
         Ok(())
     }
 
-    /// The command that brings `image` and runs `script` in it.
+    /// The command that fetches `image` and runs `script` in it.
     fn command(&self, workload: &Workload, image: &str, script: &str) -> Result<Command>;
 
     /// Whether the container's root file system is mounted there.
     fn is_root(&self, mountpoint: &Path) -> bool;
 
-    /// What serves the container's files while it runs.
+    /// The server of the container's files while it runs.
     fn server(&self) -> Option<Server> {
         None
     }
 
-    /// An error if layers were downloaded and unpacked in silence, because the system could not mount them.
+    /// An error if the system could not mount layers and silently downloaded and unpacked them.
     fn check_mounts(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether a run of it is one only if no layer was streamed whole, because there was no index.
+    /// Whether a run is valid only if no layer was streamed whole for want of an index.
     fn needs_index(&self) -> bool {
         false
     }
 
-    /// Whether a run of it is one only if a boot pack was used.
+    /// Whether a run is valid only if a boot pack was used.
     fn needs_pack(&self) -> bool {
         false
     }
 
-    /// Ends what a run left behind: the container, and the server with it.
+    /// Ends the container and the server of a run.
     fn end(&self) -> Result<()>;
 }
 
-/// What is compared with each other.
+/// The systems of a comparison.
 pub(super) type Systems = Vec<Box<dyn System>>;
 
-/// A process that serves files, and what it counted, if it counts.
+/// A process that serves files, and its counters, if it has any.
 pub(super) struct Server {
     pub(super) pid: u32,
-    /// Another process without which there would be no file system: a snapshotter that is not the server itself.
+    /// Another process that the file system depends on: a snapshotter that is not the server itself.
     pub(super) beside: Option<u32>,
     pub(super) counters: Option<Counters>,
-    /// Layers that were downloaded whole before the mount, because nothing said what is in them.
+    /// Layers that were downloaded whole before the mount for want of an index.
     pub(super) streamed: usize,
 }
 
 impl Server {
-    /// All that it takes to serve files.
+    /// All processes that serve files.
     pub(super) fn processes(&self) -> impl Iterator<Item = u32> {
         [self.pid].into_iter().chain(self.beside)
     }
 }
 
-/// What tarpon's server counted for the image.
+/// Counters of tarpon's server for the image.
 #[derive(serde::Deserialize)]
 pub(super) struct Counters {
-    /// Bytes that a boot pack brought.
+    /// Bytes fetched from a boot pack.
     pub(super) bytes_trace: u64,
-    /// Reads that waited for a source, and how long together.
+    /// Number and total time of reads that waited for a source.
     pub(super) stalls: u64,
     pub(super) stall_millis: u64,
 }
@@ -171,7 +171,7 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
     })
 }
 
-/// The systems that are measured when none are named: those that can run here.
+/// The default systems: those that can run here.
 pub(super) fn usual() -> Vec<String> {
     let mut names = vec!["podman", "tarpon-index", "tarpon-pack", "tarpon-warm", "podman-tarpon-pack"];
     if process::find(stargz::PROGRAM).is_some() {
@@ -185,7 +185,7 @@ pub(super) fn usual() -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// Where a system keeps everything.
+/// The folder of a system.
 fn store(name: &str) -> PathBuf {
     machine::folder().join(name)
 }

@@ -1,4 +1,4 @@
-//! A process that runs before the clock does, as it would on a host.
+//! A process that runs before the clock starts, as it would on a host.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -13,10 +13,10 @@ use super::quietly;
 use crate::bench::machine::ENDING;
 use crate::process;
 
-/// How often it is looked whether it is up, or gone.
+/// How often its start and its end are polled.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A process under way. Dropped, it is killed.
+/// A running process. Dropping it kills the process.
 pub(super) struct Service(Child);
 
 impl Service {
@@ -40,7 +40,7 @@ impl Service {
         self.0.id()
     }
 
-    /// Asks it to end, and waits until it has; it is killed if that takes too long.
+    /// Ends it with a signal, and waits; it is killed if that takes too long.
     pub(super) fn end(mut self) -> Result<()> {
         if let (None, Some(pid)) = (self.0.try_wait()?, pid(&self.0)) {
             kill_process(pid, Signal::TERM).context("cannot end a service")?;
@@ -60,14 +60,14 @@ fn pid(child: &Child) -> Option<Pid> {
 impl Drop for Service {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            // It may end just now.
+            // It may just have ended.
             let _gone = self.0.kill();
             let _gone = self.0.wait();
         }
     }
 }
 
-/// Takes away whatever is mounted in a folder, or on it.
+/// Unmounts everything in a folder, and the folder itself.
 pub(super) fn unmount_below(folder: &Path) {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for mountpoint in mountpoints_below(&table, folder).into_iter().rev() {
@@ -77,13 +77,13 @@ pub(super) fn unmount_below(folder: &Path) {
     }
 }
 
-/// Whether something is mounted in a folder, or on it.
+/// Whether anything is mounted in a folder, or on it.
 pub(super) fn has_mounts_below(folder: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     !mountpoints_below(&table, folder).is_empty()
 }
 
-/// The mount points of a table that are in a folder, or the folder itself, in the order in which they were mounted.
+/// The mount points of a table in a folder, or the folder itself, in mount order.
 fn mountpoints_below<'a>(table: &'a str, folder: &Path) -> Vec<&'a str> {
     let all = table.lines().filter_map(|line| line.split(' ').nth(4));
     all.filter(|mountpoint| Path::new(mountpoint).starts_with(folder)).collect()

@@ -23,7 +23,7 @@ pub(super) struct Shown {
 impl Shown {
     pub(super) fn new(name: &'static str, tarpon: PathBuf, pack: bool) -> Result<Self> {
         let store = store(name);
-        // What `tarpon podman setup` would write into a file that Podman does not read here, because it has a store of its own.
+        // The line of `tarpon podman setup`, as an option: this Podman has a store of its own and does not read the file.
         let images = format!("--storage-opt additionalimagestore={}", store.join("podman").display());
         let podman = Podman::new(super::store(&format!("{name}-own")), images)?;
         Ok(Self { name, tarpon, store, podman, pack })

@@ -1,4 +1,4 @@
-//! Podman with stargz-store as its additional layer store: `podman pull` of an eStargz image brings tables of contents alone.
+//! Podman with stargz-store as its additional layer store: `podman pull` of an eStargz image fetches only tables of contents.
 
 use std::cell::RefCell;
 use std::fs;
@@ -15,15 +15,15 @@ use crate::process;
 
 pub(super) const PROGRAM: &str = "stargz-store";
 
-/// The configuration of stargz-store, and of the snapshotter, for a registry that has no certificate.
+/// The configuration of stargz-store and its snapshotter for a registry without a certificate.
 pub(super) fn plain_http(registry: &str) -> String {
     format!("[[resolver.host.\"{registry}\".mirrors]]\nhost = \"{registry}\"\ninsecure = true\n")
 }
 
-/// What images have to be.
+/// The required image format.
 pub(super) const FORMAT: &str = "estargz";
 
-/// stargz-store runs before the clock does, as it would on a host.
+/// stargz-store runs before the clock starts, as it would on a host.
 pub(super) struct Stargz {
     name: &'static str,
     program: PathBuf,
@@ -107,7 +107,7 @@ impl System for Stargz {
 
 impl Drop for Stargz {
     fn drop(&mut self) {
-        // The error was told by whoever ended it before.
+        // An error was reported by an earlier call.
         let _told = self.end();
     }
 }

@@ -12,18 +12,18 @@ use super::{CONTAINER, Counters, Server, System, Workload, quietly, remove, stor
 pub(super) struct Tarpon {
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
-    /// The format that the image has to have, unless any will do.
+    /// The required image format, if any.
     pub(super) format: Option<&'static str>,
-    /// With the index that lies beside the image.
+    /// Use the index attached to the image.
     pub(super) index: bool,
-    /// With the boot pack of the workload.
+    /// Use the boot pack of the workload.
     pub(super) pack: bool,
-    /// With what an earlier run of this system left in the store.
+    /// Start with the store that an earlier run of this system left.
     pub(super) warm_of: Option<&'static str>,
     pub(super) mode: &'static str,
 }
 
-/// What is of interest of a mount.
+/// The relevant fields of a mount.
 #[derive(serde::Deserialize)]
 struct Mount {
     server: u32,
@@ -40,7 +40,7 @@ struct Layer {
 }
 
 impl Layer {
-    /// Whether nothing said what is in it, so that all of it was downloaded before the mount.
+    /// Whether it had no table of contents, so that it was downloaded whole before the mount.
     fn was_streamed(&self) -> bool {
         self.format.starts_with("tar") && self.state == "diffID-verified"
     }
@@ -53,13 +53,13 @@ pub(super) fn on(program: &Path, store: &Path) -> Command {
     command
 }
 
-/// The server of a store, if it serves something.
+/// The server of a store, if it serves a mount.
 pub(super) fn server(program: &Path, store: &Path) -> Option<Server> {
     let output = on(program, store).args(["status", "--json"]).stderr(Stdio::null()).output().ok()?;
     told(&output.stdout)
 }
 
-/// What `tarpon status` says of a server.
+/// The server in the output of `tarpon status`.
 fn told(status: &[u8]) -> Option<Server> {
     let mounts: Vec<Mount> = serde_json::from_slice(status).ok()?;
     let streamed = mounts.iter().flat_map(|mount| &mount.verification).filter(|layer| layer.was_streamed()).count();
@@ -71,7 +71,7 @@ fn told(status: &[u8]) -> Option<Server> {
     })
 }
 
-/// How index and boot pack are chosen.
+/// Options that select index and boot pack.
 pub(super) fn chosen(index: bool, profile: Option<&str>) -> [&str; 4] {
     ["--index", if index { "registry" } else { "none" }, "--profile", profile.unwrap_or("none")]
 }

@@ -1,4 +1,4 @@
-//! Each system compared with the one that pulls everything first.
+//! Compares each system with the one that pulls everything first.
 
 use std::fmt::Write;
 
@@ -10,15 +10,15 @@ use crate::bench::stats::{geometric_mean, median, ratios, spread};
 const HEAD: &str = "| link | workload | system | compared with | times as fast | min to max | % of its bytes |\n\
                     |---|---|---|---|--:|--:|--:|\n";
 
-/// One system and what it is compared with, over one link with one workload.
+/// A system and its baseline, over one link with one workload.
 struct Pair {
     /// Link, workload, system.
     key: [String; 3],
     base: &'static str,
-    /// How many times as fast: the median of the ratios of neighbouring runs, the least and the most.
+    /// Speed-up: the median of the ratios of neighbouring runs, their minimum and maximum.
     fast: f64,
     range: (f64, f64),
-    /// Its bytes over the link, as a share of the other's.
+    /// Its bytes over the link, relative to the baseline.
     bytes: Option<f64>,
 }
 
@@ -36,7 +36,7 @@ fn pair(cells: &Cells<'_>, key: &[String; 3]) -> Option<Pair> {
     Some(Pair { key: key.clone(), base, fast: median(&ratios)?, range: spread(&ratios)?, bytes })
 }
 
-/// How many times as fast each system was, of neighbouring runs.
+/// The speed-up of each system, from neighbouring runs.
 pub(crate) fn comparison(runs: &Runs) -> String {
     let mut text = HEAD.to_owned();
     for Pair { key: [link, workload, system], base, fast, range: (least, most), bytes } in pairs(&cells(runs)) {
@@ -50,7 +50,7 @@ pub(crate) fn comparison(runs: &Runs) -> String {
     text
 }
 
-/// For each link and system a line over all workloads: geometric means of the medians, the least and the most of them.
+/// One line per link and system over all workloads: the geometric mean of the medians, their minimum and maximum.
 pub(crate) fn summary(runs: &Runs) -> Vec<String> {
     let pairs = pairs(&cells(runs));
     let (links, systems, workloads) = (runs.values("link"), runs.values("system"), runs.values("workload").len());
@@ -74,12 +74,12 @@ pub(crate) fn summary(runs: &Runs) -> Vec<String> {
     links.iter().flat_map(|link| systems.iter().filter_map(move |system| line(link, system))).collect()
 }
 
-/// How many times as fast a system was as what pulls everything, over a link with a workload.
+/// The speed-up of a system against its baseline, over a link with a workload.
 pub(crate) fn times_as_fast(runs: &Runs, key: [&str; 3]) -> Option<f64> {
     pair(&cells(runs), &key.map(str::to_owned)).map(|pair| pair.fast)
 }
 
-/// The system of somebody else that starts an image before all of it is there, and does it best over this link.
+/// The fastest lazy system over this link that is not tarpon's.
 pub(crate) fn best_rival(runs: &Runs, link: &str) -> Option<String> {
     let cells = cells(runs);
     let is_rival = |system: &String| !kinds::is_eager(system) && !kinds::is_ours(system) && !kinds::is_warm(system);
@@ -88,7 +88,7 @@ pub(crate) fn best_rival(runs: &Runs, link: &str) -> Option<String> {
         let medians: Vec<f64> = here.filter_map(|(_, lines)| median(&figures(lines, "ready"))).collect();
         Some((geometric_mean(&medians)?, medians.len(), system))
     });
-    // One that fails with some workloads is not better for that.
+    // A system that fails with some workloads must not win by that.
     let best = rated.min_by(|one, other| other.1.cmp(&one.1).then(one.0.total_cmp(&other.0)))?;
     Some(best.2)
 }

@@ -1,6 +1,6 @@
-//! What kind of system a name stands for, which says what it may be compared with.
+//! The kinds of systems by name, which determine valid comparisons.
 
-/// Whether it brings all of an image before it starts it.
+/// Whether it fetches the whole image before it starts it.
 pub(crate) fn is_eager(system: &str) -> bool {
     matches!(system, "podman" | "containerd")
 }
@@ -9,12 +9,12 @@ pub(crate) fn is_ours(system: &str) -> bool {
     system.contains("tarpon")
 }
 
-/// Whether it begins with what another run left: no start from nothing, so it competes with none.
+/// Whether it starts from the state of another run: this is no start from nothing, so it competes with none.
 pub(crate) fn is_warm(system: &str) -> bool {
     system.ends_with("-warm")
 }
 
-/// The system that pulls everything in the same surroundings; for the one of containerd that is the other one.
+/// The eager system in the same environment; for containerd's eager one, Podman's.
 pub(crate) fn baseline(system: &str) -> Option<&'static str> {
     match system {
         "podman" => None,
@@ -24,8 +24,8 @@ pub(crate) fn baseline(system: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether `theirs` is somebody else's way to do the same as `ours`: the surroundings, Podman or containerd, have to be the same,
-/// unless tarpon runs the container by itself.
+/// Whether `theirs` is another project's counterpart of `ours`: both must run in the same environment, Podman or containerd, unless
+/// tarpon runs the container by itself.
 pub(crate) fn competes(ours: &str, theirs: &str) -> bool {
     if !is_ours(ours) || is_ours(theirs) || is_warm(ours) || is_warm(theirs) {
         return false;

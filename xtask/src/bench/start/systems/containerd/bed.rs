@@ -11,17 +11,17 @@ use anyhow::{Context, Result};
 use super::super::service::{Service, unmount_below};
 use super::super::{CONTAINER, quietly, remove, store};
 
-/// What it needs, the container's own runtime included.
+/// Programs that it needs, including the container runtime.
 pub(super) const PROGRAMS: [&str; 5] = ["containerd", "ctr", "containerd-shim-runc-v2", "runc", "curl"];
 
-/// The namespace of the kubelet's images, where those of the image service are.
+/// The namespace of the kubelet's images, which the CRI image service uses.
 pub(super) const NAMESPACE: &str = "k8s.io";
 
 pub(super) struct Bed {
     programs: Vec<PathBuf>,
     /// Images and snapshots.
     pub(super) store: PathBuf,
-    /// What it keeps of running containers, and sockets, whose paths have to be short.
+    /// State of running containers, and sockets, whose paths must be short.
     pub(super) run: PathBuf,
     running: RefCell<Option<Service>>,
 }
@@ -41,12 +41,12 @@ impl Bed {
         self.programs.iter().map(PathBuf::as_path).collect()
     }
 
-    /// Where containerd listens.
+    /// Containerd's socket.
     pub(super) fn socket(&self) -> PathBuf {
         self.run.join("containerd.sock")
     }
 
-    /// Where a snapshotter listens that is a process of its own.
+    /// The socket of a snapshotter in a separate process.
     pub(super) fn snapshotter_socket(&self) -> PathBuf {
         self.run.join("snapshotter.sock")
     }
@@ -56,7 +56,7 @@ impl Bed {
         fs::create_dir_all(&self.store).with_context(|| format!("cannot make {}", self.store.display()))
     }
 
-    /// Starts it, with a snapshotter whose images come from `registry`.
+    /// Starts containerd, with a snapshotter for images from `registry`.
     pub(super) fn start(&self, snapshotter: &str, registry: &str) -> Result<()> {
         self.make_folders()?;
         let hosts = self.store.join("hosts").join(registry);
@@ -72,7 +72,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Of containerd 1.6 and 1.7; later ones understand it too.
+    /// A configuration for containerd 1.6 and 1.7; later versions accept it too.
     fn config(&self, snapshotter: &str) -> String {
         let (store, run) = (self.store.display(), self.run.display());
         let proxy = match snapshotter {
@@ -143,7 +143,7 @@ disable_snapshot_annotations = false
         Ok(())
     }
 
-    /// Takes everything away. Nothing of it runs any more.
+    /// Removes everything. No process of it may run.
     pub(super) fn wipe(&self) -> Result<()> {
         unmount_below(&self.run);
         unmount_below(&self.store);
@@ -152,33 +152,33 @@ disable_snapshot_annotations = false
     }
 }
 
-/// The snapshotter that is a part of containerd.
+/// The snapshotter that is part of containerd.
 pub(super) const OWN: &str = "overlayfs";
 
-/// Pulls as the kubelet does. `ctr images pull` tells a snapshotter nothing of the image, so that nothing can be lazy.
+/// Pulls like the kubelet. `ctr images pull` passes a snapshotter no image information, so nothing could be lazy.
 const PULL: &str = "{ \"$CURL\" -sS --http2-prior-knowledge --unix-socket \"$SOCKET\" -o /dev/null -D \"$ANSWER\" \
     -H 'content-type: application/grpc' -H 'te: trailers' --data-binary \"@$REQUEST\" \
     http://containerd/runtime.v1.ImageService/PullImage && grep -q '^grpc-status: 0' \"$ANSWER\" || \
     { cat \"$ANSWER\" >&2; exit 1; }; }";
 
-/// Cgroups are not what runc expects of a whole machine, so it is asked for none.
+/// Runs a container without cgroups: those here differ from what runc expects on a whole machine.
 const RUN: &str = "exec \"$CTR\" --address \"$SOCKET\" --namespace \"$NAMESPACE\" run --rm --net-host --runc-root \"$RUNC_ROOT\" \
     --cgroup= --cpu-shares=0 --snapshotter \"$SNAPSHOTTER\" \"$IMAGE\" \"$CONTAINER\" /bin/sh -c \"$SCRIPT\"";
 
-/// Whether somebody listens at a socket.
+/// Whether a process listens at a socket.
 pub(super) fn answers(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-/// `runtime.v1.PullImageRequest` with the name of the image alone, as one message of gRPC.
+/// `runtime.v1.PullImageRequest` with only the name of the image, as one gRPC message.
 fn pull_request(image: &str) -> Vec<u8> {
     let message = first_field(&first_field(image.as_bytes()));
-    // A frame is a flag, for no compression, and a length.
+    // A gRPC frame begins with a compression flag and a length.
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0], &length.to_be_bytes()[..], &message].concat()
 }
 
-/// A message of protobuf whose field 1 has these bytes.
+/// A protobuf message whose field 1 has these bytes.
 fn first_field(bytes: &[u8]) -> Vec<u8> {
     let mut message = vec![0x0a];
     let mut length = bytes.len();

@@ -1,4 +1,4 @@
-//! A port on loopback that stands for another address: for programs that speak plain HTTP with no one but this host.
+//! A port on loopback that forwards to another address: for programs that use plain HTTP only with this host.
 
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
-/// Forwards what comes in at a new port on loopback; gives its address. It works as long as this program runs.
+/// Forwards connections to a new port on loopback; returns its address. It works as long as this program runs.
 pub(super) fn start(to: &str) -> Result<String> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen on loopback")?;
     let address = listener.local_addr()?.to_string();
@@ -14,7 +14,7 @@ pub(super) fn start(to: &str) -> Result<String> {
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
             let to = to.clone();
-            // Who cannot be reached is told by a connection that ends.
+            // If the target cannot be reached, the client sees its connection closed.
             thread::spawn(move || connect(&client, &to));
         }
     });
@@ -32,9 +32,9 @@ fn connect(client: &TcpStream, to: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies until the sender says no more, and says so too.
+/// Copies until the end of the input, and closes the output.
 fn copy(mut from: &TcpStream, mut to: &TcpStream) {
-    // A connection that breaks ends like one that is closed.
+    // A broken connection is treated like a closed one.
     let _broken = io::copy(&mut from, &mut to);
     let _gone = to.shutdown(Shutdown::Write);
 }

@@ -1,4 +1,4 @@
-//! containerd: an image is pulled as the kubelet does it, then `ctr run`. With its own snapshotter that unpacks layers, or with one
+//! containerd: pulls an image like the kubelet, then `ctr run`. With its own snapshotter, which unpacks layers, or with one
 //! that mounts them.
 
 use std::cell::{OnceCell, RefCell};
@@ -20,11 +20,11 @@ pub(in crate::bench::start) mod soci;
 /// The snapshotter of eStargz images.
 pub(super) const STARGZ: &str = "containerd-stargz-grpc";
 
-/// Who makes the root file systems.
+/// The snapshotter that provides the root file systems.
 pub(super) enum Snapshotter {
-    /// Containerd itself, of layers that it downloads and unpacks.
+    /// Containerd's own, with layers that it downloads and unpacks.
     Own,
-    /// `tarpon snapshotter`, perhaps with the boot pack of the workload.
+    /// `tarpon snapshotter`, optionally with the boot pack of the workload.
     Tarpon { program: PathBuf, pack: bool },
     /// containerd-stargz-grpc.
     Stargz { program: PathBuf },
@@ -37,7 +37,7 @@ pub(super) struct Containerd {
     bed: Bed,
     snapshotter: Snapshotter,
     running: RefCell<Option<Service>>,
-    /// The registry on loopback, for a snapshotter that speaks plain HTTP with no other.
+    /// The registry on loopback, for a snapshotter that uses plain HTTP only there.
     near: OnceCell<String>,
 }
 
@@ -81,7 +81,7 @@ impl Containerd {
         Ok(Self { name, bed: Bed::new(name)?, snapshotter, running: RefCell::default(), near: OnceCell::new() })
     }
 
-    /// Where the snapshotter keeps everything.
+    /// The folder of the snapshotter.
     fn store(&self) -> PathBuf {
         self.bed.store.join("snapshotter")
     }
@@ -90,7 +90,7 @@ impl Containerd {
         self.bed.store.join("snapshotter.log")
     }
 
-    /// The registry as the system names it.
+    /// The registry's address for this system.
     fn registry<'a>(&'a self, registry: &'a str) -> Result<&'a str> {
         if !matches!(self.snapshotter, Snapshotter::Soci { .. }) {
             return Ok(registry);
@@ -102,7 +102,7 @@ impl Containerd {
         Ok(self.near.get_or_init(|| near))
     }
 
-    /// The command of the snapshotter, if it is a process of its own.
+    /// The command of the snapshotter, if it is a separate process.
     fn service(&self, workload: &Workload, registry: &str) -> Result<Option<Command>> {
         Ok(match &self.snapshotter {
             Snapshotter::Own => None,
@@ -119,7 +119,7 @@ impl Containerd {
         })
     }
 
-    /// The command of a snapshotter that has a file for its configuration.
+    /// The command of a snapshotter with a configuration file.
     fn configured(&self, program: &Path, config: &str) -> Result<Command> {
         let file = self.bed.store.join("snapshotter.toml");
         fs::write(&file, config)?;
@@ -129,7 +129,7 @@ impl Containerd {
         Ok(command)
     }
 
-    /// What tarpon mounted stays when its snapshotter ends.
+    /// Unmounts tarpon's mounts, which stay when its snapshotter ends.
     fn unmount(&self) -> Result<()> {
         let Snapshotter::Tarpon { program, .. } = &self.snapshotter else { return Ok(()) };
         if !self.store().exists() {
@@ -229,7 +229,7 @@ impl System for Containerd {
     }
 }
 
-/// The last line of a log that is a warning or worse.
+/// The last warning or error in a log.
 fn last_warning(log: &str) -> &str {
     let is_warning = |line: &&str| ["warn", "error"].iter().any(|level| line.to_lowercase().contains(level));
     log.lines().rev().find(is_warning).unwrap_or("none")
@@ -237,7 +237,7 @@ fn last_warning(log: &str) -> &str {
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        // The error was told by whoever ended it before.
+        // An error was reported by an earlier call.
         let _told = self.end();
     }
 }

@@ -1,4 +1,4 @@
-//! SOCI: images with an index beside them, and soci-snapshotter-grpc, which reads layers by it.
+//! SOCI: images with an attached index, and soci-snapshotter-grpc, which uses it to read layers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,18 +21,18 @@ const PROGRAM: &str = "soci";
 /// The tag of the images with an index.
 pub(in crate::bench::start) const TAG: &str = "soci";
 
-/// The tag of the images that they are made of.
+/// The tag of their source images.
 const FROM: &str = "gzip";
 
-/// What images are, with an index and without.
+/// The media types of images, with an index and without.
 const MEDIA_TYPES: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json";
 
-/// Whether it can be measured here.
+/// Whether it is installed.
 pub(in super::super) fn is_installed() -> bool {
     [SNAPSHOTTER, PROGRAM].into_iter().all(|program| process::find(program).is_some())
 }
 
-/// The snapshotter's configuration; all that it does not say is as usual.
+/// The snapshotter's configuration; everything else is default.
 pub(super) fn config(containerd: &Path, registry: &str) -> String {
     format!(
         "[content_store]\ntype = \"containerd\"\ncontainerd_address = \"{}\"\n\
@@ -41,7 +41,7 @@ pub(super) fn config(containerd: &Path, registry: &str) -> String {
     )
 }
 
-/// Publishes each workload's image with an index, unless that was done with the very image before.
+/// Publishes each workload's image with an index, unless that was done for the same manifest before.
 pub(in crate::bench::start) fn prepare(workloads: &[Workload], registry: &str) -> Result<()> {
     let images: BTreeSet<&str> = workloads.iter().map(|workload| workload.image.as_str()).collect();
     for image in images {
@@ -78,7 +78,7 @@ fn publish(image: &str) -> Result<()> {
     let mut convert = Command::new(soci);
     convert.arg("--address").arg(bed.socket()).args(["--namespace", NAMESPACE]);
     convert.args(["--content-store", "containerd", "convert"]);
-    // All layers: what has no index the snapshotter asks for over TLS, whatever the registry speaks.
+    // All layers: for a layer without an index the snapshotter uses TLS, even if the registry does not.
     convert.args(["--min-layer-size", "0", &from, &to]);
     let pull = bed.ctr(&["images", "pull", "--plain-http", &from]);
     let push = bed.ctr(&["images", "push", "--plain-http", &to]);
