@@ -1,4 +1,4 @@
-//! What the tasks share with the end-to-end tests: the workloads of the image corpus, and when one of them is ready.
+//! Code shared with the end-to-end tests: the workloads of the image corpus, and the detection of their readiness.
 
 pub mod paths;
 pub mod process;

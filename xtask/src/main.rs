@@ -1,8 +1,8 @@
-//! What is done to this repository: check it, test it, build images for it, fuzz it, measure it.
+//! The tasks of this repository: check it, test it, build images for it, fuzz it, measure it.
 //!
 //! `cargo xtask --help` lists the tasks; each has its own module.
 
-// A task talks to the person who started it.
+// A task prints for its user.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;

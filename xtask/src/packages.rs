@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::{paths, process};
 
-/// A program and the Debian package that brings it.
+/// A program and the Debian package that contains it.
 pub(crate) struct Tool {
     pub(crate) program: &'static str,
     pub(crate) package: &'static str,
@@ -16,12 +16,12 @@ pub(crate) const fn tool(program: &'static str, package: &'static str) -> Tool {
     Tool { program, package }
 }
 
-/// Whether this process may do everything on this machine.
+/// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Makes sure that the tools are there: installs what is missing where that is allowed, otherwise says what to install.
+/// Ensures that the tools exist: installs missing ones where possible, otherwise names the packages to install.
 pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
     let wanted = missing(tools);
     if wanted.is_empty() {

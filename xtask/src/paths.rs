@@ -1,16 +1,16 @@
-//! Where things are in this repository.
+//! Folders of this repository.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 /// The root of the repository.
 pub fn root() -> PathBuf {
-    // Set while cargo runs this program: a target folder that several checkouts share holds one program for all.
+    // Set while cargo runs this program: several checkouts may share a target folder and thus one program.
     let xtask = env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
     Path::new(&xtask).parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// Where cargo builds, and where the tasks leave their files.
+/// The target folder, where cargo builds and the tasks leave their files.
 pub fn target() -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
@@ -18,7 +18,7 @@ pub fn target() -> PathBuf {
     }
 }
 
-/// Where images are built; `$TARPON_IMAGES` moves it to another disk.
+/// The folder where images are built; `$TARPON_IMAGES` moves it to another disk.
 pub fn images() -> PathBuf {
     env::var_os("TARPON_IMAGES").map_or_else(|| target().join("images"), PathBuf::from)
 }

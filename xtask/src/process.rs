@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The place of `program` on `$PATH`, or in a folder where it is often found outside of it.
+/// The path of `program` on `$PATH`, or in a folder that is often missing from it.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/go/bin"];
@@ -25,7 +25,7 @@ pub fn check(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs `command` with its output in `log`; on failure the end of the log is part of the error.
+/// Runs `command` with its output in `log`; an error includes the end of the log.
 pub fn check_logged(command: &mut Command, log: &Path) -> Result<()> {
     if let Some(dir) = log.parent() {
         fs::create_dir_all(dir)?;
@@ -42,14 +42,14 @@ fn tail(log: &Path) -> String {
     lines[lines.len().saturating_sub(15)..].join("\n")
 }
 
-/// The command as a person would write it.
+/// The command as a user would type it.
 pub fn name(command: &Command) -> String {
     let args = command.get_args().map(|a| a.to_string_lossy().into_owned());
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program()).to_string_lossy();
     std::iter::once(program.into_owned()).chain(args).collect::<Vec<_>>().join(" ")
 }
 
-/// The place of a program that `cargo install` has put where cargo looks for its subcommands.
+/// The path of a program in the folder of `cargo install`, where cargo finds its subcommands.
 pub fn find_in_cargo_home(program: &str) -> Option<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));

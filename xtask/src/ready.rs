@@ -14,19 +14,19 @@ use sha2::{Digest, Sha256};
 
 use crate::workloads::{Ready, Workload};
 
-/// What the container's shell prints before it does what it is there for.
+/// The line that the container's shell prints before it starts the workload.
 pub const FIRST_EXEC: &str = "tarpon-bench-exec";
 
-/// How often a port is tried and the mounts are looked at. Either takes a tenth of a millisecond.
+/// How often the port and the mounts are polled. Either check takes a tenth of a millisecond.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// How long a command may take to end after its container.
 const STOPPING: Duration = Duration::from_secs(15);
 
-/// When what happened, counted from the start of the command.
+/// Times of events, from the start of the command.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// The container's root file system was there.
+    /// The container's root file system was mounted.
     pub mounted: Option<Duration>,
     /// The container's first process ran.
     pub exec: Option<Duration>,
@@ -41,13 +41,13 @@ struct Line {
     text: String,
 }
 
-/// A container under way. Dropped, it is ended.
+/// A running container. Dropping it ends the container.
 pub struct Running {
     child: Child,
     began: Instant,
     lines: Receiver<Line>,
     said: Vec<String>,
-    /// Of all that it printed on standard output, for its own sake.
+    /// Hash of all standard output.
     output: Sha256,
 }
 
@@ -65,7 +65,7 @@ impl Running {
             let sender = sender.clone();
             thread::spawn(move || {
                 for text in BufReader::new(output).lines().map_while(std::io::Result::ok) {
-                    // Nobody listens any more when it is ready, but the container goes on talking.
+                    // The receiver is gone once the workload is ready, but the container continues to print.
                     let _gone = sender.send(Line { at: Instant::now(), on_stdout, text });
                 }
             });
@@ -73,7 +73,7 @@ impl Running {
         Ok(Self { child, began, lines, said: Vec::new(), output: Sha256::new() })
     }
 
-    /// Waits until the workload is ready; `is_root` knows the mount point of its root file system.
+    /// Waits until the workload is ready; `is_root` recognises the mount point of its root file system.
     pub fn wait(&mut self, workload: &Workload, is_root: impl Fn(&Path) -> bool) -> Result<Times> {
         let until = self.began + workload.patience * 4;
         let (mut mounted, mut exec) = (None, None);
@@ -104,7 +104,7 @@ impl Running {
         self.said.push(line.text);
     }
 
-    /// The time when a workload that is ready when it has ended did so.
+    /// The end time of a workload that is ready when it has ended.
     fn ended(&mut self, ready: &Ready) -> Result<Duration> {
         let Ready::Exit { sha256 } = ready else { bail!("it ended before it was ready: {}", self.said()) };
         let status = self.wait_for_status()?;
@@ -123,7 +123,7 @@ impl Running {
         self.said[self.said.len().saturating_sub(5)..].join(" | ")
     }
 
-    /// Waits until the command has noticed that its container is gone.
+    /// Waits until the command ends after its container.
     pub fn wait_for_end(mut self) -> Result<()> {
         self.wait_for_status().map(drop)
     }
@@ -151,13 +151,13 @@ impl Drop for Running {
     }
 }
 
-/// Where something is mounted, as a process sees it.
+/// The mount points in a process's mount namespace.
 fn mountpoints(pid: u32) -> Vec<String> {
     let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     table.lines().filter_map(|line| line.split(' ').nth(4)).map(str::to_owned).collect()
 }
 
-/// Whether somebody on this host listens at the port, and answers HTTP at a path.
+/// Whether a process on this host listens at the port, and answers HTTP if a path is given.
 pub fn answers(port: u16, path: Option<&str>) -> bool {
     let ask = || -> std::io::Result<bool> {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -218,7 +218,7 @@ mod tests {
         assert!(answers(port, None));
         thread::spawn(move || {
             for mut client in listener.incoming().flatten() {
-                // The first one asked nothing, and is gone.
+                // The first connection was closed without a request.
                 if matches!(client.read(&mut [0; 100]), Ok(1..)) {
                     client.write_all(b"HTTP/1.0 200 OK").unwrap();
                 }

@@ -1,4 +1,4 @@
-//! What is started: the lines of `fixtures/corpus/workloads.tsv`, or of a file of the same columns.
+//! The workloads: the lines of `fixtures/corpus/workloads.tsv`, or of a file with the same columns.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,41 +8,41 @@ use anyhow::{Context, Result, bail};
 
 use crate::paths;
 
-/// A container to be started, and how to tell that it is ready.
+/// A container to start, and its condition of readiness.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
-    /// Its name, and that of its container.
+    /// The name of the workload and its container.
     pub id: String,
     /// The repository in the registry, such as `dev/python`.
     pub image: String,
     /// For `/bin/sh -c`.
     pub command: String,
-    /// When it is ready.
+    /// The condition of readiness.
     pub ready: Ready,
-    /// How long that may take with the image at hand.
+    /// Time limit for that when the image is local.
     pub patience: Duration,
-    /// Whether it is asked over the host's network; else it needs none.
+    /// Whether it is queried over the host's network; otherwise it needs none.
     pub on_host_network: bool,
 }
 
 /// When a container is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ready {
-    /// A line of its output begins with this, or has it somewhere.
+    /// A line of its output begins with this, or contains it.
     Line {
-        /// What is looked for.
+        /// The text to find.
         text: String,
         /// Whether the line begins with it.
         at_start: bool,
     },
-    /// Something listens on this port of the host, and answers HTTP at this path if one is given.
+    /// A process listens on this port of the host, and answers HTTP at this path if one is given.
     Port {
         /// On 127.0.0.1.
         port: u16,
-        /// Asked for with HTTP.
+        /// Path of the HTTP request.
         path: Option<String>,
     },
-    /// It has ended well, and what it printed has this sha256.
+    /// It ended successfully, and its output has this sha256.
     Exit {
         /// In hexadecimal digits.
         sha256: String,
@@ -50,7 +50,7 @@ pub enum Ready {
 }
 
 impl Ready {
-    /// Whether this line of output says it.
+    /// Whether this line of output shows readiness.
     pub fn is_said_by(&self, line: &str) -> bool {
         match self {
             Self::Line { text, at_start: true } => line.starts_with(text.as_str()),
@@ -59,7 +59,7 @@ impl Ready {
         }
     }
 
-    /// Whether somebody answers in the way that says it, if `ask` finds that.
+    /// Whether the port answers as required, according to `ask`.
     pub fn answers(&self, ask: &impl Fn(u16, Option<&str>) -> bool) -> bool {
         matches!(self, Self::Port { port, path } if ask(*port, path.as_deref()))
     }
@@ -94,7 +94,7 @@ fn workload(line: &str) -> Result<Workload> {
         bail!("expected 8 fields, found {}", fields.len());
     };
     let ready = match kind {
-        // Alternatives are for what differs between versions; the first is what is shown here.
+        // Alternatives cover differences between versions; the first applies to the images here.
         "stdout" => {
             let pattern = value.split('|').next().unwrap_or(value);
             let text = pattern.trim_start_matches('^').to_owned();

@@ -1,6 +1,6 @@
 //! The slow link, on the real kernel.
 
-// Helpers of a test may do what a test may.
+// Helpers of a test may do what tests may.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
 
-/// Runs a shell line behind a link; `None`, with a line that says so, where no link can be made.
+/// Runs a shell line behind a link; `None`, with a printed note, if no link can be created.
 fn behind_link(options: &[&str], line: &str) -> Option<Output> {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
         println!("skipped: needs root and /dev/net/tun");
@@ -33,7 +33,7 @@ fn a_command_reaches_an_exposed_port_and_the_bytes_are_counted() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "100000\n", "{}", String::from_utf8_lossy(&output.stderr));
     let stats = std::fs::read_to_string(stats).unwrap();
     let to_command = stats.strip_prefix(r#"{"to_command":{"bytes":"#).and_then(|s| s.split(',').next()).unwrap();
-    // The payload, and at least 40 bytes of headers for each of at most 1460 bytes of it.
+    // The payload, and at least 40 bytes of headers per packet of at most 1460 bytes.
     assert!(to_command.parse::<u64>().unwrap() > 102_000, "{stats}");
 }
 

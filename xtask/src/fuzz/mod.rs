@@ -1,10 +1,10 @@
 //! Fuzzing.
 //!
 //! The targets are the binaries of `tests/fuzz`, a package outside of the workspace because its libraries are built
-//! with instrumentation. Seeds that are kept are in `fixtures/fuzz/TARGET`, and ordinary tests replay them; what a run
-//! finds goes to the target folder, and a person decides what of it to keep.
+//! with instrumentation. Committed seeds are in `fixtures/fuzz/TARGET`, and ordinary tests replay them; findings of a
+//! run go to the target folder, and a developer decides which to keep.
 //!
-//! Every target runs, also after one that failed; at the end a table sums up.
+//! Every target runs, even after one that failed; a table at the end sums up.
 
 mod outcome;
 
@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use crate::{paths, process};
 use outcome::Outcome;
 
-/// Seconds that one input may take: none takes one where nothing else runs, and a busy machine is not a finding.
+/// Seconds that one input may take: on an idle machine all take less, and a busy machine must not cause findings.
 const INPUT_SECONDS: u32 = 60;
 
 /// The options of `cargo xtask fuzz`.
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if process::find_in_cargo_home("cargo-fuzz").is_none() {
         process::check(Command::new("cargo").args(["install", "--locked", "cargo-fuzz"]))?;
     }
-    // Once for all: targets that run at the same time would wait for each other's builds.
+    // Built once for all targets: concurrent builds would wait for each other.
     let mut build = cargo_fuzz("build", args.nice);
     process::check(build.args(chosen.first().filter(|_| chosen.len() == 1)))?;
     let outcomes = fuzz_all(&chosen, args)?;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs the targets, so many at a time, and gives what came of each in their order.
+/// Runs the targets, several at a time, and returns their outcomes in order.
 fn fuzz_all(targets: &[String], args: &Args) -> Result<Vec<Outcome>> {
     let (waiting, done) = (Mutex::new(targets.iter().enumerate()), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -88,12 +88,12 @@ fn folder() -> PathBuf {
     paths::root().join("tests/fuzz")
 }
 
-/// Where builds, corpora, logs and findings go.
+/// Folder of builds, corpora, logs and findings.
 fn work() -> PathBuf {
     paths::target().join("fuzz")
 }
 
-/// The names of the targets: one file each.
+/// The names of the targets, one per file.
 fn targets() -> Result<Vec<String>> {
     let folder = folder().join("fuzz_targets");
     let mut names = Vec::new();
@@ -112,7 +112,7 @@ fn targets() -> Result<Vec<String>> {
 fn cargo_fuzz(verb: &str, nice: u8) -> Command {
     let mut command = Command::new("nice");
     command.args(["-n", &nice.to_string(), "cargo", "fuzz", verb, "--fuzz-dir"]).arg(folder());
-    // Instrumentation is an unstable option of the compiler; this lets the stable one take it.
+    // Instrumentation is an unstable compiler option; this makes the stable compiler accept it.
     command.env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_DIR", work());
     command.env("LSAN_OPTIONS", format!("suppressions={}", folder().join("leaks.txt").display()));
     command

@@ -1,26 +1,26 @@
-//! What came of fuzzing a target, as libFuzzer's output tells it.
+//! The outcome of fuzzing a target, read from libFuzzer's output.
 
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) target: String,
-    /// Inputs that were tried.
+    /// Number of inputs tried.
     executions: u64,
-    /// Edges of the code that were reached.
+    /// Number of code edges reached.
     coverage: u64,
-    /// Inputs that reach something of their own.
+    /// Inputs that reach code which no other reaches.
     corpus: u64,
-    /// Inputs that made the target fail.
+    /// Inputs on which the target failed.
     findings: Vec<PathBuf>,
     is_success: bool,
     log: PathBuf,
 }
 
 impl Outcome {
-    /// Reads what a run with `-print_final_stats=1` printed.
+    /// Parses the output of a run with `-print_final_stats=1`.
     pub(super) fn read(target: &str, output: &str, is_success: bool, findings: Vec<PathBuf>, log: PathBuf) -> Self {
         let mut outcome =
             Self { target: target.to_owned(), executions: 0, coverage: 0, corpus: 0, findings, is_success, log };
@@ -41,7 +41,7 @@ impl Outcome {
         self.corpus = number_behind(rest, "corp: ").unwrap_or(self.corpus);
     }
 
-    /// Whether something was found, or the run ended otherwise than by its time.
+    /// Whether there are findings, or the run ended before its time.
     pub(super) fn has_failed(&self) -> bool {
         !self.is_success || !self.findings.is_empty()
     }
@@ -64,19 +64,19 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The number right behind the first `word`.
+/// The number after the first `word`.
 fn number_behind(text: &str, word: &str) -> Option<u64> {
     let (_, rest) = text.split_once(word)?;
     rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// All of them, and their sum.
+/// All outcomes, and their sum.
 pub(super) fn table(outcomes: &[Outcome]) -> String {
     let width = outcomes.iter().map(|outcome| outcome.target.len()).max().unwrap_or(0).max("target".len());
     let mut table = format!("{:width$}  {:>12}  {:>8}  {:>7}  result\n", "target", "executions", "coverage", "corpus");
     for outcome in outcomes {
         let Outcome { target, executions, coverage, corpus, .. } = outcome;
-        // A String takes everything.
+        // Writing to a string cannot fail.
         let _ = writeln!(table, "{target:width$}  {executions:>12}  {coverage:>8}  {corpus:>7}  {}", outcome.verdict());
     }
     let executions: u64 = outcomes.iter().map(|outcome| outcome.executions).sum();

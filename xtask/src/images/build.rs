@@ -12,7 +12,7 @@ use super::registry::Registry;
 use crate::packages::{self, Tool, tool};
 use crate::{paths, process};
 
-/// What the builds need on this machine.
+/// Programs that the builds need.
 const TOOLS: &[Tool] = &[
     tool("buildah", "buildah"),
     tool("crun", "crun"),
@@ -23,7 +23,7 @@ const TOOLS: &[Tool] = &[
     tool("sha256sum", "coreutils"),
 ];
 
-/// A folder in which images are built.
+/// A folder where images are built.
 pub(crate) struct Workshop<'a> {
     registry: &'a Registry,
     folder: PathBuf,
@@ -47,7 +47,7 @@ impl<'a> Workshop<'a> {
         }
     }
 
-    /// Installs the tools and copies the corpus, once, and only when something has to be built.
+    /// Installs the tools and copies the corpus, once, when the first image must be built.
     fn prepare(&mut self) -> Result<()> {
         if self.ready {
             return Ok(());
@@ -61,7 +61,7 @@ impl<'a> Workshop<'a> {
         Ok(())
     }
 
-    /// The writable copy of fixtures/corpus, with what the builds keep for the next time.
+    /// The writable copy of fixtures/corpus, with the caches of earlier builds.
     fn corpus(&self) -> PathBuf {
         self.folder.join("corpus")
     }
@@ -70,7 +70,7 @@ impl<'a> Workshop<'a> {
         if step.name == "node" {
             packages::ensure(&[tool("npm", "npm")])?;
         }
-        // One script writes all the hand-made images; it only exists in the folder of the first.
+        // One script writes all the hand-made images; it exists only in the folder of the first.
         let maker = if step.name.starts_with("quirks-") { "dev/quirks-tar" } else { &step.image() };
         let mut command = Command::new(self.corpus().join(script));
         command.arg(maker).env("CORPUS", self.corpus()).env("REGISTRY", self.registry.address());
@@ -105,7 +105,7 @@ impl<'a> Workshop<'a> {
         process::check_logged(&mut command, &self.log(step))
     }
 
-    /// An image index whose only manifest is the one of `:gzip`.
+    /// An image index with the manifest of `:gzip` as its only entry.
     fn index(&self, step: &Step) -> Result<()> {
         let manifest = self.registry.manifest(&step.image(), "gzip")?;
         let index = format!(
@@ -136,9 +136,9 @@ fn sha256(bytes: &[u8], folder: &Path) -> Result<String> {
     Ok(text.split(' ').next().unwrap_or_default().to_owned())
 }
 
-/// Copies a folder over another; files that are only in `to` stay.
+/// Copies a folder over another; files that exist only in `to` stay.
 ///
-/// A file that is equal already is not touched, because buildah's layer cache looks at the times.
+/// An equal file is not touched, because buildah's layer cache checks the times.
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
@@ -154,7 +154,7 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Files of an image must not depend on the umask of whoever cloned the repository.
+/// Sets a fixed mode: files of an image must not depend on the umask at the time of the checkout.
 fn set_mode_of_a_checkout(path: &Path) -> Result<()> {
     let runnable = fs::metadata(path)?.permissions().mode() & 0o100 != 0;
     fs::set_permissions(path, fs::Permissions::from_mode(if runnable { 0o755 } else { 0o644 }))?;

@@ -1,4 +1,4 @@
-//! Which images there are, and which have to exist before which.
+//! The images, and the order in which they are built.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ const ALL_FORMATS: &[&str] = &["gzip", "zstdchunked", "estargz"];
 const GZIP: &[&str] = &["gzip"];
 const BASE: &[&str] = &["debian-base"];
 
-/// Each image stands behind the images it is built from.
+/// Each image comes after the images that it is built from.
 const CORPUS: &[Image] = &[
     Image { name: "debian-base", from: &[], tags: ALL_FORMATS, quick: true },
     Image { name: "redis", from: BASE, tags: &["gzip", "zstdchunked", "estargz", "docker2", "index"], quick: true },
@@ -53,7 +53,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// The tags to build for `names` (all images when empty), in an order in which it works.
+/// The tags to build for `names` (all images if empty), in build order.
 pub(crate) fn steps(names: &[String], quick: bool) -> Result<Vec<Step>> {
     let names: Vec<&str> = names.iter().map(|n| n.strip_prefix("dev/").unwrap_or(n)).collect();
     if let Some(unknown) = names.iter().find(|n| !CORPUS.iter().any(|i| i.name == **n)) {

@@ -1,4 +1,4 @@
-//! The few plain HTTP requests that a local registry is asked; too few for a client library.
+//! The few plain HTTP requests to a local registry; too few for a client library.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// An answer of the registry.
+/// A response of the registry.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Vec<u8>,
 }
 
-/// Sends one request on its own connection and reads the answer to the end.
+/// Sends a request on a new connection and reads the whole response.
 pub(crate) fn request(host: &str, method: &str, path: &str, headers: &str, body: &[u8]) -> Result<Answer> {
     let mut stream = connect(host)?;
-    // HTTP/1.0: the body of the answer ends with the connection, so there are no chunks to put together.
+    // HTTP/1.0: the end of the connection ends the body, so there are no chunks to join.
     let head = format!("{method} {path} HTTP/1.0\r\nHost: {host}\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
     stream.write_all(head.as_bytes())?;
     stream.write_all(body)?;

@@ -1,6 +1,6 @@
 //! Builds the images of `fixtures/corpus` into a local registry, in every layer format.
 //!
-//! What the registry already has is left alone, so a second run costs a few requests.
+//! Existing images in the registry are not rebuilt, so a second run costs a few requests.
 
 use std::env;
 use std::time::Instant;
@@ -35,15 +35,15 @@ pub(crate) struct Args {
     stop: bool,
 }
 
-/// The registry that images are pushed to: `$REGISTRY`, or this one.
+/// The default registry for images, if `$REGISTRY` is not set.
 pub(crate) const DEFAULT_REGISTRY: &str = "127.0.0.1:5000";
 
-/// The registry that images are kept in.
+/// The registry of the images.
 fn registry() -> Registry {
     Registry::new(&env::var("REGISTRY").unwrap_or_else(|_| DEFAULT_REGISTRY.to_owned()), "registry")
 }
 
-/// The registry for tests: `$REGISTRY`, or one with the quick images and nothing else, wherever else one may listen.
+/// The registry for tests: `$REGISTRY`, or a new one with only the quick images, even if another registry is running.
 fn test_registry() -> Result<Registry> {
     env::var("REGISTRY").map_or_else(|_| Registry::private("test-registry"), |r| Ok(Registry::new(&r, "registry")))
 }
@@ -68,14 +68,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The images that the quick tests use, in a registry that runs as long as this is kept.
+/// The images of the quick tests, in a registry that runs as long as this value lives.
 pub(crate) struct TestImages {
     registry: Registry,
     started: bool,
 }
 
 impl TestImages {
-    /// Builds what is not there yet.
+    /// Builds the missing images.
     pub(crate) fn prepare() -> Result<Self> {
         let registry = test_registry()?;
         let started = registry.start()?;

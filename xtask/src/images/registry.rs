@@ -1,4 +1,4 @@
-//! The local registry: one that listens already, or one that we start and leave running.
+//! The local registry: a running one, or one that is started here and left running.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -13,10 +13,10 @@ use super::http::{self, Answer};
 use crate::packages::{self, tool};
 use crate::{paths, process};
 
-/// A registry that speaks plain HTTP and asks for no credentials.
+/// A registry with plain HTTP and without credentials.
 pub(crate) struct Registry {
     address: String,
-    /// Where a registry that we start keeps its data.
+    /// Data folder of a registry that is started here.
     folder: PathBuf,
 }
 
@@ -28,11 +28,11 @@ impl Registry {
         Self { address: address.to_owned(), folder: paths::target().join(folder) }
     }
 
-    /// A registry at a port that nobody uses, with data of its own.
+    /// A registry on a free port, with its own data.
     pub(crate) fn private(folder: &str) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let registry = Self::new(&format!("127.0.0.1:{port}"), folder);
-        // One that a run left behind, because it was killed.
+        // A killed run may have left one behind.
         registry.stop()?;
         Ok(registry)
     }
@@ -42,7 +42,7 @@ impl Registry {
         &self.address
     }
 
-    /// Starts a registry unless one listens. True if this call started it.
+    /// Starts a registry unless one listens. Returns whether this call started it.
     pub(crate) fn start(&self) -> Result<bool> {
         if let Ok(answer) = http::request(&self.address, "GET", "/v2/", "", b"") {
             if answer.status != 200 {
@@ -60,7 +60,7 @@ impl Registry {
         Ok(true)
     }
 
-    /// Stops the registry that an earlier `start` left running; its process id.
+    /// Stops the registry that an earlier `start` left running; returns its process ID.
     pub(crate) fn stop(&self) -> Result<Option<i32>> {
         let file = self.pid_file();
         let Ok(text) = fs::read_to_string(&file) else { return Ok(None) };
@@ -157,7 +157,7 @@ impl Registry {
     }
 }
 
-/// Whether the process is still the registry that was started; its number may have passed on to another.
+/// Whether the process is still the registry that was started; its process ID may have been reused.
 fn is_registry(pid: rustix::process::Pid) -> bool {
     let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
     let program = line.split(|b| *b == 0).next().unwrap_or_default();

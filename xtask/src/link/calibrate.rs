@@ -1,4 +1,4 @@
-//! Measures the link before something is measured over it.
+//! Measures the link before it is used.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,17 +11,17 @@ use anyhow::{Context, Result};
 use super::DEVICE;
 use super::kernel::Inside;
 
-/// How many connections the round trip is measured with.
+/// Number of connections used to measure the round trip.
 const CONNECTIONS: usize = 11;
-/// Slow start is over after this time on any link that a test would use.
+/// Time after which slow start is over on any link in use.
 const WARM_UP: Duration = Duration::from_millis(1000);
-/// A rate is what comes in over so many bytes: what a lost packet holds back, and what then comes at once, is little of that. That takes
-/// five seconds at 25 Mbit/s; a fast link is measured for a while all the same, and a very slow one not for ever.
+/// Bytes over which the rate is measured: enough that a burst delayed by a lost packet has little effect. This takes five seconds at
+/// 25 Mbit/s; [`AT_LEAST`] and [`AT_MOST`] limit the time on a fast and on a very slow link.
 const MEASURED: u64 = 16 << 20;
 const AT_LEAST: Duration = Duration::from_millis(1000);
 const AT_MOST: Duration = Duration::from_secs(8);
 
-/// The median time that a connection through the link takes to open.
+/// The median time to open a connection through the link.
 pub(crate) fn round_trip(host: &str, inside: &Inside) -> Result<Duration> {
     let listener = TcpListener::bind((host, 0))?;
     let address = listener.local_addr()?;
@@ -40,7 +40,7 @@ pub(crate) fn round_trip(host: &str, inside: &Inside) -> Result<Duration> {
     Ok(times[CONNECTIONS / 2])
 }
 
-/// Bits per second that come in at the command's end while one connection brings all that it can. They are those of its device, with all
+/// Bits per second that arrive at the command's end while one connection sends as much as it can. Counted at the device with all
 /// headers, as the benchmarks count the bytes of a run.
 pub(crate) fn throughput(host: &str, inside: &Inside) -> Result<f64> {
     let listener = TcpListener::bind((host, 0))?;
@@ -48,7 +48,7 @@ pub(crate) fn throughput(host: &str, inside: &Inside) -> Result<f64> {
     let server = thread::spawn(move || -> std::io::Result<()> {
         let (mut client, _) = listener.accept()?;
         let block = vec![0; 256 * 1024];
-        // Ends when the other side has seen enough and closes.
+        // Ends when the other side has read enough and closes.
         while client.write_all(&block).is_ok() {}
         Ok(())
     });
@@ -68,7 +68,7 @@ fn is_enough(elapsed: Duration, bytes: u64) -> bool {
     elapsed >= AT_LEAST && bytes >= MEASURED || elapsed >= AT_MOST
 }
 
-/// Reads until it is enough, which is asked with the time and the bytes so far.
+/// Reads until `is_enough` returns true for the elapsed time and the bytes so far.
 fn receive(connection: &mut TcpStream, is_enough: impl Fn(Duration, u64) -> bool) -> Result<()> {
     let mut buffer = vec![0; 256 * 1024];
     let (start, mut bytes) = (Instant::now(), 0);
@@ -78,13 +78,13 @@ fn receive(connection: &mut TcpStream, is_enough: impl Fn(Duration, u64) -> bool
     Ok(())
 }
 
-/// Bytes that have come in at the device of the calling thread's namespace, which is not that of the whole process.
+/// Bytes received by the device in the calling thread's namespace, which differs from that of the process.
 fn received() -> Result<u64> {
     let devices = fs::read_to_string("/proc/thread-self/net/dev").context("cannot see the devices")?;
     device_bytes(&devices).context("the link has no device here")
 }
 
-/// What has come in over the link, of a table of devices.
+/// Bytes received over the link according to a table of devices.
 pub(crate) fn device_bytes(devices: &str) -> Option<u64> {
     let link = devices.lines().find_map(|line| line.trim().strip_prefix(DEVICE)?.strip_prefix(':'))?;
     link.split_whitespace().next()?.parse().ok()

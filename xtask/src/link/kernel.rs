@@ -1,4 +1,4 @@
-//! What the link asks of the kernel: TUN devices, and a thread in a network namespace of its own.
+//! The kernel features of the link: TUN devices, and a thread in its own network namespace.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, opcode};
 use rustix::thread::UnshareFlags;
 
-/// Makes a TUN device in the network namespace of the calling thread; it goes when the file is closed.
+/// Creates a TUN device in the network namespace of the calling thread. Closing the file removes it.
 pub(crate) fn device(name: &str) -> Result<File> {
     create(name).with_context(|| format!("cannot make the TUN device {name}"))
 }
 
-/// Makes the first `tarpon-linkN` that nobody else has, so that several links can be up at once.
+/// Creates the first unused `tarpon-linkN`, so that several links can be up at once.
 pub(crate) fn first_free_device() -> Result<(u8, File)> {
     for number in 0..=254 {
         let name = format!("tarpon-link{number}");
@@ -28,7 +28,7 @@ pub(crate) fn first_free_device() -> Result<(u8, File)> {
     bail!("255 links are up already")
 }
 
-/// `struct ifreq` as the TUN driver reads it.
+/// `struct ifreq` in the layout of the TUN driver.
 #[repr(C)]
 struct Request {
     name: [u8; 16],
@@ -43,7 +43,7 @@ const IFF_NO_PI: u16 = 0x1000;
 fn create(name: &str) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
     let mut request = Request { name: [0; 16], flags: IFF_TUN | IFF_NO_PI, unused: [0; 22] };
-    // The last byte stays zero: the name ends there.
+    // The last byte stays zero: it terminates the name.
     for (to, from) in request.name[..15].iter_mut().zip(name.bytes()) {
         *to = from;
     }
@@ -57,7 +57,7 @@ fn create(name: &str) -> io::Result<File> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread in a network namespace of its own, which runs what it is given. Processes that it starts stay there.
+/// A thread in its own network namespace that runs jobs. Processes that it starts stay there.
 pub(crate) struct Inside(Sender<Job>);
 
 impl Inside {
@@ -81,7 +81,7 @@ impl Inside {
     }
 }
 
-/// Moves the calling thread, and no other, into a new network namespace.
+/// Moves only the calling thread into a new network namespace.
 fn leave_network() -> io::Result<()> {
     // SAFETY: only the network namespace is left; file descriptors and memory are shared as before.
     #[allow(unsafe_code)]

@@ -1,12 +1,12 @@
-//! Which requests crossed the link, and when: lines in a file without a name, which the command reads at `$TARPON_LINK_LOG`.
+//! A log of the requests over the link, with times: lines in an unlinked file, which the command reads at `$TARPON_LINK_LOG`.
 //!
 //! ```text
-//!   MICROS CONNECTION > METHOD PATH        a request was passed on
-//!   MICROS CONNECTION < BYTES              so many bytes of an answer were passed on
+//!   MICROS CONNECTION > METHOD PATH        a request was forwarded
+//!   MICROS CONNECTION < BYTES              so many bytes of a response were forwarded
 //! ```
 //!
-//! MICROS is the time of day in microseconds. The end of an answer is when its last bytes were given to the sending end, which keeps
-//! at most [`SENDING`] of them.
+//! MICROS is the time of day in microseconds. A response ends in the log when its last bytes were passed to the sending end, which
+//! buffers at most [`SENDING`] of them.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,11 +17,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// What a connection may hold of an answer that is not on its way yet: more than fills any link that a benchmark uses, and little
+/// Bytes of a response that a connection may buffer before they are sent: more than fills any link of the benchmarks, and little
 /// enough that the log is not early.
 pub(super) const SENDING: usize = 512 * 1024;
 
-/// What begins a request that is counted.
+/// The beginnings of logged requests.
 const METHODS: [&[u8]; 6] = [b"GET /", b"HEAD /", b"POST /", b"PUT /", b"PATCH /", b"DELETE /"];
 
 /// The log of all relays of a link.
@@ -36,7 +36,7 @@ impl Log {
         Ok(Self { file: file.into(), connections: AtomicU64::new(0) })
     }
 
-    /// Where other processes of this user read it, as long as this program runs.
+    /// The path at which other processes of this user can read it, as long as this program runs.
     pub(super) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
@@ -46,8 +46,8 @@ impl Log {
         self.connections.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Notes what a client sent, if a request begins there. Clients of registries do not send a request before they have the answer to
-    /// the last one, so requests begin where a read does.
+    /// Logs a request if one begins in these bytes. Registry clients do not send a request before they have the answer to
+    /// the previous one, so requests begin where a read does.
     pub(super) fn asked(&self, connection: u64, bytes: &[u8]) {
         if let Some(request) = request_line(bytes) {
             self.line(connection, '>', &request);
@@ -60,13 +60,13 @@ impl Log {
 
     fn line(&self, connection: u64, way: char, what: &str) {
         let micros = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros());
-        // One write for each line: those of other threads come before or after it.
+        // One write per line, so that lines of several threads do not mix.
         let line = format!("{micros} {connection} {way} {what}\n");
         (&self.file).write_all(line.as_bytes()).ok();
     }
 }
 
-/// Method and path of the request that begins here, if one does.
+/// Method and path of a request that begins here.
 fn request_line(bytes: &[u8]) -> Option<String> {
     METHODS.iter().find(|method| bytes.starts_with(method))?;
     let line = bytes.split(|byte| *byte == b'\r' || *byte == b'\n').next()?;

@@ -1,16 +1,16 @@
-//! Runs a command behind a slow network link that is made in user space.
+//! Runs a command behind a slow network link that is simulated in user space.
 //!
-//! Two TUN devices, one here and one in a network namespace of its own, with a thread per direction that carries the
-//! packets across at a bit rate and with a delay. So handshakes, slow start and queueing are true, which no delaying
-//! proxy gives, and the kernel needs no `netem`.
+//! There are two TUN devices, one here and one in a separate network namespace, with a thread per direction that carries the
+//! packets across at a bit rate and with a delay. So handshakes, slow start and queueing are realistic, which no delaying
+//! proxy achieves, and the kernel needs no `netem`.
 //!
 //! ```text
 //!   this namespace                                           namespace of the command
 //!   10.231.N.1 ── TUN ── read ─► bit rate ─► delay ─► write ── TUN ── 10.231.N.2
 //! ```
 //!
-//! Nothing has to be cleaned up: the devices belong to open files and the namespace to its processes, so the kernel
-//! takes them back when this program ends, however it ends.
+//! No cleanup is needed: the devices belong to open files and the namespace to its processes, so the kernel removes them
+//! when this program ends for any reason.
 
 use std::fs;
 use std::path::PathBuf;
@@ -78,12 +78,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     link.report(args)?;
     match status.code() {
         Some(0) => Ok(()),
-        // This program ends as the command did.
+        // This program exits with the code of the command.
         code => std::process::exit(code.unwrap_or(1)),
     }
 }
 
-/// A link whose two ends have addresses.
+/// A link with an address at each end.
 struct Link {
     /// The address of this end.
     host: String,
@@ -91,9 +91,9 @@ struct Link {
     client: String,
     to_client: Arc<Counters>,
     to_host: Arc<Counters>,
-    /// The requests that crossed it.
+    /// The log of the requests.
     log: Arc<Log>,
-    /// The thread that lives in the namespace of the command.
+    /// The thread in the namespace of the command.
     inside: kernel::Inside,
 }
 
@@ -133,7 +133,7 @@ impl Link {
             measured.push(("TARPON_LINK_RTT", rtt.as_secs_f64().to_string()));
         }
         forget_metrics(&self.client);
-        // What the calibration left on the way must not be counted for the command.
+        // Packets of the calibration still in flight must not count for the command.
         thread::sleep(args.queue + args.rtt);
         self.to_client.reset();
         self.to_host.reset();
@@ -143,7 +143,7 @@ impl Link {
         self.inside.run(move || execute(&command, &measured))?
     }
 
-    /// Says what crossed the link while the command ran.
+    /// Reports the traffic of the link while the command ran.
     fn report(&self, args: &Args) -> Result<()> {
         let (down, up) = (self.to_client.read(), self.to_host.read());
         eprintln!("link: to the command {down}; from the command {up}");
@@ -155,16 +155,16 @@ impl Link {
     }
 }
 
-/// Gives a device of the current namespace its address and brings it up.
+/// Sets the address of a device in the current namespace and brings it up.
 fn configure(device: &str, address: &str) -> Result<()> {
     process::check(Command::new("ip").args(["addr", "add", &format!("{address}/24"), "dev", device]))?;
-    // No link-local address of its own: its solicitations would be counted as traffic.
+    // No link-local address: its solicitations would be counted as traffic.
     process::check(Command::new("ip").args(["link", "set", device, "addrgenmode", "none"]))?;
     process::check(Command::new("ip").args(["link", "set", device, "txqueuelen", "1000", "up"]))
 }
 
-/// Makes the kernel forget what the calibration taught it; else each connection would start with the congestion
-/// window that the one before had reached.
+/// Deletes what the kernel learned from the calibration; otherwise each connection would start with the congestion
+/// window of the previous one.
 fn forget_metrics(client: &str) {
     Command::new("ip").args(["tcp_metrics", "flush", client]).stderr(Stdio::null()).status().ok();
 }
@@ -172,7 +172,7 @@ fn forget_metrics(client: &str) {
 /// Runs the command in the namespace of the calling thread.
 fn execute(command: &[String], link: &[(&str, String)]) -> Result<ExitStatus> {
     fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1").context("cannot set up the namespace")?;
-    // The command ends when this program does, whatever ended it.
+    // The command ends when this program ends for any reason.
     Command::new("setpriv")
         .args(["--pdeathsig", "TERM", "--"])
         .args(command)

@@ -10,13 +10,13 @@ use rustix::net::sockopt::set_socket_send_buffer_size_force;
 
 use super::log::{Log, SENDING};
 
-/// Passes connections to `host`:`port` on to 127.0.0.1:`port`, for as long as this program runs.
+/// Forwards connections from `host`:`port` to 127.0.0.1:`port`, as long as this program runs.
 pub(super) fn start(host: &str, port: u16, log: &Arc<Log>) -> Result<()> {
     let listener = TcpListener::bind((host, port)).with_context(|| format!("cannot listen at {host}:{port}"))?;
     let log = log.clone();
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
-            // Nobody listens there: the client sees its connection closed, as it would without a relay.
+            // If nothing listens there, the client sees its connection closed, as it would without a relay.
             if let Ok(server) = TcpStream::connect(("127.0.0.1", port)) {
                 join(client, server, &log).ok();
             }
@@ -25,11 +25,11 @@ pub(super) fn start(host: &str, port: u16, log: &Arc<Log>) -> Result<()> {
     Ok(())
 }
 
-/// Copies both ways between two connections, in threads of their own.
+/// Copies in both directions between two connections, in separate threads.
 fn join(client: TcpStream, server: TcpStream, log: &Arc<Log>) -> std::io::Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    // Where that is not allowed the log may be early.
+    // If this is not permitted, the log may be early.
     set_socket_send_buffer_size_force(&client, SENDING).ok();
     let (client_reader, server_reader) = (client.try_clone()?, server.try_clone()?);
     let connection = log.connection();
@@ -44,7 +44,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, before: impl Fn(&[u8]), after: i
     while let Ok(length @ 1..) = from.read(&mut buffer) {
         before(&buffer[..length]);
         if to.write_all(&buffer[..length]).is_err() {
-            // Tell the sender that nobody listens any more.
+            // The sender learns that the reader is gone.
             from.shutdown(Shutdown::Read).ok();
             break;
         }
@@ -61,7 +61,7 @@ mod tests {
     fn bytes_and_the_end_of_a_connection_pass_both_ways() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = server.local_addr().unwrap().port();
-        // Another loopback address stands for this end of the link.
+        // Another loopback address represents this end of the link.
         start("127.0.0.2", port, &Arc::new(Log::new().unwrap())).unwrap();
         let mut client = TcpStream::connect(("127.0.0.2", port)).unwrap();
         let (mut accepted, _) = server.accept().unwrap();

@@ -10,29 +10,29 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The largest packet a device hands out; its MTU is 1500.
+/// Maximum size of a packet from a device; its MTU is 1500.
 const PACKET: usize = 2048;
 
-/// What one direction of the link is like.
+/// Properties of one direction of the link.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     /// Bits per second.
     pub(crate) rate: u64,
-    /// The time a packet is on its way, after its last bit was sent.
+    /// The travel time of a packet, after its last bit was sent.
     pub(crate) delay: Duration,
-    /// The longest time that a packet waits for its turn.
+    /// The maximum time that a packet waits in the queue.
     pub(crate) queue: Duration,
 }
 
-/// The sending end of one direction: decides when a packet arrives, or that it is lost.
+/// The sending end of one direction: determines when a packet arrives, or that it is lost.
 struct Line {
     shape: Shape,
-    /// When the last bit of the packets so far will have been sent.
+    /// Time at which the last bit of all packets so far will have been sent.
     free_at: Instant,
 }
 
 impl Line {
-    /// When a packet of `bytes` bytes that comes in at `now` arrives at the other end; `None` if the queue is full.
+    /// The time at which a packet of `bytes` bytes, sent at `now`, arrives at the other end; `None` if the queue is full.
     fn arrival(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
         let start = self.free_at.max(now);
         if start - now > self.shape.queue {
@@ -44,7 +44,7 @@ impl Line {
     }
 }
 
-/// What one direction has carried.
+/// Traffic of one direction.
 #[derive(Default)]
 pub(crate) struct Counters {
     packets: AtomicU64,
@@ -94,7 +94,7 @@ impl fmt::Display for Count {
     }
 }
 
-/// Starts to carry packets from `from` to `to`, for as long as this program runs.
+/// Starts to carry packets from `from` to `to`, as long as this program runs.
 pub(crate) fn carry(from: Arc<File>, to: Arc<File>, shape: Shape) -> Arc<Counters> {
     let counters = Arc::new(Counters::default());
     let counted = counters.clone();
@@ -127,7 +127,7 @@ fn deliver(mut to: &File, receiver: &Receiver<Packet>) {
         if !wait.is_zero() {
             thread::sleep(wait);
         }
-        // A device that is not up yet, or has no room, loses the packet, as a network does.
+        // A device that is not up yet, or has no space, loses the packet, as a network does.
         to.write_all(&packet).ok();
     }
 }
@@ -138,7 +138,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A line that sends 1000 bytes in a millisecond, 5 ms long, with a queue of 2 ms.
+    /// A line with a rate of 1000 bytes per millisecond, a delay of 5 ms, and a queue of 2 ms.
     fn line(now: Instant) -> Line {
         Line { shape: Shape { rate: 8_000_000, delay: 5 * MS, queue: 2 * MS }, free_at: now }
     }

@@ -1,4 +1,4 @@
-//! Rates and times as people write them.
+//! Parses rates and times.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Builds all tests with one command and finds the programs that came out of it.
+//! Builds all tests with one command and finds the resulting programs.
 //!
-//! One command matters: cargo unifies features over the packages that it is asked for, so a build of `tarpon` alone and
-//! one of the workspace compile half of the dependencies twice.
+//! A single command matters: cargo unifies features over the requested packages, so separate builds of `tarpon` and of
+//! the workspace compile half of the dependencies twice.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ pub(super) const END_TO_END: &str = "tarpon-tests";
 pub(super) struct Program {
     /// PACKAGE FOLDER/TARGET, such as `tests/differential` or `crates/fetch/lib`.
     pub(super) name: String,
-    /// The folder of its package, in which cargo runs it.
+    /// The folder of its package, where cargo runs it.
     pub(super) folder: PathBuf,
     pub(super) executable: PathBuf,
 }
@@ -33,7 +33,7 @@ pub(super) fn build(root: &Path, with_end_to_end: bool) -> Result<Vec<Program>> 
     programs(root, &String::from_utf8_lossy(&output.stdout))
 }
 
-/// The command that runs the examples in the documentation, which have no program of their own.
+/// The command that runs the documentation examples, which have no program of their own.
 pub(super) fn documentation(root: &Path, with_end_to_end: bool) -> Command {
     let mut command = cargo(root, with_end_to_end);
     command.args(["--doc", "--no-fail-fast", "--", "--show-output"]);
@@ -66,7 +66,7 @@ fn programs(root: &Path, messages: &str) -> Result<Vec<Program>> {
         let package = folder.strip_prefix(root).unwrap_or(&folder).display();
         programs.push(Program { name: format!("{package}/{target}"), executable: executable.into(), folder });
     }
-    // Cargo's order depends on what finished first.
+    // Cargo's order depends on the timing of the build.
     programs.sort_by(|a, b| (&a.name, &a.executable).cmp(&(&b.name, &b.executable)));
     Ok(programs)
 }

@@ -1,13 +1,13 @@
-//! Which test programs cannot run beside which others, and why; and which tests may be skipped on a complete machine.
+//! Test programs that must not run at the same time, with reasons; and tests that may be skipped on a complete machine.
 
-/// What a test program uses that another one may need at the same time.
+/// A resource that a test program uses and others may need at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// Only what is its own: temporary stores, ports that the kernel chose, mounts under its own folders.
+    /// Only its own resources: temporary stores, ports that the kernel chose, mounts under its own folders.
     Nothing,
-    /// Podman's lock file and its temporary folder, which belong to the machine whatever storage it is given.
+    /// Podman's lock file and its temporary folder, which are shared by the whole machine, whatever the storage.
     Podman,
-    /// Something of which the machine has one.
+    /// A resource that the machine has only once.
     Machine,
 }
 
@@ -17,7 +17,7 @@ impl Claim {
     }
 }
 
-/// The programs that claim something, by the name that the summary shows, and the reason.
+/// The programs that claim a resource, by their name in the summary, and the reason.
 const CLAIMS: &[(&str, Claim, &str)] = &[
     ("tests/ready", Claim::Machine, "its workloads listen on fixed ports of the host"),
     ("tests/commit", Claim::Podman, "it runs containers of Podman"),
@@ -25,7 +25,7 @@ const CLAIMS: &[(&str, Claim, &str)] = &[
     ("tests/podman_layers", Claim::Podman, "it runs and removes containers of Podman"),
 ];
 
-/// Skips that are right although the packages are installed and the images are there: a part of `TEST: REASON`, and why.
+/// Skips that are allowed although the packages and the images exist: a part of `TEST: REASON`, and why.
 const MAY_SKIP: &[(&str, &str)] = &[
     ("manylayers_mounts_as_it_unpacks: dev/manylayers is not in the registry", "only a full set of images has it"),
     ("nginx_mounts_as_it_unpacks: dev/nginx is not in the registry", "only a full set of images has it"),
@@ -47,12 +47,12 @@ const MAY_SKIP: &[(&str, &str)] = &[
     (": the Go modules cannot be had", "they come from the network"),
 ];
 
-/// What a program claims.
+/// The claim of a program.
 pub(super) fn claim(program: &str) -> Claim {
     CLAIMS.iter().find(|(name, ..)| *name == program).map_or(Claim::Nothing, |(_, claim, _)| *claim)
 }
 
-/// Whether a skip, as `TEST: REASON`, is right on a machine that has all packages and images.
+/// Whether a skip, as `TEST: REASON`, is allowed on a machine with all packages and images.
 pub(super) fn may_skip(skip: &str) -> bool {
     MAY_SKIP.iter().any(|(part, _)| skip.contains(part))
 }

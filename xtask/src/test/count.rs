@@ -1,9 +1,9 @@
-//! How many tests passed, failed and were skipped.
+//! Counts of passed, failed and skipped tests.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
 
-/// The outcome of some tests.
+/// The results of some tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) passed: usize,

@@ -1,9 +1,9 @@
-//! A file system of its own for the stores of the end-to-end tests.
+//! A separate file system for the stores of the end-to-end tests.
 //!
-//! They make and delete hundreds of thousands of small files, and wait until each is on the disk. Where the disk is slow
+//! The tests create and delete hundreds of thousands of small files, and wait until each is on the disk. If the disk is slow
 //! to flush, or its file system slow to create files after many were deleted (ext4 without a journal searches all
-//! that were deleted in the last minutes: 40 % of the processor time of such a test), that is most of what they do.
-//! Nothing in it must survive a power failure, so here a flush costs nothing.
+//! that were deleted in the last minutes: 40 % of the processor time of such a test), that dominates their time.
+//! Its content need not survive a power failure, so a flush costs nothing here.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -14,26 +14,26 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::{paths, process};
 
-/// Where the end-to-end tests make their folders: `tarpon_tests::real::scratch`.
+/// The folder for the files of the end-to-end tests: `tarpon_tests::real::scratch`.
 const FOLDER: &str = "target/e2e";
 
-/// The most that fits. The file is sparse: it takes what is in it.
+/// Maximum size. The file is sparse: it takes only the space of its content.
 const BYTES: u64 = 24 << 30;
 
-/// No barriers: a flush need not reach the disk. `discard` gives the space of deleted files back at once.
+/// No barriers: a flush need not reach the disk. `discard` frees the space of deleted files at once.
 const OPTIONS: &str = "loop,nobarrier,data=writeback,commit=300,noatime,discard";
 
-/// The mounted file system. Dropped, it and its content are gone.
+/// The mounted file system. Dropping it deletes it with its content.
 pub(super) struct Disk {
     mountpoint: PathBuf,
     image: PathBuf,
 }
 
 impl Disk {
-    /// Makes it and mounts it where the tests keep their stores.
+    /// Creates the file system and mounts it on the folder of the tests' stores.
     pub(super) fn mount() -> Result<Self> {
         let disk = Self { mountpoint: paths::root().join(FOLDER), image: paths::target().join("test-disk.img") };
-        // One that a killed run left behind.
+        // A killed run may have left one behind.
         disk.remove();
         fs::create_dir_all(&disk.mountpoint)?;
         fs::create_dir_all(paths::target())?;
@@ -45,7 +45,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// A test that failed may have left mounts inside, which go with it when nobody uses them any more.
+    /// Removes the file system. Mounts inside, left by a failed test, go with it when they are no longer in use.
     fn remove(&self) {
         let _not_mounted = unmount(&self.mountpoint, UnmountFlags::DETACH);
         let _absent = fs::remove_file(&self.image);

@@ -1,6 +1,6 @@
 //! Runs every check and every test, and counts them all in one last line.
 //!
-//! A check or a run that fails does not stop the ones behind it: whoever waits for the end wants to hear everything.
+//! A failed check or run does not stop the following ones: the result must be complete.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,10 +31,10 @@ pub(crate) struct Args {
     quick: bool,
 }
 
-/// What a slow link is made of.
+/// The device that a slow link needs.
 const TUN: &str = "/dev/net/tun";
 
-/// What the end-to-end tests run or compare with.
+/// Programs that the end-to-end tests run or compare with.
 const TOOLS: &[Tool] = &[
     tool("fusermount3", "fuse3"),
     tool("umoci", "umoci"),
@@ -88,7 +88,7 @@ fn check(name: &str, check: impl FnOnce() -> Result<()>) -> Count {
     }
 }
 
-/// The checks that could not be made, and why: said once more at the end, before the line that counts all of them.
+/// The checks that could not run, with reasons: repeated at the end, before the line with the counts.
 type Skipped = Vec<String>;
 
 fn skip(skipped: &mut Skipped, name: &str, why: &str) -> Count {
@@ -101,7 +101,7 @@ fn cargo(args: &'static [&'static str]) -> impl FnOnce() -> Result<()> {
     move || process::check(Command::new("cargo").args(args).current_dir(paths::root()))
 }
 
-/// Licences, sources and duplicates of the dependencies. The tool is too big to be built just for this.
+/// Checks licences, sources and duplicates of the dependencies. Skipped without the tool, which is too big to be built just for this.
 fn dependencies(skipped: &mut Skipped) -> Count {
     if process::find_in_cargo_home("cargo-deny").is_none() {
         return skip(skipped, "dependencies", "cargo-deny is not installed");
@@ -109,7 +109,7 @@ fn dependencies(skipped: &mut Skipped) -> Count {
     check("dependencies", cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"]))
 }
 
-/// All the tests that cargo knows of, and the benchmarks that are checks.
+/// Runs all cargo tests, and the benchmarks that serve as checks.
 fn end_to_end(skipped: &mut Skipped) -> Result<Count> {
     let images = prepare_images();
     let registry = images.as_ref().map(images::TestImages::registry);
@@ -120,7 +120,7 @@ fn end_to_end(skipped: &mut Skipped) -> Result<Count> {
     tests(&Which::All { registry }, || benchmark(images.as_ref(), skipped) + count_instructions(skipped))
 }
 
-/// Builds and runs tests. `meanwhile` runs between the two, with the machine for itself, because it measures.
+/// Builds and runs tests. `meanwhile` runs between the two, alone on the machine, because it measures.
 fn tests(which: &Which<'_>, meanwhile: impl FnOnce() -> Count) -> Result<Count> {
     println!("== build");
     let began = Instant::now();
@@ -138,20 +138,20 @@ fn tests(which: &Which<'_>, meanwhile: impl FnOnce() -> Count) -> Result<Count> 
     Ok(measured + programs::run(&root, which, programs)?)
 }
 
-/// Whether the benchmark of starts still works, with one workload and two systems. Its figures are of no interest.
+/// Checks that the start benchmark works, with one workload and two systems. Its figures do not matter.
 fn benchmark(images: Option<&images::TestImages>, skipped: &mut Skipped) -> Count {
     let Some(images) = images.filter(|_| Path::new(TUN).exists()) else {
         return skip(skipped, "the benchmark", &format!("it needs root, images and {TUN}"));
     };
     check("the benchmark", || {
-        // Not the program that runs: the build of the tests has replaced its file.
+        // Not the running program: the build of the tests has replaced its file.
         let mut command = Command::new(paths::target().join("debug/xtask"));
         command.args(["bench", "start", "--quick", "--tarpon"]).arg(paths::target().join("debug/tarpon"));
         process::check(command.env("REGISTRY", images.registry()))
     })
 }
 
-/// Whether hot functions take more instructions than they did.
+/// Checks that hot functions do not take more instructions than before.
 fn count_instructions(skipped: &mut Skipped) -> Count {
     println!("== instructions");
     let counted = packages::ensure(&[tool("valgrind", "valgrind")])
@@ -166,7 +166,7 @@ fn count_instructions(skipped: &mut Skipped) -> Count {
     }
 }
 
-/// Installs the tools and builds the images of the end-to-end tests. What is missing skips the tests that need it.
+/// Installs the tools and builds the images of the end-to-end tests. Tests that need a missing one are skipped.
 fn prepare_images() -> Option<images::TestImages> {
     println!("== images");
     let prepared = packages::ensure(TOOLS).and_then(|()| {

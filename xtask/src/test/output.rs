@@ -1,16 +1,16 @@
-//! Reads what the test harness prints.
+//! Parses the output of the test harness.
 //!
 //! A test that cannot run on this machine prints a line that starts with `skipped:` and returns, because the harness
-//! knows no third outcome. Therefore the output of passed tests is requested, searched for that line, and not shown.
+//! has no third outcome. Therefore the output of passed tests is requested, searched for that line, and not shown.
 
 use super::count::Count;
 
-/// Lines of a failure that are said once more at the end, where those look who see the end alone.
+/// Lines of a failure that are repeated at the end, for readers who see only the end.
 const FAILURE_LINES: usize = 12;
-/// Characters of such a line: it may be a whole log.
+/// Maximum length of such a line in characters: it may be a whole log.
 const FAILURE_LINE_CHARACTERS: usize = 400;
 
-/// Reads the output of one run of the test harness, line by line.
+/// Parses the output of one run of the test harness, line by line.
 #[derive(Default)]
 pub(super) struct Reader {
     place: Place,
@@ -19,13 +19,13 @@ pub(super) struct Reader {
     failures: Vec<Vec<String>>,
     /// Each test that skipped itself, as `TEST: REASON`.
     skips: Vec<String>,
-    /// Of the tests since the last result.
+    /// Number of skips since the last result.
     skipped_themselves: usize,
-    /// How many `test result:` lines were read.
+    /// Number of `test result:` lines.
     results: usize,
 }
 
-/// What one run of the harness printed, in short.
+/// A summary of one run of the harness.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) count: Count,
@@ -33,11 +33,11 @@ pub(super) struct Report {
     pub(super) failures: Vec<Vec<String>>,
     /// Each test that skipped itself, as `TEST: REASON`.
     pub(super) skips: Vec<String>,
-    /// Whether the harness came to its end.
+    /// Whether the harness ran to its end.
     pub(super) is_complete: bool,
 }
 
-/// Which part of the output a line belongs to.
+/// The part of the output that a line belongs to.
 #[derive(Default, PartialEq, Eq)]
 enum Place {
     /// Names and outcomes.
@@ -50,7 +50,7 @@ enum Place {
 }
 
 impl Reader {
-    /// Takes a line in and gives what is to be shown for it.
+    /// Processes a line and returns the text to show for it.
     pub(super) fn line(&mut self, line: &str) -> Option<String> {
         if line.starts_with("test result: ") {
             self.place = Place::Shown;
@@ -89,7 +89,7 @@ impl Reader {
         }
     }
 
-    /// Keeps what a failed test says of its failure: what follows the panic, without the backtrace.
+    /// Keeps the message of a failed test: the lines from the panic on, without the backtrace.
     fn failure(&mut self, line: &str) {
         let Place::Failed { is_telling } = &mut self.place else { return };
         if let Some(name) = heading(line) {
@@ -130,7 +130,7 @@ fn heading(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
-/// The harness says a line for each test that passed; those are left out.
+/// Whether a line is of interest. The harness prints a line for each passed test; those are omitted.
 fn is_news(line: &str) -> bool {
     !(line.is_empty() || line.starts_with("running ") || line.starts_with("test ") && line.ends_with(" ... ok"))
 }

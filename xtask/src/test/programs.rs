@@ -1,4 +1,4 @@
-//! Runs the test programs, several at once, and sums up what they print.
+//! Runs the test programs, several at once, and sums up their output.
 //!
 //! Many tests wait: for the disk, for a registry, for a container. So as many programs run at once as there are
 //! processors, each with as many threads of its own. What a program prints is kept apart and shown in one piece.
@@ -23,55 +23,55 @@ use crate::paths;
 /// Which tests to run.
 pub(super) enum Which<'a> {
     AllButEndToEnd,
-    /// The end-to-end tests find their images in the registry.
+    /// All tests, with the registry that has the images of the end-to-end tests.
     All {
         registry: Option<&'a str>,
     },
 }
 
-/// How long one program may take: several times what the slowest takes on two busy processors. A test that hangs is
-/// found, and the other results are not lost.
+/// Time limit for one program: several times what the slowest takes on two busy processors. A test that hangs is
+/// detected, and the other results are not lost.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
 
-/// How often a program is asked whether it has ended.
+/// How often a program is polled for its end.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How many programs the summary names: those that are worth being made faster.
+/// Number of programs that the summary names as the slowest, as candidates for optimisation.
 const SLOWEST: usize = 10;
 
-/// Lines of its standard error that are shown of a program that failed.
+/// Lines of standard error that are shown for a failed program.
 const ERROR_LINES: usize = 200;
 
-/// A program to be run.
+/// A program to run.
 struct Job {
     name: String,
     command: Command,
-    /// Where its output goes, but for the ending.
+    /// Path of its output files, without the extension.
     log: PathBuf,
 }
 
-/// What became of a program.
+/// The outcome of a program.
 struct Outcome {
     name: String,
     took: Duration,
     report: Report,
 }
 
-/// What all programs gave together.
+/// The outcomes of all programs.
 #[derive(Default)]
 struct Sum {
     outcomes: Vec<Outcome>,
 }
 
-/// Runs all test programs that were built and the examples of the documentation.
+/// Runs all test programs and the examples of the documentation.
 pub(super) fn run(root: &Path, which: &Which<'_>, programs: Vec<cargo::Program>) -> Result<Count> {
     let logs = paths::target().join("test-logs");
-    // Logs of programs that are gone would be taken for results.
+    // Logs of programs that no longer exist would be mistaken for results.
     let _absent = fs::remove_dir_all(&logs);
     fs::create_dir_all(&logs)?;
     let with_end_to_end = matches!(which, Which::All { .. });
     let mut tasks: Vec<(Claim, Job)> = programs.into_iter().map(|program| task(which, &logs, program)).collect();
-    // The end-to-end tests take longest, and those that take turns longest of all: the short ones fill the gaps at the end.
+    // The end-to-end tests take longest, and those that run one at a time longest of all: the short ones fill the gaps at the end.
     tasks.sort_by_key(|(claim, job)| (!job.name.starts_with("tests/"), *claim != Claim::Podman));
     let documentation = cargo::documentation(root, with_end_to_end);
     tasks.push((Claim::Nothing, job(which, &logs, "documentation", documentation)));
@@ -83,7 +83,7 @@ pub(super) fn run(root: &Path, which: &Which<'_>, programs: Vec<cargo::Program>)
     });
     println!("(all that the tests printed: {})", logs.display());
     let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // With a registry everything that the packages and the images can bring is there.
+    // With a registry everything that packages and images provide is available.
     Ok(sum.show(matches!(which, Which::All { registry: Some(_) })))
 }
 
@@ -94,7 +94,7 @@ fn task(which: &Which<'_>, logs: &Path, program: cargo::Program) -> (Claim, Job)
 }
 
 fn job(which: &Which<'_>, logs: &Path, name: &str, mut command: Command) -> Job {
-    // A snapshot that differs is a failure, and not a new file in the work tree.
+    // A different snapshot must be a failure, not a new file in the work tree.
     command.env("INSTA_UPDATE", "no").stdin(Stdio::null());
     if let Which::All { registry: Some(registry) } = which {
         command.env("REGISTRY", registry);
@@ -102,7 +102,7 @@ fn job(which: &Which<'_>, logs: &Path, name: &str, mut command: Command) -> Job 
     Job { name: name.to_owned(), command, log: logs.join(name.replace('/', "-")) }
 }
 
-/// Runs a program to its end and shows what is of interest. It counts as failed if that cannot be told.
+/// Runs a program to its end and prints the relevant lines. It counts as failed if its result cannot be determined.
 fn finish(job: Job) -> Outcome {
     let (name, began) = (job.name.clone(), Instant::now());
     let (mut report, mut shown) = attempt(job).unwrap_or_else(|error| {
@@ -118,7 +118,7 @@ fn finish(job: Job) -> Outcome {
     Outcome { name, took, report }
 }
 
-/// What a program printed, in short, and the lines to be shown.
+/// A summary of a program's output, and the lines to print.
 fn attempt(mut job: Job) -> Result<(Report, Vec<String>)> {
     let (out, err) = (job.log.with_extension("out"), job.log.with_extension("err"));
     let open = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
@@ -170,7 +170,7 @@ fn lines(file: &Path) -> Result<Vec<String>> {
 }
 
 impl Sum {
-    /// Shows what nobody may miss, and counts. `is_complete`: the machine has all packages and images.
+    /// Prints skips and failures, and counts. `is_complete`: the machine has all packages and images.
     fn show(mut self, is_complete: bool) -> Count {
         self.outcomes.sort_by_key(|outcome| std::cmp::Reverse(outcome.took));
         let slowest = self.outcomes.iter().take(SLOWEST);

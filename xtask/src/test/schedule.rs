@@ -1,4 +1,4 @@
-//! Runs several things at once, but never two that get into each other's way.
+//! Runs several tasks at once, but never two whose claims conflict.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -6,14 +6,14 @@ use std::thread;
 
 use super::claims::Claim;
 
-/// What is left to do, and what is under way.
+/// Waiting and running tasks.
 struct State<T> {
     waiting: VecDeque<(Claim, T)>,
     running: Vec<Claim>,
 }
 
 impl<T> State<T> {
-    /// The first task that gets into the way of none that runs.
+    /// The first task whose claim conflicts with no running one.
     fn next(&mut self) -> Option<(Claim, T)> {
         let is_free = |(claim, _): &(Claim, T)| self.running.iter().all(|other| !claim.conflicts_with(*other));
         let position = self.waiting.iter().position(is_free)?;
@@ -29,8 +29,8 @@ impl<T> State<T> {
     }
 }
 
-/// Does `work` with every task, with at most `slots` at once, beginning with the first. Tasks that need the machine for
-/// themselves come last, because they wait until nothing else runs.
+/// Does `work` with every task, at most `slots` at once, in order. Tasks that need the machine for themselves come last,
+/// because they wait until nothing else runs.
 pub(super) fn run_all<T: Send>(tasks: Vec<(Claim, T)>, slots: usize, work: impl Fn(T) + Sync) {
     let (alone, others): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|(claim, _)| *claim == Claim::Machine);
     let state = Mutex::new(State { waiting: others.into_iter().chain(alone).collect(), running: Vec::new() });
@@ -56,7 +56,7 @@ pub(super) fn run_all<T: Send>(tasks: Vec<(Claim, T)>, slots: usize, work: impl 
 mod tests {
     use super::*;
 
-    /// Runs tasks and gives the claims that ran at the same moment, each time one began.
+    /// Runs tasks and returns the claims that ran concurrently, at each start of a task.
     fn moments(claims: &[Claim], slots: usize) -> Vec<Vec<Claim>> {
         let (running, moments) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
         let tasks = claims.iter().map(|claim| (*claim, *claim)).collect();

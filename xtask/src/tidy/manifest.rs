@@ -1,6 +1,6 @@
-//! The dependencies of a package, read from its Cargo.toml line by line: the rules need the line of each.
+//! The dependencies of a package, parsed from its Cargo.toml line by line: the rules need line numbers.
 
-/// A Cargo.toml that is a package.
+/// The Cargo.toml of a package.
 pub(super) struct Manifest {
     pub(super) path: String,
     pub(super) name: String,
@@ -11,7 +11,7 @@ pub(super) struct Manifest {
 pub(super) struct Dependency {
     pub(super) name: String,
     pub(super) line: usize,
-    /// For tests and benchmarks only.
+    /// Only for tests and benchmarks.
     pub(super) dev: bool,
 }
 
@@ -34,7 +34,7 @@ impl Manifest {
         (!manifest.name.is_empty()).then_some(manifest)
     }
 
-    /// The folder in crates/ that holds this package.
+    /// The name of this package's folder in crates/.
     pub(super) fn crate_name(&self) -> Option<&str> {
         let name = self.path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?;
         (!name.contains('/')).then_some(name)
@@ -62,7 +62,7 @@ impl Manifest {
     }
 }
 
-/// Whether a section lists dependencies, and if so whether they are for tests only.
+/// Whether a section lists dependencies, and if so whether they are only for tests.
 fn dependency_table(section: &str) -> Option<bool> {
     if section.starts_with("workspace") {
         return None;

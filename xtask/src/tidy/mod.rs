@@ -1,7 +1,7 @@
 //! The rules of the code base that no compiler checks.
 //!
-//! Each rule is a function from the repository to the lines that break it; `rules` lists them. A broken rule is named
-//! with its place and with what to do about it.
+//! Each rule is a function from the repository to the lines that break it; `rules` lists them. A problem is reported
+//! with its place and a way to fix it.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ pub(crate) fn run() -> Result<()> {
     }
 }
 
-/// All problems, in the order of their places.
+/// All problems, ordered by place.
 fn check(repository: &Repository) -> Vec<Problem> {
     let mut problems: Vec<_> = rules::ALL.iter().flat_map(|rule| rule(repository)).collect();
     problems.sort();

@@ -1,4 +1,4 @@
-//! The text files of the repository and what part each plays.
+//! The files of the repository, by kind.
 
 use std::fs;
 use std::path::Path;
@@ -9,11 +9,11 @@ use anyhow::{Context, Result, bail};
 use super::manifest::Manifest;
 use super::source::Source;
 
-/// Everything the rules look at.
+/// The input of the rules.
 pub(super) struct Repository {
     /// All tracked text files.
     pub(super) files: Vec<File>,
-    /// The paths of the tracked files that are no text.
+    /// The paths of tracked files that are not text.
     pub(super) binaries: Vec<String>,
     /// The Rust files among them.
     pub(super) sources: Vec<Source>,
@@ -39,7 +39,7 @@ impl File {
 }
 
 impl Repository {
-    /// Reads the files that git tracks, or would track.
+    /// Reads the files that git tracks or would track.
     pub(super) fn load(root: &Path) -> Result<Self> {
         let output = Command::new("git")
             .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -52,7 +52,7 @@ impl Repository {
         let (mut files, mut binaries) = (Vec::new(), Vec::new());
         for name in output.stdout.split(|b| *b == 0).filter(|n| !n.is_empty()) {
             let path = std::str::from_utf8(name).context("a file name is not UTF-8")?;
-            // A file that git tracks may be deleted in the work tree.
+            // A tracked file may be deleted in the work tree.
             let Ok(bytes) = fs::read(root.join(path)) else { continue };
             match String::from_utf8(bytes) {
                 Ok(text) => files.push(File { path: path.to_owned(), text }),
@@ -81,14 +81,14 @@ impl Repository {
         names
     }
 
-    /// The sources of one crate that are not tests.
+    /// The sources of a crate without tests.
     pub(super) fn code_of<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Source> {
         let folder = format!("crates/{name}/src/");
         self.sources.iter().filter(move |s| !s.is_test && s.path.starts_with(&folder))
     }
 }
 
-/// A file that another one declares as `#[cfg(test)] mod name;` is a test.
+/// Marks files that another one declares as `#[cfg(test)] mod name;` as tests.
 fn mark_test_modules(sources: &mut [Source]) {
     let declared: Vec<String> = sources.iter().flat_map(Source::declared_test_modules).collect();
     for source in sources {

@@ -1,4 +1,4 @@
-//! A Rust file with its comments and strings taken apart, which is all the parsing that the rules need.
+//! A Rust file separated from its comments and strings, which is all the parsing that the rules need.
 
 use std::ops::Range;
 
@@ -7,9 +7,9 @@ pub(super) struct Source {
     pub(super) path: String,
     /// Whether the whole file is test code.
     pub(super) is_test: bool,
-    /// The file with blanks for comments, strings and characters; lines are where they were.
+    /// The file with comments, strings and characters blanked; line numbers are unchanged.
     pub(super) code: String,
-    /// The byte ranges of `code` that are compiled for tests only.
+    /// The byte ranges of `code` that are compiled only for tests.
     tests: Vec<Range<usize>>,
     lines: usize,
 }
@@ -22,18 +22,18 @@ impl Source {
         Self { path: path.to_owned(), is_test, code, tests, lines: text.lines().count() }
     }
 
-    /// The number of lines that are not inside of an item for tests.
+    /// The number of lines outside of test items.
     pub(super) fn lines_without_tests(&self) -> usize {
         let inside: usize = self.tests.iter().map(|r| self.code[r.clone()].matches('\n').count() + 1).sum();
         self.lines.saturating_sub(inside)
     }
 
-    /// The line of a byte of `code`.
+    /// The line of a byte in `code`.
     pub(super) fn line_of(&self, position: usize) -> usize {
         self.code[..position].matches('\n').count() + 1
     }
 
-    /// The places of a word.
+    /// The positions of a word.
     pub(super) fn words<'a>(&'a self, word: &'a str) -> impl Iterator<Item = usize> + 'a {
         let ends = move |at: usize| {
             let (before, after) = (&self.code[..at], &self.code[at + word.len()..]);
@@ -42,7 +42,7 @@ impl Source {
         self.code.match_indices(word).map(|(at, _)| at).filter(move |at| ends(*at))
     }
 
-    /// Every path in code that is not for tests, such as `std::fs::read`, with its line; `use` trees are unfolded.
+    /// Every path in code outside of tests, such as `std::fs::read`, with its line; `use` trees are expanded.
     pub(super) fn paths(&self) -> Vec<(usize, String)> {
         let mut paths = Vec::new();
         for word in self.words("use") {
@@ -58,7 +58,7 @@ impl Source {
         self.tests.iter().any(|r| r.contains(&position))
     }
 
-    /// The paths, without `.rs`, of the modules that this file declares for tests only.
+    /// The paths, without `.rs`, of the modules that this file declares only for tests.
     pub(super) fn declared_test_modules(&self) -> Vec<String> {
         let folder = self.path.rsplit_once('/').map_or("", |(folder, _)| folder);
         let stem = self.path.strip_suffix(".rs").unwrap_or(&self.path);
@@ -77,7 +77,7 @@ fn is_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Unfolds `a::{b, c::{d, e as f}}` to `a::b`, `a::c::d`, `a::c::e`.
+/// Expands `a::{b, c::{d, e as f}}` to `a::b`, `a::c::d`, `a::c::e`.
 fn unfold(prefix: &str, tree: &str, found: &mut impl FnMut(String)) {
     let tree = tree.trim();
     if let Some((head, rest)) = tree.split_once('{') {
@@ -94,7 +94,7 @@ fn squeeze(text: &str) -> String {
     text.split_whitespace().collect()
 }
 
-/// Splits at the commas that are in no braces.
+/// Splits at the commas outside of braces.
 fn split_at_commas(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_usize;
     text.split(move |c| {
@@ -107,7 +107,7 @@ fn split_at_commas(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Paths of two or more names as they stand in the code.
+/// Paths of two or more names in the code.
 fn plain_paths(code: &str) -> Vec<(usize, String)> {
     let mut paths = Vec::new();
     let mut at = 0;
@@ -122,7 +122,7 @@ fn plain_paths(code: &str) -> Vec<(usize, String)> {
     paths
 }
 
-/// The items behind `#[cfg(test)]`, from the attribute to the closing brace or the semicolon.
+/// The items with `#[cfg(test)]`, from the attribute to the closing brace or the semicolon.
 fn test_items(code: &str) -> Vec<Range<usize>> {
     let mut items: Vec<Range<usize>> = Vec::new();
     for (start, attribute) in code.match_indices("#[cfg(test)]") {
@@ -154,7 +154,7 @@ fn item_end(code: &str, from: usize) -> usize {
     code.len()
 }
 
-/// Puts blanks in place of comments, strings and characters. Newlines stay, and so do byte positions of ASCII text.
+/// Replaces comments, strings and characters by blanks. Newlines stay, and so do byte positions of ASCII text.
 fn blank(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -174,7 +174,7 @@ fn blank(text: &str) -> String {
     code
 }
 
-/// The length of the comment, string or character that `text` starts with; 0 if it starts with none.
+/// The length of the comment, string or character at the start of `text`; 0 if there is none.
 fn literal(text: &str, before: Option<char>) -> usize {
     if text.starts_with("//") {
         return text.find('\n').unwrap_or(text.len());
@@ -194,7 +194,7 @@ fn literal(text: &str, before: Option<char>) -> usize {
     raw_string(text)
 }
 
-/// Block comments nest.
+/// The length of a block comment. Block comments nest.
 fn block_comment(text: &str) -> usize {
     let (mut depth, mut at) = (0_usize, 0);
     while at < text.len() {
@@ -227,7 +227,7 @@ fn string(text: &str) -> usize {
     text.len()
 }
 
-/// `'a'` and `'\n'` are characters, `'a` is a lifetime.
+/// The length of a character: `'a'` and `'\n'` are characters, `'a` is a lifetime.
 fn character(text: &str) -> usize {
     let mut chars = text.char_indices().skip(1);
     match chars.next() {

@@ -1,9 +1,9 @@
-//! Each rule is broken once, in a repository that keeps all the others.
+//! Breaks each rule once, in a repository that keeps all the others.
 
 use super::repository::{File, Repository};
 use super::*;
 
-/// A small repository in which every rule is kept.
+/// A small repository that keeps every rule.
 const KEPT: &[(&str, &str)] = &[
     ("ARCHITECTURE.md", "The crates are `crates/oci`, crates/fs and crates/mount.\n"),
     ("crates/oci/Cargo.toml", "[package]\nname = \"tarpon-oci\"\n"),
@@ -14,14 +14,14 @@ const KEPT: &[(&str, &str)] = &[
     ("crates/mount/src/lib.rs", "//! The kernel.\nuse fuser::Session;\n"),
 ];
 
-/// The problems of the small repository after some files were put in or replaced.
+/// The problems of the small repository after files were added or replaced.
 fn problems(changes: &[(&str, &str)]) -> Vec<String> {
     let kept = KEPT.iter().filter(|(path, _)| !changes.iter().any(|(changed, _)| changed == path));
     let files = kept.chain(changes).map(|(path, text)| File { path: (*path).into(), text: (*text).into() });
     check(&Repository::new(files.collect(), Vec::new())).iter().map(Problem::to_string).collect()
 }
 
-/// Asserts that there is one problem and that it starts so.
+/// Asserts that there is exactly one problem, with this beginning.
 #[track_caller]
 fn one(changes: &[(&str, &str)], place: &str) {
     let problems = problems(changes);

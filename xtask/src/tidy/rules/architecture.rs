@@ -1,4 +1,4 @@
-//! ARCHITECTURE.md names every crate that exists and no other, and each crate says what it is.
+//! ARCHITECTURE.md names exactly the crates that exist, and each crate describes itself.
 
 use super::super::Problem;
 use super::super::repository::Repository;
@@ -22,7 +22,7 @@ pub(super) fn documented(repository: &Repository) -> Vec<Problem> {
     problems
 }
 
-/// The names behind `crates/`.
+/// The names after `crates/`.
 fn mentions(text: &str) -> impl Iterator<Item = &str> {
     let end = |c: char| !c.is_alphanumeric() && c != '-' && c != '_';
     text.split("crates/").skip(1).map(move |rest| rest.split(end).next().unwrap_or_default()).filter(|n| !n.is_empty())

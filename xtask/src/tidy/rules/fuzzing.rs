@@ -1,4 +1,4 @@
-//! What can be fuzzed is fuzzed: each function has its target and its seeds.
+//! Every function that can be fuzzed has a target and seeds.
 
 use super::super::Problem;
 use super::super::repository::Repository;

@@ -1,9 +1,9 @@
-//! Which crate may use which.
+//! Allowed dependencies between crates.
 
 use super::super::Problem;
 use super::super::repository::Repository;
 
-/// Each crate and the crates it may depend on, outside of tests. ARCHITECTURE.md draws this table.
+/// Each crate and its allowed dependencies, outside of tests. ARCHITECTURE.md draws this table.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("oci", &[]),
     ("layer", &["oci"]),
@@ -22,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("testkit", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs"]),
 ];
 
-/// External crates that have one home: nobody else may use them.
+/// External crates that only one crate may use.
 const HOMES: &[(&str, &str)] = &[("fuser", "mount"), ("reqwest", "registry")];
 
 pub(super) fn directions(repository: &Repository) -> Vec<Problem> {

@@ -1,4 +1,4 @@
-//! The rules, one module for each kind.
+//! The rules, one module per kind.
 
 use super::Problem;
 use super::repository::Repository;
@@ -11,7 +11,7 @@ mod size;
 mod unsafe_code;
 mod words;
 
-/// A rule: what breaks it.
+/// A rule: returns the lines that break it.
 type Rule = fn(&Repository) -> Vec<Problem>;
 
 pub(super) const ALL: &[Rule] = &[

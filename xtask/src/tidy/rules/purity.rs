@@ -1,19 +1,19 @@
-//! `oci`, `layer` and `tree` compute and do nothing else: they can be fuzzed, and run anywhere.
+//! `oci`, `layer` and `tree` do no I/O, so that they can be fuzzed and run anywhere.
 
 use super::super::Problem;
 use super::super::repository::Repository;
 
 pub(super) const PURE: &[&str] = &["oci", "layer", "tree"];
 
-/// Paths that lead to the outside world. The traits of `std::io` do not.
+/// Paths with access to the outside world. The traits of `std::io` have none.
 const OUTSIDE: &[&str] =
     &["std::fs", "std::net", "std::process", "std::env", "std::os", "tokio", "reqwest", "rustix", "libc"];
 
-/// Paths below those that only compute.
+/// Exceptions: paths below those that only compute.
 const INSIDE: &[&str] =
     &["std::env::consts::", "std::net::IpAddr", "std::net::Ipv4Addr", "std::net::Ipv6Addr", "std::net::SocketAddr"];
 
-/// Crates that do nothing but I/O.
+/// Crates that only do I/O.
 const OUTSIDE_CRATES: &[&str] =
     &["tokio", "reqwest", "hyper", "fuser", "rustix", "libc", "nix", "memmap2", "mio", "socket2", "tempfile"];
 

@@ -1,9 +1,9 @@
-//! Files that fit in a head.
+//! Files stay small enough to understand.
 
 use super::super::Problem;
 use super::super::repository::Repository;
 
-/// Lines of a file, tests inside of it not counted.
+/// Maximum number of lines of a file, without tests inside it.
 const LONGEST: usize = 800;
 
 pub(super) fn short_files(repository: &Repository) -> Vec<Problem> {

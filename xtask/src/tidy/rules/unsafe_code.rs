@@ -1,10 +1,10 @@
-//! `unsafe` is in the modules of a short list, each with its reason, and nowhere else.
+//! `unsafe` occurs only in the modules of a short list, each with a reason.
 
 use super::super::Problem;
 use super::super::repository::Repository;
 use super::purity::PURE;
 
-/// One module a line: its path, a blank, the reason.
+/// One module per line: its path, a blank, the reason.
 const LIST: &str = "xtask/unsafe-modules.txt";
 
 pub(super) fn listed(repository: &Repository) -> Vec<Problem> {

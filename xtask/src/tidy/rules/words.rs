@@ -1,14 +1,14 @@
-//! What is written in the repository must make sense to anybody, anywhere, later.
+//! All text in the repository must make sense to any reader, anywhere, later.
 
 use super::super::Problem;
 use super::super::repository::{File, Repository};
 
-// Written in pieces, so that this file keeps the rules it makes.
+// Written in pieces, so that this file does not break its own rules.
 const OPEN_ENDS: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 const FOREIGN_PLACE: &str = concat!("/", "work/");
 const TEMPORARY: &str = concat!("\"/", "tmp/");
 
-/// A word, and what on the same line makes it one of ours.
+/// A word to avoid, and words on the same line that allow it.
 struct Odd {
     word: &'static str,
     unless: &'static [&'static str],
@@ -20,7 +20,7 @@ const ODD: &[Odd] = &[
     Odd { word: concat!("this sess", "ion"), unless: &["fuse"] },
 ];
 
-/// An open end without a number is forgotten.
+/// Open ends without an issue number, which would be forgotten.
 pub(super) fn open_ends(repository: &Repository) -> Vec<Problem> {
     let mut problems = Vec::new();
     for file in written(repository) {
@@ -42,7 +42,7 @@ fn names_an_issue(text: &str) -> bool {
     text.strip_prefix('#').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Paths that exist on one machine only.
+/// Paths that exist only on one machine.
 pub(super) fn places(repository: &Repository) -> Vec<Problem> {
     let mut problems = Vec::new();
     for file in written(repository) {
@@ -58,7 +58,7 @@ pub(super) fn places(repository: &Repository) -> Vec<Problem> {
     problems
 }
 
-/// A program puts its temporary files where the environment says; tests use a crate for that.
+/// Fixed temporary paths: a program uses the folder of the environment, tests use a crate.
 fn temporary_files(repository: &Repository) -> Vec<Problem> {
     let mut problems = Vec::new();
     for source in repository.sources.iter().filter(|s| !s.is_test) {
@@ -72,7 +72,7 @@ fn temporary_files(repository: &Repository) -> Vec<Problem> {
     problems
 }
 
-/// Words that belong to how something was made, not to what it is.
+/// Words that describe how something was made, not what it is.
 pub(super) fn vocabulary(repository: &Repository) -> Vec<Problem> {
     let mut problems = Vec::new();
     for file in written(repository) {
@@ -89,14 +89,14 @@ pub(super) fn vocabulary(repository: &Repository) -> Vec<Problem> {
 
 fn is_odd(odd: &Odd, line: &str, file: &File) -> bool {
     let plural = format!("{}s", odd.word);
-    // In code it may be the name of somebody else's type; in prose it is a choice.
+    // In code it may be the name of an external type; in prose it is a choice.
     let is_prose =
         file.has_extension("md") || line.trim_start().starts_with("//") || line.trim_start().starts_with('#');
     let found = positions(line, odd.word).next().is_some() || positions(line, &plural).next().is_some();
     is_prose && found && !odd.unless.iter().any(|u| line.contains(u))
 }
 
-/// Text that we wrote: not what tools write, what others wrote, and what is input for tests.
+/// Text of our own: not generated, not from other projects, not test input.
 fn written(repository: &Repository) -> impl Iterator<Item = &File> {
     repository.files.iter().filter(|file| {
         let generated = ["lock", "snap", "sum"].iter().any(|e| file.has_extension(e));
@@ -104,7 +104,7 @@ fn written(repository: &Repository) -> impl Iterator<Item = &File> {
     })
 }
 
-/// Where `word` stands as a whole word.
+/// Positions of `word` as a whole word.
 fn positions<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word)
@@ -112,7 +112,7 @@ fn positions<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 
         .filter(move |at| !line[..*at].ends_with(is_name) && !line[*at + word.len()..].starts_with(is_name))
 }
 
-/// Whether a path in this line starts with `place`, and does not only contain it.
+/// Whether a path in this line starts with `place`, not just contains it.
 fn starts_a_path(line: &str, place: &str) -> bool {
     let inner = |c: char| c.is_alphanumeric() || "_-./}$)>*{".contains(c);
     line.match_indices(place).any(|(at, _)| !line[..at].ends_with(inner))
