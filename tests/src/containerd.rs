@@ -151,7 +151,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         self.folder.path().join(name)
     }
 
-    /// A command in the namespace.
+    /// A command that runs in the namespace.
     pub fn command(&self, program: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--mount=/proc/{}/ns/mnt", self.holder.id())).args(program).stdin(Stdio::null());
@@ -159,7 +159,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         command
     }
 
-    /// A command of tarpon on the snapshotter's store.
+    /// Runs tarpon on the snapshotter's store.
     pub fn tarpon(&self, arguments: &[&str]) -> Result<String> {
         let program = binary();
         run(self.command(&[program.to_str().context("an odd path")?]).args(arguments))

@@ -33,7 +33,7 @@ pub struct Seen {
     pub device: u64,
     /// Names of the same inode inside the tree, the first in order; empty where there is only one.
     pub group: Vec<u8>,
-    /// Link count, of everything but directories.
+    /// Link count, except for directories.
     pub nlink: u64,
     /// Extended attributes that images may set.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,

@@ -70,7 +70,7 @@ impl Podman {
         command
     }
 
-    /// A command of Podman.
+    /// A Podman command.
     pub fn podman_command(&self, arguments: &[&str]) -> Command {
         self.command(&[&["podman", "--cgroup-manager", "cgroupfs"], arguments].concat())
     }

@@ -29,13 +29,13 @@ pub fn run(command: &mut Command) -> Result<String> {
     bail!("{command:?}: {}\n{stdout}{}", output.status, String::from_utf8_lossy(&output.stderr))
 }
 
-/// Whether the programs are on PATH.
+/// Whether all programs are on PATH.
 pub fn have(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     programs.iter().all(|program| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
 }
 
-/// Why the tests that need root, the kernel and real images cannot run here; `None` when they can.
+/// Why tests that need root, the kernel and real images cannot run here; `None` if they can.
 pub fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("not root".into());

@@ -53,7 +53,7 @@ fn convert(tarpon: &Tarpon, format: &str, from: &str, to: &str) -> String {
     done["digest"].as_str().unwrap().to_owned()
 }
 
-/// skopeo copies it, which checks each digest, and Podman pulls it, which checks the diffIDs too.
+/// Checks that skopeo can copy the image, which verifies each digest, and that Podman can pull it, which also verifies the diffIDs.
 fn others_take(layout: &str, pushed: &str, work: &Path) {
     let copy = format!("oci:{}", work.join("copy").display());
     real::run(Command::new("skopeo").args(["copy", "-q", layout, &copy])).unwrap();

@@ -1,5 +1,5 @@
-//! A mounted image is the tree that other tools unpack: the same names, attributes, links and bytes, in each format
-//! and each mode; unconverted ones also lazily, through a published index.
+//! A mounted image equals the tree that other tools unpack: the same names, attributes, links and bytes, in each format
+//! and each mode; unconverted images also lazily, through a published index.
 //!
 //! The expectation is `umoci unpack` of the gzip image, or Podman's store where umoci refuses it. Accepted differences, each with its reason, are listed in
 //! `tarpon_tests::expected`; anything else fails.
@@ -41,7 +41,7 @@ fn check(image: &str) {
     }
 }
 
-/// Publishes the index of an image; its digest.
+/// Publishes the index of an image; returns its digest.
 fn index_of(reference: &str) -> String {
     let made = Tarpon::new().unwrap().run("index", &["--push", "--json", reference]).unwrap();
     let made: serde_json::Value = serde_json::from_str(&made).unwrap();

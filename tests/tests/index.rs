@@ -7,7 +7,7 @@ use tarpon_tests::tarpon::Tarpon;
 const IMAGE: &str = "dev/debian-base:gzip";
 const OTHER: &str = "dev/redis:gzip";
 
-/// The registry, unless these tests cannot run here.
+/// The registry; `None` if these tests cannot run here.
 fn registry() -> Option<String> {
     if let Some(reason) = real::missing() {
         println!("skipped: {reason}");

@@ -7,8 +7,8 @@ use std::process::Command;
 use tarpon_tests::real;
 use tarpon_tests::tarpon::Tarpon;
 
-/// Runs a program of the image with the image as its root, and with a `/dev` of its own, because it writes to
-/// `/dev/shm`. That mount goes with its namespace.
+/// Runs a program of the image with the image as its root, and with a private `/dev`, because it writes to `/dev/shm`.
+/// That mount disappears with its namespace.
 fn run_inside(root: &Path, line: &str) -> String {
     let script = "mount -t tmpfs tmpfs \"$1/dev\" && mkdir \"$1/dev/shm\" && exec chroot \"$1\" /bin/sh -c \"$2\"";
     let mut command = Command::new("unshare");

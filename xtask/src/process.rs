@@ -1,4 +1,4 @@
-//! Running other programs.
+//! Runs other programs.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Waiting until a container is ready.
+//! Waits until a container is ready.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

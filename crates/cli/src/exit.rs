@@ -23,7 +23,7 @@ pub(crate) enum Exit {
     Refused = 6,
     /// This machine or user cannot mount this way.
     CannotMount = 7,
-    /// The local store failed or is damaged.
+    /// The local store failed, or its content is damaged.
     Store = 8,
     /// The container did not start: tarpon or its runtime failed. Only with `run` and `exec`.
     NotRun = 125,

@@ -1,4 +1,4 @@
-//! Splits `IMAGE[:PATH]`: where does the image end and the path in it begin?
+//! Splits `IMAGE[:PATH]` into the image and the path.
 //!
 //! The path is absolute, so it starts at the first `:/` after the transport. A tag or a port contains no `/`, so
 //! `host:5000/img:tag:/etc` is unambiguous; `alpine:etc` is a tag. Does not check that the image is well formed.

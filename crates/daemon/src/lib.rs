@@ -3,7 +3,7 @@
 //! ```text
 //!                     tarpon daemon
 //!  ┌──────────────────────────────────────────────────────────┐
-//!  │ server of the store        ◄── line protocol ── tarpon … │   its own runtime: reads never wait for what is below
+//!  │ server of the store        ◄── line protocol ── tarpon … │   its own runtime: reads never wait for the work below
 //!  │   mounts, reads, metrics   ◄──┐                          │
 //!  │ API ── prepare, run, pull ────┘ engine                   │   a second runtime, with limits of its own
 //!  └────▲─────────────────────────────────────────────────────┘
@@ -85,7 +85,7 @@ impl Daemon {
     /// that server, and replaces it when it has ended.
     ///
     /// # Errors
-    /// Another process without mounts holds the store permanently, or the daemon cannot listen.
+    /// Another process without mounts serves the store permanently, or the daemon cannot listen.
     pub async fn start(engine: Engine, options: Options) -> Result<Self> {
         let Options { socket, metrics, keeper_command, runtime, scrub } = options;
         let place = socket.place();

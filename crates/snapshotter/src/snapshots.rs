@@ -1,7 +1,7 @@
 //! [`Snapshots`]: the operations on snapshots, and their order.
 //!
 //! ```text
-//! Prepare of a pulled layer ─► image prepared ─► chain ID matches ─► committed, lazy ─► ALREADY_EXISTS: nothing is downloaded
+//! Prepare of a pulled layer ─────────► image prepared ─► chain ID matches ─► committed, lazy ─► ALREADY_EXISTS: nothing is downloaded
 //!                                            └──── else, with the reason ────┐
 //! Prepare, View ─────────────────────────────────────────────────────────────┴─► record ─► layers below are mounted ─► mounts
 //! ```

@@ -1,4 +1,4 @@
-//! Fuzzing.
+//! Runs the fuzz targets.
 //!
 //! The targets are the binaries of `tests/fuzz`, a package outside of the workspace because its libraries are built
 //! with instrumentation. Committed seeds are in `fixtures/fuzz/TARGET`, and ordinary tests replay them; findings of a

@@ -107,7 +107,7 @@ impl Registry {
         Ok(answer.body)
     }
 
-    /// Starts the registry in a session of its own, so that it outlives this command.
+    /// Starts the registry in a new session, so that it outlives this command.
     fn spawn(&self) -> Result<Child> {
         fs::create_dir_all(self.folder.join("data"))?;
         let config = self.folder.join("config.yml");

@@ -9,7 +9,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 /// Maximum size of a credentials file in bytes: a token of a registry has a few KiB.
 const FILE_BYTES: u64 = 64 << 10;
 
-/// The name that means standard input.
+/// The file name for standard input.
 const STDIN: &str = "-";
 
 /// `USER:PASSWORD`, hidden in debug output.

@@ -46,7 +46,7 @@ struct Report {
     checks: Vec<Check>,
 }
 
-/// Which modes work.
+/// The modes that work.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 struct Modes {
     native: bool,

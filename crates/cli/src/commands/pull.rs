@@ -1,4 +1,4 @@
-//! `tarpon pull`: the whole image into the store.
+//! `tarpon pull`: fetches the whole image into the store.
 
 use clap::Args;
 use serde::Serialize;

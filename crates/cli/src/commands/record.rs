@@ -108,7 +108,7 @@ struct Done {
 }
 
 impl Done {
-    /// The exit code of a container that failed.
+    /// The exit code of the first container that failed.
     fn failure(&self) -> Option<i32> {
         self.recorded.iter().find_map(Recorded::failure)
     }

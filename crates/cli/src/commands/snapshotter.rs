@@ -1,4 +1,4 @@
-//! `tarpon snapshotter`: images for containerd, as a proxy plugin.
+//! `tarpon snapshotter`: provides images to containerd as a proxy plugin.
 
 use std::path::PathBuf;
 

@@ -81,7 +81,7 @@ pub(crate) fn overview(mounts: &[MountStatus]) -> String {
     }
     let mut table =
         Table::new(&["MOUNT", "IMAGE", "DIGEST", "MODE", ">PREPARED", ">FETCHED", ">OF", ">REQUESTS", "STATE"]);
-    // Images of Podman's layer store have no mount of their own; `tarpon podman ls` lists them.
+    // Images in Podman's store of layers are left out; `tarpon podman ls` lists them.
     for mount in mounts.iter().filter(|mount| !matches!(mount.layers, Some(LayersPart::Image { .. }))) {
         let is_store = mount.layers.is_some();
         table.row([

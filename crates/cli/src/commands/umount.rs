@@ -41,7 +41,7 @@ impl Umount {
         if self.all {
             let session = Session::open(global)?;
             let mounts = session.engine().mounts().doing(|| "cannot list the mounts")?;
-            // Images of Podman's layer store go with its mount.
+            // Images in Podman's store of layers go with the store's mount.
             let mounts = mounts.into_iter().filter(|mount| !matches!(mount.layers, Some(LayersPart::Image { .. })));
             return each(mounts, |mount| self.unmount(&session, global, &mount.mountpoint, &mount.mountpoint));
         }

@@ -45,7 +45,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Name and path of a row from the path's bytes.
+    /// Name and path of a row, escaped, and the path in hexadecimal if it is not UTF-8.
     pub(crate) fn names(path: &[u8]) -> (String, String, Option<String>) {
         let name = path.rsplit(|byte| *byte == b'/').next().filter(|name| !name.is_empty()).unwrap_or(b"/");
         let hex = std::str::from_utf8(path)

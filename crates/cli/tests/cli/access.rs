@@ -78,7 +78,7 @@ fn inspect_shows_the_image_that_would_be_mounted() {
     let before = inspect(&[]);
     assert_eq!(before["in_store"], false);
     world.stdout(&["--quiet", "ls", "HOST/app:v1"]);
-    // The tag moves.
+    // The tag now refers to another image.
     world.stdout(&["--quiet", "convert", "--format", "estargz", "HOST/app:v2", "HOST/app:v1"]);
     let kept: Value = serde_json::from_str(&world.stdout(&["cache", "ls", "--json"])).expect("JSON");
     for options in [&[][..], &["--pull", "never"]] {

@@ -23,7 +23,7 @@ pub(crate) use image::ImageWish;
 
 use crate::state::State;
 
-/// What is said of all of it.
+/// Metadata of the API description.
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(

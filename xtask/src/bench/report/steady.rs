@@ -1,4 +1,4 @@
-//! After the start: reading, compared with plain overlayfs.
+//! Reads after the start, compared with plain overlayfs.
 
 use super::slower::Contest;
 use super::{Part, Picture, Section};

@@ -20,7 +20,7 @@ use xtask::workloads;
 /// The tag of the unconverted image.
 const TAG: &str = "gzip";
 
-/// A link is silent if fewer than [`SILENT_BYTES`] arrive in this time: ARP causes some traffic now and then.
+/// A link is silent if fewer than [`SILENT_BYTES`] arrive in this time: neighbour discovery causes some traffic now and then.
 const SILENCE: Duration = Duration::from_millis(300);
 const SILENT_BYTES: u64 = 1000;
 /// How long a link may take to become silent.

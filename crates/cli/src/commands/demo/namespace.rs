@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 /// Set for the second run, to prevent a third.
 const MARK: &str = "TARPON_DEMO_NAMESPACE";
 
-/// Whether this user can mount neither by itself nor with the help of fusermount3.
+/// Whether this user can mount neither directly nor through fusermount3.
 pub(super) fn is_needed() -> bool {
     !rustix::process::geteuid().is_root() && std::env::var_os(MARK).is_none() && !is_in_path("fusermount3")
 }

@@ -9,7 +9,7 @@ pub(super) const DUMP: [&str; 3] = ["containerd", "config", "dump"];
 
 /// The snapshotter's name in configurations.
 const NAME: &str = "tarpon";
-/// The first version of the format in which images have a plugin of their own: that of containerd 2.
+/// The first version of the format with a separate plugin for images: that of containerd 2.
 const OF_CONTAINERD_2: i64 = 3;
 
 /// Checks the configuration of the snapshotter. Returns a description of the configuration or of the problem.
