@@ -1,4 +1,4 @@
-//! Artifacts: what is kept in a registry beside images, such as an index of an image's files.
+//! Artifacts: content stored in a registry beside images, such as an index of an image's files.
 //!
 //! An artifact is an image manifest with an `artifactType`, the empty config and blobs of its own types as layers
 //! (image spec 1.1, "Guidelines for Artifact Usage"). The older ways to write one are refused.
@@ -17,15 +17,15 @@ pub const EMPTY_CONFIG: &[u8] = b"{}";
 /// The manifest of an artifact.
 #[derive(Debug, Clone)]
 pub struct Artifact {
-    /// The document as it came.
+    /// The unchanged document.
     pub bytes: Verified<Bytes>,
-    /// What kind of artifact it is, a media type.
+    /// The kind of artifact, a media type.
     pub artifact_type: String,
-    /// What it holds; never empty.
+    /// Its blobs. Never empty.
     pub layers: Vec<Descriptor>,
-    /// Free-form facts.
+    /// Free-form metadata.
     pub annotations: BTreeMap<String, String>,
-    /// The manifest that it is about.
+    /// The manifest that it refers to.
     pub subject: Option<Descriptor>,
 }
 
@@ -59,7 +59,7 @@ impl Artifact {
     }
 }
 
-/// The blob of [`EMPTY_CONFIG`]. A registry must have it before it takes an artifact.
+/// The blob of [`EMPTY_CONFIG`]. A registry must have it before it accepts an artifact.
 pub fn empty_config() -> Blob {
     Blob { digest: Digest::of(EMPTY_CONFIG), size: EMPTY_CONFIG.len() as u64 }
 }
@@ -67,19 +67,18 @@ pub fn empty_config() -> Blob {
 /// An artifact to be written.
 #[derive(Debug, Clone)]
 pub struct NewArtifact {
-    /// What kind of artifact it is, a media type.
+    /// The kind of artifact, a media type.
     pub artifact_type: String,
-    /// What it holds.
+    /// Its blobs.
     pub layers: Vec<NewDescriptor>,
-    /// Free-form facts.
+    /// Free-form metadata.
     pub annotations: BTreeMap<String, String>,
-    /// The manifest that it is about.
+    /// The manifest that it refers to.
     pub subject: Option<NewDescriptor>,
 }
 
 impl NewArtifact {
-    /// The manifest, of type [`OCI_MANIFEST`]. Equal artifacts have equal bytes. An error if [`Artifact::parse`] would
-    /// not take it.
+    /// The manifest, of type [`OCI_MANIFEST`]. Equal artifacts have equal bytes. An error if [`Artifact::parse`] would refuse it.
     pub fn manifest(&self) -> Result<Verified<Bytes>, InvalidManifest> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]

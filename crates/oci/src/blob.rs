@@ -1,4 +1,4 @@
-//! A blob as it is asked for: by digest, with the size its descriptor promised.
+//! A blob to request: its digest, and the size in its descriptor.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::Digest;
 /// The name and size of a blob in a registry, layout or archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Blob {
-    /// Names the blob.
+    /// The name of the blob.
     pub digest: Digest,
     /// Length in bytes, from the descriptor. A source that holds another length serves bad data.
     pub size: u64,

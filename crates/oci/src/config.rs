@@ -1,4 +1,4 @@
-//! The image config: what the layers hold uncompressed, and how a container of the image is meant to be started.
+//! The image config: the digests of the uncompressed layers, and how to start a container of the image.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use serde::de::IgnoredAny;
 use crate::platform::RawPlatform;
 use crate::{Digest, InvalidManifest, Platform, Verified, json, limits};
 
-/// An image config, with the bytes that its digest names.
+/// An image config, with its verified bytes.
 #[derive(Debug, Clone)]
 pub struct ImageConfig {
-    /// The document as it came.
+    /// The unchanged document.
     pub bytes: Verified<Bytes>,
-    /// What the image was built for.
+    /// The platform that the image was built for.
     pub platform: Platform,
     /// The digests of the uncompressed layers, base first.
     pub diff_ids: Vec<Digest>,
-    /// When it was built, RFC 3339, as written.
+    /// Time of the build, RFC 3339, unchanged.
     pub created: Option<String>,
     /// How to start it.
     pub run: RunConfig,
@@ -34,27 +34,27 @@ pub struct RunConfig {
     /// `NAME=VALUE`, in order.
     #[serde(deserialize_with = "or_default")]
     pub env: Vec<String>,
-    /// What comes before the command.
+    /// The arguments before the command.
     #[serde(deserialize_with = "or_default")]
     pub entrypoint: Vec<String>,
     /// The command, or the arguments of the entrypoint.
     #[serde(deserialize_with = "or_default")]
     pub cmd: Vec<String>,
-    /// Where it starts; empty is `/`.
+    /// The working directory. Empty means `/`.
     #[serde(deserialize_with = "or_default")]
     pub working_dir: String,
-    /// The signal that asks it to stop.
+    /// The signal to stop it with.
     #[serde(deserialize_with = "or_default")]
     pub stop_signal: String,
-    /// Directories whose content is not part of the image's own life: data.
+    /// Directories for data that does not belong to the image.
     #[serde(deserialize_with = "names")]
     pub volumes: Vec<String>,
-    /// Free-form facts. Never acted upon.
+    /// Free-form metadata. Never interpreted.
     #[serde(deserialize_with = "or_default")]
     pub labels: BTreeMap<String, String>,
 }
 
-/// Docker writes `null` for whatever is not set.
+/// Accepts `null`, which Docker writes for every unset field.
 fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -63,7 +63,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// The names of an object whose values say nothing, in their order.
+/// The names of an object whose values are meaningless, in their order.
 fn names<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let said: Option<BTreeMap<String, IgnoredAny>> = Option::deserialize(deserializer)?;
     Ok(said.unwrap_or_default().into_keys().collect())

@@ -1,4 +1,4 @@
-//! Descriptors: how a manifest or index names a blob.
+//! Descriptors: references to blobs in a manifest or index.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use serde::Deserialize;
 use crate::platform::RawPlatform;
 use crate::{Blob, Digest, InvalidManifest, MediaType, Platform, limits};
 
-/// What a manifest or index says about a blob.
+/// The reference to a blob in a manifest or index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descriptor {
-    /// What the blob is.
+    /// The type of the blob.
     pub media_type: MediaType,
     /// Its name.
     pub digest: Digest,
     /// Its length in bytes.
     pub size: u64,
-    /// Free-form facts; TOC formats keep their trust anchor here.
+    /// Free-form metadata. TOC formats store their trust anchor here.
     pub annotations: BTreeMap<String, String>,
     /// The platform of a manifest in an index.
     pub platform: Option<Platform>,
-    /// The kind of an artifact; set on what is no runnable image (SOCI indexes, signatures).
+    /// The kind of an artifact. Set for manifests that are not runnable images (SOCI indexes, signatures).
     pub artifact_type: Option<String>,
-    /// Other places the blob may be at. Kept for messages; never fetched from.
+    /// Other locations of the blob. Kept for messages, never fetched from.
     pub urls: Vec<String>,
 }
 
 impl Descriptor {
-    /// The blob to ask a source for.
+    /// The blob to request from a source.
     pub fn blob(&self) -> Blob {
         Blob { digest: self.digest, size: self.size }
     }
 }
 
-/// A descriptor as it is on the wire.
+/// A descriptor in its wire format.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RawDescriptor {

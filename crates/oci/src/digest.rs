@@ -1,4 +1,4 @@
-//! The one digest algorithm that images are named by.
+//! The only digest algorithm for names of images.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,8 @@ use sha2::{Digest as _, Sha256};
 
 /// A sha256 digest, written `sha256:<64 lower-case hex digits>`.
 ///
-/// Other registered algorithms (sha384, sha512) are refused when parsed: objects, chunks and the TOC formats are
-/// sha256 throughout, and an allow-list of one is what keeps unchecked algorithm names out (CVE-2024-3727).
+/// Other registered algorithms (sha384, sha512) are refused when parsed: objects, chunks and the TOC formats are sha256 throughout,
+/// and an allow-list of one keeps unchecked algorithm names out (CVE-2024-3727).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -111,17 +111,17 @@ impl<'de> serde::Deserialize<'de> for Digest {
 pub struct Hasher(Sha256);
 
 impl Hasher {
-    /// A hasher that has seen nothing.
+    /// A hasher without input.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The digest of everything that was taken.
+    /// The digest of all added bytes.
     pub fn finish(self) -> Digest {
         Digest(self.0.finalize().into())
     }

@@ -1,6 +1,6 @@
-//! [`IndexLock`]: which index stands for which image, as somebody decided who is believed.
+//! [`IndexLock`]: the trusted index of each image.
 //!
-//! It names images by their manifests and not by their tags, so it says the same whatever a tag means tomorrow.
+//! It names images by their manifests and not by their tags, so its meaning does not change when a tag moves.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::{Digest, json, limits};
 
-/// The version that is read and written.
+/// The supported version.
 const VERSION: u64 = 1;
 
 /// The content of a `tarpon.lock`.
@@ -24,7 +24,7 @@ struct Pinned {
     index: Digest,
 }
 
-/// Why bytes are no lock, or would be none.
+/// Why bytes are not a valid lock.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidLock {
@@ -40,7 +40,7 @@ pub enum InvalidLock {
     /// A name of an image or index that is no digest.
     #[error("{0:?} is not a sha256 digest")]
     Digest(String),
-    /// What is said of an image.
+    /// An invalid entry of an image.
     #[error("what it says of {0} is not its name and the digest of its index")]
     Entry(Digest),
 }
@@ -53,10 +53,10 @@ struct Document {
 }
 
 impl IndexLock {
-    /// Reads what [`IndexLock::to_json`] wrote, or somebody by hand.
+    /// Parses a lock, written by [`IndexLock::to_json`] or by hand.
     ///
     /// # Errors
-    /// [`InvalidLock`]. Nothing is skipped that is not understood: a pin that is lost in silence is no pin.
+    /// [`InvalidLock`]. Unknown content is never skipped: a pin must not be lost silently.
     pub fn parse(bytes: &[u8]) -> Result<Self, InvalidLock> {
         if bytes.len() as u64 > limits::LOCK_BYTES {
             return Err(InvalidLock::TooLarge);
@@ -79,15 +79,15 @@ impl IndexLock {
         self.images.get(manifest).map(|pinned| &pinned.index)
     }
 
-    /// Pins the index of an image, whichever it was before. The name is for people.
+    /// Pins the index of an image, and replaces the previous one. The name is for users.
     pub fn pin(&mut self, manifest: Digest, image: &str, index: Digest) {
         self.images.insert(manifest, Pinned { image: image.to_owned(), index });
     }
 
-    /// The file, sorted by manifest: what changes in it is what was pinned.
+    /// The file, sorted by manifest, so that a diff shows exactly the changed pins.
     ///
     /// # Errors
-    /// Nobody would read it: [`InvalidLock`].
+    /// [`InvalidLock`] if no reader would accept it.
     pub fn to_json(&self) -> Result<Vec<u8>, InvalidLock> {
         let entry = |(manifest, pinned): (&Digest, &Pinned)| {
             let entry = serde_json::json!({ "image": pinned.image, "index": pinned.index.to_string() });

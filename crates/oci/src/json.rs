@@ -1,8 +1,8 @@
-//! JSON that everybody reads alike.
+//! Checks that JSON has the same meaning for every reader.
 //!
-//! Other readers of the same manifest match keys without regard to case (Go) or let the first or the last of equal
-//! keys win. A document whose meaning depends on that has two readings and is refused before it is interpreted.
-//! This pass also bounds every object and array, so that what is allocated afterwards is bounded by the input.
+//! Other readers of the same manifest match keys case-insensitively (Go) or use the first or the last of equal keys. A document
+//! whose meaning depends on that has two readings and is refused before it is interpreted. This pass also bounds every object and
+//! array, so that later allocations are bounded by the input.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use crate::limits;
 
-/// Every key that decides what is mounted.
+/// Every key that affects the mount.
 const KEYS: [&str; 20] = [
     "schemaVersion",
     "mediaType",
@@ -36,11 +36,11 @@ const KEYS: [&str; 20] = [
     "data",
 ];
 
-/// Values of these keys are maps of free strings, where case may matter to whoever wrote them.
+/// Keys whose values are maps of free strings, in which case may be significant.
 const FREE_MAPS: [&str; 4] = ["annotations", "Labels", "ExposedPorts", "Volumes"];
 
-/// Values of these keys are objects (those of `layers` and `manifests` are lists of objects). The generated parsers would
-/// also take a list of the fields' values in their order, which nobody else reads.
+/// Keys whose values are objects (those of `layers` and `manifests` are lists of objects). The generated parsers would also accept
+/// a list of the fields' values in their order, which no other reader does.
 const OBJECTS: [&str; 5] = ["config", "subject", "platform", "annotations", "rootfs"];
 
 /// Checks that `bytes` is one JSON object with one reading.
@@ -50,15 +50,14 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), serde_json::Error> {
     deserializer.end()
 }
 
-/// Visits a value of any shape. `free`: the keys of this object are data. `lists`: how many lists may be around
-/// objects here.
+/// Visits a value of any shape. `free`: the keys of this object are data. `lists`: how many lists may enclose objects here.
 #[derive(Clone, Copy)]
 struct Unambiguous {
     free: bool,
     lists: u8,
 }
 
-/// Where it does not matter; the parser bounds the depth.
+/// No limit where it does not matter. The parser bounds the depth.
 const ANY_LISTS: u8 = u8::MAX;
 
 impl<'de> DeserializeSeed<'de> for Unambiguous {

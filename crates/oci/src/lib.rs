@@ -1,5 +1,4 @@
-//! The vocabulary of OCI images: digests, descriptors, references, manifests and platforms, and the limits that
-//! everything from outside must meet.
+//! The data types of OCI images: digests, descriptors, references, manifests and platforms, and the limits for all external input.
 //!
 //! Pure: no I/O, no clock. Everything here is parsed from bytes whose digest was checked before ([`Verified`]).
 

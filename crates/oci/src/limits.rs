@@ -1,7 +1,6 @@
-//! Every number that input from outside must meet, each with its reason. A parser compares with these before it
-//! allocates, recurses or loops.
+//! Limits for external input, each with its reason. A parser checks them before it allocates, recurses or loops.
 
-/// Bytes of a manifest, image index or image config. The distribution spec asks registries to take 4 MB.
+/// Bytes of a manifest, image index or image config. The distribution spec requires registries to accept 4 MB.
 pub const MANIFEST_BYTES: u64 = 4 << 20;
 /// Items of one list or object in a manifest or config. Histories and label sets of real images have hundreds.
 pub const JSON_ITEMS: usize = 10_000;
@@ -11,7 +10,7 @@ pub const LOCK_BYTES: u64 = 4 << 20;
 pub const BLOB_BYTES: u64 = 1 << 43;
 /// Layers of an image. Runtimes fail far earlier (overlayfs at 500 lowers).
 pub const LAYERS: usize = 512;
-/// Compressed bytes of a TOC: containers/storage takes 150 MiB; 32 MiB compressed hold two million entries.
+/// Compressed bytes of a TOC: containers/storage accepts 150 MiB, and 32 MiB compressed hold two million entries.
 pub const TOC_COMPRESSED_BYTES: u64 = 32 << 20;
 /// Decoded bytes of a TOC.
 pub const TOC_BYTES: u64 = 128 << 20;
@@ -43,7 +42,7 @@ pub const CHUNK_BYTES: u64 = 16 << 20;
 pub const CHUNK_ENCODED_BYTES: u64 = 17 << 20;
 /// Largest power of two for the zstd window of a chunk or TOC: containers/storage writes zstd:chunked with 32 MiB windows.
 pub const ZSTD_CHUNK_WINDOW_LOG: u32 = 25;
-/// Largest power of two for the zstd window of a streamed layer: what the zstd tool takes without being asked to (128 MiB).
+/// Largest power of two for the zstd window of a streamed layer: the largest that the zstd tool accepts by default (128 MiB).
 pub const ZSTD_LAYER_WINDOW_LOG: u32 = 27;
 /// Bytes of PAX records and long names of one tar entry: 256 xattrs would fit, a bomb does not.
 pub const TAR_EXTENSION_BYTES: u64 = 1 << 20;
@@ -55,12 +54,12 @@ pub const SPARSE_HOLE_BYTES: u64 = 16 << 30;
 /// Bytes of a file of nothing but holes in a table of contents or an index. It is hashed when the index is read, with all smaller ones
 /// of the layer in one go: this many take two seconds where the processor knows SHA, ten elsewhere.
 pub const ZERO_FILE_BYTES: u64 = 4 << 30;
-/// Largest major and minor device numbers that Linux takes from user space.
+/// Largest major and minor device numbers that Linux accepts from user space.
 pub const DEVICE_MAJOR: u64 = (1 << 12) - 1;
 /// See [`DEVICE_MAJOR`].
 pub const DEVICE_MINOR: u64 = (1 << 20) - 1;
-/// Decoded bytes of a gzip member or zstd frame from its start to the end of a chunk in it: what reading one chunk may
-/// cost. eStargz writers let small files share members of a few hundred KiB.
+/// Decoded bytes of a gzip member or zstd frame from its start to the end of a chunk in it: the cost limit of reading one chunk.
+/// eStargz writers let small files share members of a few hundred KiB.
 pub const MEMBER_BYTES: u64 = 64 << 20;
 /// Largest uid or gid; `u32::MAX` means "none" to the kernel.
 pub const ID: u64 = u32::MAX as u64 - 1;
@@ -74,7 +73,7 @@ pub const REDIRECTS: usize = 3;
 pub const ATTEMPTS: u32 = 4;
 /// Pages of one list of referrers.
 pub const REFERRERS_PAGES: usize = 16;
-/// Referrers on one page, or looked through in a layout: signatures and reports of many years.
+/// Referrers on one page, or examined in a layout: signatures and reports of many years.
 pub const REFERRERS: usize = 1_000;
 /// Bytes of one small record file of the store (image record, reference, mount): 512 layers at 300 bytes each, with
 /// room to spare.
@@ -83,7 +82,7 @@ pub const STORE_RECORD_BYTES: u64 = 1 << 20;
 pub const INDEX_ARTIFACT_BYTES: u64 = 128 << 20;
 /// Bytes of the index of a boot pack: a start that touches 180,000 pieces of files.
 pub const BOOT_INDEX_BYTES: u64 = 8 << 20;
-/// Bytes of a kept layer index: as many as the table of contents that it may have come from.
+/// Bytes of a stored layer index: as many as the table of contents that it may have come from.
 pub const LAYER_INDEX_BYTES: u64 = TOC_BYTES;
 /// Bytes of a ztoc: 33 KB for each span of 4 MiB, which is enough for a layer of 16 GB.
 pub const ZTOC_BYTES: u64 = 128 << 20;

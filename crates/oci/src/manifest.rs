@@ -1,7 +1,7 @@
 //! Manifests and image indexes: parsed from verified bytes, never mistaken for each other.
 //!
-//! A document that can be read as both (`layers` and `manifests`), or whose `mediaType` is not what the registry or
-//! descriptor said it is, is refused: two tools would see two images (CVE-2021-41190).
+//! A document that can be read as both (`layers` and `manifests`), or whose `mediaType` differs from the one of the registry or
+//! descriptor, is refused: two tools would see two images (CVE-2021-41190).
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::descriptor::RawDescriptor;
 use crate::media_type::OCI_MANIFEST;
 use crate::{Compression, Descriptor, Digest, ImageConfig, InvalidDigest, MediaType, Platform, Verified, json, limits};
 
-/// What a manifest request can answer.
+/// The answer to a manifest request.
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "one per image, matched at once")]
 pub enum Document {
@@ -23,12 +23,12 @@ pub enum Document {
     Index(ImageIndex),
 }
 
-/// An image manifest. Its bytes stay at hand because their digest is the image's name.
+/// An image manifest. Its bytes are kept because their digest is the image's name.
 #[derive(Debug, Clone)]
 pub struct Manifest {
-    /// The document as it came.
+    /// The unchanged document.
     pub bytes: Verified<Bytes>,
-    /// What it says it is, letter by letter: what a descriptor of it must say too. OCI's if it does not say.
+    /// Its declared type, unchanged, which a descriptor of it must have too. OCI's if it declares none.
     pub media_type: String,
     /// The image config.
     pub config: Descriptor,
@@ -36,24 +36,24 @@ pub struct Manifest {
     pub layers: Vec<Descriptor>,
     /// Annotations of the whole image.
     pub annotations: BTreeMap<String, String>,
-    /// The kind of an artifact that is no image.
+    /// The kind of an artifact that is not an image.
     pub artifact_type: Option<String>,
-    /// The manifest that an artifact is about.
+    /// The manifest that an artifact refers to.
     pub subject: Option<Descriptor>,
 }
 
 /// An image index (manifest list): one image for several platforms.
 #[derive(Debug, Clone)]
 pub struct ImageIndex {
-    /// The document as it came.
+    /// The unchanged document.
     pub bytes: Verified<Bytes>,
     /// The choices.
     pub manifests: Vec<Descriptor>,
     /// Annotations of the whole index.
     pub annotations: BTreeMap<String, String>,
-    /// The kind of an artifact that is no choice of images.
+    /// The kind of an artifact that is not a choice of images.
     pub artifact_type: Option<String>,
-    /// The manifest that an artifact is about.
+    /// The manifest that an artifact refers to.
     pub subject: Option<Descriptor>,
 }
 
@@ -67,7 +67,7 @@ pub enum InvalidManifest {
         /// Its length.
         size: u64,
     },
-    /// Not JSON, or without a field that must be there.
+    /// Not JSON, or without a required field.
     #[error("malformed: {0}")]
     Json(#[from] serde_json::Error),
     /// A digest that is not sha256.
@@ -76,12 +76,12 @@ pub enum InvalidManifest {
     /// A blob larger than [`limits::BLOB_BYTES`].
     #[error("blob {digest} claims {size} bytes")]
     BlobTooLarge {
-        /// Which.
+        /// Its digest.
         digest: Digest,
         /// The claim.
         size: u64,
     },
-    /// Can be read as two different things.
+    /// Has two different readings.
     #[error("ambiguous: {0}")]
     Ambiguous(String),
     /// Docker manifest schema 1.
@@ -92,26 +92,26 @@ pub enum InvalidManifest {
     /// Neither a manifest nor an index.
     #[error("neither an image manifest nor an image index{0}")]
     Unknown(String),
-    /// An index where a manifest must be.
+    /// An index where a manifest is required.
     #[error("an image index inside an image index is not supported")]
     NestedIndex,
     /// An artifact (chart, signature, …).
     #[error("not a container image: {0}")]
     NotAnImage(String),
-    /// No artifact of the kind that is read, though it may be another.
+    /// Not a supported artifact, though it may be another kind.
     #[error("not an artifact: {0}")]
     NotAnArtifact(String),
     /// More layers than [`limits::LAYERS`].
     #[error("{0} layers are more than {limit}", limit = limits::LAYERS)]
     TooManyLayers(usize),
-    /// A layer of a type that is not read.
+    /// A layer of an unsupported type.
     #[error("layer {number} ({digest}) has the unsupported media type {media_type:?}")]
     LayerType {
         /// Position, base is 1.
         number: usize,
-        /// Which.
+        /// Its digest.
         digest: Digest,
-        /// What it says it is.
+        /// Its declared type.
         media_type: String,
     },
     /// A foreign or non-distributable layer.
@@ -119,20 +119,20 @@ pub enum InvalidManifest {
     ForeignLayer {
         /// Position, base is 1.
         number: usize,
-        /// Which.
+        /// Its digest.
         digest: Digest,
     },
     /// Manifest and config disagree on the number of layers.
     #[error("the manifest has {layers} layers, the config names {diff_ids}")]
     LayerCount {
-        /// Of the manifest.
+        /// Layers of the manifest.
         layers: usize,
-        /// Of the config.
+        /// Layers of the config.
         diff_ids: usize,
     },
 }
 
-/// No manifest in an index fits.
+/// No manifest in an index matches.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("no image for platform {wanted}; there is {}", list(.available))]
 pub struct NoPlatform {
@@ -164,14 +164,14 @@ struct RawDocument {
     fs_layers: Option<IgnoredAny>,
 }
 
-/// `null` counts as an empty list that is there, so that it cannot hide half of a confused document.
+/// `null` counts as an existing empty list, so that it cannot hide half of an ambiguous document.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<RawDescriptor>>, D::Error> {
     Ok(Some(Option::deserialize(deserializer)?.unwrap_or_default()))
 }
 
 impl Document {
-    /// Parses `bytes`. `declared` is the media type that the registry (`Content-Type`) or the descriptor gave; types
-    /// that say nothing, such as `application/json`, are ignored.
+    /// Parses `bytes`. `declared` is the media type that the registry (`Content-Type`) or the descriptor declares. Unspecific
+    /// types, such as `application/json`, are ignored.
     pub fn parse(bytes: Verified<Bytes>, declared: Option<&str>) -> Result<Self, InvalidManifest> {
         let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         if size > limits::MANIFEST_BYTES {
@@ -206,7 +206,7 @@ impl Document {
 }
 
 impl RawDocument {
-    /// What the document is by its keys: [`MediaType::Manifest`] or [`MediaType::Index`].
+    /// The kind of the document by its keys: [`MediaType::Manifest`] or [`MediaType::Index`].
     fn shape(&self) -> Result<MediaType, InvalidManifest> {
         if self.fs_layers.is_some() || self.schema_version == Some(1) {
             return Err(InvalidManifest::Schema1);
@@ -303,7 +303,7 @@ impl Manifest {
         if layers == diff_ids { Ok(()) } else { Err(InvalidManifest::LayerCount { layers, diff_ids }) }
     }
 
-    /// How layer `at` is packed; `None` if there is no such layer or it is of no readable kind.
+    /// The compression of layer `at`. `None` if there is no such layer or it is of no readable kind.
     pub fn compression(&self, at: usize) -> Option<Compression> {
         match self.layers.get(at)?.media_type {
             MediaType::Layer(compression) => Some(compression),
@@ -326,11 +326,11 @@ impl ImageIndex {
         }
     }
 
-    /// The manifest that runs best on `platform`; of equals the first. Artifacts and attestations are passed over.
+    /// The manifest that runs best on `platform`. Of equal ones the first. Artifacts and attestations are skipped.
     pub fn select(&self, platform: &Platform) -> Result<&Descriptor, NoPlatform> {
         let rank = |descriptor: &Descriptor| match &descriptor.platform {
             Some(built) => platform.distance(built),
-            // An index of one image may leave the platform out.
+            // An index of one image may omit the platform.
             None => Some(u32::MAX),
         };
         self.images()

@@ -1,8 +1,8 @@
-//! Which media types are understood, and as what. Everything else is refused by name.
+//! The supported media types. Everything else is refused by name.
 
 use std::fmt;
 
-/// What a descriptor or a `Content-Type` says a blob is. Only types on this list are acted upon.
+/// The type of a blob in a descriptor or a `Content-Type`. Only listed types are interpreted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum MediaType {
     /// An image manifest: OCI, or Docker schema 2, which has the same shape.
@@ -13,15 +13,15 @@ pub enum MediaType {
     Config,
     /// A layer that can be read.
     Layer(Compression),
-    /// A layer whose bytes are somewhere else ("foreign", "non-distributable"): never fetched.
+    /// A layer whose bytes are stored elsewhere ("foreign", "non-distributable"): never fetched.
     ForeignLayer,
     /// Docker's manifest format before 2016, which does not name its config and layers by digest.
     DockerSchema1,
-    /// Anything else, as it was written.
+    /// Anything else, unchanged.
     Other(String),
 }
 
-/// How a layer's tar is packed.
+/// The compression of a layer's tar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Compression {
     /// Plain tar.
@@ -33,10 +33,10 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// All of them; their places are their numbers.
+    /// All values. Their positions are their numbers.
     const ALL: [Self; 3] = [Self::None, Self::Gzip, Self::Zstd];
 
-    /// The number that stands for it in binary formats of ours.
+    /// The number of the value in our binary formats.
     pub fn number(self) -> u8 {
         match self {
             Self::None => 0,
@@ -57,14 +57,13 @@ pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 /// The type of an OCI image config.
 pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
-/// The type of an empty JSON object: the config of what needs none.
+/// The type of an empty JSON object: the config where none is needed.
 pub const EMPTY_JSON: &str = "application/vnd.oci.empty.v1+json";
 /// The type of a Docker schema 2 manifest.
 pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 /// The type of a Docker manifest list.
 pub const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
-/// What a registry is told we accept when it is asked for a manifest. Without the OCI types some registries
-/// answer 404 for an OCI image.
+/// The `Accept` types of a request for a manifest. Without the OCI types some registries answer 404 for an OCI image.
 pub const ACCEPT_MANIFEST: [&str; 4] = [OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_INDEX];
 
 /// Bytes of either half of a media type (RFC 6838 §4.2).
@@ -81,7 +80,7 @@ pub fn is_valid(text: &str) -> bool {
 }
 
 impl MediaType {
-    /// Classifies `text`, ignoring parameters (`; charset=…`) and the case of letters, as HTTP says.
+    /// Classifies `text`, ignoring parameters (`; charset=…`) and the case of letters, as in HTTP.
     pub fn parse(text: &str) -> Self {
         let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match essence.as_str() {
@@ -111,7 +110,7 @@ fn is_foreign_layer(essence: &str) -> bool {
 }
 
 impl Compression {
-    /// The OCI media type of a layer that is packed like this.
+    /// The OCI media type of a layer with this compression.
     pub fn layer_media_type(self) -> &'static str {
         match self {
             Self::None => "application/vnd.oci.image.layer.v1.tar",
@@ -120,12 +119,12 @@ impl Compression {
         }
     }
 
-    /// What the first bytes of a layer say; a tar has no magic at its start, so it is what is left.
+    /// Detects the compression from the first bytes of a layer. A tar has no magic at its start, so it is the default.
     pub fn detect(start: &[u8]) -> Self {
         match start {
             [0x1f, 0x8b, ..] => Self::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
-            // A skippable frame in front, as some writers of seekable zstd put it.
+            // A skippable frame in front, as in the output of some writers of seekable zstd.
             [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
             _ => Self::None,
         }

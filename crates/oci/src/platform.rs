@@ -1,7 +1,7 @@
-//! Which build of an image runs on which machine.
+//! Decides which build of an image runs on which machine.
 //!
-//! The variant rules are containerd's: amd64 has none, arm64 means v8, arm means v7, and an arm machine runs what
-//! was built for the variants below its own.
+//! The variant rules are containerd's: amd64 has none, arm64 means v8, arm means v7, and an arm machine runs builds for the
+//! variants below its own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,7 +36,7 @@ pub(crate) struct RawPlatform {
 
 impl From<RawPlatform> for Platform {
     fn from(raw: RawPlatform) -> Self {
-        // What could not be typed is shown to nobody and matches nothing.
+        // A string that could not be typed is never shown and matches nothing.
         let known = |text: &str| if text.is_empty() || is_plain(text) { text.to_owned() } else { "unknown".to_owned() };
         Self::new(&known(&raw.os), &known(&raw.architecture), raw.variant.as_deref().map(known).as_deref())
     }
@@ -57,7 +57,7 @@ impl Serialize for Platform {
 }
 
 impl Platform {
-    /// The normalised platform. Spellings of `uname` are understood: `x86_64`, `aarch64`, `armhf`, ….
+    /// The normalised platform. Spellings of `uname` are accepted: `x86_64`, `aarch64`, `armhf`, ….
     pub fn new(os: &str, architecture: &str, variant: Option<&str>) -> Self {
         let variant = variant.unwrap_or_default().to_ascii_lowercase();
         let (architecture, variant) = match (architecture.to_ascii_lowercase().as_str(), variant.as_str()) {
@@ -94,13 +94,12 @@ impl Platform {
         &self.os
     }
 
-    /// The architecture, as Go writes it.
+    /// The architecture, in Go's spelling.
     pub fn architecture(&self) -> &str {
         &self.architecture
     }
 
-    /// How well a machine of platform `self` runs what was built for `built`: `None` not at all, else lower is
-    /// better and 0 is exact.
+    /// How well a machine of platform `self` runs a build for `built`: `None` not at all, else lower is better and 0 is exact.
     pub fn distance(&self, built: &Self) -> Option<u32> {
         if self == built {
             return Some(0);
@@ -111,7 +110,7 @@ impl Platform {
         self.fallbacks().iter().position(|fallback| fallback == built).and_then(|at| u32::try_from(at + 1).ok())
     }
 
-    /// What else such a machine runs, best first.
+    /// Other platforms that such a machine runs, best first.
     fn fallbacks(&self) -> Vec<Self> {
         let level = |prefix: &str| {
             self.variant.as_deref().and_then(|variant| variant.strip_prefix(prefix)?.parse::<u32>().ok())
@@ -130,7 +129,7 @@ impl Platform {
                 let top = level("v").unwrap_or(7).min(8);
                 (5..top).rev().map(|v| with("arm", Some(format!("v{v}")))).collect()
             }
-            // A 64-bit image is exact; later 8.x and 9.x machines run all that v8 does.
+            // A 64-bit image is exact. Later 8.x and 9.x machines run all v8 builds.
             "arm64" if self.variant.as_deref() != Some("v8") => vec![with("arm64", Some("v8".to_owned()))],
             _ => Vec::new(),
         }

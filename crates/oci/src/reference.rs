@@ -1,7 +1,7 @@
 //! Image references, as Docker resolves them.
 //!
-//! Grammar: github.com/distribution/reference. A first component with a dot, a colon, or the name `localhost` is a
-//! registry; anything else is a repository on Docker Hub, and one without a slash is in its `library/`.
+//! Grammar: github.com/distribution/reference. A first component with a dot, a colon, or the name `localhost` is a registry.
+//! Anything else is a repository on Docker Hub, and one without a slash is in its `library/`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ const NAME_BYTES: usize = 255;
 /// Bytes of a tag.
 const TAG_BYTES: usize = 128;
 
-/// A registry, a repository, and what to take from it. Normalised: equal references are equal text.
+/// A registry, a repository, and a tag or digest in it. Normalised: equal references are equal text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reference {
     registry: String,
@@ -36,19 +36,19 @@ pub struct InvalidReference {
 }
 
 impl InvalidReference {
-    /// What is wrong with it, for messages that show the text already.
+    /// The problem, for messages that show the text already.
     pub fn why(&self) -> &'static str {
         self.why
     }
 }
 
 impl Reference {
-    /// The registry as it is written in references: `docker.io`, `quay.io`, `localhost:5000`.
+    /// The registry in its spelling in references: `docker.io`, `quay.io`, `localhost:5000`.
     pub fn registry(&self) -> &str {
         &self.registry
     }
 
-    /// Where the registry's API is: `HOST[:PORT]`. Differs from [`Reference::registry`] for Docker Hub only.
+    /// The host of the registry's API: `HOST[:PORT]`. Differs from [`Reference::registry`] for Docker Hub only.
     pub fn api_host(&self) -> &str {
         if self.registry == DOCKER_HUB { "registry-1.docker.io" } else { &self.registry }
     }
@@ -87,7 +87,7 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
         Some((rest, digest)) => (rest, Some(digest.parse().map_err(|_| "the part after '@' is not a sha256 digest")?)),
         None => (text, None),
     };
-    // A colon after the last slash starts the tag; one before it belongs to a port.
+    // A colon after the last slash starts the tag. One before it belongs to a port.
     let name_start = rest.rfind('/').map_or(0, |slash| slash + 1);
     let (name, tag) = match rest[name_start..].find(':') {
         Some(colon) => (&rest[..name_start + colon], Some(&rest[name_start + colon + 1..])),
@@ -286,7 +286,7 @@ mod tests {
         })
     }
 
-    /// What means something in a URL, in a path or to the parser, and anything else that can be printed.
+    /// Characters with a meaning in a URL, in a path or to the parser, and anything else that can be printed.
     fn piece() -> impl Strategy<Value = String> {
         const SPECIAL: &[&str] =
             &["..", "/", "//", "/../", "?", "#", "%2e", "@", " ", "\\", "\0", "\n", ":", "[", "]", "&", "A", "-", "."];
@@ -317,7 +317,7 @@ mod tests {
     fn whatever_parses_is_safe_in_a_url() {
         const CASES: u32 = 1024;
         let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(CASES) };
-        // The same cases in every run, so that the numbers below are no matter of luck.
+        // The same cases in every run, so that the numbers below do not depend on chance.
         let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
         let accepted = std::cell::Cell::new(0);
         let result = runner.run(&doubtful_references(), |text| {

@@ -1,4 +1,4 @@
-//! Where an image comes from, as it is written on the command line.
+//! Image sources, as written on the command line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,28 +13,28 @@ pub enum Source {
     Registry(Reference),
     /// `oci:DIR[:TAG]`: an OCI layout directory. The tag may be `@sha256:…`.
     OciLayout {
-        /// The directory that holds `index.json`.
+        /// The directory of `index.json`.
         directory: PathBuf,
-        /// Which image of the layout; `None` if there is but one.
+        /// The name of an image in the layout. `None` if there is only one.
         tag: Option<String>,
     },
     /// `oci-archive:FILE[:TAG]`: an OCI layout in a tar.
     OciArchive {
         /// The tar.
         file: PathBuf,
-        /// Which image of the layout; `None` if there is but one.
+        /// The name of an image in the layout. `None` if there is only one.
         tag: Option<String>,
     },
-    /// `docker-archive:FILE[:REFERENCE]`: what `docker save` writes.
+    /// `docker-archive:FILE[:REFERENCE]`: the output of `docker save`.
     DockerArchive {
         /// The tar.
         file: PathBuf,
-        /// Which image of the archive; `None` if there is but one.
+        /// The name of an image in the archive. `None` if there is only one.
         reference: Option<Reference>,
     },
 }
 
-/// The text names no image source.
+/// The text is not an image source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSource {
     /// A registry or archive reference is malformed.
@@ -43,7 +43,7 @@ pub enum InvalidSource {
     /// The path is empty.
     #[error("no path in {0:?}: write {0}PATH")]
     NoPath(String),
-    /// A transport that other tools know and this one does not.
+    /// A transport of other tools that is not supported.
     #[error(
         "transport {0:?} is not supported: use docker://REFERENCE, oci:DIR[:TAG], oci-archive:FILE[:TAG] or docker-archive:FILE[:REFERENCE]"
     )]
@@ -53,7 +53,7 @@ pub enum InvalidSource {
 /// Transports that are followed by a path.
 const TRANSPORTS: [&str; 3] = ["oci", "oci-archive", "docker-archive"];
 
-/// Transports of Skopeo that would otherwise be taken for a repository with a tag.
+/// Transports of Skopeo that would otherwise be parsed as a repository with a tag.
 const OTHER_TRANSPORTS: [&str; 8] =
     ["containers-storage", "dir", "docker-daemon", "ostree", "sif", "tarball", "http", "https"];
 
@@ -83,13 +83,13 @@ impl FromStr for Source {
     }
 }
 
-/// Whether the text begins with a transport, which a bare reference does not mean.
+/// Whether the text begins with a transport, which cannot be a bare reference.
 fn has_transport(text: &str) -> bool {
     let transport = text.split_once(':').map_or("", |(transport, _)| transport);
     TRANSPORTS.contains(&transport) || OTHER_TRANSPORTS.contains(&transport)
 }
 
-/// Begins a name that needs no colon before it.
+/// The start of a name that needs no colon before it.
 const PIN: &str = "@sha256:";
 
 /// Splits at the first colon, as Skopeo does: a path with a colon in it cannot be named.
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(parse("docker://registry:5000/a:v1").to_string(), "registry:5000/a:v1");
     }
 
-    /// Texts made of the pieces that sources are made of, so that most of them mean something.
+    /// Texts made of parts of sources, so that most of them are meaningful.
     fn texts() -> impl Strategy<Value = String> {
         let pieces = [
             "docker://",

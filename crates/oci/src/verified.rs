@@ -1,4 +1,4 @@
-//! Proof that bytes have the digest that they go by.
+//! Proof that bytes match their digest.
 
 use std::ops::Deref;
 
@@ -6,29 +6,28 @@ use bytes::Bytes;
 
 use crate::{Digest, Hasher};
 
-/// A value and the sha256 of its bytes. Nobody gets one without hashing those bytes, so the two always belong together: a
+/// A value and the sha256 of its bytes. It cannot be created without hashing those bytes, so the two always belong together: a
 /// digest bypass does not compile.
 ///
-/// There are two ways to get one, and they say different things:
+/// There are two ways to create one, with different meanings:
 ///
-/// - [`Verified::check`] and [`Verified::check_stream`] compare with a digest that somebody else named. This is how bytes
+/// - [`Verified::check`] and [`Verified::check_stream`] compare with a digest from another party. This is how bytes
 ///   from outside become trusted.
-/// - [`Verified::seal`] and [`Verified::seal_stream`] name bytes by their own hash, where nobody has named a digest yet. That is
-///   sound for putting them under that very name, and says nothing about whether they are the ones that somebody
-///   wanted.
+/// - [`Verified::seal`] and [`Verified::seal_stream`] name bytes by their own hash, where no digest is known yet. That is
+///   sound for storing them under that very name, but is no evidence that they are the requested ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified<T> {
     value: T,
     digest: Digest,
 }
 
-/// The bytes were not the ones that the digest names.
+/// The bytes do not match the digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("digest mismatch: expected {expected}, got {actual}")]
 pub struct DigestMismatch {
-    /// What was asked for.
+    /// The requested digest.
     pub expected: Digest,
-    /// What the bytes hash to.
+    /// The digest of the bytes.
     pub actual: Digest,
 }
 
@@ -39,8 +38,8 @@ impl<T: AsRef<[u8]>> Verified<T> {
         Ok(Self { value, digest: *expected })
     }
 
-    /// Names `value` by the digest of its own bytes, compared with nothing: for content that this program made or that
-    /// somebody handed it as it is.
+    /// Names `value` by the digest of its own bytes, without a comparison: for content that this program made or received without a
+    /// digest.
     pub fn seal(value: T) -> Self {
         let digest = Digest::of(value.as_ref());
         Self { value, digest }
@@ -48,37 +47,37 @@ impl<T: AsRef<[u8]>> Verified<T> {
 }
 
 impl Verified<()> {
-    /// For bytes that went by in pieces: compares what `hasher` saw.
+    /// Compares the input of `hasher`: for bytes that arrived in pieces.
     pub fn check_stream(expected: &Digest, hasher: Hasher) -> Result<Self, DigestMismatch> {
         compare(expected, hasher.finish())?;
         Ok(Self { value: (), digest: *expected })
     }
 
-    /// As [`Verified::seal`], for bytes that went by in pieces.
+    /// As [`Verified::seal`], for bytes that arrived in pieces.
     pub fn seal_stream(hasher: Hasher) -> Self {
         Self { value: (), digest: hasher.finish() }
     }
 }
 
 impl<T> Verified<T> {
-    /// The digest that the bytes have.
+    /// The digest of the bytes.
     pub fn digest(&self) -> &Digest {
         &self.digest
     }
 
-    /// The proof alone: bytes of this digest were seen.
+    /// The proof alone: bytes of this digest were hashed.
     pub fn proof(&self) -> Verified<()> {
         Verified { value: (), digest: self.digest }
     }
 
-    /// Gives up the proof and keeps the value.
+    /// Drops the proof and returns the value.
     pub fn into_inner(self) -> T {
         self.value
     }
 }
 
 impl Verified<Bytes> {
-    /// The same bytes in memory of their own: a slice keeps everything in memory that it was cut out of.
+    /// Copies the bytes to memory of their own: a slice keeps the whole buffer that it was cut from in memory.
     #[must_use]
     pub fn compact(&self) -> Self {
         Self { value: Bytes::copy_from_slice(&self.value), digest: self.digest }

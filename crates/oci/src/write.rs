@@ -1,4 +1,4 @@
-//! What is written: descriptors, and indexes with one entry more.
+//! Written documents: descriptors, and indexes with one more entry.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::media_type::OCI_INDEX;
 use crate::{Blob, Descriptor, Digest, ImageIndex, InvalidManifest, Platform, Verified};
 
-/// A descriptor to be written. Unlike [`Descriptor`] it has its media type letter by letter.
+/// A descriptor to be written. Unlike [`Descriptor`] it keeps its media type unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewDescriptor {
-    /// What the blob is.
+    /// The type of the blob.
     pub media_type: String,
     /// Its name.
     pub digest: Digest,
@@ -25,13 +25,13 @@ pub struct NewDescriptor {
     /// The platform of an image in an index.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
-    /// Free-form facts.
+    /// Free-form metadata.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
 
 impl NewDescriptor {
-    /// Names `blob`, without annotations.
+    /// A descriptor of `blob`, without annotations.
     pub fn new(media_type: impl Into<String>, blob: Blob) -> Self {
         Self {
             media_type: media_type.into(),
@@ -43,21 +43,21 @@ impl NewDescriptor {
         }
     }
 
-    /// The blob that it names.
+    /// The blob of the descriptor.
     pub fn blob(&self) -> Blob {
         Blob { digest: self.digest, size: self.size }
     }
 }
 
 impl ImageIndex {
-    /// An index of nothing.
+    /// An empty index.
     pub fn empty() -> Self {
         let text = format!(r#"{{"schemaVersion":2,"mediaType":"{OCI_INDEX}","manifests":[]}}"#);
         Self::parse(Verified::seal(Bytes::from(text))).expect("this is an index")
     }
 
-    /// This index with `entry` at its end and without the entries that it `replaces`. All else stays as it is, letter by
-    /// letter. An error if the result is more than an index may be.
+    /// This index with `entry` at its end and without the entries that it `replaces`. Everything else stays unchanged, byte for
+    /// byte. An error if the result exceeds the limits of an index.
     pub fn with(&self, entry: &NewDescriptor, replaces: impl Fn(&Descriptor) -> bool) -> Result<Self, InvalidManifest> {
         let mut document: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&self.bytes)?;
         let entries: Option<Vec<Box<RawValue>>> = match document.get("manifests") {

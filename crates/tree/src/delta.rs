@@ -1,12 +1,12 @@
-//! What a layer adds to the layers below it, as a directory that overlayfs puts on top of theirs.
+//! The changes that a layer makes to the layers below it, as a directory for overlayfs to put on top of theirs.
 //!
-//! It is made of two merged trees, without the layer and with it, and not of the layer's entries: attributes of directories
-//! that the layer implies come from below, and a removal of what is not there leaves nothing. So by construction it is what
-//! makes the one tree of the other. What the layer lists is in it, also where it lists what was there before.
+//! It is computed from two merged trees, without the layer and with it, and not from the layer's entries: attributes of directories
+//! that the layer implies come from below, and removing a missing name has no effect. So by construction it turns the one tree into
+//! the other. Every entry of the layer is in it, even where it equals the one before.
 //!
-//! A name that is gone is a whiteout, the character device 0:0. A whiteout is made only where the layers below show the name:
-//! overlayfs hides whiteouts in directories that several layers have, and lists them in others. For the same reason a
-//! directory of which nothing is left is opaque, and there are no whiteouts in it.
+//! A removed name is a whiteout, the character device 0:0. A whiteout is made only where the layers below show the name: overlayfs
+//! hides whiteouts in directories that several layers have, and lists them in others. For the same reason an emptied directory is
+//! opaque and has no whiteouts.
 
 use std::sync::LazyLock;
 
@@ -22,8 +22,8 @@ static WHITEOUT: LazyLock<Entry> = LazyLock::new(|| Entry {
     attributes: Attributes::default(),
 });
 
-/// The difference between `below`, which is the merge of some of the lowest `layers`, and `merged`, which is the merge of one
-/// more of them. The root is always there, with the attributes that it has in `merged`.
+/// The difference between `below`, the merge of some of the lowest `layers`, and `merged`, the merge of one more of them. It always
+/// has the root, with its attributes in `merged`.
 pub fn delta<'a>(layers: &'a [LayerIndex], below: &Tree<'a>, merged: &Tree<'a>) -> Tree<'a> {
     let twins = Twins::new(below, merged);
     let emitted = twins.emitted();
@@ -38,14 +38,14 @@ pub fn delta<'a>(layers: &'a [LayerIndex], below: &Tree<'a>, merged: &Tree<'a>) 
     Tree { dentries, inodes, objects, dropped_xattrs: 0 }
 }
 
-/// Where the names of the merged tree are in the one below.
+/// Maps the names of the merged tree to those of the tree below.
 struct Twins<'t, 'a> {
     below: &'t Tree<'a>,
     merged: &'t Tree<'a>,
     /// By name of the merged tree: the same path below, unless an opaque directory is between.
     twin: Vec<Option<DentryId>>,
     opaque: Vec<bool>,
-    /// Names of each directory that are not there any more.
+    /// Removed names of each directory.
     gone: Vec<Vec<&'a [u8]>>,
 }
 
@@ -59,7 +59,7 @@ impl<'t, 'a> Twins<'t, 'a> {
         merged.walk().for_each(|directory| twins.pair(directory, &mut |_, _| {}));
         let shares = twins.shares();
         for directory in merged.walk() {
-            // Overlayfs takes no root for opaque.
+            // Overlayfs does not accept an opaque root.
             let is_opaque = directory != merged.root()
                 && twins.has_names_below(directory)
                 && !merged.children(directory).any(|at| shares[at.index()]);
@@ -85,7 +85,7 @@ impl<'t, 'a> Twins<'t, 'a> {
         self.merges_with(directory).is_some_and(|twin| self.below.children(twin).next().is_some())
     }
 
-    /// Finds the twins of what is in `directory`, and tells which names below have none. Both lists ascend.
+    /// Finds the twins of the names in `directory`, and reports the names below without one. Both lists ascend.
     fn pair(&mut self, directory: DentryId, gone: &mut dyn FnMut(DentryId, &'a [u8])) {
         let Some(twin) = self.merges_with(directory) else { return };
         let (below, merged) = (self.below, self.merged);
@@ -100,7 +100,7 @@ impl<'t, 'a> Twins<'t, 'a> {
         }
     }
 
-    /// Whether the name stands for what it stood for below. Entries are compared by where they lie: both trees borrow them.
+    /// Whether the name has the same inode as below. Entries are compared by address: both trees borrow them.
     fn is_same(&self, at: DentryId) -> bool {
         let entry = self.merged.inode(at).entry;
         self.twin[at.index()].is_some_and(|twin| match (self.below.inode(twin).entry, entry) {
@@ -110,7 +110,7 @@ impl<'t, 'a> Twins<'t, 'a> {
         })
     }
 
-    /// For each name whether anything of the layers below shows at it or below it.
+    /// For each name, whether anything of the layers below is visible at it or below it.
     fn shares(&self) -> Vec<bool> {
         let mut shares: Vec<bool> = self.merged.walk().map(|at| self.is_same(at)).collect();
         for at in (1..shares.len()).rev() {
@@ -119,14 +119,14 @@ impl<'t, 'a> Twins<'t, 'a> {
         shares
     }
 
-    /// Makes a directory opaque. What is in it has no twins any more.
+    /// Makes a directory opaque. Its content has no twins any more.
     fn hide_below(&mut self, directory: DentryId) {
         self.opaque[directory.index()] = true;
         let end = self.merged.dentries[directory.index()].end as usize;
         self.twin[directory.index() + 1..end].fill(None);
     }
 
-    /// For each name whether it is in the difference: itself, or for the sake of what is in it.
+    /// For each name, whether it is in the difference: itself, or because of its content.
     fn emitted(&self) -> Vec<bool> {
         let is_changed =
             |at: DentryId| !self.is_same(at) || self.opaque[at.index()] || !self.gone[at.index()].is_empty();
@@ -151,7 +151,7 @@ struct Builder<'t, 'a> {
     emitted: Vec<bool>,
     dentries: Vec<Dentry<'a>>,
     inodes: Vec<Inode<'a>>,
-    /// By number of the merged tree.
+    /// By inode number of the merged tree.
     numbers: Vec<Option<u32>>,
     /// All whiteouts are one inode.
     whiteout: Option<u32>,
@@ -161,7 +161,7 @@ impl<'a> Builder<'_, 'a> {
     fn walk(&mut self) {
         let root = self.twins.merged.root();
         self.add(b"", 0, Child::Kept(root));
-        // Directories that the walk is in; no more than paths are deep.
+        // Directories on the path of the walk, at most as many as paths are deep.
         let mut open = vec![(0, self.children(root).into_iter())];
         while let Some((parent, children)) = open.last_mut() {
             let parent = *parent;

@@ -1,4 +1,4 @@
-//! Trees as text, one line a name: what tests compare and `ls --long` shows.
+//! Trees as text, one line per name: for comparison in tests and for `ls --long`.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use tarpon_layer::{Device, ObjectId, Timestamp};
 
 use crate::Kind;
 
-/// Everything that can be seen of one name, in one line.
+/// All properties of one name, in one line.
 ///
-/// `TYPE MODE UID:GID SIZE MTIME LINKS PATH`, then what there is of `-> TARGET`, `dev MAJOR:MINOR`, the object, `xattr
-/// NAME=VALUE`, and `same as` the first name of the same inode. Directories show no size: it is the file system's own.
+/// `TYPE MODE UID:GID SIZE MTIME LINKS PATH`, then, where they exist, `-> TARGET`, `dev MAJOR:MINOR`, the object, `xattr
+/// NAME=VALUE`, and `same as` the first name of the same inode. Directories show no size, because it depends on the file system.
 #[derive(Debug, Clone)]
 pub struct Line<'a> {
     /// The path from the root, without a leading slash.
     pub path: &'a [u8],
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// `mode & 0o7777`.
     pub mode: u16,
@@ -36,7 +36,7 @@ pub struct Line<'a> {
     pub object: Option<ObjectId>,
     /// Names and values, sorted by name.
     pub xattrs: Vec<(Vec<u8>, &'a [u8])>,
-    /// The first name of this inode, where this is a further one.
+    /// The first name of this inode, if this is a further one.
     pub same_as: Option<&'a [u8]>,
 }
 

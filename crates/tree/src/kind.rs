@@ -1,8 +1,8 @@
-//! The kinds of inode that a merged tree holds.
+//! The kinds of inode in a merged tree.
 
 use tarpon_layer::Node;
 
-/// What an inode is. Sockets do not occur: no layer format can say them.
+/// The kind of an inode. Sockets do not occur: no layer format can represent them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A directory.
@@ -20,7 +20,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of a layer's entry; none for hard links and whiteouts, which are no inodes of their own.
+    /// The kind of a layer's entry. None for hard links and whiteouts, which are no inodes of their own.
     pub(crate) fn of(node: &Node) -> Option<Self> {
         Some(match node {
             Node::Directory => Self::Directory,

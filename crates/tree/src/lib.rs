@@ -4,14 +4,14 @@
 //! LayerIndex… ──merge──► Tree ──erofs::write──► bytes ──erofs::Image──► inodes, names, xattrs, objects
 //! ```
 //!
-//! [`merge`] applies the whiteout rules of the OCI image specification. What leaves it has no trace of layers but the
-//! place of each object. [`erofs::write`] gives the image that the kernel mounts and that [`erofs::Image`] reads where
-//! it lies, so that both mount modes show one tree.
+//! [`merge`] applies the whiteout rules of the OCI image specification. Its result has no trace of layers except the place of each
+//! object. [`erofs::write`] returns the image that the kernel mounts and that [`erofs::Image`] reads in place, so that both mount
+//! modes show one tree.
 //!
-//! [`delta`] goes the other way: what one layer adds to those below, as an overlayfs wants it. With [`underlay`] below it, that is
-//! the layer by itself.
+//! [`delta`] is the reverse: the changes of one layer to those below, in the form that overlayfs needs. With [`underlay`] below it,
+//! that is the layer by itself.
 //!
-//! Pure: no I/O, no clock, no randomness that shows; the same layers give the same bytes.
+//! Pure: no I/O, no clock, no visible randomness. The same layers give the same bytes.
 
 mod delta;
 mod dump;

@@ -1,15 +1,15 @@
-//! The contents that a tree refers to, each once, with the place it is best fetched from.
+//! The contents of a tree, each once, with the best place to fetch it from.
 
 use tarpon_layer::{Codec, FileContent, LayerIndex, Node, ObjectId, Place};
 
 use crate::tree::Inode;
 
-/// The content of one or more files, and where its chunks are.
+/// The content of one or more files, and the place of its chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Object {
     /// Its name.
     pub id: ObjectId,
-    /// Bytes, never 0.
+    /// Size in bytes, never 0.
     pub size: u64,
     /// Position of the layer that serves it, 0 for the bottom one.
     pub layer: usize,
@@ -19,7 +19,7 @@ pub struct Object {
     pub chunk_count: u32,
 }
 
-/// The object of an inode; none if it is not a file, or an empty one.
+/// The object of an inode. None if it is not a file, or an empty one.
 pub(crate) fn object_of(inode: &Inode<'_>) -> Option<Object> {
     match inode.node() {
         Node::File(FileContent { size, object, first_chunk, chunk_count }) if *size > 0 => Some(Object {
@@ -33,15 +33,15 @@ pub(crate) fn object_of(inode: &Inode<'_>) -> Option<Object> {
     }
 }
 
-/// Two inodes that name one object and disagree about its size.
+/// Two inodes with one object and different sizes.
 pub(crate) struct Disagreement {
     pub(crate) inode: usize,
     pub(crate) size: u64,
     pub(crate) other_size: u64,
 }
 
-/// For each object the number of the inode it is fetched through, ascending by object. Where several inodes hold it, a
-/// layer with random access is preferred, then the lowest layer.
+/// For each object the number of the inode it is fetched through, ascending by object. If several inodes have it, a layer with
+/// random access is preferred, then the lowest layer.
 pub(crate) fn representatives(layers: &[LayerIndex], inodes: &[Inode<'_>]) -> Result<Vec<usize>, Disagreement> {
     let mut all: Vec<(Object, usize)> =
         inodes.iter().enumerate().filter_map(|(number, inode)| Some((object_of(inode)?, number))).collect();
@@ -54,7 +54,7 @@ pub(crate) fn representatives(layers: &[LayerIndex], inodes: &[Inode<'_>]) -> Re
     Ok(all.into_iter().map(|(_, number)| number).collect())
 }
 
-/// Whether the object can be read again only by streaming its layer from the start.
+/// Whether the object can only be read again by streaming its layer from the start.
 fn is_stream(layers: &[LayerIndex], object: &Object) -> bool {
     let chunks = layers.get(object.layer).map_or(&[][..], |layer| &layer.chunks);
     let first = usize::try_from(object.first_chunk).ok().and_then(|first| chunks.get(first));

@@ -1,8 +1,8 @@
 //! [`Tree`]: the merged tree of an image.
 //!
-//! An arena in pre-order: a directory is followed by all that is below it, and the names of a directory ascend by
-//! bytes. So a listing is a plain loop, the children of a directory are found by skipping over subtrees, and nothing
-//! recurses. Names and attributes are borrowed from the layers: a name costs 32 bytes here, an inode 16.
+//! An arena in pre-order: a directory is followed by everything below it, and the names of a directory ascend by bytes. So a
+//! listing is a plain loop, the children of a directory are found by skipping over subtrees, and nothing recurses. Names and
+//! attributes are borrowed from the layers: a name costs 32 bytes here, an inode 16.
 
 use std::fmt::Write as _;
 
@@ -30,30 +30,30 @@ pub(crate) struct Dentry<'a> {
     pub(crate) inode: u32,
 }
 
-/// What one or more names stand for.
+/// The inode of one or more names.
 #[derive(Debug, Clone, Copy)]
 pub struct Inode<'a> {
     /// None for a directory that no layer lists.
     pub(crate) entry: Option<&'a Entry>,
     pub(crate) layer: u32,
     pub(crate) links: u32,
-    /// Nothing of layers below is to show in this directory: see [`crate::delta`].
+    /// Whether this directory hides the content of lower layers: see [`crate::delta`].
     pub(crate) opaque: bool,
 }
 
-/// A directory that no layer lists but that one has entries in: root's, mode 0755, at the epoch, as Podman and umoci
-/// give it (those with the time of the unpacking).
+/// Attributes of a directory that has entries in a layer but no entry of its own: root's, mode 0755, at the epoch, as in Podman and
+/// umoci (which use the time of the unpacking).
 static IMPLIED: Attributes =
     Attributes { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp { seconds: 0, nanoseconds: 0 }, xattrs: Vec::new() };
 static DIRECTORY: Node = Node::Directory;
 
 impl<'a> Inode<'a> {
-    /// What it is; never a hard link or a whiteout.
+    /// Its node. Never a hard link or a whiteout.
     pub fn node(&self) -> &'a Node {
         self.entry.map_or(&DIRECTORY, |entry| &entry.node)
     }
 
-    /// What it is, without the particulars.
+    /// Its kind, without the details.
     pub fn kind(&self) -> Kind {
         Kind::of(self.node()).unwrap_or(Kind::Directory)
     }
@@ -68,22 +68,22 @@ impl<'a> Inode<'a> {
         xattr::kept(&self.attributes().xattrs, self.kind())
     }
 
-    /// Whether nothing of layers below shows in this directory. Only what [`crate::delta`] gives has such.
+    /// Whether this directory hides the content of lower layers. Only the results of [`crate::delta`] have such directories.
     pub fn is_opaque(&self) -> bool {
         self.opaque
     }
 
-    /// How many names lead here; for directories as file systems count: two and the number of subdirectories.
+    /// Number of its names. For directories as in file systems: two and the number of subdirectories.
     pub fn links(&self) -> u32 {
         self.links
     }
 
-    /// Position of the layer that it comes from, 0 for the bottom one (and for directories that no layer lists).
+    /// Position of its layer, 0 for the bottom one (and for directories that no layer lists).
     pub fn layer(&self) -> usize {
         self.layer as usize
     }
 
-    /// Bytes of a file, or of a symbolic link's target; otherwise 0.
+    /// Size of a file or of a symbolic link's target in bytes, otherwise 0.
     pub fn size(&self) -> u64 {
         match self.node() {
             Node::File(content) => content.size,
@@ -114,7 +114,7 @@ impl<'a> Inode<'a> {
     }
 }
 
-/// How much of what a tree holds. Inodes, not names, except where said.
+/// Sizes of a tree. Inodes, not names, except where stated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Names, the root's included.
@@ -138,7 +138,7 @@ pub struct Counts {
 pub struct Tree<'a> {
     pub(crate) dentries: Vec<Dentry<'a>>,
     pub(crate) inodes: Vec<Inode<'a>>,
-    /// Inodes that stand for the objects, ascending by object.
+    /// One inode for each object, ascending by object.
     pub(crate) objects: Vec<usize>,
     pub(crate) dropped_xattrs: u64,
 }
@@ -155,7 +155,7 @@ impl<'a> Tree<'a> {
         (0..count).map(DentryId)
     }
 
-    /// The names in a directory, ascending by bytes; none in anything else.
+    /// The names in a directory, ascending by bytes. None in anything else.
     pub fn children(&self, directory: DentryId) -> impl Iterator<Item = DentryId> {
         let end = self.dentries[directory.index()].end;
         let within = move |id: &u32| *id < end;
@@ -163,12 +163,12 @@ impl<'a> Tree<'a> {
         std::iter::successors(first, move |id| Some(self.dentries[*id as usize].end).filter(within)).map(DentryId)
     }
 
-    /// The last component of a name's path; empty for the root.
+    /// The last component of a name's path. Empty for the root.
     pub fn name(&self, dentry: DentryId) -> &'a [u8] {
         self.dentries[dentry.index()].name
     }
 
-    /// The directory a name is in; the root is in itself.
+    /// The directory that contains a name. The root contains itself.
     pub fn parent(&self, dentry: DentryId) -> DentryId {
         DentryId(self.dentries[dentry.index()].parent)
     }
@@ -185,7 +185,7 @@ impl<'a> Tree<'a> {
         names.join(&b'/')
     }
 
-    /// What a name stands for.
+    /// The inode of a name.
     pub fn inode(&self, dentry: DentryId) -> &Inode<'a> {
         &self.inodes[self.inode_number(dentry)]
     }
@@ -195,12 +195,12 @@ impl<'a> Tree<'a> {
         self.inodes.iter()
     }
 
-    /// Which inode a name stands for: equal for the names of one hard-linked file, counted in pre-order from 0.
+    /// The number of a name's inode: equal for the names of one hard-linked file, counted in pre-order from 0.
     pub fn inode_number(&self, dentry: DentryId) -> usize {
         self.dentries[dentry.index()].inode as usize
     }
 
-    /// The name at `path`. Empty components are skipped; `.` and `..` are names like others; links are not followed.
+    /// The name at `path`. Empty components are skipped. `.` and `..` are ordinary names. Links are not followed.
     pub fn lookup(&self, path: &[u8]) -> Option<DentryId> {
         path.split(|byte| *byte == b'/')
             .filter(|name| !name.is_empty())
@@ -214,12 +214,12 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Xattrs that were left out because images may not set them or EROFS cannot say them, in the layers and here.
+    /// Xattrs that were omitted because images may not set them or EROFS cannot represent them, in the layers and here.
     pub fn dropped_xattrs(&self) -> u64 {
         self.dropped_xattrs
     }
 
-    /// Counts what the tree holds.
+    /// Returns the sizes of the tree.
     pub fn counts(&self) -> Counts {
         let mut counts =
             Counts { names: self.dentries.len() as u64, inodes: self.inodes.len() as u64, ..Counts::default() };
@@ -237,7 +237,7 @@ impl<'a> Tree<'a> {
         counts
     }
 
-    /// Everything that can be seen of the tree, one [`Line`] a name.
+    /// All properties of the tree, one [`Line`] per name.
     pub fn dump(&self) -> String {
         let mut first_names: Vec<Option<Vec<u8>>> = vec![None; self.inodes.len()];
         let mut text = String::new();
@@ -267,7 +267,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Sums what the layers dropped and what the tree will not keep.
+/// Sums the xattrs that the layers dropped and those that the tree does not keep.
 pub(crate) fn count_dropped(layers: &[LayerIndex], inodes: &[Inode<'_>]) -> u64 {
     let by_readers = layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.dropped_xattrs));
     let here: u64 = inodes.iter().map(|inode| (inode.attributes().xattrs.len() - inode.xattrs().count()) as u64).sum();

@@ -1,27 +1,27 @@
-//! A layer that lies below any layer: what it takes to show one layer by itself.
+//! A layer to put below any layer, so that the latter can be shown by itself.
 //!
-//! [`crate::delta`] makes whiteouts of what is there to be removed. Whoever does not know what will lie below wants all of them,
-//! as unpacking the layer into a folder of its own leaves them. So this gives the layer something to remove wherever it does.
+//! [`crate::delta`] makes whiteouts only of existing names. If the content below is unknown, all whiteouts are needed, as when the
+//! layer is unpacked into a folder of its own. So this gives the layer something to remove wherever it removes.
 
 use tarpon_layer::{Attributes, Entry, LayerIndex, LayerPath, Node};
 
-/// What is put into directories that the layer removes or empties.
+/// Name put into directories that the layer removes or empties.
 const FILLER: &[u8] = b"\x01filler";
-/// What is put beside names that the layer removes: a directory in which nothing of below stays would be opaque.
+/// Name put beside names that the layer removes: a directory without remaining names of lower layers would be opaque.
 const SURVIVOR: &[u8] = b"\x01survivor";
 
-/// The smallest layer over which every whiteout and every opaque marker of `layer` takes effect, and takes no more than its own.
-/// `root`: the attributes of a root that `layer` does not list.
+/// The smallest layer over which every whiteout and every opaque marker of `layer` has an effect, and removes only this layer's
+/// names. `root`: the attributes of a root that `layer` does not list.
 ///
-/// An opaque marker in the root is left out: overlayfs takes no root for opaque. So are paths that are too long for one more
-/// component: nothing can lie below them.
+/// An opaque marker in the root is omitted: overlayfs does not accept an opaque root. So are paths that are too long for one more
+/// component: nothing can be below them.
 pub fn underlay(layer: &LayerIndex, root: Attributes) -> LayerIndex {
     let mut paths: Vec<LayerPath> = Vec::new();
     for entry in &layer.entries {
         let Some((parent, _)) = entry.path.split_last() else { continue };
         if matches!(entry.node, Node::Whiteout | Node::Opaque) {
-            // A directory with something in it, also for a whiteout: the layer may make one of that name anew, which then has to
-            // hide what is below.
+            // A non-empty directory, also for a whiteout: the layer may recreate that name, which then has to hide the content
+            // below.
             paths.extend([inside(entry.path.as_bytes(), FILLER), inside(parent, SURVIVOR)].into_iter().flatten());
         }
     }

@@ -1,15 +1,15 @@
-//! Which xattrs of an image reach the merged tree.
+//! The xattrs of an image that reach the merged tree.
 //!
-//! Invariant: nothing that overlayfs would obey comes from an image. The layer readers drop such attributes already;
-//! the tree keeps only namespaces on its own short list, so that a reader's mistake cannot inject a redirect.
+//! Invariant: no xattr that overlayfs would interpret comes from an image. The layer readers drop such attributes already. The tree
+//! keeps only namespaces on its own short list, so that a reader's bug cannot inject a redirect.
 
 use tarpon_layer::Xattr;
 use tarpon_oci::limits;
 
 use crate::Kind;
 
-/// Whether the tree keeps an attribute: a namespace that EROFS can say and that images may set, within the limits. Linux
-/// has `user.*` on files and directories only: elsewhere it would be listed and could not be read.
+/// Whether the tree keeps an attribute: a namespace that EROFS can represent and that images may set, within the limits. Linux has
+/// `user.*` on files and directories only: elsewhere it would be listed and could not be read.
 fn is_kept(xattr: &Xattr, kind: Kind) -> bool {
     let name = &*xattr.name;
     let namespace = match name {

@@ -3,11 +3,11 @@
 //! A ztoc is a FlatBuffer with the entries of the tar, the places where decoding can restart (checkpoints, each with the 32 KiB
 //! before it), and for each span between two of them the digest of its *compressed* bytes. There are no digests of contents. So:
 //!
-//! - A chunk is the part of a file in one span. Its digest is that of the span's encoded bytes ([`Codec::CheckedSpan`]): whoever
-//!   fetches it compares first and decodes then.
-//! - An object is named by a hash of the digest of the ztoc and its place in the tar ([`object_name`]). What a span decodes to
-//!   depends on its bytes and on its window, and the ztoc decides both: objects of one name have one list of chunks and one
-//!   content. The name is no digest of the content, and nothing may take it for one.
+//! - A chunk is the part of a file in one span. Its digest is that of the span's encoded bytes ([`Codec::CheckedSpan`]): the
+//!   reader compares first and then decodes.
+//! - An object is named by a hash of the digest of the ztoc and its place in the tar ([`object_name`]). The decoded
+//!   content of a span depends on its bytes and on its window, and the ztoc decides both: objects of one name have one list of
+//!   chunks and one content. The name is not a digest of the content, and must not be used as one.
 //!
 //! The entries are in the order of the tar and have the same meaning as there, so that the layer shows the same tree as when it is
 //! streamed.

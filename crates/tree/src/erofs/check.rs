@@ -1,4 +1,4 @@
-//! Does an image hold together? What `fsck` asks, for images that were fetched or kept for long, and for tests.
+//! Checks the consistency of an image, like `fsck`: for images that were fetched or stored for long, and for tests.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use super::image::{Image, ImageError};
 use super::write::checksum;
 use crate::Kind;
 
-/// What a check counted.
+/// The counts of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Names, the root's included.
@@ -18,7 +18,7 @@ pub struct Summary {
     pub objects: u64,
 }
 
-/// What is known of an inode while the walk goes on.
+/// The state of an inode during the walk.
 #[derive(Default)]
 struct Seen {
     claimed_links: u32,
@@ -27,9 +27,9 @@ struct Seen {
 }
 
 impl<B: AsRef<[u8]>> Image<B> {
-    /// Walks the whole image and checks that it is one tree: names sorted, every directory in one place, link counts
-    /// right, every file that is not empty with an object, everything readable. Time and memory are bounded by the size
-    /// of the image, whatever its bytes are.
+    /// Walks the whole image and checks that it is one tree: names sorted, every directory in one place, link counts right, every
+    /// file that is not empty with an object, everything readable. Time and memory are bounded by the size of the image, whatever
+    /// its bytes are.
     pub fn check(&self) -> Result<Summary, ImageError> {
         let superblock = usize::try_from(SUPERBLOCK_OFFSET).expect("1024 is a usize");
         if u32_at(self.as_bytes(), superblock + CHECKSUM_OFFSET) != checksum(self.as_bytes()) {
@@ -47,16 +47,16 @@ impl<B: AsRef<[u8]>> Image<B> {
 struct Walk<'i, B> {
     image: &'i Image<B>,
     seen: HashMap<Nid, Seen>,
-    /// Directories that were met and not read yet, each with its parent.
+    /// Directories that were found and not read yet, each with its parent.
     waiting: Vec<(Nid, Nid)>,
     summary: Summary,
 }
 
 impl<B: AsRef<[u8]>> Walk<'_, B> {
-    /// Meets an inode under one of its names.
+    /// Records an inode under one of its names.
     fn name(&mut self, nid: Nid, kind: Kind, parent: Nid) -> Result<(), ImageError> {
         self.summary.names += 1;
-        // A name takes twelve bytes at least: more of them means that directories share their data.
+        // A name takes at least twelve bytes: more of them means that directories share their data.
         if self.summary.names > self.image.as_bytes().len() as u64 / 12 {
             return Err(ImageError::Corrupt("directories overlap"));
         }

@@ -1,9 +1,9 @@
-//! CRC-32C as EROFS takes it of its superblock: no final inversion.
+//! CRC-32C as EROFS uses it for its superblock: no final inversion.
 
 /// The reflected Castagnoli polynomial.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// Goes on with `crc` over `bytes`. Bit by bit: it is only ever asked for three kilobytes.
+/// Continues `crc` over `bytes`. Bit by bit: the input is only three kilobytes.
 pub(super) fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(crc, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 })

@@ -1,11 +1,11 @@
-//! The data of a directory, out and in: blocks of entries (12 bytes each) followed by their names.
+//! Reads and writes the data of a directory: blocks of entries (12 bytes each) followed by their names.
 //!
 //! Invariants:
 //! - Names ascend by bytes throughout, `.` and `..` among them, so that the kernel and [`super::Image`] find one by binary
 //!   search over blocks and then inside of one.
 //! - A NUL that belongs to the directory's data follows the last name of a block, unless the name ends with the block. Only
-//!   `readdir` of the kernel knows where the data ends: a lookup takes the last name to go on up to a NUL or the end of the
-//!   block (`erofs_dirnamecmp` in `fs/erofs/namei.c`), whatever else lies there.
+//!   `readdir` of the kernel knows where the data ends: a lookup assumes that the last name continues up to a NUL or the end of the
+//!   block (`erofs_dirnamecmp` in `fs/erofs/namei.c`), whatever bytes follow.
 
 use super::format::{BLOCK, BLOCK_BITS, Nid, kind_of_code, type_code, u16_at, u64_at};
 use super::image::ImageError;
@@ -17,13 +17,13 @@ pub(super) const ENTRY_BYTES: usize = 12;
 /// [`BLOCK`], for indexing.
 pub(super) const BLOCK_BYTES: usize = 1 << BLOCK_BITS;
 
-/// A name in a directory and the tree's name for what it leads to.
+/// A name in a directory and the tree's name of its target.
 pub(super) struct Listed<'a> {
     name: &'a [u8],
     leads_to: DentryId,
 }
 
-/// What a directory lists, in the order of the disk.
+/// The entries of a directory, in the order of the disk.
 pub(super) fn listing<'a>(tree: &Tree<'a>, directory: DentryId) -> Vec<Listed<'a>> {
     let dot = |name: &'a [u8], leads_to| Listed { name, leads_to };
     let mut listing = vec![dot(b".", directory), dot(b"..", tree.parent(directory))];
@@ -32,7 +32,7 @@ pub(super) fn listing<'a>(tree: &Tree<'a>, directory: DentryId) -> Vec<Listed<'a
     listing
 }
 
-/// Cuts a listing into what fits into a block each.
+/// Cuts a listing into runs that fit into a block each.
 fn blocks<'l, 'a>(listing: &'l [Listed<'a>]) -> impl Iterator<Item = &'l [Listed<'a>]> {
     let mut rest = listing;
     std::iter::from_fn(move || {
@@ -49,7 +49,7 @@ fn blocks<'l, 'a>(listing: &'l [Listed<'a>]) -> impl Iterator<Item = &'l [Listed
     })
 }
 
-/// Bytes of a directory: all blocks but the last are whole.
+/// Size of a directory in bytes: all blocks but the last are full.
 pub(super) fn size(listing: &[Listed<'_>]) -> u64 {
     blocks(listing).fold(0, |size: u64, block| size.next_multiple_of(BLOCK) + used(block) as u64)
 }
@@ -60,7 +60,7 @@ fn used(block: &[Listed<'_>]) -> usize {
     bytes.saturating_add(1).min(BLOCK_BYTES)
 }
 
-/// The bytes of a directory, as many as [`size()`] says.
+/// The bytes of a directory, of length [`size()`].
 pub(super) fn encode(listing: &[Listed<'_>], resolve: impl Fn(DentryId) -> (Nid, Kind)) -> Vec<u8> {
     let mut out: Vec<u8> = Vec::new();
     for block in blocks(listing) {
@@ -81,7 +81,7 @@ pub(super) fn encode(listing: &[Listed<'_>], resolve: impl Fn(DentryId) -> (Nid,
     out
 }
 
-/// A block of a directory as it was read; nothing about it is trusted.
+/// A block of a directory as it was read. Nothing in it is trusted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block<'a> {
     bytes: &'a [u8],
@@ -121,7 +121,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The last name ends where the padding of the block begins; `rest` is all from its beginning on.
+    /// The last name ends where the padding of the block begins. `rest` is all from its beginning on.
     fn last_name(&self, rest: &'a [u8]) -> Result<&'a [u8], ImageError> {
         match rest.iter().position(|byte| *byte == 0) {
             Some(end) => Ok(&rest[..end]),

@@ -1,11 +1,11 @@
 //! Numbers of the on-disk format, and the superblock.
 //!
-//! All numbers are little-endian. Only what [`super::write()`] produces can be said here, and [`super::Image`] reads no
-//! more than that.
+//! All numbers are little-endian. Only the output of [`super::write()`] can be represented here, and [`super::Image`] reads no more
+//! than that.
 
 use crate::Kind;
 
-/// Block size, as a power of two. Blocks of 4 KiB are the only ones that every kernel takes.
+/// Block size, as a power of two. Blocks of 4 KiB are the only ones that every kernel supports.
 pub(super) const BLOCK_BITS: u8 = 12;
 /// Bytes of a block.
 pub(super) const BLOCK: u64 = 1 << BLOCK_BITS;
@@ -34,14 +34,14 @@ pub(super) const CHUNK_BITS_MASK: u16 = 0x1f;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nid(pub u64);
 
-/// How the data of an inode is stored (`i_format`, bits 1 to 3).
+/// Storage of the data of an inode (`i_format`, bits 1 to 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DataLayout {
     /// In blocks of their own, one after the other.
     Plain,
-    /// As `Plain`, but what is beyond the last whole block lies behind the inode.
+    /// As `Plain`, but the bytes after the last whole block follow the inode.
     Inline,
-    /// By a table of chunk addresses behind the inode; here always holes.
+    /// By a table of chunk addresses behind the inode. Here always holes.
     Chunked,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn type_bits(kind: Kind) -> u16 {
     }
 }
 
-/// The kind that a mode says.
+/// The kind in a mode.
 pub(super) fn kind_of_mode(mode: u16) -> Option<Kind> {
     ALL_KINDS.into_iter().find(|kind| type_bits(*kind) == mode & 0o170_000)
 }
@@ -88,7 +88,7 @@ pub(super) fn type_code(kind: Kind) -> u8 {
     }
 }
 
-/// The kind that a directory entry says.
+/// The kind in a directory entry.
 pub(super) fn kind_of_code(code: u8) -> Option<Kind> {
     ALL_KINDS.into_iter().find(|kind| type_code(*kind) == code)
 }
@@ -96,7 +96,7 @@ pub(super) fn kind_of_code(code: u8) -> Option<Kind> {
 const ALL_KINDS: [Kind; 6] =
     [Kind::File, Kind::Directory, Kind::Symlink, Kind::CharDevice, Kind::BlockDevice, Kind::Fifo];
 
-/// What the superblock says.
+/// The contents of the superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Superblock {
     pub(super) incompat: u32,
@@ -110,19 +110,19 @@ pub(super) struct Superblock {
     pub(super) prefix_count: u8,
     /// In units of four bytes.
     pub(super) prefix_start: u32,
-    /// Nothing in the image has xattrs but those that overlayfs reads. Ours alone: it lies behind the end of the
-    /// volume name, where the kernel does not look.
+    /// Whether the image has no xattrs except those that overlayfs reads. Our own extension: it is behind the end of the volume
+    /// name, where the kernel does not look.
     pub(super) no_xattrs: bool,
-    /// Which version of the writer it is of.
+    /// The version of the writer.
     pub(super) version: Version,
 }
 
-/// A version of the writer. What reads images knows all, and only trees of the newest are mounted.
+/// A version of the writer. The reader supports all, and only trees of the newest are mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     /// No NUL follows the last name of a directory, so that the kernel does not find some of them.
     Unterminated,
-    /// What is written now.
+    /// The current version.
     Current,
 }
 
@@ -140,9 +140,9 @@ impl Version {
     }
 }
 
-/// Where the volume name is.
+/// Position of the volume name.
 const VOLUME_NAME: std::ops::Range<usize> = 64..79;
-/// Where [`Superblock::no_xattrs`] is.
+/// Position of [`Superblock::no_xattrs`].
 const NO_XATTRS_OFFSET: usize = 79;
 
 impl Superblock {
@@ -167,7 +167,7 @@ impl Superblock {
         bytes
     }
 
-    /// Reads what [`Superblock::encode`] wrote; none if it is something else.
+    /// Parses the output of [`Superblock::encode`]. None for anything else.
     pub(super) fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> Option<Self> {
         let known = INCOMPAT_CHUNKED_FILE | INCOMPAT_XATTR_PREFIXES;
         let superblock = Self {
@@ -196,7 +196,7 @@ impl Superblock {
     }
 }
 
-/// Where the checksum lies in the superblock.
+/// Position of the checksum in the superblock.
 pub(super) const CHECKSUM_OFFSET: usize = 4;
 
 pub(super) fn u16_at(bytes: &[u8], offset: usize) -> u16 {

@@ -1,7 +1,7 @@
-//! [`Image`]: an EROFS metadata image, read where it lies.
+//! [`Image`]: an EROFS metadata image, read in place.
 //!
-//! Invariant: whatever the bytes are, nothing here panics, loops without end or reads out of bounds; numbers from the
-//! image meet a check before they are used. Looking up a name or an inode allocates nothing.
+//! Invariant: whatever the bytes are, nothing here panics, loops without end or reads out of bounds. Numbers from the image are
+//! checked before use. Looking up a name or an inode allocates nothing.
 
 use tarpon_layer::ObjectId;
 
@@ -17,13 +17,13 @@ use tarpon_oci::limits;
 /// Why an image or a part of it cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// No superblock that [`super::write()`] would make.
+    /// The superblock is not one of [`super::write()`].
     #[error("not a tree image")]
     NotAnImage,
-    /// Of a version that is written anew before it is used: see [`super::renew()`].
+    /// A version that is rewritten before it is used: see [`super::renew()`].
     #[error("the tree image was written by an older version of tarpon")]
     Outdated,
-    /// Shorter than its superblock says.
+    /// Shorter than the size in its superblock.
     #[error("the tree image is cut off")]
     Truncated,
     /// A part that contradicts itself or leads out of the image.
@@ -46,7 +46,7 @@ pub struct Image<B> {
 }
 
 impl<B: AsRef<[u8]>> Image<B> {
-    /// Reads the superblock. Nothing else is looked at, so this costs the same for every size of image.
+    /// Reads the superblock. Nothing else is read, so this costs the same for every size of image.
     pub fn open(bytes: B) -> Result<Self, ImageError> {
         let image = Self::open_any(bytes)?;
         if image.is_outdated() { Err(ImageError::Outdated) } else { Ok(image) }
@@ -65,7 +65,7 @@ impl<B: AsRef<[u8]>> Image<B> {
         Ok(Self { bytes, superblock, prefixes })
     }
 
-    /// Whether [`super::write()`] would write it otherwise now.
+    /// Whether [`super::write()`] would now write it differently.
     pub(super) fn is_outdated(&self) -> bool {
         self.superblock.version != Version::Current
     }
@@ -80,7 +80,7 @@ impl<B: AsRef<[u8]>> Image<B> {
         self.superblock.inodes
     }
 
-    /// Whether [`Image::xattrs`] may give anything for any inode.
+    /// Whether [`Image::xattrs`] may return anything for any inode.
     pub fn has_xattrs(&self) -> bool {
         !self.superblock.no_xattrs
     }
@@ -97,10 +97,10 @@ impl<B: AsRef<[u8]>> Image<B> {
         Inode::decode(nid, &self.as_bytes()[start..], &self.superblock)
     }
 
-    /// The inode and kind of a name in a directory; none if it is not there. `.` and `..` are names like others.
+    /// The inode and kind of a name in a directory. None if it does not exist. `.` and `..` are ordinary names.
     pub fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<(Nid, Kind)>, ImageError> {
         let data = self.directory(directory)?;
-        // The last block whose first name is not beyond the one that is looked for.
+        // The last block whose first name is not beyond the requested one.
         let (mut low, mut high) = (0, data.blocks());
         while low < high {
             let middle = low + (high - low) / 2;
@@ -125,7 +125,7 @@ impl<B: AsRef<[u8]>> Image<B> {
         Ok(None)
     }
 
-    /// The inode at a path from the root, without following links; none if there is none.
+    /// The inode at a path from the root, without following links. None if it does not exist.
     pub fn resolve(&self, path: &[u8]) -> Result<Option<Nid>, ImageError> {
         let mut at = self.root();
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -138,8 +138,8 @@ impl<B: AsRef<[u8]>> Image<B> {
         Ok(Some(at))
     }
 
-    /// The names of a directory from `cookie` on, sorted, with `.` and `..`. Cookie 0 is the beginning; each entry carries
-    /// the cookie to go on behind it. Any other number gives some later part of the directory or its end.
+    /// The names of a directory from `cookie` on, sorted, with `.` and `..`. Cookie 0 is the beginning. Each entry carries the
+    /// cookie of the next one. Any other number selects some later part of the directory or its end.
     pub fn read_dir(&self, directory: Nid, cookie: u64) -> Result<ReadDir<'_>, ImageError> {
         Ok(ReadDir::new(self.directory(directory)?, cookie))
     }
@@ -159,12 +159,12 @@ impl<B: AsRef<[u8]>> Image<B> {
         }
     }
 
-    /// The xattrs that the image's layers set. Those that overlayfs reads are not shown.
+    /// The xattrs that the image's layers set. Those that overlayfs reads are hidden.
     pub fn xattrs(&self, nid: Nid) -> Result<Xattrs<'_>, ImageError> {
         Ok(self.all_xattrs(nid)?.without_hidden())
     }
 
-    /// The content of a regular file; none if it is empty, or something else.
+    /// The content of a regular file. None if it is empty, or something else.
     pub fn object(&self, nid: Nid) -> Result<Option<ObjectId>, ImageError> {
         for xattr in self.all_xattrs(nid)? {
             let xattr = xattr?;
@@ -176,7 +176,7 @@ impl<B: AsRef<[u8]>> Image<B> {
         Ok(None)
     }
 
-    /// Whether nothing of layers below shows in this directory.
+    /// Whether this directory hides the content of lower layers.
     pub fn is_opaque(&self, nid: Nid) -> Result<bool, ImageError> {
         for xattr in self.all_xattrs(nid)? {
             if xattr?.is(prefixes::OPAQUE) {

@@ -1,4 +1,4 @@
-//! An image as text, in the same words as [`crate::Tree::dump`], so that the two can be compared.
+//! An image as text, in the format of [`crate::Tree::dump`], so that the two can be compared.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -8,19 +8,19 @@ use super::image::{Image, ImageError};
 use crate::{Kind, Line};
 
 impl<B: AsRef<[u8]>> Image<B> {
-    /// Everything that can be seen of the image, one [`Line`] a name. Checks the image first.
+    /// All properties of the image, one [`Line`] per name. Checks the image first.
     pub fn dump(&self) -> Result<String, ImageError> {
         let mut text = String::new();
         self.lines(&mut |line| writeln!(text, "{line}").expect("a String takes everything"))?;
         Ok(text)
     }
 
-    /// Hands every name to `take`, a directory before what is in it. Checks the image first.
+    /// Passes every name to `take`, a directory before its content. Checks the image first.
     pub fn lines(&self, take: &mut dyn FnMut(Line<'_>)) -> Result<(), ImageError> {
         self.check()?;
         let mut first_names: HashMap<Nid, Vec<u8>> = HashMap::new();
         let mut path = Vec::new();
-        // The directories that the walk is in, each with the length of its path.
+        // Directories on the path of the walk, each with the length of its path.
         let mut open = vec![(self.read_dir(self.root(), 0)?, 0)];
         self.take_line(self.root(), &path, &mut first_names, take)?;
         while let Some((names, path_length)) = open.last_mut() {

@@ -9,12 +9,12 @@ use super::raw_inode::RawInode;
 use super::write_xattr::HEADER_BYTES;
 use crate::Kind;
 
-/// What `stat` shows of an inode.
+/// The `stat` attributes of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inode {
     /// Its number.
     pub nid: Nid,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// `mode & 0o7777`.
     pub mode: u16,
@@ -24,7 +24,7 @@ pub struct Inode {
     pub gid: u32,
     /// Number of names; for directories two and the number of subdirectories.
     pub links: u32,
-    /// Bytes of a file or of a link's target; of a directory, what its data takes here.
+    /// Size of a file or of a link's target in bytes. For a directory, the size of its data here.
     pub size: u64,
     /// Modification time.
     pub mtime: Timestamp,
@@ -68,7 +68,7 @@ impl Inode {
         })
     }
 
-    /// Where what lies behind the inode and its xattrs starts.
+    /// Start of the data behind the inode and its xattrs.
     pub(super) fn tail_start(&self) -> u64 {
         self.xattr_start + self.xattr_bytes
     }

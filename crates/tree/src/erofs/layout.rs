@@ -1,14 +1,14 @@
-//! Where in the image is what?
+//! Assigns places in the image.
 //!
-//! Directories in pre-order; for each its own blocks (if it needs any), then the inodes of its children in the order of
-//! their names. So whoever lists a directory and stats what is in it, or walks the whole tree, reads forward. What must
-//! not cross a block (an inode with data behind it) and does not fit any more leaves a hole, which the next inodes fill.
+//! Directories in pre-order. For each its own blocks (if it needs any), then the inodes of its children in the order of their
+//! names. So listing a directory with `stat`, or walking the whole tree, reads forward. An inode with data behind it must not cross
+//! a block. If it does not fit, it leaves a hole, which the next inodes fill.
 
 use super::format::{BLOCK, Nid, SLOT};
 use super::plan::Plan;
 use crate::{DentryId, Kind, Tree};
 
-/// Where everything is.
+/// The places of all inodes and data.
 pub(super) struct Layout {
     /// Of each inode, in slots of 32 bytes.
     slots: Vec<Option<u32>>,
@@ -19,7 +19,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Lays out `tree`, the root's inode first. The image begins with `head` bytes that are taken.
+    /// Lays out `tree`, the root's inode first. The first `head` bytes of the image are reserved.
     pub(super) fn new<'a>(tree: &Tree<'a>, head: u64, plan: impl Fn(DentryId) -> Plan<'a>) -> Self {
         let inodes = tree.inodes().len();
         let mut layout = Self { slots: vec![None; inodes], blocks: vec![0; inodes], bytes: 0 };
@@ -60,7 +60,7 @@ impl Layout {
     }
 }
 
-/// What is free: everything from `end` on, and a hole in a block before it.
+/// Free space: everything from `end` on, and a hole in a block before it.
 struct Room {
     end: u64,
     hole: std::ops::Range<u64>,
@@ -90,7 +90,7 @@ impl Room {
         u32::try_from(start / BLOCK).expect("an image that fits in memory is below 128 GiB")
     }
 
-    /// The start of the first free block; what is free before it becomes the hole.
+    /// The start of the first free block. The free space before it becomes the hole.
     fn next_block(&mut self) -> u64 {
         let start = self.end.next_multiple_of(BLOCK);
         if start - self.end > self.hole.end - self.hole.start {

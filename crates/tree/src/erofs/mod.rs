@@ -1,8 +1,8 @@
-//! The merged tree as an EROFS image without file data, out and in.
+//! Reads and writes the merged tree as an EROFS image without file data.
 //!
-//! The image holds what `stat`, `readdir`, `readlink` and `getxattr` need and nothing else. A regular file that is not
-//! empty is one hole of its size and carries the two xattrs by which overlayfs finds its bytes in a data-only lower
-//! layer: `trusted.overlay.metacopy` and `trusted.overlay.redirect=/ab/cdef…`. Inode numbers are EROFS nids.
+//! The image has the data for `stat`, `readdir`, `readlink` and `getxattr` and nothing else. A regular file that is not empty is
+//! one hole of its size and carries the two xattrs by which overlayfs finds its bytes in a data-only lower layer:
+//! `trusted.overlay.metacopy` and `trusted.overlay.redirect=/ab/cdef…`. Inode numbers are EROFS nids.
 //!
 //! Written for Linux 6.5 and newer (on-disk features: chunked files, long xattr prefixes). Format source: the kernel's
 //! `Documentation/filesystems/erofs.rst` and `fs/erofs/erofs_fs.h`.

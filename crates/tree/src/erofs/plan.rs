@@ -1,4 +1,4 @@
-//! What is to be written of one inode, before it is known where.
+//! The planned bytes of one inode, before its place is known.
 
 use super::directory::{self, Listed};
 use super::format::{BLOCK, CHUNK_BITS_MASK, DataLayout, NULL_CHUNK, type_bits};
@@ -11,24 +11,24 @@ use tarpon_layer::{Device, Timestamp};
 pub(super) enum Data<'a> {
     /// None at all.
     Nothing,
-    /// What a directory lists.
+    /// The entries of a directory.
     Listing(Vec<Listed<'a>>),
     /// Target of a symbolic link.
     Target(&'a [u8]),
-    /// A file: so many chunks, all of them holes.
+    /// A file: this many chunks, all of them holes.
     Holes(u64),
 }
 
-/// An inode with all that lies behind it.
+/// An inode with all data behind it.
 pub(super) struct Plan<'a> {
-    /// Complete but for the address of its blocks.
+    /// Complete except for the address of its blocks.
     pub(super) raw: RawInode,
     pub(super) xattrs: Vec<u8>,
     pub(super) data: Data<'a>,
 }
 
 impl<'a> Plan<'a> {
-    /// Plans the inode that `dentry` stands for. Inodes of `common_mtime` need not carry it.
+    /// Plans the inode of `dentry`. Inodes of `common_mtime` need not store it.
     pub(super) fn new(tree: &Tree<'a>, dentry: DentryId, xattrs: &XattrWriter<'a>, common_mtime: Timestamp) -> Self {
         let inode = tree.inode(dentry);
         let attributes = inode.attributes();
@@ -82,7 +82,7 @@ impl<'a> Plan<'a> {
         self.raw.bytes() + self.xattrs.len() as u64
     }
 
-    /// Bytes of the inode with all that lies right behind it.
+    /// Bytes of the inode with the data right behind it.
     pub(super) fn bytes(&self) -> u64 {
         self.head_bytes()
             + match (&self.data, self.raw.layout) {
@@ -117,7 +117,7 @@ fn chunk_count(size: u64) -> u64 {
     size.div_ceil(BLOCK << chunk_bits(size))
 }
 
-/// The number in an inode that says how long its xattrs are: words behind the header, counted from 1.
+/// The number in an inode that encodes the length of its xattrs: words behind the header, counted from 1.
 fn xattr_count(bytes: usize) -> u16 {
     let words = bytes.checked_sub(super::write_xattr::HEADER_BYTES).map_or(0, |behind| 1 + behind / 4);
     u16::try_from(words).expect("large xattrs are shared, so the rest fits: see `LARGE`")
@@ -128,7 +128,7 @@ fn encode_device(Device { major, minor }: Device) -> u32 {
     minor & 0xff | major << 8 | (minor & !0xff) << 12
 }
 
-/// What [`encode_device`] made.
+/// Reverses [`encode_device`].
 pub(super) fn decode_device(device: u32) -> Device {
     Device { major: device >> 8 & 0xfff, minor: device & 0xff | device >> 12 & 0xfff00 }
 }

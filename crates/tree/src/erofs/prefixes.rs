@@ -10,25 +10,25 @@ pub(super) const NAMESPACES: [(u8, &[u8]); 5] = [
 ];
 const TRUSTED: u8 = 4;
 
-/// Set in a number that means a long prefix.
+/// Bit of a number that marks a long prefix.
 pub(super) const LONG: u8 = 0x80;
 
-/// The xattr by which overlayfs knows a file without data.
+/// The xattr by which overlayfs recognises a file without data.
 pub(super) const METACOPY: &[u8] = b"trusted.overlay.metacopy";
 /// The xattr that names the file with the data.
 pub(super) const REDIRECT: &[u8] = b"trusted.overlay.redirect";
-/// The xattr by which overlayfs knows a directory in which nothing of the layers below shows.
+/// The xattr by which overlayfs recognises a directory that hides the content of lower layers.
 pub(super) const OPAQUE: &[u8] = b"trusted.overlay.opaque";
-/// What is not shown to whoever asks for the xattrs of an image.
+/// Prefix of xattrs of an image that are never shown.
 pub(super) const HIDDEN: &[u8] = b"trusted.overlay.";
 
-/// Prefixes that an image has a table of: both names that every file carries, whole. That makes an inode with data 32
-/// bytes smaller, a fifth.
+/// Prefixes in the table of an image: both names that every file carries, whole. That makes an inode with data 32 bytes smaller, a
+/// fifth.
 const LONG_PREFIXES: [(u8, &[u8]); 2] = [(LONG, METACOPY), (LONG + 1, REDIRECT)];
-/// How many those are.
+/// Number of these prefixes.
 pub(super) const LONG_PREFIX_COUNT: u8 = 2;
 
-/// The number and the rest of a name; none in a namespace that images cannot set.
+/// The number and the rest of a name. None in a namespace that images cannot set.
 pub(super) fn split(name: &[u8]) -> Option<(u8, &[u8])> {
     LONG_PREFIXES.into_iter().find_map(|prefix| after(name, prefix)).or_else(|| split_namespace(name))
 }
@@ -41,7 +41,7 @@ fn after<'n>(name: &'n [u8], (number, prefix): (u8, &[u8])) -> Option<(u8, &'n [
     Some((number, name.strip_prefix(prefix)?))
 }
 
-/// The table of long prefixes as it is on disk, each with its length before it and padded to four bytes.
+/// The table of long prefixes in its disk format, each with its length before it and padded to four bytes.
 pub(super) fn encode_table() -> Vec<u8> {
     let mut table = Vec::new();
     for (_, prefix) in LONG_PREFIXES {

@@ -15,7 +15,7 @@ pub(super) struct RawInode {
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) links: u32,
-    /// None for the time of the superblock.
+    /// None for the time in the superblock.
     pub(super) mtime: Option<(i64, u32)>,
 }
 
@@ -35,7 +35,7 @@ impl RawInode {
         if self.mtime.is_none() { COMPACT_BYTES } else { EXTENDED_BYTES }
     }
 
-    /// Link count, size, uid and gid as a compact inode holds them, if it can.
+    /// Link count, size, uid and gid in the form of a compact inode, if they fit.
     fn compact(&self) -> Option<(u16, u32, u16, u16)> {
         let links = u16::try_from(self.links).ok()?;
         let (uid, gid) = (u16::try_from(self.uid).ok()?, u16::try_from(self.gid).ok()?);
@@ -73,7 +73,7 @@ impl RawInode {
         }
     }
 
-    /// Reads an inode at the start of `bytes`; none if there is too little, or a layout that is never written.
+    /// Reads an inode at the start of `bytes`. None if there are too few bytes, or for a layout that is never written.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let compact: &[u8; 32] = bytes.first_chunk()?;
         let format = u16_at(compact, 0);

@@ -1,7 +1,7 @@
-//! [`ReadDir`]: the names of a directory, one after the other, from any place.
+//! [`ReadDir`]: iterates over the names of a directory, from any position.
 //!
-//! A cookie is the offset of an entry in the directory's data, as the kernel uses it too: it stays good for as long as
-//! the image does, across processes.
+//! A cookie is the offset of an entry in the directory's data, as in the kernel: it is valid as long as the image exists, across
+//! processes.
 
 use super::directory::{BLOCK_BYTES, ENTRY_BYTES};
 use super::format::{BLOCK, Nid};
@@ -11,11 +11,11 @@ use crate::Kind;
 /// A name in a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// The name; `.` and `..` occur too.
+    /// The name. Includes `.` and `..`.
     pub name: &'a [u8],
-    /// What it stands for.
+    /// Its inode.
     pub nid: Nid,
-    /// What that is.
+    /// The kind of the inode.
     pub kind: Kind,
     /// The cookie of the next entry.
     pub next: u64,

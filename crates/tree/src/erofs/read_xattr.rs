@@ -1,4 +1,4 @@
-//! [`Xattrs`]: the xattrs of an inode, read where they lie.
+//! [`Xattrs`]: the xattrs of an inode, read in place.
 
 use super::format::{Superblock, u16_at, u32_at};
 use super::image::ImageError;
@@ -38,7 +38,7 @@ pub struct Xattr<'a> {
 }
 
 impl<'a> Xattr<'a> {
-    /// The whole name, in the two parts it is kept in.
+    /// The whole name, in its two stored parts.
     pub fn name_parts(&self) -> [&'a [u8]; 2] {
         [self.prefix, self.rest]
     }
@@ -71,7 +71,7 @@ pub struct Xattrs<'a> {
 }
 
 impl<'a> Xattrs<'a> {
-    /// `behind_inode` is the header with all that belongs to it, or nothing.
+    /// `behind_inode` is the header with everything that belongs to it, or empty.
     pub(super) fn new(
         image: &'a [u8],
         prefixes: &'a [Prefix],

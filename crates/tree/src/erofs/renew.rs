@@ -1,4 +1,4 @@
-//! Images of an older version of the writer are written anew, from nothing but themselves: their layers need not be here.
+//! Rewrites images of an older version of the writer from their own content: their layers need not be local.
 
 use tarpon_layer::{Attributes, Entry, FileContent, LayerIndex, LayerPath, Node, ObjectId, Xattr};
 
@@ -6,10 +6,10 @@ use super::image::{Image, ImageError};
 use super::write::write;
 use crate::{Kind, Line, merge};
 
-/// The tree of an image that an older version wrote, as [`super::write()`] writes it now; none if this version wrote it.
+/// The tree of an image of an older version, as [`super::write()`] writes it now. None if the current version wrote it.
 ///
 /// # Errors
-/// As [`Image::open`], and if the image does not hold together.
+/// As [`Image::open`], and if the image is inconsistent.
 pub fn renew(bytes: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
     let image = Image::open_any(bytes)?;
     if !image.is_outdated() {
@@ -38,7 +38,7 @@ fn entry(line: &Line<'_>) -> Option<Entry> {
     }
     let node = match line.kind {
         Kind::Directory => Node::Directory,
-        // Where its chunks are is no part of the image.
+        // The place of its chunks is not part of the image.
         Kind::File => Node::File(FileContent {
             size: line.size,
             object: line.object.unwrap_or_else(|| ObjectId::of(b"")),

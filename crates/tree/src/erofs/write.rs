@@ -1,7 +1,7 @@
-//! The merged tree as the bytes of an EROFS image.
+//! Writes the merged tree as an EROFS image.
 //!
-//! Two passes over the tree: the first plans each inode and gives it its place ([`super::layout`]), the second plans it
-//! again and writes it there. Nothing but the places is kept in between, so that memory holds the image and little else.
+//! Two passes over the tree: the first plans each inode and assigns its place ([`super::layout`]), the second plans it again and
+//! writes it there. Only the places are kept in between, so that memory holds the image and little else.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use super::prefixes;
 use super::write_xattr::XattrWriter;
 use crate::{DentryId, Tree};
 
-/// Where the table of long prefixes lies: behind the superblock.
+/// Offset of the table of long prefixes, behind the superblock.
 const PREFIXES_OFFSET: u32 = 1152;
 const _: () = assert!(PREFIXES_OFFSET as u64 == SUPERBLOCK_OFFSET + SUPERBLOCK_BYTES as u64);
 
@@ -68,7 +68,7 @@ fn first_names(tree: &Tree<'_>) -> impl Iterator<Item = DentryId> {
     })
 }
 
-/// The time that most inodes have: those can be compact. Images that were built reproducibly have one for nearly all.
+/// The modification time of most inodes, which can then be compact. In reproducibly built images nearly all have the same.
 fn most_common_mtime(tree: &Tree<'_>) -> Timestamp {
     let mut counts: HashMap<(i64, u32), usize> = HashMap::new();
     for Timestamp { seconds, nanoseconds } in tree.inodes().map(|inode| inode.attributes().mtime) {

@@ -1,8 +1,8 @@
 //! The xattrs of inodes on disk: inline behind the inode, or once in an area that inodes share.
 //!
-//! Shared are the image's own xattrs that several inodes carry (labels, ACLs), where that saves room, and large ones, so
-//! that inodes stay together. The redirects are never shared: the kernel reads them with the inode, and files of equal
-//! content are too few to pay for a second place to read.
+//! Shared are the image's own xattrs that several inodes carry (labels, ACLs), where that saves room, and large ones, so that
+//! inodes stay in one block. The redirects are never shared: the kernel reads them with the inode, and too few files have equal
+//! content to pay for a second read.
 
 use std::collections::HashMap;
 
@@ -15,9 +15,9 @@ use crate::tree::{Inode, Tree};
 pub(super) const HEADER_BYTES: usize = 12;
 /// Bytes of an entry before its name.
 pub(super) const ENTRY_BYTES: usize = 4;
-/// Larger entries are shared even if nobody else has them: 256 smaller ones fit behind an inode.
+/// Larger entries are shared even if only one inode has them: 256 smaller ones fit behind an inode.
 const LARGE: usize = 512;
-/// Inodes count their shared xattrs in a byte.
+/// The number of shared xattrs of an inode is stored in a byte.
 const SHARED_MAX: usize = 255;
 
 type NameAndValue<'a> = (&'a [u8], &'a [u8]);
@@ -26,9 +26,9 @@ fn key(xattr: &Xattr) -> NameAndValue<'_> {
     (&xattr.name, &xattr.value)
 }
 
-/// Turns the xattrs of inodes to bytes.
+/// Encodes the xattrs of inodes.
 pub(super) struct XattrWriter<'a> {
-    /// Where in the shared area an xattr is, in units of four bytes.
+    /// Offset of an xattr in the shared area, in units of four bytes.
     shared: HashMap<NameAndValue<'a>, u32>,
     area: Vec<u8>,
 }
@@ -58,7 +58,7 @@ impl<'a> XattrWriter<'a> {
         &self.area
     }
 
-    /// What lies behind an inode; nothing for an inode without xattrs. A multiple of four bytes.
+    /// The bytes behind an inode. Empty for an inode without xattrs. A multiple of four bytes.
     pub(super) fn inline(&self, inode: &Inode<'a>) -> Vec<u8> {
         let shared: Vec<u32> =
             inode.xattrs().filter_map(|xattr| self.shared.get(&key(xattr))).copied().take(SHARED_MAX).collect();
@@ -87,7 +87,7 @@ impl<'a> XattrWriter<'a> {
     }
 }
 
-/// An xattr as it lies on disk, padded to four bytes.
+/// An xattr in its disk format, padded to four bytes.
 fn entry(name: &[u8], value: &[u8]) -> Vec<u8> {
     let (number, rest) = prefixes::split(name).expect("the tree keeps known namespaces only");
     let name_length = u8::try_from(rest.len()).expect("the tree keeps names of at most 255 bytes");
@@ -100,13 +100,13 @@ fn entry(name: &[u8], value: &[u8]) -> Vec<u8> {
     entry
 }
 
-/// Where overlayfs finds an object in a data-only layer: `/ab/cdef…`.
+/// The path of an object in a data-only layer of overlayfs: `/ab/cdef…`.
 fn redirect_to(object: &ObjectId) -> Vec<u8> {
     let hex = object.hex();
     format!("/{}/{}", &hex[..2], &hex[2..]).into_bytes()
 }
 
-/// The object that a redirect leads to, if it is one of [`redirect_to`].
+/// The object of a redirect, if it is one of [`redirect_to`].
 pub(super) fn object_of_redirect(redirect: &[u8]) -> Option<ObjectId> {
     let redirect: &[u8; 66] = redirect.try_into().ok()?;
     let mut hex = [0; 64];

@@ -1,6 +1,6 @@
-//! Is each entry, looked at alone, something that a file system can hold?
+//! Checks that each entry, by itself, is valid in a file system.
 //!
-//! The layer readers check more than this. What is checked again here is what the merge and the EROFS writer rely on.
+//! The layer readers check more than this. The properties that the merge and the EROFS writer rely on are checked again here.
 
 use tarpon_layer::{Device, Entry, LayerIndex, Node};
 use tarpon_oci::limits;

@@ -12,19 +12,19 @@ pub enum MergeError {
     /// More entries or directories than [`limits::IMAGE_ENTRIES`], all layers together.
     #[error("the layers hold more than {max} entries together", max = limits::IMAGE_ENTRIES)]
     TooManyEntries,
-    /// An entry of a layer cannot be.
+    /// An invalid entry of a layer.
     #[error("layer {number}: {path}: {problem}", number = layer + 1)]
     Entry {
         /// Position of the layer, 0 for the bottom one; the message counts from 1.
         layer: usize,
         /// Path of the entry.
         path: LayerPath,
-        /// What is wrong with it.
+        /// The problem.
         problem: Problem,
     },
 }
 
-/// What is wrong with an entry.
+/// The problem of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The root is listed as something else than a directory, or removed.
@@ -36,7 +36,7 @@ pub enum Problem {
     /// A parent of this entry is listed in the same layer and is not a directory.
     #[error("lies below what the same layer lists as something else than a directory")]
     ParentNotDirectory,
-    /// The hard link leads to a path where nothing is.
+    /// The target of the hard link does not exist.
     #[error("hard link to {0}, which does not exist")]
     DanglingLink(LayerPath),
     /// The hard link leads back to itself.
@@ -45,12 +45,12 @@ pub enum Problem {
     /// The hard link leads to a directory.
     #[error("hard link to {0}, which is a directory")]
     LinkToDirectory(LayerPath),
-    /// Two files name one content and disagree about its size.
+    /// Two files have the same digest and different sizes.
     #[error("has {size} bytes, but another file with the same digest has {other_size}")]
     ObjectSize {
-        /// Of this file.
+        /// Size of this file.
         size: u64,
-        /// Of the other.
+        /// Size of the other one.
         other_size: u64,
     },
     /// Larger than [`limits::FILE_BYTES`].
@@ -59,7 +59,7 @@ pub enum Problem {
     /// Empty, longer than [`limits::SYMLINK_BYTES`], or with a NUL in it.
     #[error("the target of the symbolic link is empty, too long or has a NUL in it")]
     SymlinkTarget,
-    /// Numbers out of range, or the character device 0:0, which overlayfs takes for a whiteout.
+    /// Numbers out of range, or the character device 0:0, which overlayfs interprets as a whiteout.
     #[error("device {major}:{minor} is not allowed")]
     Device {
         /// Major number.

@@ -1,8 +1,8 @@
-//! Which inode does each visible name stand for?
+//! Resolves the inode of each visible name.
 //!
-//! Invariant: after this, a hard link and its target share one inode, however long the chain between them was, and no
-//! [`Node::HardLink`] is left. Every link of every layer is followed, also where it is hidden, so that whether an image is
-//! refused does not depend on what lies above.
+//! Invariant: after this, a hard link and its target share one inode, whatever the length of the chain between them, and no
+//! [`Node::HardLink`] is left. Every link of every layer is followed, even if it is hidden, so that the refusal of an image does
+//! not depend on upper layers.
 
 use std::collections::HashMap;
 
@@ -59,7 +59,7 @@ enum State {
 struct Resolver<'o, 'a> {
     ordered: &'o Ordered<'a>,
     states: Vec<State>,
-    /// For targets that were looked at, by position: [`covering_layer`].
+    /// Cache of [`covering_layer`] for targets, by position.
     covers: HashMap<usize, Option<u32>>,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Resolver<'_, 'a> {
         Ok(origin)
     }
 
-    /// The entry that a link's target path names for the link's layer: one of that layer, or what shows of those below.
+    /// The entry at a link's target path, as seen by the link's layer: one of that layer, or the visible one of the layers below.
     fn target(&mut self, link: &Placed<'a>, target: &LayerPath) -> Result<usize, Problem> {
         let dangling = || Problem::DanglingLink(target.clone());
         let path = target.as_bytes();
@@ -105,7 +105,7 @@ impl<'a> Resolver<'_, 'a> {
         let group = self.ordered.of_path(path);
         let shown = decide(&all[group.clone()], floor, link.layer).shown.ok_or_else(dangling)?;
         let position = group.start + shown;
-        // A layer between that has entries below the file made a directory of it.
+        // A layer in between with entries below the file turned it into a directory.
         let covered_by = *self.covers.entry(position).or_insert_with(|| covering_layer(all, position, group.end));
         let is_covered = covered_by.is_some_and(|layer| layer <= link.layer);
         if is_covered { Err(Problem::LinkToDirectory(target.clone())) } else { Ok(position) }

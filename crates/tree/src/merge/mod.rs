@@ -1,26 +1,26 @@
-//! What do the layers of an image show together?
+//! Merges the layers of an image.
 //!
 //! The rules, for a path and the layers counted from the bottom up:
 //!
-//! - The topmost entry wins. A directory over a directory: attributes of the upper one, children of both.
+//! - The topmost entry wins. For a directory over a directory: attributes of the upper one, children of both.
 //! - A whiteout or opaque marker acts on the layers *below* its own, never on its own. So the order of entries inside a
-//!   layer does not matter, and a layer may remove and make anew what it names.
-//! - What is not a directory hides the children that layers below gave to its path.
+//!   layer does not matter, and a layer may remove and recreate a name.
+//! - A non-directory hides the children of its path in layers below.
 //! - A directory that no layer lists but that one has entries in is implied: root's, 0755, at the epoch. Where a layer
-//!   below lists it, it keeps those attributes (umoci 0.4 does so; Podman 4.3 makes it 0755 anew). It stays when its
-//!   entries are removed by a layer above. It replaces what is not a directory in a layer below: paths are never followed
-//!   through symbolic links. That is what overlays of unpacked layers give (Docker, Podman); runtimes that unpack into one
+//!   below lists it, it keeps those attributes (umoci 0.4 does so; Podman 4.3 resets it to 0755). It stays when a
+//!   layer above removes its entries. It replaces a non-directory in a layer below: paths are never followed through
+//!   symbolic links. Overlays of unpacked layers behave in the same way (Docker, Podman). Runtimes that unpack into one
 //!   folder (umoci, containerd) follow the link. Whiteouts imply nothing (as umoci; Podman makes their folders).
-//! - A hard link stands for its target in its own layer or, failing that, for what the layers below show there under what
-//!   the link's layer says (as umoci; Podman refuses those). Then it lives on when the target's name is hidden. Link counts
-//!   count visible names.
+//! - A hard link has the inode of its target in its own layer or, failing that, the one visible there in the layers below,
+//!   with the changes of the link's layer (as umoci; Podman refuses those). It remains when the target's name is hidden.
+//!   Link counts count visible names.
 //! - A root that no layer lists is 0755 (as umoci; Podman makes it 0555).
 //!
 //! Refused with the layer and path: an entry below a non-directory of the same layer, two entries of one name in a
 //! layer, hard links that lead nowhere, to a directory or in a circle, a root that is no directory, and values that no
-//! file system takes.
+//! file system accepts.
 //!
-//! How: all entries of all layers are sorted by path once ([`order`]), then one pass in pre-order decides what is visible
+//! Algorithm: all entries of all layers are sorted by path once ([`order`]), then one pass in pre-order decides what is visible
 //! ([`visible`]), then links are resolved and inodes numbered ([`links`]). No recursion, no map of paths.
 
 mod check;
@@ -38,7 +38,7 @@ use crate::objects::{self, Disagreement};
 use crate::tree::{self, Inode, Tree};
 use order::Ordered;
 
-/// Merges the layers of an image, the bottom one first. No layers at all give an empty root.
+/// Merges the layers of an image, the bottom one first. Without layers the result is an empty root.
 pub fn merge(layers: &[LayerIndex]) -> Result<Tree<'_>, MergeError> {
     if layers.len() > limits::LAYERS {
         return Err(MergeError::TooManyLayers(layers.len()));
@@ -53,7 +53,7 @@ pub fn merge(layers: &[LayerIndex]) -> Result<Tree<'_>, MergeError> {
     Ok(Tree { dentries, inodes, objects, dropped_xattrs })
 }
 
-/// Directories are counted as file systems do: `.`, the name in the parent, and `..` of each subdirectory.
+/// Counts directories as file systems do: `.`, the name in the parent, and `..` of each subdirectory.
 pub(crate) fn count_subdirectories(dentries: &[tree::Dentry<'_>], inodes: &mut [Inode<'_>]) {
     for dentry in dentries {
         let inode = &mut inodes[dentry.inode as usize];

@@ -1,7 +1,7 @@
 //! All entries of all layers in one order: by path, parents before children, then from the top layer down.
 //!
-//! Invariant: what is below a path follows it without a gap, and siblings ascend by bytes. Byte order alone would not
-//! do: `a-b` sorts between `a` and `a/b`.
+//! Invariant: everything below a path follows it without a gap, and siblings ascend by bytes. Byte order alone is not sufficient:
+//! `a-b` sorts between `a` and `a/b`.
 
 use std::cmp::{Ordering, Reverse};
 use std::ops::Range;
@@ -48,7 +48,7 @@ impl<'a> Ordered<'a> {
         })
     }
 
-    /// The positions of the entries of one path; empty if there are none.
+    /// The positions of the entries of one path. Empty if there are none.
     pub(super) fn of_path(&self, path: &[u8]) -> Range<usize> {
         let first = self.0.partition_point(|placed| by_path(placed.path(), path) == Ordering::Less);
         let count = self.0[first..].iter().take_while(|placed| placed.path() == path).count();
@@ -56,7 +56,7 @@ impl<'a> Ordered<'a> {
     }
 }
 
-/// Pre-order of paths: a parent, then all that is below it, then its next sibling.
+/// Pre-order of paths: a parent, then everything below it, then its next sibling.
 fn by_path(a: &[u8], b: &[u8]) -> Ordering {
     let common = a.iter().zip(b).take_while(|(x, y)| x == y).count();
     // The end of a path comes before a slash, a slash before any other byte.
@@ -68,7 +68,7 @@ fn by_path(a: &[u8], b: &[u8]) -> Ordering {
     rank(a).cmp(&rank(b))
 }
 
-/// Whether `path` lies below `ancestor`.
+/// Whether `path` is below `ancestor`.
 pub(super) fn is_below(path: &[u8], ancestor: &[u8]) -> bool {
     ancestor.is_empty() && !path.is_empty()
         || path.len() > ancestor.len() && path.starts_with(ancestor) && path[ancestor.len()] == b'/'

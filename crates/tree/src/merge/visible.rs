@@ -1,7 +1,7 @@
-//! Which entry shows at each path?
+//! Determines the visible entry of each path.
 //!
-//! Every path has a *floor*: the lowest layer that can still be seen there. It rises on the way down the tree, by
-//! whiteouts, opaque markers and non-directories, and never falls.
+//! Every path has a *floor*: the lowest layer that is visible there. It rises on the way down the tree, by whiteouts, opaque
+//! markers and non-directories, and never falls.
 
 use tarpon_layer::{LayerPath, Node};
 use tarpon_oci::limits;
@@ -10,17 +10,17 @@ use super::layer_set::LayerSet;
 use super::order::{Ordered, Placed, is_below};
 use super::{MergeError, Problem};
 
-/// What the layers say of one path.
+/// The result of the layers for one path.
 pub(super) struct Verdict {
-    /// Position in the group of the entry that shows; none if nothing does.
+    /// Position in the group of the visible entry. None if there is none.
     pub(super) shown: Option<usize>,
-    /// The lowest layer that can be seen at the path.
+    /// The lowest visible layer at the path.
     pub(super) floor: u32,
-    /// The lowest layer that can be seen below the path.
+    /// The lowest visible layer below the path.
     pub(super) floor_below: u32,
 }
 
-/// Decides a group of entries of one path, from the top layer down. Layers outside of `floor..=ceiling` do not exist.
+/// Decides a group of entries of one path, from the top layer down. Layers outside of `floor..=ceiling` are ignored.
 pub(super) fn decide(group: &[Placed<'_>], floor: u32, ceiling: u32) -> Verdict {
     let topmost = |is: fn(&Node) -> bool| {
         group.iter().find(|placed| placed.layer <= ceiling && is(&placed.entry.node)).map(|placed| placed.layer)
@@ -32,7 +32,7 @@ pub(super) fn decide(group: &[Placed<'_>], floor: u32, ceiling: u32) -> Verdict 
     Verdict { shown: group.iter().position(shows), floor, floor_below: floor.max(opaque).max(above_leaf) }
 }
 
-/// Whether the node is something, rather than the absence of something below.
+/// Whether the node exists, rather than removing something below.
 pub(super) fn is_entry(node: &Node) -> bool {
     !matches!(node, Node::Whiteout | Node::Opaque)
 }
@@ -47,7 +47,7 @@ pub(super) struct Name<'a> {
     pub(super) parent: u32,
     /// One past the last name below.
     pub(super) end: u32,
-    /// Position in [`Ordered`] of the entry that shows; none for an implied directory.
+    /// Position in [`Ordered`] of the visible entry. None for an implied directory.
     pub(super) source: Option<usize>,
 }
 
@@ -68,13 +68,13 @@ struct Frame<'a> {
     path: &'a [u8],
     /// Its number, once it is known to be visible.
     name: Option<u32>,
-    /// The layer of what shows there, if that is not a directory.
+    /// The layer of its visible entry, if that is not a directory.
     leaf: Option<u32>,
-    /// The lowest layer that can be seen at it.
+    /// The lowest visible layer at it.
     floor: u32,
-    /// The lowest layer that can be seen below it.
+    /// The lowest visible layer below it.
     floor_below: u32,
-    /// Layers that list it or a parent as something else than a directory.
+    /// Layers that list it or a parent as anything other than a directory.
     leaves: LayerSet,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Walk<'a> {
         self.show_innermost(Some(first + position))
     }
 
-    /// Refuses what no single layer may say.
+    /// Refuses entries that are invalid in any single layer.
     fn check(&self, group: &[Placed<'_>]) -> Result<(), MergeError> {
         let leaves = self.open.last().map(|frame| frame.leaves).unwrap_or_default();
         let mut entries = group.iter().filter(|placed| is_entry(&placed.entry.node)).peekable();
@@ -122,8 +122,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// `layer` has an entry at the innermost path, so what is above it were directories when that layer was applied, and
-    /// still are where the layer can be seen. They stay when the entry itself is removed by a layer above.
+    /// Marks the parents of the innermost path as directories: `layer` has an entry there, so they were directories when that layer
+    /// was applied, and still are where the layer is visible. They stay when a layer above removes the entry itself.
     fn imply_parents(&mut self, layer: u32) -> Result<(), MergeError> {
         for depth in 0..self.open.len() - 1 {
             let frame = &mut self.open[depth];
@@ -146,7 +146,7 @@ impl<'a> Walk<'a> {
         self.show(self.open.len() - 1, source)
     }
 
-    /// Makes the open path at `depth` visible; all above it are. The root is so before its entry is seen.
+    /// Makes the open path at `depth` visible. Everything above it is. The root is visible before its entry is read.
     fn show(&mut self, depth: usize, source: Option<usize>) -> Result<(), MergeError> {
         if let Some(name) = self.open[depth].name {
             self.names[name as usize].source = source;
@@ -162,7 +162,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Opens the paths between the innermost open one and `path`, and `path` itself, not visible yet.
+    /// Opens the paths between the innermost open one and `path`, and `path` itself, which is not visible yet.
     fn open_down_to(&mut self, path: &'a [u8]) {
         let Some(&Frame { path: above, floor_below, leaves, .. }) = self.open.last() else { return };
         let mut end = above.len();
@@ -175,7 +175,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Closes open paths from the innermost up, as far as `keep` says no.
+    /// Closes open paths from the innermost up, as long as `keep` returns `false`.
     fn close_until(&mut self, keep: impl Fn(&[u8]) -> bool) {
         let names = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         while let Some(frame) = self.open.pop_if(|frame| !keep(frame.path)) {
