@@ -9,7 +9,7 @@ fn all(criterion: &mut Criterion) {
     for case in CASES {
         let mut runs = None;
         criterion.bench_function(case.name, |bencher| {
-            // Made when it is known that this case was asked for.
+            // Built only if this case was selected.
             let runs = runs.get_or_insert_with(case.make);
             bencher.iter_batched(&*runs, |run| black_box(run()), BatchSize::PerIteration);
         });

@@ -40,7 +40,7 @@ fn report<T>(what: &str, work: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// Time that the kernel let this thread run: what counts on a busy machine.
+/// CPU time of this thread, which is the measure on a busy machine.
 fn cpu_seconds() -> f64 {
     let line = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     line.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9

@@ -1,5 +1,5 @@
-//! What a read costs beside the wire: hits, misses of small objects, a long sequential read. The source and the store are in
-//! memory, so what is measured is this crate: planning, waiting, decoding, hashing.
+//! The cost of a read without the network: hits, misses of small objects, a long sequential read. The source and the store are in
+//! memory, so this measures fetching alone: planning, waiting, decoding, hashing.
 
 use std::hint::black_box;
 use std::sync::Arc;

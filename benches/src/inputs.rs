@@ -1,4 +1,4 @@
-//! Layers that look like those of an interpreter with packages, and texts that compress as programs do.
+//! Layers that resemble those of an interpreter with packages, and texts that compress like programs.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use tarpon_layer::LayerIndex;
 use tarpon_layer::plain::{Access, ObjectSink, Options, import};
 use tarpon_oci::Verified;
 
-/// Text of so many bytes, the same for the same seed.
+/// Text of this many bytes, the same for the same seed.
 pub(crate) fn text(seed: u64, bytes: usize) -> Vec<u8> {
     let line = |number: u64| format!("line {number} {:x}\n", (number ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     (0..).flat_map(|number| line(number).into_bytes()).take(bytes).collect()
@@ -22,7 +22,7 @@ pub(crate) fn layer_tar(seed: u64, files: u64) -> Vec<u8> {
             header.set_entry_type(tar::EntryType::Directory);
             tar.append_data(&mut header, &folder, io::empty()).unwrap();
         }
-        // A quarter of the files is the same in each layer of a stack.
+        // A quarter of the files are the same in each layer of a stack.
         let seed = if number % 4 == 0 { number } else { number ^ (seed << 32) };
         let content = text(seed, 200 + usize::try_from(number % 7).unwrap_or(0) * 500);
         let path = format!("{folder}/module_{number}.py");
@@ -39,13 +39,13 @@ fn header(mode: u32, size: u64) -> tar::Header {
     header
 }
 
-/// A stack of layers as they are imported.
+/// A stack of layers, as imported.
 pub(crate) fn stack(layers: u64, files: u64) -> Vec<LayerIndex> {
     let options = || Options { access: Access::Random, hides_toc_files: false };
     (0..layers).map(|seed| import(&layer_tar(seed, files)[..], options(), &mut Forget).unwrap()).collect()
 }
 
-/// Takes files and keeps none.
+/// A sink that drops all files.
 pub(crate) struct Forget;
 
 impl ObjectSink for Forget {

@@ -1,4 +1,4 @@
-//! What is done to a layer: its table of contents read, its tar walked, a span of it decoded.
+//! Operations on a layer: reading its table of contents, walking its tar, decoding a span.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use tarpon_oci::{Blob, Digest};
 use crate::inputs::{Forget, layer_tar};
 use crate::{Run, Runs};
 
-/// Few: making the layer takes longer than reading its table of contents, and that is done under Callgrind as well.
+/// Few: making the layer takes longer than reading its table of contents, and it runs under Callgrind as well.
 const FILES: u64 = 400;
-/// Of the layer whose spans are decoded; decoding is slow when each instruction is counted.
+/// Files of the layer whose spans are decoded. Decoding is slow when each instruction is counted.
 const SPANNED_FILES: u64 = 400;
 const SPAN_BYTES: u64 = 256 << 10;
 
@@ -38,7 +38,7 @@ pub(crate) fn zstd_chunked_toc() -> Runs {
     toc(&written, &blob)
 }
 
-/// From the bytes of a table of contents to the index of its layer.
+/// Decodes a table of contents to the index of its layer.
 fn toc(written: &Written, blob: &[u8]) -> Runs {
     let (claim, place) = claim(written, blob);
     let TocPlace::InBlob(range) = &place else { panic!("it is in the blob") };
@@ -78,7 +78,7 @@ pub(crate) fn tar_import() -> Runs {
     })
 }
 
-/// A gzip layer whose first span with a window before it is decoded for one chunk.
+/// Decodes one chunk of a gzip layer from its first span with a window.
 pub(crate) fn span_decode() -> Runs {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(&layer_tar(0, SPANNED_FILES)).unwrap();

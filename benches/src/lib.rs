@@ -1,9 +1,9 @@
-//! The functions that a mount and its reads spend their time in, each on an input that is always the same.
+//! The functions that take most of the time of a mount and its reads, each with a fixed input.
 //!
 //! `cargo bench -p tarpon-benches` times them with Criterion; `cargo xtask bench instructions` counts the instructions of most of them and
 //! compares with `instructions.json`.
 
-// A benchmark that cannot make its own input has nothing else to do than to stop.
+// A benchmark that cannot make its own input can only stop.
 #![allow(clippy::unwrap_used, reason = "inputs are made here")]
 
 mod inputs;
@@ -11,23 +11,23 @@ mod layers;
 mod reads;
 mod trees;
 
-/// Something that is measured.
+/// A benchmark case.
 pub struct Case {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// Makes the input that all runs have in common.
+    /// Makes the input that all runs share.
     pub make: fn() -> Runs,
-    /// Whether it takes the same instructions each time. Reads that a fetcher answers do not: it depends on which thread comes first.
+    /// Whether it takes the same instructions each time. Reads through a fetcher do not: they depend on which thread runs first.
     pub is_counted: bool,
 }
 
-/// Makes ready for one run.
+/// Prepares one run.
 pub type Runs = Box<dyn Fn() -> Run>;
 
-/// What is measured. It gives a number that depends on the work, so that none of it is left out.
+/// The measured work. It returns a number that depends on the work, so that none of it is optimised away.
 pub type Run = Box<dyn FnOnce() -> u64>;
 
-/// All of them.
+/// All cases.
 pub const CASES: &[Case] = &[
     Case { name: "toc-estargz", make: layers::estargz_toc, is_counted: true },
     Case { name: "toc-zstd-chunked", make: layers::zstd_chunked_toc, is_counted: true },

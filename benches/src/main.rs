@@ -1,6 +1,6 @@
 //! Runs one case once, in a function of its own for Callgrind to watch: `tarpon-count NAME`, or `tarpon-count --list`.
 
-// It talks to who started it.
+// It communicates with its parent process.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;
@@ -18,14 +18,14 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let runs = (case.make)();
-    // Tables that are made once, and the allocator's first pages, are no part of it.
+    // Excludes tables that are built once, and the allocator's first pages.
     let warm = runs()();
     let counted = tarpon_counted(runs());
     println!("{}", warm.wrapping_add(counted));
     ExitCode::SUCCESS
 }
 
-/// What is counted: `cargo xtask bench instructions` knows this name.
+/// The counted part: `cargo xtask bench instructions` uses this name.
 #[inline(never)]
 fn tarpon_counted(run: Run) -> u64 {
     std::hint::black_box(run())

@@ -1,4 +1,4 @@
-//! What is done for a read: a local object found, a read answered from it, a missing range planned, fetched and checked.
+//! The steps of a read: finding a local object, reading from it, and planning, fetching and checking a missing range.
 
 use std::io::Write;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use crate::inputs::{Forget, layer_tar, text};
 use crate::{Run, Runs};
 
 const OBJECTS: u64 = 200;
-/// What one read of the kernel asks for at most.
+/// The most that one read of the kernel requests.
 const READ: u64 = 128 << 10;
 
 /// A plain layer in memory.
@@ -70,7 +70,7 @@ impl BlobSource for Layer {
     }
 }
 
-/// A host with an empty store. The order of the fields is that in which they end.
+/// A host with an empty store. The fields are dropped in this order.
 struct Host {
     image: ImageHandle,
     fetcher: Fetcher,
@@ -82,7 +82,7 @@ impl Host {
     fn new(layer: &Arc<Layer>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(folder.path(), StoreConfig::default()).unwrap());
-        // One thread: what is counted does not depend on who is scheduled where.
+        // One thread, so that the counts do not depend on the scheduler.
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let fetcher = Fetcher::new(store, runtime.handle().clone(), Config::default());
         let image = fetcher.add_image(layer.table(), layer.clone(), "bench:latest");
@@ -105,10 +105,10 @@ impl Host {
     }
 }
 
-/// How long an object may take to be kept, once it was read.
+/// Longest time until an object is stored after it was read.
 const KEEPING: Duration = Duration::from_secs(30);
 
-/// Reads of files that are not here: planned, fetched from memory, hashed, kept and answered.
+/// Reads of files that are not local: planned, fetched from memory, hashed, stored and returned.
 pub(crate) fn read_plan() -> Runs {
     let layer = Layer::new();
     let objects = Arc::new(layer.objects());
@@ -118,7 +118,7 @@ pub(crate) fn read_plan() -> Runs {
     })
 }
 
-/// Reads of files that are here.
+/// Reads of local files.
 pub(crate) fn read_hit() -> Runs {
     let layer = Layer::new();
     let objects = Arc::new(layer.objects());
@@ -126,7 +126,8 @@ pub(crate) fn read_hit() -> Runs {
         let (host, objects) = (Host::new(&layer), objects.clone());
         objects.iter().for_each(|object| host.bring(object));
         Box::new(move || {
-            // All of it: what is not named here would be gone before this runs, and the store's folder with it.
+            // Captures the whole host: fields that are not captured would be dropped before this runs, and the store's folder with
+            // them.
             let host = &host;
             let _image = &host.image;
             let read = objects.iter().filter(|object| host.fetcher.read_local(object, 0, READ).is_some()).count();
@@ -136,7 +137,7 @@ pub(crate) fn read_hit() -> Runs {
     })
 }
 
-/// Objects of the store, opened.
+/// Opens objects of the store.
 pub(crate) fn store_hit() -> Runs {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::open(folder.path(), StoreConfig::default()).unwrap());

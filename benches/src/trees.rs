@@ -1,4 +1,4 @@
-//! What is done to a tree: merged, written, looked into.
+//! Operations on a tree: merging, writing, look-ups.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) fn merge() -> Runs {
 pub(crate) fn erofs_write() -> Runs {
     let layers = Arc::new(stack(LAYERS, FILES));
     Box::new(move || {
-        // The tree borrows from the layers, so it lives as long as they do: in the run.
+        // The tree borrows from the layers, so they live in the run as well.
         let layers = layers.clone();
         Box::new(move || {
             let tree = tarpon_tree::merge(&layers).unwrap();
@@ -30,7 +30,7 @@ pub(crate) fn erofs_write() -> Runs {
     })
 }
 
-/// Every path of the image, looked up from its root.
+/// Looks up every path of the image from its root.
 pub(crate) fn erofs_lookup() -> Runs {
     let layers = stack(LAYERS, FILES);
     let tree = tarpon_tree::merge(&layers).unwrap();

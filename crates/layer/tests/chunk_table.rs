@@ -1,4 +1,4 @@
-//! The chunk table against what was put into it.
+//! Compares the chunk table with its input.
 
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ fn contradictions_are_refused() {
     assert!(ChunkTable::open(builder.finish().unwrap()).is_ok());
 }
 
-/// Sizes of the chunks of an object, and the layer that it is in.
+/// Sizes of the chunks of an object, and its layer.
 fn objects() -> impl Strategy<Value = BTreeMap<u32, (Vec<(u64, bool)>, u16)>> {
     let chunks = prop::collection::vec((1..1000_u64, any::<bool>()), 1..5);
     prop::collection::btree_map(0..200_u32, (chunks, 0..3_u16), 0..40)
@@ -147,7 +147,7 @@ proptest! {
             prop_assert_eq!(places.len(), expected);
         }
         prop_assert_eq!(table.find(&id(1000)), None);
-        // A flipped bit is noticed, or is in a value that the table cannot know better.
+        // A flipped bit is detected, or is in a value that the table cannot verify.
         let place = flip.index(bytes.len());
         bytes[place] ^= 1_u8 << bit;
         tarpon_testkit::fuzz::chunk_table(&bytes);

@@ -1,4 +1,4 @@
-//! What a layer may cost is in proportion to what it weighs, and no ordinary layer comes near that.
+//! The cost limit of a layer is proportional to its size, and no ordinary layer comes near it.
 
 mod common;
 
@@ -16,13 +16,13 @@ use tarpon_testkit::layers::Layer;
 use tarpon_testkit::layers::bombs::{bombs, many_empty_files};
 use tarpon_testkit::sinks::Forgetful;
 
-/// What is said of an image that would take too much memory, and of one that would take too long.
+/// The errors for an image that would take too much memory, and for one that would take too long.
 const EXCESSES: [&str; 2] = ["it would take more than 128 MiB of memory", "it has more than 512 MiB of zeros"];
 
 /// Whole bombs take minutes to make.
 const PART: u32 = 16;
 
-/// All but this part of what any image may cost is taken already.
+/// An allowance of which only this part is left.
 fn allowance(part: u32) -> Allowance {
     let allowance = Allowance::default();
     let rest = |base: u64| base - base / u64::from(part);
@@ -77,7 +77,7 @@ fn what_a_layer_that_was_refused_took_is_free_for_the_next() {
     allowance.share().take(MEMORY_BASE / u64::from(PART)).unwrap();
 }
 
-/// The layer, rewritten by each writer within a part of what that may take.
+/// The layer, rewritten by each writer within a part of its allowance.
 fn written(layer: &Layer, part: u32) -> [Result<Written, WriteError>; 3] {
     let mut tar = Vec::new();
     let mut decoder = LayerReader::sniffed(&layer.blob[..]).expect("a layer");

@@ -39,7 +39,7 @@ fn layers_are_read_through_members_frames_and_optional_headers() {
 fn cut_or_followed_by_garbage_a_layer_is_an_error() {
     let text = text(100_000);
     for blob in [gzip(&text), gzip_members(&text, 700), zstd(&text), zstd_frames(&text, 5000)] {
-        // Not between two members or frames: what is missing there, only the digest of the layer knows.
+        // Not between two members or frames: only the digest of the layer shows a cut there.
         for cut in [5, blob.len() / 2 + 3, blob.len() - 1] {
             assert!(whole(&blob[..cut]).is_err(), "cut at {cut} of {}", blob.len());
         }

@@ -1,4 +1,4 @@
-//! The walk beside other readers and writers of tars: the `tar` crate, and GNU tar where there is one.
+//! Compares the walk with other readers and writers of tars: the `tar` crate, and GNU tar if it is installed.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
@@ -17,7 +17,7 @@ use tarpon_layer::tar::{TarKind, TarReader};
 use tarpon_layer::{LayerIndex, Node};
 use tarpon_testkit::layers::{Dialect, Item, random, tar};
 
-/// What both readers tell about an entry.
+/// The properties of an entry that both readers return.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     name: Vec<u8>,
@@ -133,7 +133,7 @@ proptest! {
     }
 }
 
-/// A folder with what GNU tar has to say about: long names, links, sparse files of several shapes.
+/// A folder with special cases of GNU tar: long names, links, sparse files of several shapes.
 fn build_folder(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut contents = BTreeMap::new();
     let deep = format!("d/{}/{}", "e".repeat(90), "f".repeat(90));

@@ -89,7 +89,7 @@ fn a_landmark_says_what_is_to_be_prefetched_and_another_that_nothing_is() {
         toc.index_and_prefetch().unwrap().1
     };
     assert_eq!((of(None), of(Some(".no.prefetch.landmark"))), (None, None));
-    // Before all files: nothing but its own header is there.
+    // Before all files: only its own header precedes it.
     assert!(of(Some(".prefetch.landmark")).is_some_and(|until| until < 1024));
 }
 
@@ -133,7 +133,7 @@ fn an_external_toc_is_asked_for_and_then_serves() {
     let first = &layer.blob[claim.first_range().start as usize..];
     let place = claim.locate(first).unwrap();
     assert_eq!(place, TocPlace::External { data_end: layer.blob.len() as u64 - 46 });
-    // The blob of the TOC image is the member that would stand in the layer.
+    // The blob of the TOC image is the member that would be in the layer.
     let member = &inside.blob[layer.blob.len() - 46..inside.blob.len() - 51];
     let index = claim.open(&place, member, &Allowance::default()).unwrap().index().unwrap();
     check_contents(&index, &items, &layer.blob);

@@ -1,4 +1,4 @@
-//! What was packed comes back, and what comes from elsewhere is an index that keeps its promises, or refused.
+//! Packed indexes are restored, and foreign input gives a valid index or an error.
 
 #![allow(clippy::cast_possible_truncation, reason = "tests hold small data")]
 

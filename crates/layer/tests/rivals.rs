@@ -1,4 +1,4 @@
-//! Other tools read the layers that we write. Each test skips itself where its tool is missing.
+//! Other tools read the layers that we write. Each test is skipped if its tool is missing.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
@@ -98,7 +98,7 @@ fn skopeo_unpacks_both_formats() {
     let target = format!("dir:{}", unpacked.display());
     run(Command::new("skopeo").args(["--insecure-policy", "copy", "-q", "--dest-decompress", &source, &target]));
     for layer in &image.layers {
-        // Named by what it found, which is the diffID.
+        // Named by its digest, which is the diffID.
         assert!(unpacked.join(layer.diff_id.hex()).is_file());
     }
 }

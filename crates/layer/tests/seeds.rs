@@ -1,4 +1,4 @@
-//! The seeds of the fuzz targets go through them without a panic.
+//! Runs the fuzz targets on their seeds, without a panic.
 
 use std::fs;
 use std::io::Read;
@@ -80,7 +80,7 @@ fn seeds_of_write_layer() {
     replay("write_layer", fuzz::write_layer);
 }
 
-/// The catalogue of bad layers goes through the targets as well.
+/// Runs the targets on the catalogue of bad layers as well.
 #[test]
 fn hostile_layers_pass_the_fuzz_targets() {
     for (_, tar) in hostile_tars() {
@@ -121,7 +121,7 @@ fn spanned(tar: &[u8]) -> Vec<Vec<u8>> {
     blobs.into_iter().zip([0, 3, 15, 0, 1, 40, 0, 7]).map(|(blob, span)| [&[span][..], &blob].concat()).collect()
 }
 
-/// Ztocs without their windows, which would be most of them: sound as far as a blob of 4 KiB goes, and spoilt.
+/// Ztocs without their windows, which are most of their size: valid ones for a blob of 4 KiB, and damaged ones.
 fn ztocs(tar: &[u8]) -> Vec<Vec<u8>> {
     let sound = Ztoc { compressed: 1 << 12, count: 1, ..Ztoc::of(&gzip(tar), u64::MAX) };
     let implied = Ztoc { starts: Vec::new(), ..sound.clone() };
@@ -210,7 +210,7 @@ fn write_seeds() {
     for layer in [&layer, &chunked] {
         seeds.push(pack(&common::index_by_toc(layer).expect("a TOC")));
     }
-    // The last one is cut.
+    // The last one is truncated.
     for blob in spanned(&pax_tar).iter().rev().skip(1) {
         let mut reader = SpanReader::with_spans_of(64, &blob[1..]).expect("a decoder");
         let (compression, access) = (reader.compression(), Access::Spans(reader.starts()));

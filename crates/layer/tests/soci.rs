@@ -1,4 +1,4 @@
-//! Ztocs: a layer shows by its ztoc what it shows when it is streamed, and what is wrong with a ztoc is an error.
+//! Ztocs: a layer read by its ztoc shows the same as when it is streamed, and an invalid ztoc is an error.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -65,7 +65,7 @@ fn contents(index: &LayerIndex, blob: &[u8]) -> BTreeMap<Vec<u8>, Vec<u8>> {
     files
 }
 
-/// Compares what the ztoc shows with what the walk over the tar shows. How many spans there are.
+/// Compares the ztoc's entries with those of the walk over the tar. Returns the number of spans.
 fn compare_with_stream(ztoc: &[u8], blob: &[u8]) -> usize {
     let by_ztoc = parsed(ztoc, blob).unwrap();
     let (streamed, kept) = import_blob(blob, stream()).unwrap();
@@ -95,7 +95,7 @@ fn the_ztoc_of_awss_own_library_shows_what_streaming_shows() {
     let blob = include_bytes!("../../../fixtures/soci/layer.tar.gz");
     let ztoc = zstd::decode_all(&include_bytes!("../../../fixtures/soci/layer.ztoc.zst")[..]).unwrap();
     assert_eq!(compare_with_stream(&ztoc, blob), 7);
-    // Our writer of ztocs is as good as theirs.
+    // Our writer of ztocs gives the same result as theirs.
     let ours = Ztoc::of(blob, 40_000);
     let (by_theirs, by_ours) = (parsed(&ztoc, blob).unwrap(), parsed(&ours.bytes(), blob).unwrap());
     assert_eq!(by_theirs.checkpoints, by_ours.checkpoints);
@@ -187,7 +187,7 @@ fn a_name_is_of_the_ztoc_and_the_place_alone() {
     assert!(before.iter().all(|name| !after.contains(name)), "another window may mean other bytes");
 }
 
-/// Names that are no digests are made of a ztoc; a packed index could state any.
+/// Names that are no digests are computed from a ztoc. A packed index could state any.
 #[test]
 fn nothing_but_a_ztoc_can_state_such_names() {
     let blob = layer();
@@ -263,7 +263,7 @@ fn a_cut_or_damaged_ztoc_is_an_error_or_another_sound_index() {
     }
 }
 
-/// Records that are all one would describe far more than the buffer holds.
+/// Records that are all the same one would describe far more than the buffer contains.
 #[test]
 fn a_buffer_that_yields_more_than_it_has_is_refused() {
     const RECORDS: u32 = 1000;
@@ -285,7 +285,7 @@ fn a_buffer_that_yields_more_than_it_has_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Any layer, however it was compressed and whatever its spans, shows by its ztoc what streaming it shows.
+    /// Any layer, whatever its compression and spans, shows by its ztoc the same as when it is streamed.
     #[test]
     fn any_layer_shows_by_its_ztoc_what_streaming_shows(items in random::layer(), level in 1_u32..10, span in 64_u64..100_000) {
         let blob = gzip_at(level, &tar(&items, Dialect::Pax));

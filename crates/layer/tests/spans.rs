@@ -1,4 +1,4 @@
-//! Spans of compressed layers: what is decoded from a checkpoint is what decoding from the beginning gives.
+//! Spans of compressed layers: decoding from a checkpoint gives the same bytes as decoding from the beginning.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -18,7 +18,7 @@ mod common;
 
 use common::Kept;
 
-/// Text that deflate finds much to refer to in, and noise now and then.
+/// Text with many back references for deflate, and some noise.
 fn text(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut random = move || {
@@ -86,7 +86,7 @@ fn table(index: &LayerIndex, blob: &[u8], compression: Compression) -> ChunkTabl
     ChunkTable::open(builder.finish().unwrap()).unwrap()
 }
 
-/// Reads every chunk from its span alone and compares its digest. How many there are of each codec.
+/// Reads every chunk from its span alone and compares its digest. Returns the number of chunks of each codec.
 fn read_all(table: &ChunkTable<Vec<u8>>, blob: &[u8]) -> Vec<(Codec, usize)> {
     let mut counts: Vec<(Codec, usize)> = Vec::new();
     let mut out = Vec::new();
@@ -164,7 +164,7 @@ fn members_and_frames_need_no_window() {
 #[test]
 fn a_span_may_run_through_the_end_of_a_member() {
     let tar = tar(&text(1 << 20, 5));
-    // Members shorter than the least span: checkpoints fall into the middle of some.
+    // Members shorter than the smallest span: checkpoints are in the middle of some.
     let blob = gzip_members(&tar, 45_000);
     let (index, _, compression, _) = indexed(&blob, 190_000);
     read_all(&table(&index, &blob, compression), &blob);

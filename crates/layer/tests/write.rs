@@ -1,4 +1,4 @@
-//! What the writers write is what the tar was.
+//! The output of the writers equals the tar.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 #![expect(clippy::cast_possible_truncation, reason = "tests hold small data")]
@@ -65,7 +65,7 @@ fn small_chunks() -> EstargzOptions {
     EstargzOptions { chunk_bytes: 60_000, threads: 2, ..EstargzOptions::default() }
 }
 
-/// Checks what the result says about the blob.
+/// Checks the description of the blob in the result.
 fn layer(written: &Written, blob: Vec<u8>) -> Layer {
     assert_eq!(written.blob, Blob { digest: Digest::of(&blob), size: blob.len() as u64 });
     let decoded = decoded(&blob);
@@ -98,7 +98,7 @@ fn as_zstd_chunked(tar: &[u8]) -> Result<Layer, WriteError> {
     Ok(layer(&written, blob))
 }
 
-/// The layer shows what the tar shows, and every file can be read chunk by chunk.
+/// Checks that the layer shows the same as the tar, and every file can be read chunk by chunk.
 fn check_shows(layer: &Layer, tar: &[u8]) -> LayerIndex {
     let (plain, kept) = import_tar(tar, CLAIMED).unwrap();
     let index = index_by_toc(layer).unwrap();
@@ -138,7 +138,7 @@ fn estargz_shows_the_tar_and_holds_it() {
             let layer = as_estargz(&tar, &options).unwrap();
             let index = check_shows(&layer, &tar);
             assert!(index.chunks.iter().all(|chunk| chunk.size <= options.chunk_bytes));
-            // The landmark takes two blocks; the tar's trailer gives way to the TOC.
+            // The landmark takes two blocks. The TOC replaces the tar's trailer.
             let decoded = decoded(&layer.blob);
             assert!(decoded[1024..].starts_with(&tar[..tar.len() - 1024]));
             assert_eq!(names(&toc(&layer))[0], ".no.prefetch.landmark");
@@ -363,7 +363,7 @@ fn sizes_may_be_in_base_256_and_global_comments_stay() {
     assert!(decoded(&layer.blob).windows(comment.len()).any(|window| window == comment));
     let layer = as_zstd_chunked(&tar).unwrap();
     check_shows(&layer, &tar);
-    // containers/storage takes neither global headers nor contiguous files.
+    // containers/storage accepts neither global headers nor contiguous files.
     assert!(toc(&layer).get("tarSplitDigest").is_none());
 }
 
@@ -384,7 +384,7 @@ fn tar_split_gives_the_tar_again() {
     }
 }
 
-/// Puts the tar together from the tar-split data of a layer and its files.
+/// Reassembles the tar from the tar-split data of a layer and its files.
 fn assembled(layer: &Layer, toc: &Value, content: impl Fn(&str) -> Vec<u8>) -> Vec<u8> {
     use base64::Engine as _;
     let base64 = |value: &Value| base64::engine::general_purpose::STANDARD.decode(value.as_str().unwrap()).unwrap();
@@ -425,8 +425,8 @@ fn the_footer_of_zstd_chunked_says_what_the_annotations_say() {
     assert_eq!(layer.annotations[&format!("{prefix}tarsplit-position")], words[4..].join(":"));
 }
 
-/// What a tar can say and a table of contents cannot, by the number in the name of the case: sparse files, names that
-/// are no text, what lies below a symbolic link, and names that are several things one after another.
+/// Cases that a tar can represent and a table of contents cannot, by the number in their name: sparse files, names that are not
+/// text, entries below a symbolic link, and names with several meanings one after another.
 const ONLY_IN_TARS: &[&str] = &["060", "070", "073", "094", "110", "112", "122", "123", "124", "126"];
 
 #[test]
@@ -453,7 +453,7 @@ fn hostile_tars_are_refused_or_shown() {
             }
         }
     }
-    // In both formats; a reader and a writer that refuse everything, or nothing, do not pass.
+    // In both formats. A reader and a writer that refuse everything, or nothing, do not pass.
     assert!(shown >= 38 && refused >= 186, "{shown} shown, {refused} refused");
 }
 

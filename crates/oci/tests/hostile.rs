@@ -7,7 +7,7 @@ use std::path::Path;
 use bytes::Bytes;
 use tarpon_oci::{Artifact, Document, Platform, Verified};
 
-/// What mounting the document would say, for a machine of linux/amd64.
+/// The error of mounting the document, for a machine of linux/amd64.
 fn verdict(bytes: Vec<u8>) -> String {
     let amd64: Platform = "linux/amd64".parse().unwrap();
     match Document::parse(Verified::seal(Bytes::from(bytes)), None) {
@@ -23,7 +23,7 @@ fn verdict(bytes: Vec<u8>) -> String {
     }
 }
 
-/// What reading the document as an artifact would say.
+/// The error of reading the document as an artifact.
 fn artifact_verdict(bytes: Vec<u8>) -> String {
     match Artifact::parse(Verified::seal(Bytes::from(bytes))) {
         Err(error) => format!("refused: {error}"),

@@ -1,7 +1,7 @@
-//! How long does a large image take to merge and to write, and how much memory?
+//! Measures the time and memory of merging and writing a large image.
 //!
-//! `cargo run --release -p tarpon-tree --example large_tree [FILES [LAYERS [IMAGE]]]` (230,000 files in 50 layers unless
-//! said otherwise; the EROFS image is kept as IMAGE if that is given).
+//! `cargo run --release -p tarpon-tree --example large_tree [FILES [LAYERS [IMAGE]]]` (default: 230,000 files in 50 layers; the
+//! EROFS image is written to IMAGE if that is given).
 #![allow(clippy::print_stdout)]
 
 use std::time::Instant;
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A figure of `/proc/self/status`, in KiB.
+/// A value of `/proc/self/status`, in KiB.
 fn resident(field: &str) -> Result<u64, Box<dyn std::error::Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(field)).ok_or("no such field")?;

@@ -1,4 +1,4 @@
-//! What a layer adds to those below it.
+//! The changes of a layer to those below it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -95,7 +95,7 @@ fn links_of_one_layer_stay_links_and_one_to_below_is_a_file_of_its_own() {
     assert_eq!(delta.objects().len(), 2);
 }
 
-/// What the layer is by itself.
+/// The layer by itself.
 fn by_itself(only: LayerIndex) -> Vec<String> {
     let root = dir("").mode(0o1777).entry.attributes;
     let layers = [underlay(&only, root), only];

@@ -1,4 +1,4 @@
-//! Tree images that nobody wrote: what the reader says of them. None makes it panic, loop or read out of bounds.
+//! Forged tree images: the errors of the reader. None makes it panic, loop or read out of bounds.
 
 use proptest::prelude::*;
 use tarpon_layer::LayerIndex;
@@ -18,18 +18,18 @@ fn small() -> Vec<u8> {
     erofs::write(&merge(&[layer(entries)]).expect("not refused"))
 }
 
-/// Where the inode at `path` starts.
+/// Offset of the inode at `path`.
 fn inode_offset(image: &[u8], path: &str) -> usize {
     let nid = Image::open(image).expect("an image").resolve(path.as_bytes()).expect("readable").expect("there");
     usize::try_from(nid.0 * 32).expect("small")
 }
 
-/// Where `needle` first occurs.
+/// Offset of the first `needle`.
 fn find(image: &[u8], needle: &[u8]) -> usize {
     image.windows(needle.len()).position(|window| window == needle).expect("it is there")
 }
 
-/// What the check says of the small image after a change that it cannot know of: its checksum is kept right.
+/// The result of the check of the small image after a change, with a corrected checksum.
 fn check(change: impl FnOnce(&mut Vec<u8>)) -> Result<(), ImageError> {
     let mut image = small();
     change(&mut image);

@@ -1,4 +1,4 @@
-//! What layers show together, rule by rule.
+//! The result of merging layers, rule by rule.
 
 use tarpon_layer::{LayerIndex, Node, ObjectId};
 use tarpon_testkit::entries::{
@@ -6,8 +6,8 @@ use tarpon_testkit::entries::{
 };
 use tarpon_tree::{MergeError, Problem, Tree, merge};
 
-/// The names below the root, each with what is needed to tell what shows: `name/` for directories, `name=object size`
-/// for files, `name->target`, `name|` for fifos; with ` xN` where a file has N names.
+/// The names below the root, each with its distinguishing properties: `name/` for directories, `name=object size` for files,
+/// `name->target`, `name|` for fifos, with ` xN` where a file has N names.
 fn names(tree: &Tree<'_>) -> Vec<String> {
     let describe = |dentry| {
         let inode = tree.inode(dentry);
@@ -24,7 +24,7 @@ fn names(tree: &Tree<'_>) -> Vec<String> {
     tree.walk().skip(1).map(describe).collect()
 }
 
-/// Checks what layers show, in the order that they are given in and backwards.
+/// Checks the merge of layers, in the given order and in reverse.
 fn check<const N: usize>(layers: [Vec<Made>; N], expected: &[&str]) {
     for backwards in [false, true] {
         let order = |mut entries: Vec<Made>| {

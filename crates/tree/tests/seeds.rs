@@ -1,4 +1,4 @@
-//! The seeds of the fuzz targets go through them without a panic.
+//! Runs the fuzz targets on their seeds, without a panic.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -17,26 +17,26 @@ use crate::toc::{self, Format};
 /// A file of the layer.
 #[derive(Debug, Default)]
 struct File {
-    /// Missing as long as the digest of its only chunk is.
+    /// `None` as long as the digest of its only chunk is unknown.
     digest: Option<Digest>,
-    /// Its chunks have these numbers.
+    /// Numbers of its chunks.
     chunks: std::ops::Range<usize>,
 }
 
-/// A chunk of a file, and where it came to lie.
+/// A chunk of a file, and its place in the blob.
 #[derive(Debug, Default)]
 struct Chunk {
-    /// In the file.
+    /// Offset in the file.
     offset: u64,
     size: u64,
     is_hole: bool,
-    /// In the blob.
+    /// Offset in the blob.
     start: u64,
     end: u64,
     digest: Option<Digest>,
 }
 
-/// How often what occurs in the layer.
+/// Counts of the contents of a layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Entries of the table of contents, its own files (landmark) included.
@@ -53,13 +53,13 @@ pub struct Counts {
 const NAME: u64 = 2 * size_of::<((u8, Vec<u8>), usize)>() as u64;
 /// Memory of a chunk or file in a list that doubles when it is full.
 const IN_LIST: u64 = 2 * size_of::<Chunk>() as u64;
-/// The JSON has room for so many bytes more, and for a part of what it is: it does not double like a list.
+/// The JSON reserves this many bytes more, and a part of its size: it does not double like a list.
 const JSON_ROOM: usize = 64 << 10;
 const JSON_ROOM_PART: usize = 8;
 
 pub(super) struct Contents {
     format: Format,
-    /// What the tar means: what the TOC must say too.
+    /// The layer as described by the tar, which the TOC must match.
     meaning: Assembler,
     /// `None` where a later entry of the same name counts.
     records: Vec<Option<Kept>>,
@@ -67,16 +67,16 @@ pub(super) struct Contents {
     files: Vec<File>,
     chunks: Vec<Chunk>,
     has_duplicates: bool,
-    /// Of all that but the meaning.
+    /// Memory of everything except `meaning`.
     memory: Share,
 }
 
-/// What the tar means, when no more of the contents is needed.
+/// The layer as described by the tar, after the rest of the contents was dropped.
 pub(super) struct Meaning {
     entries: Vec<Entry>,
 }
 
-/// The JSON of a table of contents, and what it must mean.
+/// The JSON of a table of contents, and the layer that it must describe.
 pub(super) struct Told {
     pub(super) json: Vec<u8>,
     pub(super) meaning: Meaning,
@@ -84,7 +84,7 @@ pub(super) struct Told {
 }
 
 impl Contents {
-    /// What it takes is charged to `allowance`, before it is kept.
+    /// Charges its memory to `allowance` before it is used.
     pub(super) fn new(format: Format, allowance: &Allowance) -> Self {
         Self {
             format,
@@ -103,7 +103,7 @@ impl Contents {
         self.has_duplicates
     }
 
-    /// Takes an entry of the tar. A file with content gets a number; what follows are its chunks.
+    /// Adds an entry of the tar. Returns a number for a file with content, whose chunks must follow.
     pub(super) fn entry(&mut self, entry: TarEntry, facts: Facts) -> Result<Option<usize>, WriteError> {
         let name = printable(&entry.name);
         let cannot = |problem| WriteError::Unrepresentable { name: name.clone(), problem };
@@ -166,17 +166,17 @@ impl Contents {
         Ok(number)
     }
 
-    /// More bytes belong to a chunk than were known of before.
+    /// Adds bytes to a chunk that turned out to be longer.
     pub(super) fn extend_chunk(&mut self, chunk: usize, size: u64) {
         self.chunks[chunk].size += size;
     }
 
-    /// The digest of a chunk that is not known from its piece.
+    /// Sets the digest of a chunk that is not known from its piece.
     pub(super) fn set_chunk_digest(&mut self, chunk: usize, digest: Digest) {
         self.chunks[chunk].digest = Some(digest);
     }
 
-    /// The digest of the last file, as far as it is not that of its only chunk.
+    /// Sets the digest of the last file, unless it is that of its only chunk.
     pub(super) fn set_file_digest(&mut self, digest: Digest) {
         if let Some(file) = self.files.last_mut() {
             file.digest = Some(digest);
@@ -186,7 +186,7 @@ impl Contents {
     pub(super) fn land(&mut self, landed: impl Iterator<Item = Landed>) {
         for Landed { chunk, start, end, digest } in landed {
             let chunk = &mut self.chunks[chunk];
-            // A chunk may take several pieces; data never begins at 0, where a header is.
+            // A chunk may take several pieces. Data never begins at 0, where a header is.
             if chunk.start == 0 {
                 chunk.start = start;
             }
@@ -195,7 +195,7 @@ impl Contents {
         }
     }
 
-    /// The JSON. Everything has landed.
+    /// Returns the JSON. All pieces must be written.
     pub(super) fn tell(mut self, tar_split: Option<&Digest>) -> Result<Told, WriteError> {
         for file in &mut self.files {
             if let (None, Some(only)) = (file.digest, self.chunks[file.chunks.clone()].first()) {
@@ -227,7 +227,7 @@ impl Contents {
         }
     }
 
-    /// Lets the assembler take the entry, and returns what tells names apart.
+    /// Adds the entry to the assembler, and returns the key that distinguishes names.
     fn mean(&mut self, entry: TarEntry, file: Option<usize>) -> Result<(u8, Vec<u8>), InvalidEntry> {
         let path = match LayerName::parse(&entry.name)? {
             LayerName::Entry(path) => path,
@@ -243,7 +243,7 @@ impl Contents {
         };
         let key = (0, path.as_bytes().to_vec());
         let node = match entry.kind {
-            // Readers hide it, so it means nothing.
+            // Readers hide it, so it has no meaning.
             TarKind::File if toc::is_toc_file(&path) => return Ok(key),
             TarKind::File => {
                 let object = file.map_or_else(|| Digest::of(b""), placeholder);
@@ -275,7 +275,7 @@ impl Meaning {
         Ok(Self { entries })
     }
 
-    /// Compares what the TOC says, as our own reader has read it, with what the tar says.
+    /// Compares the TOC, as read by our own reader, with the tar.
     pub(super) fn check(self, toc: LayerIndex) -> Result<(), WriteError> {
         let mut meaning = self.entries;
         let mut told = toc.entries;
@@ -296,7 +296,7 @@ impl Meaning {
     }
 }
 
-/// The JSON while it grows.
+/// The JSON under construction.
 struct Json {
     bytes: Vec<u8>,
     is_first: bool,
@@ -352,7 +352,7 @@ impl Json {
 }
 
 impl Chunk {
-    /// What a record says of it.
+    /// The fields of a record about its content.
     fn content(&self, is_single: bool, format: Format) -> Content {
         // zstd:chunked describes a file of one chunk of data by the file's own fields.
         let has_digest = format == Format::Estargz || !is_single || self.is_hole;
@@ -368,14 +368,14 @@ impl Chunk {
     }
 }
 
-/// Stands for the digest of a file until that is known.
+/// A placeholder for the digest of a file until that is known.
 fn placeholder(file: usize) -> Digest {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&(file as u64).to_le_bytes());
     Digest::from_bytes(bytes)
 }
 
-/// The file that a digest stands for.
+/// The file of a placeholder.
 fn file_of(digest: &Digest) -> Option<usize> {
     let (number, rest) = digest.as_bytes().split_first_chunk::<8>()?;
     if rest.iter().any(|byte| *byte != 0) {

@@ -1,4 +1,4 @@
-//! The checksum of files in tar-split data: CRC-64 as ISO 3309 has it, eight bytes at a time.
+//! The checksum of files in tar-split data: CRC-64 of ISO 3309, eight bytes at a time.
 
 const POLYNOMIAL: u64 = 0xd800_0000_0000_0000;
 static TABLES: [[u64; 256]; 8] = tables();
@@ -52,7 +52,7 @@ impl Crc64 {
         self.0 = crc;
     }
 
-    /// The checksum, as tar-split writes it.
+    /// The checksum in tar-split's format.
     pub(super) fn finish(self) -> [u8; 8] {
         (!self.0).to_be_bytes()
     }

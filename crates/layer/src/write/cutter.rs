@@ -1,12 +1,12 @@
-//! Where the files of zstd:chunked are cut, so that equal stretches of different files become equal chunks.
+//! Cuts the files of zstd:chunked so that equal parts of different files become equal chunks.
 //!
-//! The cuts are those of containers/storage, because its partial pulls look for chunks that are on the host already: a
-//! rolling checksum over 64 bytes whose low 16 bits are ones ends a chunk (64 KiB on average), and so does a run of zeros
-//! of at least [`HOLE_BYTES`], which is a chunk of its own.
+//! The cuts are those of containers/storage, because its partial pulls look for chunks that are already local: a rolling checksum
+//! over 64 bytes whose low 16 bits are ones ends a chunk (64 KiB on average), and so does a run of zeros of at least
+//! [`HOLE_BYTES`], which is a chunk of its own.
 
-/// Zeros in a row that make a hole.
+/// Zeros in a row that form a hole.
 pub(super) const HOLE_BYTES: u64 = 1 << 10;
-/// Longest chunk of data. Repetitive files have stretches without any cut; readers decode a chunk at once.
+/// Longest chunk of data. Repetitive files have long parts without any cut, and readers decode a chunk at once.
 pub(super) const CHUNK_BYTES: u64 = 4 << 20;
 
 const WINDOW: usize = 64;
@@ -17,7 +17,7 @@ const MASK: u32 = (1 << 16) - 1;
 /// The end of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// Where the chunk ends in the file.
+    /// End of the chunk in the file.
     pub(super) end: u64,
     /// Whether it is all zeros.
     pub(super) is_hole: bool,
@@ -26,11 +26,11 @@ pub(super) struct Cut {
 /// Cuts one file.
 pub(super) struct Cutter {
     sum: RollingSum,
-    /// Bytes that were judged: all but `zeros`.
+    /// Bytes that were processed: all but `zeros`.
     place: u64,
-    /// Where the current chunk starts.
+    /// Start of the current chunk.
     start: u64,
-    /// Zeros in a row that were seen last.
+    /// Zeros in a row at the current end.
     zeros: u64,
 }
 
@@ -39,7 +39,7 @@ impl Cutter {
         Self { sum: RollingSum::new(), place: 0, start: 0, zeros: 0 }
     }
 
-    /// Takes the next bytes of the file. What is cut may lie before them, by less than [`HOLE_BYTES`].
+    /// Adds the next bytes of the file. Cuts may be before them, by less than [`HOLE_BYTES`].
     pub(super) fn push(&mut self, bytes: &[u8], cuts: &mut Vec<Cut>) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -62,7 +62,7 @@ impl Cutter {
         self.zeros >= HOLE_BYTES
     }
 
-    /// The file ends here.
+    /// Ends the file.
     pub(super) fn finish(mut self, cuts: &mut Vec<Cut>) {
         self.end_zeros(cuts);
         self.cut(false, cuts);
@@ -76,7 +76,7 @@ impl Cutter {
         }
     }
 
-    /// No more zeros follow those at hand.
+    /// Ends the current run of zeros.
     fn end_zeros(&mut self, cuts: &mut Vec<Cut>) {
         if self.is_in_hole() {
             // More zeros than the window holds change nothing.

@@ -1,4 +1,4 @@
-//! One gzip member or zstd frame, from bytes in memory.
+//! Encodes one gzip member or zstd frame from bytes in memory.
 
 use std::io;
 
@@ -6,14 +6,14 @@ use flate2::{Compress, Crc, FlushCompress, Status};
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::CParameter;
 
-/// Header of a gzip member: no name, no time, system unknown. The same bytes whenever and wherever they are written.
+/// Header of a gzip member: no name, no time, system unknown. The bytes do not depend on the time or the machine.
 const GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
-/// Levels above this one have windows over 8 MiB, which not every reader takes. Only tables of contents are so large.
+/// Levels above this one have windows over 8 MiB, which not every reader supports. Only tables of contents are this large.
 const LAST_LEVEL_OF_SMALL_WINDOWS: i32 = 19;
 /// The window for them, as a power of two.
 const ZSTD_WINDOW_LOG: u32 = 23;
 
-/// Compresses pieces one by one; keeps its tables from one to the next.
+/// Compresses pieces one by one. Keeps its tables from one to the next.
 pub(super) enum Encoder {
     Gzip(Box<Compress>),
     Zstd(Box<Compressor<'static>>),
@@ -34,7 +34,7 @@ impl Encoder {
         Ok(Self::Zstd(Box::new(encoder)))
     }
 
-    /// One member or frame that holds `bytes`.
+    /// Encodes `bytes` as one member or frame.
     pub(super) fn encode(&mut self, bytes: &[u8]) -> io::Result<Vec<u8>> {
         match self {
             Self::Gzip(deflate) => gzip(deflate, bytes),
@@ -44,7 +44,7 @@ impl Encoder {
 }
 
 fn gzip(deflate: &mut Compress, bytes: &[u8]) -> io::Result<Vec<u8>> {
-    /// Room for what most members shrink to; more is made where it does not suffice.
+    /// Initial room, enough for most members. It grows where it does not suffice.
     const FIRST_ROOM: usize = 256;
     deflate.reset();
     let mut member = Vec::with_capacity(FIRST_ROOM + bytes.len() / 2);

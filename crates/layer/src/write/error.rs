@@ -1,4 +1,4 @@
-//! Why a layer could not be written.
+//! Errors of writing a layer.
 
 use std::io;
 
@@ -9,11 +9,11 @@ use crate::index::{InvalidEntry, InvalidXattr};
 use crate::tar::TarError;
 use crate::toc::{ClaimError, TocError};
 
-/// Why a layer could not be written in another format. What the blob got up to there is useless.
+/// Why a layer could not be written in another format. The partly written blob is useless.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The tar is bad, or reading it failed.
+    /// The tar is invalid, or reading it failed.
     #[error(transparent)]
     Tar(#[from] TarError),
     /// The blob could not be written, or compression failed.
@@ -25,34 +25,34 @@ pub enum WriteError {
     /// The layer costs more than its size allows.
     #[error(transparent)]
     Excess(#[from] Excess),
-    /// An entry that no reader takes.
+    /// An entry that no reader accepts.
     #[error("tar entry {name:?}: {problem}")]
     Entry {
         /// Its name, printable.
         name: String,
-        /// Why.
+        /// The problem.
         problem: InvalidEntry,
     },
-    /// An xattr that no reader takes.
+    /// An xattr that no reader accepts.
     #[error("tar entry {name:?}: {problem}")]
     Xattr {
         /// Name of the entry, printable.
         name: String,
-        /// Why.
+        /// The problem.
         problem: InvalidXattr,
     },
-    /// An entry that the tar can hold and the table of contents cannot.
+    /// An entry that a tar can contain and the table of contents cannot.
     #[error("tar entry {name:?}: {problem}, which the table of contents cannot hold")]
     Unrepresentable {
         /// Its name, printable.
         name: String,
-        /// What it has.
+        /// The part that cannot be represented.
         problem: Unrepresentable,
     },
-    /// The tar repeats names in a way that means something else without the order of its entries.
+    /// The tar repeats names in a way whose meaning depends on the order of its entries.
     #[error("tar entry {0:?}: what it is depends on the order of entries, which the table of contents cannot hold")]
     OrderMatters(String),
-    /// The diffID is to stay, but the tar holds a table of contents, which would have to go.
+    /// The diffID must stay, but the tar contains a table of contents, which would have to be removed.
     #[error("the layer is eStargz already: its table of contents cannot be replaced without changing its diffID")]
     HoldsToc,
     /// Over [`limits::TOC_BYTES`] or [`limits::TOC_COMPRESSED_BYTES`].
@@ -73,11 +73,11 @@ pub enum WriteError {
     Options(&'static str),
 }
 
-/// What a table of contents cannot hold.
+/// The parts of an entry that a table of contents cannot represent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unrepresentable {
-    /// JSON is text. Other writers put U+FFFD there, and readers then see a wrong name; so U+FFFD itself is not taken either.
+    /// JSON is text. Other writers put U+FFFD there, and readers then see a wrong name. So U+FFFD itself is refused too.
     #[error("a name that is not UTF-8 or contains U+FFFD")]
     Name,
     /// As [`Unrepresentable::Name`].
@@ -89,7 +89,7 @@ pub enum Unrepresentable {
     /// RFC 3339 has four digits for the year.
     #[error("a time outside of the years 2 to 9999")]
     Time,
-    /// The blob does not hold the file's holes, so its chunks cannot be told.
+    /// The blob does not contain the file's holes, so its chunks cannot be described.
     #[error("a sparse file")]
     Sparse,
 }

@@ -22,27 +22,27 @@ use crate::toc::{
     TocPlace,
 };
 
-/// What stargz-snapshotter cuts files into.
+/// The chunk size of stargz-snapshotter.
 pub const DEFAULT_ESTARGZ_CHUNK_BYTES: u64 = 4 << 20;
-/// The level of gzip. Measured on two Debian layers (tars of 50 and 79 MB): blobs are 0.6 to 2 % larger than those of
+/// The default level of gzip. Measured on two Debian layers (tars of 50 and 79 MB): blobs are 0.6 to 2 % larger than those of
 /// stargz-snapshotter at its default, level 9, and take half the time that our level 9 takes.
 pub const DEFAULT_GZIP_LEVEL: u32 = 6;
 
 /// The only byte of a landmark.
 const LANDMARK: &[u8] = b"\x0f";
-/// Tells containers/storage how large the layer is without decompressing it.
+/// Annotation that gives containers/storage the decompressed size of the layer.
 const SIZE_ANNOTATION: &str = "io.containers.estargz.uncompressed-size";
 
-/// How eStargz is written.
+/// Options for writing eStargz.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EstargzOptions {
-    /// Files are cut into chunks of so many bytes, 1 to [`limits::CHUNK_BYTES`].
+    /// Size of chunks in bytes, 1 to [`limits::CHUNK_BYTES`].
     pub chunk_bytes: u64,
     /// Level of gzip, 0 to 9.
     pub level: u32,
     /// Threads that compress, besides the caller's, which reads, hashes and writes.
     pub threads: usize,
-    /// The decompressed blob is the very tar, so the layer keeps its diffID. The table of contents then goes into
+    /// Keeps the decompressed blob identical to the tar, so the layer keeps its diffID. The table of contents then goes into
     /// [`Written::external_toc`], and the layer gets no landmark.
     pub keep_diff_id: bool,
 }
@@ -65,12 +65,12 @@ impl EstargzOptions {
     }
 }
 
-/// Writes the layer whose decompressed tar `tar` yields to `blob` as eStargz. What an input that is eStargz already has of its
-/// own (table of contents, landmark) is left out first. Give `blob` a buffer if its writes are costly.
-/// The memory for the table of contents is charged to `allowance`.
+/// Writes the layer whose decompressed tar `tar` yields to `blob` as eStargz. The format's own files (table of contents, landmark)
+/// of an input that is eStargz already are removed first. Give `blob` a buffer if its writes are costly. The memory for the table
+/// of contents is charged to `allowance`.
 ///
 /// # Errors
-/// [`WriteError`]; the blob is useless then.
+/// [`WriteError`]. The blob is then useless.
 pub fn estargz<R: Read, W: Write>(
     tar: R,
     blob: W,
@@ -80,11 +80,11 @@ pub fn estargz<R: Read, W: Write>(
     write(tar, blob, options, (NO_PREFETCH_LANDMARK, 0), allowance)
 }
 
-/// As [`estargz`], with the entries at `paths` before all others and in this order, each after the directories that it lies in
-/// and, for a hard link, after its target. A landmark after them tells others to fetch up to there at once.
+/// As [`estargz`], with the entries at `paths` before all others and in this order, each after its parent directories and, for a
+/// hard link, after its target. A landmark after them marks the end of the part that readers should prefetch.
 ///
 /// # Errors
-/// [`WriteError`]; also for [`EstargzOptions::keep_diff_id`], which forbids another order.
+/// [`WriteError`], also for [`EstargzOptions::keep_diff_id`], which forbids another order.
 pub fn estargz_prioritised<R: Read + Seek, W: Write>(
     tar: R,
     paths: &[LayerPath],
@@ -130,7 +130,7 @@ struct Writer<'a, W> {
     blob: Ordered<W>,
     contents: Contents,
     options: &'a EstargzOptions,
-    /// Of the new tar.
+    /// Hasher of the new tar.
     hasher: Hasher,
     tar_bytes: u64,
     /// The member that is being filled.
@@ -159,7 +159,7 @@ impl<W: Write> Writer<'_, W> {
         }
     }
 
-    /// Takes one entry; whether it is kept.
+    /// Adds one entry. Returns whether it is kept.
     fn entry<R: Read>(&mut self, source: &mut Source<R>, entry: TarEntry, before: &Before) -> Result<bool, WriteError> {
         if let Some(path) = own_file(&entry) {
             match self.options.keep_diff_id {
@@ -189,7 +189,7 @@ impl<W: Write> Writer<'_, W> {
         self.pad()
     }
 
-    /// Bytes that are no payload: they go on in the member that is open.
+    /// Appends bytes that are no payload to the open member.
     fn put(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         for bytes in bytes.chunks(HEADER_RUN_BYTES) {
             self.take(bytes);
@@ -206,7 +206,7 @@ impl<W: Write> Writer<'_, W> {
         }
         while !bytes.is_empty() {
             if file.room == 0 {
-                // A chunk that is full stays open until here, because padding and headers may follow.
+                // A full chunk stays open until here, because padding and headers may follow.
                 self.close()?;
                 file.room = file.left.min(self.options.chunk_bytes);
                 self.member.chunk = Some(self.contents.chunk(file.room, false)?);
@@ -305,7 +305,7 @@ impl<W: Write> Writer<'_, W> {
     }
 }
 
-/// Where an entry is that belongs to the format and not to the image, if it does.
+/// The path of an entry that belongs to the format and not to the image.
 fn own_file(entry: &TarEntry) -> Option<LayerPath> {
     match LayerName::parse(&entry.name) {
         Ok(LayerName::Entry(path)) if entry.kind == TarKind::File && toc::is_toc_file(&path) => Some(path),
@@ -313,12 +313,12 @@ fn own_file(entry: &TarEntry) -> Option<LayerPath> {
     }
 }
 
-/// A file on its way into chunks.
+/// A file that is being cut into chunks.
 struct FileSplit {
-    /// Bytes that have not passed ...
+    /// Remaining bytes ...
     left: u64,
     /// ... and those of them that belong to the current chunk.
     room: u64,
-    /// For a file of more than one chunk; that of a single chunk is hashed with it.
+    /// Hasher of a file of more than one chunk. A single chunk is hashed as such.
     whole: Option<Hasher>,
 }

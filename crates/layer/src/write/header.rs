@@ -1,7 +1,7 @@
-//! What the headers of an entry say beyond what [`TarEntry`](crate::tar::TarEntry) keeps, as other writers of TOCs put it there.
+//! Values in the headers of an entry that [`TarEntry`](crate::tar::TarEntry) drops and other writers put into TOCs.
 //!
-//! The tar reader has checked these headers, so what is not understood here is not an error. It only means that Go's reader,
-//! which other tools are built on, may see the entry differently ([`Facts::is_ordinary`]).
+//! The tar reader has checked these headers, so unsupported values are not an error here. They only mean that Go's reader, which
+//! other tools are built on, may see the entry differently ([`Facts::is_ordinary`]).
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use crate::tar::{BLOCK, number, pax};
 /// A time in a header of old GNU tar or star.
 type TimeField = std::ops::Range<usize>;
 
-/// What the headers of one entry say.
+/// The values in the headers of one entry.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    /// With whatever type bits the archive has.
+    /// Mode with the type bits of the archive, if any.
     pub(super) mode: i64,
-    /// Target of a link. Other kinds of entry may have one too, without any meaning.
+    /// Target of a link. Other kinds of entry may have a meaningless one.
     pub(super) link: Vec<u8>,
     pub(super) major: i64,
     pub(super) minor: i64,
     pub(super) accessed: Option<Timestamp>,
     pub(super) changed: Option<Timestamp>,
-    /// All of them, also those that images may not set.
+    /// All xattrs, including those that images may not set.
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Whether other tools surely read the entry as we do.
+    /// Whether other tools are sure to read the entry as we do.
     pub(super) is_ordinary: bool,
 }
 
@@ -115,12 +115,12 @@ fn own(block: &[u8; BLOCK], extensions: Extensions, is_last: bool) -> Facts {
     }
 }
 
-/// Where a header keeps the times of access and change, if its dialect has them. Elsewhere two empty fields.
+/// The position of the times of access and change in a header, if its dialect has them. Otherwise two empty fields.
 fn times(block: &[u8; BLOCK]) -> [TimeField; 2] {
     match &block[257..265] {
         b"ustar  \0" => [345..357, 357..369],
         magic if magic.starts_with(b"ustar\0") && &block[508..512] == b"tar\0" => [476..488, 488..500],
-        // The last bytes of the dialects without: nothing is written there.
+        // The last bytes of the other dialects, which are always empty.
         _ => [511..512, 511..512],
     }
 }

@@ -1,4 +1,4 @@
-//! [`Ordered`]: pieces are compressed by several threads and written in the order in which they were handed in.
+//! [`Ordered`]: compresses pieces on several threads and writes them in the order of submission.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -11,29 +11,29 @@ use tarpon_oci::{Blob, Digest, Hasher};
 use super::encode::Encoder;
 use super::error::WriteError;
 
-/// Bytes for each thread that wait for compression or for their turn to be written: two pieces of the usual largest size.
-/// One larger piece is always let in.
+/// Bytes per thread that wait for compression or for their turn to be written: two pieces of the usual largest size. One larger
+/// piece is always accepted.
 const WAITING_BYTES: usize = 8 << 20;
-/// Pieces for each thread that wait. Most files are small, and a thread should not run dry while a large one is read.
+/// Pieces per thread that wait. Most files are small, and a thread should not run dry while a large one is read.
 const WAITING_PIECES: usize = 256;
 
 /// Bytes that become one member or frame.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     pub(super) bytes: Vec<u8>,
-    /// So many of its first bytes get a digest; none if 0.
+    /// Number of its first bytes that get a digest. None if 0.
     pub(super) payload: usize,
-    /// The chunk that begins or goes on with this piece.
+    /// The chunk that begins or continues with this piece.
     pub(super) chunk: Option<usize>,
 }
 
-/// Where a piece with a chunk came to lie in the blob.
+/// The place of a piece with a chunk in the blob.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Landed {
     pub(super) chunk: usize,
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Of its payload.
+    /// Digest of its payload.
     pub(super) digest: Option<Digest>,
 }
 
@@ -53,7 +53,7 @@ struct Waiting {
     reply: Receiver<io::Result<Encoded>>,
 }
 
-/// The blob while it is written.
+/// The blob under construction.
 pub(super) struct Ordered<W> {
     jobs: SyncSender<Job>,
     threads: usize,
@@ -102,13 +102,13 @@ fn work(queue: &Mutex<Receiver<Job>>, mut encoder: Encoder) {
             let digest = (piece.payload > 0).then(|| Digest::of(&piece.bytes[..piece.payload]));
             Encoded { bytes, digest }
         });
-        // Nobody waits any more if the blob failed.
+        // The receiver is gone if the blob failed.
         let _ = reply.send(encoded);
     }
 }
 
 impl<W: Write> Ordered<W> {
-    /// Takes the next piece. Waits while too much is under way.
+    /// Submits the next piece. Waits while too much is under way.
     pub(super) fn submit(&mut self, piece: Piece) -> Result<(), WriteError> {
         let (reply, answer) = sync_channel(1);
         let (chunk, bytes) = (piece.chunk, piece.bytes.len());
@@ -128,7 +128,7 @@ impl<W: Write> Ordered<W> {
         Ok(())
     }
 
-    /// Appends bytes as they are. Nothing is waiting.
+    /// Appends bytes unchanged. No piece may be waiting.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         debug_assert!(self.waiting.is_empty());
         self.write(bytes)
@@ -149,7 +149,7 @@ impl<W: Write> Ordered<W> {
         self.pieces
     }
 
-    /// Flushes, and names what was written.
+    /// Flushes, and returns the digest and size of the blob.
     pub(super) fn finish(mut self) -> Result<Blob, WriteError> {
         self.blob.flush().map_err(WriteError::Blob)?;
         Ok(Blob { digest: self.hasher.finish(), size: self.position })
@@ -182,7 +182,7 @@ impl<W: Write> Ordered<W> {
     }
 }
 
-/// A thread ended before its time; its panic surfaces when the scope ends.
+/// The error for a thread that ended early. Its panic surfaces when the scope ends.
 fn gone() -> WriteError {
     WriteError::Blob(io::Error::other("a compressing thread ended"))
 }

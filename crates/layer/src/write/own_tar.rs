@@ -1,4 +1,4 @@
-//! What eStargz adds to a tar: headers of its own files, the entry with the table of contents, and the footer.
+//! The eStargz additions to a tar: headers of its own files, the entry with the table of contents, and the footer.
 
 use crate::tar::BLOCK;
 use crate::toc::TOC_NAME;
@@ -21,7 +21,7 @@ pub(super) fn header(name: &str, size: u64) -> [u8; BLOCK] {
     block
 }
 
-/// The end of a tar: the table of contents and the trailer. The JSON is not copied: it can be large.
+/// The end of a tar: the table of contents and the trailer. The JSON is not copied, because it can be large.
 pub(super) fn toc(mut json: Vec<u8>) -> Vec<u8> {
     let header = header(&String::from_utf8_lossy(TOC_NAME), json.len() as u64);
     let blocks = json.len().next_multiple_of(BLOCK);

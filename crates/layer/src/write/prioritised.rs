@@ -1,4 +1,4 @@
-//! [`Prioritised`]: a tar read in another order, so that what a container needs first comes first.
+//! [`Prioritised`]: a tar read in another order, so that the files that a container needs first come first.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -11,14 +11,14 @@ use crate::index::{LayerName, LayerPath};
 use crate::tar::{BLOCK, TarKind, TarReader, printable};
 use crate::toc;
 
-/// What is known about an entry that may be moved.
+/// An entry that may be moved.
 struct Entry {
     /// Its bytes in the tar: from the end of the entry before it to the end of its padding.
     span: Range<u64>,
     is_directory: bool,
     /// Target of a hard link.
     link: Option<LayerPath>,
-    /// Must not move: its name occurs again, so that only the order says which of them counts, or its padding is missing.
+    /// Whether it must not move: its name occurs again, so that the order decides which of them counts, or its padding is missing.
     stays: bool,
     is_moved: bool,
 }
@@ -29,21 +29,21 @@ const ENTRY: u64 = 2 * size_of::<(LayerPath, Entry)>() as u64;
 /// The entries of a tar, those at some paths first. Yields no trailer.
 pub(super) struct Prioritised<R> {
     tar: R,
-    /// What is read, in this order.
+    /// The ranges to read, in this order.
     spans: Vec<Range<u64>>,
-    /// Number of the current span; the tar stands in it.
+    /// Number of the current span, in which the tar is positioned.
     current: usize,
     front: u64,
     left_out: Vec<LayerPath>,
 }
 
 impl<R: Read + Seek> Prioritised<R> {
-    /// Walks the whole tar, from its beginning, to learn where entries are.
+    /// Walks the whole tar, from its beginning, to find the entries.
     pub(super) fn new(mut tar: R, paths: &[LayerPath], allowance: &Allowance) -> Result<Self, WriteError> {
         tar.rewind().map_err(WriteError::Read)?;
         let mut memory = allowance.share();
         let (mut entries, end) = walk(&mut tar, &mut memory)?;
-        // The last file of an archive without trailer may lack its padding; nothing can come after it then.
+        // The last file of an archive without trailer may lack its padding. Then nothing can follow it.
         let end = end.min(tar.seek(SeekFrom::End(0)).map_err(WriteError::Read)?);
         entries.values_mut().for_each(|entry| entry.stays |= entry.span.end > end);
         let mut spans = Vec::new();
@@ -76,7 +76,7 @@ impl<R: Read + Seek> Prioritised<R> {
         Ok(prioritised)
     }
 
-    /// Number of the entries that come first.
+    /// Number of the entries that were moved to the front.
     pub(super) fn front(&self) -> u64 {
         self.front
     }
@@ -107,13 +107,13 @@ impl<R: Read + Seek> Read for Prioritised<R> {
             let room = out.len().min(left);
             let count = self.tar.read(&mut out[..room])?;
             span.start += count as u64;
-            // The tar was longer when it was walked.
+            // The tar was longer during the walk.
             return if count == 0 && room > 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(count) };
         }
     }
 }
 
-/// All entries that may be moved, by path, and where the last entry ends.
+/// All entries that may be moved, by path, and the end of the last entry.
 fn walk<R: Read>(tar: R, memory: &mut Share) -> Result<(HashMap<LayerPath, Entry>, u64), WriteError> {
     let mut tar = TarReader::new(tar);
     let mut entries: HashMap<LayerPath, Entry> = HashMap::new();
@@ -149,7 +149,7 @@ fn walk<R: Read>(tar: R, memory: &mut Share) -> Result<(HashMap<LayerPath, Entry
 /// Hard links to hard links that are followed.
 const LINK_DEPTH: usize = 16;
 
-/// Appends the paths that must come before `path`, and `path`. `None` if it must stay where it is.
+/// Appends the paths that must come before `path`, and `path`. `None` if it must not move.
 fn collect(
     entries: &HashMap<LayerPath, Entry>,
     path: &LayerPath,

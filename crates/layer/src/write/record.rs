@@ -1,5 +1,5 @@
-//! [`Record`]: one entry of a table of contents, as it is written, and [`Kept`]: the same in as little memory as it takes to wait for what is
-//! known of its content when the blob was written.
+//! [`Record`]: one entry of a table of contents in its written form, and [`Kept`]: a compact form of it that waits for the facts
+//! about its content, which are known when the blob is written.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -46,7 +46,7 @@ pub(super) struct Record {
     pub(super) dev_minor: i64,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) xattrs: BTreeMap<String, String>,
-    /// Of a file without content.
+    /// For a file without content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) digest: Option<Digest>,
 }
@@ -74,9 +74,9 @@ pub(super) struct Content {
 /// A record as JSON, until its content is known.
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// Without the last brace.
+    /// Without the closing brace.
     head: Box<[u8]>,
-    /// Where the name is in it, in quotes.
+    /// Range of the name in it, in quotes.
     name: Range<usize>,
     /// Number of the file.
     pub(super) file: Option<usize>,
@@ -115,7 +115,7 @@ fn start_of(kind: &str) -> String {
     format!(r#"{{"type":"{kind}","name":"#)
 }
 
-/// Ends a record with what is to be said of its content.
+/// Ends a record with the fields of its content.
 fn end(content: &Content, json: &mut Vec<u8>) -> io::Result<()> {
     let tail = serde_json::to_vec(content)?;
     match tail.split_first() {
@@ -133,7 +133,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Record {
-    /// The entry without anything about its content.
+    /// The entry without the fields of its content.
     pub(super) fn of(entry: &TarEntry, facts: Facts, format: Format) -> Result<Self, Unrepresentable> {
         let (kind, device) = match entry.kind {
             TarKind::File => ("reg", None),
@@ -149,7 +149,7 @@ impl Record {
             xattrs.insert(text(name, Unrepresentable::Xattr)?, BASE64.encode(value));
         }
         let attributes = &entry.attributes;
-        // In eStargz, a time that is missing is the epoch; containers/storage writes that out.
+        // In eStargz, a missing time means the epoch. containers/storage writes the epoch explicitly.
         let is_written = format == Format::ZstdChunked || attributes.mtime != Timestamp::default();
         let modified = Some(attributes.mtime).filter(|_| is_written);
         let mut record = Self {
@@ -166,7 +166,7 @@ impl Record {
         if let Some(Device { major, minor }) = device {
             (record.dev_major, record.dev_minor) = (major.into(), minor.into());
         }
-        // containers/storage compares these with the tar, meaningless as some are.
+        // containers/storage compares these with the tar, although some are meaningless.
         if format == Format::ZstdChunked && facts.is_ordinary {
             record.link_name = String::from_utf8(facts.link).map_err(|_| Unrepresentable::Link)?;
             (record.dev_major, record.dev_minor) = (facts.major, facts.minor);

@@ -1,4 +1,4 @@
-//! [`Source`]: a tar read entry by entry, together with the bytes that are not payload, so that none of them is lost.
+//! [`Source`]: a tar read entry by entry, including the bytes outside of payloads, so that none is lost.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -7,28 +7,28 @@ use std::rc::Rc;
 use super::error::WriteError;
 use crate::tar::{BLOCK, Piece, TarEntry, TarReader};
 
-/// Bytes between two payloads. The extension headers of one entry are limited by the reader; this limits global headers, of
-/// which any number may precede an entry.
+/// Most bytes between two payloads. The reader limits the extension headers of one entry. This limits global headers, of which any
+/// number may precede an entry.
 const BETWEEN_PAYLOADS_BYTES: usize = 64 << 20;
-/// Read at once behind the archive's end.
+/// Bytes that are read at once behind the archive's end.
 const REST_BYTES: usize = 64 << 10;
 
-/// What lies before the payload of an entry.
+/// The bytes before the payload of an entry.
 pub(super) struct Before {
     /// Padding of the entry before it. May be too short at the end of an archive that lacks its trailer.
     pub(super) padding: Vec<u8>,
-    /// Bytes of padding that the entry before it needs and does not have.
+    /// Bytes of padding that the entry before it lacks.
     pub(super) lacks_padding: u64,
-    /// Global headers: they are no part of any entry.
+    /// Global headers, which belong to no entry.
     pub(super) global: Vec<u8>,
-    /// The headers of the entry; at the end of the archive, the blocks that end it.
+    /// The headers of the entry. At the end of the archive, its final blocks.
     pub(super) headers: Vec<u8>,
 }
 
 pub(super) struct Source<R> {
     tar: TarReader<Tee<R>>,
     seen: Rc<RefCell<Seen>>,
-    /// Up to where [`Seen`] was emptied.
+    /// Position up to which [`Seen`] was emptied.
     place: u64,
 }
 
@@ -38,12 +38,12 @@ impl<R: Read> Source<R> {
         Self { tar: TarReader::new(Tee { reader, seen: Rc::clone(&seen) }), seen, place: 0 }
     }
 
-    /// Bytes of the tar that were handed out so far.
+    /// Bytes of the tar that were returned so far.
     pub(super) fn position(&self) -> u64 {
         self.place
     }
 
-    /// The next entry and what precedes it; at the end of the archive only the latter.
+    /// The next entry and the bytes before it. At the end of the archive only the latter.
     pub(super) fn next(&mut self) -> Result<(Option<TarEntry>, Before), WriteError> {
         let entry = self.tar.next_entry()?;
         let end = self.tar.position();
@@ -59,7 +59,7 @@ impl<R: Read> Source<R> {
         Ok((entry, Before { padding, lacks_padding, global, headers }))
     }
 
-    /// Hands the payload of the current entry to `taker`. The entry is not sparse.
+    /// Passes the payload of the current entry to `taker`. The entry is not sparse.
     pub(super) fn payload(&mut self, mut taker: impl FnMut(&[u8]) -> Result<(), WriteError>) -> Result<(), WriteError> {
         while let Some(piece) = self.tar.piece()? {
             let Piece::Data { bytes, .. } = piece else { continue };
@@ -70,7 +70,7 @@ impl<R: Read> Source<R> {
         Ok(())
     }
 
-    /// Hands whatever follows the archive's end to `taker`.
+    /// Passes everything behind the archive's end to `taker`.
     pub(super) fn rest(self, mut taker: impl FnMut(&[u8]) -> Result<(), WriteError>) -> Result<(), WriteError> {
         let mut reader = self.tar.into_inner().reader;
         let ahead = self.seen.borrow_mut().take_all();
@@ -93,7 +93,7 @@ impl<R: Read> Source<R> {
     }
 }
 
-/// What the tar's reader has read and nobody has taken: what it read ahead, and headers.
+/// Bytes that the tar's reader has read and that were not taken yet: read-ahead and headers.
 #[derive(Default)]
 struct Seen {
     bytes: Vec<u8>,
@@ -129,7 +129,7 @@ impl Seen {
     }
 }
 
-/// Remembers what it read.
+/// A reader that records the bytes it returned.
 struct Tee<R> {
     reader: R,
     seen: Rc<RefCell<Seen>>,

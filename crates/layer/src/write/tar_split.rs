@@ -1,7 +1,7 @@
-//! tar-split data: everything of a tar but its payloads, from which the very tar can be put together again.
+//! tar-split data: everything of a tar except its payloads, from which the identical tar can be reassembled.
 //!
-//! One JSON object a line: stretches of raw bytes, and between them files by name, size and checksum. containers/storage keeps
-//! it beside the layer, so that an image that was pulled piece by piece can be pushed.
+//! One JSON object per line: segments of raw bytes, and between them files by name, size and checksum. containers/storage stores it
+//! beside the layer, so that an image that was pulled piece by piece can be pushed.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use tarpon_oci::Digest;
 
 use super::crc64::Crc64;
 
-/// Compressed bytes that are kept in memory; no layer within the limits of [`tarpon_oci::limits`] comes near.
+/// Most compressed bytes in memory. No layer within the limits of [`tarpon_oci::limits`] comes near.
 const COMPRESSED_BYTES: usize = 256 << 20;
 
 #[derive(Serialize)]
@@ -38,12 +38,12 @@ const SEGMENT: u8 = 2;
 /// Finished tar-split data.
 pub(super) struct Done {
     pub(super) compressed: Vec<u8>,
-    /// Of the compressed bytes.
+    /// Digest of the compressed bytes.
     pub(super) digest: Digest,
     pub(super) decoded: u64,
 }
 
-/// tar-split data that grows.
+/// tar-split data under construction.
 pub(super) struct TarSplit {
     encoder: zstd::stream::write::Encoder<'static, Vec<u8>>,
     decoded: u64,
@@ -57,7 +57,7 @@ impl TarSplit {
         Ok(Self { encoder, decoded: 0, position: 0, line: Vec::new() })
     }
 
-    /// Bytes that are no payload. There is one stretch for all headers of an entry, with the padding before them.
+    /// Adds bytes that are no payload. There is one segment for all headers of an entry, with the padding before them.
     pub(super) fn segment(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -65,13 +65,13 @@ impl TarSplit {
         self.write(SEGMENT, None, 0, Some(BASE64.encode(bytes)))
     }
 
-    /// An entry, whose payload stands here if it has any.
+    /// Adds an entry, whose payload belongs here if it has any.
     pub(super) fn file(&mut self, name: &str, size: u64, checksum: Option<Crc64>) -> io::Result<()> {
         let checksum = checksum.map(|checksum| BASE64.encode(checksum.finish()));
         self.write(FILE, Some(name), size, checksum)
     }
 
-    /// The data, unless it became too large.
+    /// Returns the data, unless it became too large.
     pub(super) fn finish(self) -> io::Result<Option<Done>> {
         let compressed = self.encoder.finish()?;
         if compressed.len() > COMPRESSED_BYTES {
@@ -82,7 +82,7 @@ impl TarSplit {
     }
 
     fn write(&mut self, kind: u8, name: Option<&str>, size: u64, payload: Option<String>) -> io::Result<()> {
-        // What is too large is thrown away at the end; until then it must not grow.
+        // Data that is too large is discarded at the end. Until then it must not grow.
         if self.encoder.get_ref().len() > COMPRESSED_BYTES {
             return Ok(());
         }

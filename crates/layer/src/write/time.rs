@@ -1,4 +1,4 @@
-//! RFC 3339 times, as the readers of TOCs take them.
+//! RFC 3339 times in the form that readers of TOCs accept.
 
 use crate::index::Timestamp;
 
@@ -22,7 +22,7 @@ pub fn format(time: Timestamp) -> Option<String> {
     Some(text)
 }
 
-/// The date so many days after 1970-01-01, in the proleptic Gregorian calendar. As in the reader, the year starts in March.
+/// The date this many days after 1970-01-01, in the proleptic Gregorian calendar. As in the reader, the year starts in March.
 fn date(days: i64) -> (i64, i64, i64) {
     const DAYS_OF_ERA: i64 = 146_097;
     let days = days + 719_468;

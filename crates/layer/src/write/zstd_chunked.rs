@@ -20,20 +20,20 @@ use crate::allowance::Allowance;
 use crate::tar::TarEntry;
 use crate::toc::{Format, TocPlace};
 
-/// The level of zstd. Measured on two Debian layers (tars of 50 and 79 MB) against containers/storage 1.59, whose default
-/// is the best level that its Go encoder has: at this level blobs are 0 to 2.1 % larger than its, at level 3 it is 4 to 9 %.
+/// The default level of zstd. Measured on two Debian layers (tars of 50 and 79 MB) against containers/storage 1.59, whose default
+/// is the best level of its Go encoder: at this level blobs are 0 to 2.1 % larger than its, at level 3 it is 4 to 9 %.
 pub const DEFAULT_ZSTD_LEVEL: i32 = 6;
 
-/// How containers/storage spells its annotations since 1.44.
+/// The prefix of the annotations of containers/storage since 1.44.
 const PREFIX: &str = "io.github.containers.zstd-chunked.";
 const SKIPPABLE_MAGIC: [u8; 4] = [0x50, 0x2a, 0x4d, 0x18];
 const FOOTER_MAGIC: &[u8; 8] = b"GNUlInUx";
 /// The only kind of table of contents.
 const MANIFEST_TYPE: u64 = 1;
-/// Bytes of trailing zeros that tar-split data takes as one stretch.
+/// Most bytes of trailing zeros in one segment of tar-split data.
 const TRAILER_BYTES: usize = 1 << 20;
 
-/// How zstd:chunked is written.
+/// Options for writing zstd:chunked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZstdChunkedOptions {
     /// Level of zstd, 1 to 22.
@@ -48,16 +48,16 @@ impl Default for ZstdChunkedOptions {
     }
 }
 
-/// Writes the layer whose decompressed tar `tar` yields to `blob` as zstd:chunked. The tar, and so the diffID, stay as they are.
-/// Give `blob` a buffer if its writes are costly.
+/// Writes the layer whose decompressed tar `tar` yields to `blob` as zstd:chunked. The tar, and so the diffID, stay unchanged. Give
+/// `blob` a buffer if its writes are costly.
 ///
-/// The blob has tar-split data unless containers/storage, which alone reads them, would refuse the layer for their sake: if a name
-/// occurs twice, or if its tar reader and ours may not see the same. It then pulls such a layer as a whole.
+/// The blob has tar-split data unless that would make containers/storage, its only reader, refuse the layer: if a name occurs
+/// twice, or if its tar reader and ours may see different entries. It then pulls such a layer as a whole.
 ///
 /// The memory for the table of contents is charged to `allowance`.
 ///
 /// # Errors
-/// [`WriteError`]; the blob is useless then.
+/// [`WriteError`]. The blob is then useless.
 pub fn zstd_chunked<R: Read, W: Write>(
     tar: R,
     blob: W,
@@ -86,11 +86,11 @@ struct Writer<W> {
     blob: Ordered<W>,
     contents: Contents,
     level: i32,
-    /// Of the tar.
+    /// Hasher of the tar.
     hasher: Hasher,
-    /// Bytes for the frame that is being filled, none of them payload.
+    /// Bytes of the open frame, none of them payload.
     frame: Vec<u8>,
-    /// Given up where containers/storage would stumble over it.
+    /// `None` if containers/storage would refuse it.
     split: Option<TarSplit>,
 }
 
@@ -128,7 +128,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Bytes that are no payload.
+    /// Appends bytes that are no payload.
     fn put(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         self.hasher.update(bytes);
         for bytes in bytes.chunks(HEADER_RUN_BYTES) {
@@ -175,7 +175,7 @@ impl<W: Write> Writer<W> {
         Ok(checksum)
     }
 
-    /// The chunk that ends at `cut` is complete.
+    /// Completes the chunk that ends at `cut`.
     fn cut(&mut self, file: &mut FileCut, cut: Cut) -> Result<(), WriteError> {
         let length = usize::try_from(cut.end - file.place).unwrap_or(usize::MAX).min(file.bytes.len());
         let rest = file.bytes.split_off(length);
@@ -202,7 +202,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes the zeros at hand as a frame of the hole that they are a part of.
+    /// Writes the current zeros as a frame of the hole that they are a part of.
     fn hole(&mut self, file: &mut FileCut) -> Result<(), WriteError> {
         let bytes = std::mem::take(&mut file.bytes);
         let count = bytes.len() as u64;
@@ -249,7 +249,8 @@ impl<W: Write> Writer<W> {
         self.conclude(tar_bytes, split.as_ref())
     }
 
-    /// Takes bytes behind the archive's end: further zeros, or else containers/storage would look for headers there.
+    /// Adds bytes behind the archive's end to the tar-split data, which is dropped unless all are zeros: containers/storage would
+    /// look for headers there.
     fn trail(&mut self, trailer: &mut Vec<u8>, bytes: &[u8]) -> Result<(), WriteError> {
         if bytes.iter().any(|byte| *byte != 0) {
             self.split = None;
@@ -304,7 +305,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Appends a frame that decoders leave out, and returns where its body starts.
+/// Appends a frame that decoders skip, and returns where its body starts.
 fn skippable<W: Write>(blob: &mut Ordered<W>, body: &[u8]) -> Result<u64, WriteError> {
     let length = u32::try_from(body.len()).map_err(|_| WriteError::TocTooLarge)?;
     blob.append(&SKIPPABLE_MAGIC)?;
@@ -318,15 +319,15 @@ fn colons(words: &[u64]) -> String {
     words.iter().map(u64::to_string).collect::<Vec<_>>().join(":")
 }
 
-/// A file on its way into chunks.
+/// A file that is being cut into chunks.
 struct FileCut {
     size: u64,
-    /// Where `bytes` start in the file.
+    /// Offset of `bytes` in the file.
     place: u64,
-    /// Bytes of the chunk that is not complete.
+    /// Bytes of the incomplete chunk.
     bytes: Vec<u8>,
-    /// Digest of what was cut so far; not kept for a file of one chunk of data.
+    /// Hasher of the cut part of the file. Unused for a file of one chunk of data.
     whole: Hasher,
-    /// The hole that is not complete, of which frames were written already.
+    /// The incomplete hole, of which frames were written already.
     hole: Option<(usize, Hasher)>,
 }

@@ -1,4 +1,4 @@
-//! What the tests of layers share: a sink that keeps everything, and one way to look at an index.
+//! Shared code of the layer tests: a sink that keeps everything, and one way to read an index.
 #![allow(dead_code, reason = "every test file takes what it needs")]
 #![allow(clippy::cast_possible_truncation, reason = "tests hold small data")]
 
@@ -52,7 +52,7 @@ impl ObjectSink for Kept {
 
 pub(crate) const RANDOM: Options = Options { access: Access::Random, hides_toc_files: false };
 
-/// Of a compressed layer, without spans.
+/// Options of a compressed layer, without spans.
 pub(crate) fn stream() -> Options {
     Options { access: Access::Spans(SpanStarts::default()), hides_toc_files: false }
 }
@@ -77,7 +77,7 @@ pub(crate) fn index_by_toc(layer: &Layer) -> Result<LayerIndex, TocError> {
     index_by_toc_within(layer, &Allowance::of(layer.blob.len()))
 }
 
-/// The same, of an image that may cost so much.
+/// The same, for an image within `allowance`.
 pub(crate) fn index_by_toc_within(layer: &Layer, allowance: &Allowance) -> Result<LayerIndex, TocError> {
     let media_type = MediaType::Layer(layer.compression);
     let claim = Claim::of(&media_type, &layer.annotations, layer.blob.len() as u64).expect("a sound claim");
@@ -98,7 +98,7 @@ pub(crate) fn chunks<'a>(index: &'a LayerIndex, entry: &Entry) -> &'a [Chunk] {
     &index.chunks[content.first_chunk as usize..][..content.chunk_count as usize]
 }
 
-/// The content of a file, read chunk by chunk from where the index says: `raw` is what offsets are of.
+/// The content of a file, read chunk by chunk from the places in the index. `raw` is the data that offsets refer to.
 pub(crate) fn read_by_chunks(index: &LayerIndex, entry: &Entry, raw: &[u8]) -> Vec<u8> {
     let mut content = Vec::new();
     for chunk in chunks(index, entry) {
@@ -121,7 +121,7 @@ pub(crate) fn read_by_chunks(index: &LayerIndex, entry: &Entry, raw: &[u8]) -> V
     content
 }
 
-/// Entries without what depends on where the bytes are, by path; times in seconds if asked.
+/// Entries by path, without values that depend on the place of the bytes. Times in seconds if `in_seconds`.
 pub(crate) fn comparable(index: &LayerIndex, in_seconds: bool) -> Vec<Entry> {
     let mut entries = index.entries.clone();
     for entry in &mut entries {

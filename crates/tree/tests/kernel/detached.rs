@@ -1,4 +1,4 @@
-//! Mounts for as long as a test holds them.
+//! Mounts that last as long as a test holds them.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 
-/// A mount that no path leads to, so that nothing stays behind however the test ends.
+/// A mount without a path, so that nothing stays behind however the test ends.
 pub(crate) struct Detached(OwnedFd);
 
 impl Detached {
@@ -19,7 +19,7 @@ impl Detached {
         Ok(Self(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?))
     }
 
-    /// A path that leads into it while it lives.
+    /// A path into it that is valid while it lives.
     pub(crate) fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}/.", self.0.as_raw_fd()).into()
     }

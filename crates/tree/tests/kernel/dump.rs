@@ -1,4 +1,4 @@
-//! What the kernel shows, in the words of [`tarpon_tree::Tree::dump`].
+//! The file tree that the kernel shows, in the format of [`tarpon_tree::Tree::dump`].
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -12,12 +12,12 @@ use rustix::fs::{lgetxattr, llistxattr, major, minor};
 use tarpon_layer::{Device, ObjectId, Timestamp};
 use tarpon_tree::{Kind, Line};
 
-/// Everything that the kernel shows below `root`, in the words of [`tarpon_tree::Tree::dump`].
+/// All properties that the kernel shows below `root`, in the format of [`tarpon_tree::Tree::dump`].
 pub(crate) fn dump(root: &Path) -> String {
     dump_where(root, |_| true)
 }
 
-/// As [`dump()`], without the names that `keep` says no to.
+/// As [`dump()`], only with the names for which `keep` returns `true`.
 pub(crate) fn dump_where(root: &Path, keep: impl Fn(&Path) -> bool) -> String {
     let mut text = String::new();
     let mut first_names = HashMap::new();

@@ -14,7 +14,7 @@ use crate::detached::Detached;
 use crate::dump::{dump, xattrs};
 use crate::random_stack;
 
-/// Mounts the image of a tree; none, with a line that says why, where that cannot be.
+/// Mounts the image of a tree. Prints the reason and returns `None` if that is not possible.
 pub(crate) fn mount(tree: &Tree<'_>, folder: &Path) -> Option<Detached> {
     let path = folder.join("tree.erofs");
     fs::write(&path, erofs::write(tree)).expect("the image can be kept");
@@ -55,7 +55,7 @@ fn the_kernel_shows_random_stacks_as_the_merge_does() {
     }
 }
 
-/// What does not fit the small inode, or one block, or lies at some edge of the format.
+/// Cases that exceed the small inode or one block, or are at some edge of the format.
 fn edges() -> Vec<Made> {
     let mut entries = vec![
         dir("").mode(0o1777).owner(u32::MAX - 1, 65_536).mtime(-1, 999_999_999),
@@ -148,7 +148,7 @@ fn fsck_of_erofs_utils_finds_nothing_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let layers = [layer(edges())];
     let mut bytes = erofs::write(&merge(&layers).unwrap());
-    // erofs-utils before 1.7 refuse the table of long prefixes: take its mark off, and that of the checksum.
+    // erofs-utils before 1.7 refuse the table of long prefixes: clear its flag, and that of the checksum.
     bytes[1024 + 80] &= !0x40;
     bytes[1024 + 91] = 0;
     bytes[1024 + 8] &= !1;

@@ -1,7 +1,7 @@
 //! Stacks of layers, each unpacked into a folder as overlay runtimes do it, under overlayfs: the kernel's own merge.
 //!
-//! Left out, because overlayfs cannot say it: hard links to lower layers, link counts (it keeps those of the layer),
-//! missing parents (an unpacker makes them with attributes of its own), content (there is none).
+//! Omitted, because overlayfs cannot represent it: hard links to lower layers, link counts (it keeps those of the layer), missing
+//! parents (an unpacker makes them with attributes of its own), content (there is none).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -33,7 +33,7 @@ fn parents(path: &LayerPath) -> impl Iterator<Item = &[u8]> {
     std::iter::once(0).chain(slashes.map(|(at, _)| at)).map(|end| &path.as_bytes()[..end])
 }
 
-/// The layer with all parents listed, and with nothing in it that overlayfs cannot say.
+/// The layer with all parents listed, and without entries that overlayfs cannot represent.
 fn complete(index: LayerIndex) -> LayerIndex {
     let listed: BTreeMap<Vec<u8>, Entry> = (index.entries.iter().filter(|entry| is_entry(entry)))
         .map(|entry| (entry.path.as_bytes().to_vec(), entry.clone()))
@@ -64,7 +64,7 @@ fn complete(index: LayerIndex) -> LayerIndex {
             Node::HardLink(target) if !listed.contains_key(target.as_bytes()) => {
                 *entry = fifo(entry.path.as_bytes()).entry;
             }
-            // Linux gives symbolic links no other.
+            // Linux has no other mode for symbolic links.
             Node::Symlink(_) => entry.attributes.mode = 0o777,
             _ => {}
         }
@@ -75,7 +75,7 @@ fn complete(index: LayerIndex) -> LayerIndex {
     complete
 }
 
-/// Unpacks a complete layer into a folder, as overlayfs wants it.
+/// Unpacks a complete layer into a folder in the form that overlayfs requires.
 fn unpack(index: &LayerIndex, folder: &Path) {
     fs::create_dir(folder).expect("mkdir");
     let at = |path: &LayerPath| folder.join(OsStr::from_bytes(path.as_bytes()));
@@ -144,7 +144,7 @@ fn set_attributes(path: &Path, entry: &Entry) {
     utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).expect("utimens");
 }
 
-/// A dump without what overlayfs cannot show: link counts and objects.
+/// A dump without properties that overlayfs cannot show: link counts and objects.
 fn comparable(dump: &str) -> String {
     let comparable = |line: &str| {
         let words = line.split(' ').enumerate().filter(|(at, word)| *at != 5 && !word.starts_with("sha256:"));
@@ -162,7 +162,7 @@ fn overlayfs_over_unpacked_layers_shows_what_the_merge_shows() {
     let stacks = (1000..).map(random_stack).map(|layers| layers.into_iter().map(complete).collect::<Vec<_>>());
     for layers in stacks.filter(|layers| merge(layers).is_ok()).take(64) {
         let folder = tempfile::tempdir().unwrap();
-        // Overlayfs wants two layers at least.
+        // Overlayfs requires at least two layers.
         let mut folders = vec![folder.path().join("nothing")];
         fs::create_dir(&folders[0]).unwrap();
         for (number, layer) in layers.iter().enumerate() {
@@ -177,7 +177,7 @@ fn overlayfs_over_unpacked_layers_shows_what_the_merge_shows() {
                 return;
             }
         };
-        // In a directory that one layer alone has, overlayfs lists whiteouts and then denies them.
+        // In a directory that only one layer has, overlayfs lists whiteouts but does not find them.
         let shown = dump_where(&overlay.path(), |path| path.symlink_metadata().is_ok());
         assert_eq!(comparable(&shown), comparable(&merge(&layers).unwrap().dump()));
     }

@@ -1,5 +1,5 @@
-//! The merge and the EROFS image against the kernel. Needs root, and a kernel that mounts EROFS from a plain file (6.12);
-//! elsewhere the tests say so and pass.
+//! The merge and the EROFS image against the kernel. Needs root, and a kernel that mounts EROFS from a plain file (6.12). Elsewhere
+//! the tests print that and pass.
 #![allow(clippy::print_stdout)]
 
 mod detached;

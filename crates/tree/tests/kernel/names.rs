@@ -13,9 +13,9 @@ use crate::image::mount;
 
 /// Bytes of an entry of a directory, without its name.
 const ENTRY: usize = 12;
-/// What `.` and `..` take.
+/// Bytes of the entries `.` and `..`.
 const DOTS: usize = 2 * ENTRY + 3;
-/// What an entry takes that fills a directory.
+/// Bytes of an entry that fills a directory.
 const FILLER: usize = 256;
 /// The longest name.
 const NAME: usize = 255;
@@ -27,7 +27,7 @@ pub(crate) struct Found {
     pub(crate) missing: Vec<String>,
 }
 
-/// Lists every directory of the tree and looks up each name; none where images cannot be mounted.
+/// Lists every directory of the tree and looks up each name. None where images cannot be mounted.
 pub(crate) fn look_up_every_name(layers: &[LayerIndex]) -> Option<Found> {
     let folder = tempfile::tempdir().expect("a folder");
     let tree = merge(layers).expect("not refused");
@@ -77,18 +77,18 @@ fn by_kernel(root: &Path) -> Found {
     found
 }
 
-/// What lies between a directory's inode and a tail of its data that is kept with it.
+/// The bytes between a directory's inode and an inline tail of its data.
 #[derive(Debug, Clone, Copy)]
 enum Inode {
     /// 32 bytes.
     Compact,
-    /// 64 bytes, because its time is not that of the most.
+    /// 64 bytes, because its time is not the most common one.
     Extended,
-    /// Xattrs as well.
+    /// With xattrs as well.
     WithXattrs,
 }
 
-/// A directory whose last name has so many bytes, behind so many others.
+/// A directory with `fillers` names before its last name, which has `last` bytes.
 fn directory(inode: Inode, fillers: usize, last: usize) -> impl Iterator<Item = Made> {
     let name = format!("{inode:?}-{fillers:02}-{last:03}");
     let made = match inode {
@@ -120,7 +120,8 @@ fn assert_all_found(entries: impl Iterator<Item = Made>, at_least: usize) {
 
 #[test]
 fn every_name_is_found_in_directories_around_every_boundary_of_32_bytes_and_4_kib() {
-    // Up to three blocks and a bit; with more behind the inode, where that makes a difference: a tail near a whole block.
+    // Up to three blocks and a little more. With more data behind the inode, only where that makes a difference: a tail near a
+    // whole block.
     let near_whole = || (0..50).filter(|fillers| (fillers + 4) % 16 < 5);
     let entries = directories(Inode::Compact, 0..50)
         .chain(directories(Inode::Extended, near_whole()))

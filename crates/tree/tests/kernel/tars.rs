@@ -1,7 +1,7 @@
 //! Every name of real images is found: `TARPON_TARS=DIR cargo test -p tarpon-tree --test kernel tars -- --ignored --nocapture`.
 //!
-//! DIR holds tars, plain ones, that are named `*.tar`: of packages (`dpkg-deb --fsys-tarfile X.deb > DIR/X.tar`), or of layers. Each is
-//! looked at as an image of one layer, and as many together as one image may have.
+//! DIR contains plain tars named `*.tar`: of packages (`dpkg-deb --fsys-tarfile X.deb > DIR/X.tar`), or of layers. Each is tested
+//! as an image of one layer, and as many together as one image may have.
 
 use std::fs::{self, File};
 use std::io::BufReader;
