@@ -126,8 +126,8 @@ impl Breaker {
         self.changed.notified()
     }
 
-    /// A reader has waited for `request` since `came`, and gives up. If nothing arrived from the source in that time, an outage
-    /// begins, so that other readers find that out sooner.
+    /// Records that a reader waited for `request` since `came`, and gave up. If nothing arrived from the source in that time, an
+    /// outage begins, so that other readers find that out sooner.
     pub(crate) fn waited_in_vain(&self, request: Order, came: Instant, error: &PieceError) {
         let mut state = self.state.lock();
         if state.last_success.is_some_and(|success| success >= came) {

@@ -14,7 +14,7 @@ pub struct Config {
     /// After wrong bytes, and other failures that another attempt will hardly change, reads of the same piece fail at once for this
     /// long.
     pub failure_memo: Duration,
-    /// As [`Config::failure_memo`], after the source failed. The kernel asks once more after each EIO, at once; without a memory
+    /// As [`Config::failure_memo`], after the source failed. The kernel retries once after each EIO, at once; without a memory
     /// the user would wait twice. Longer than a burst of such second requests takes, and no longer, because the source may be back.
     pub outage_memo: Duration,
     /// No read fails in this first part of an outage: the time in which a registry restarts, or a host gets a network again. After
@@ -96,7 +96,7 @@ impl Default for Config {
     }
 }
 
-/// Bytes of one read. The kernel asks for at most 1 MiB at a time; the rest is room for other callers.
+/// Bytes of one read. The kernel requests at most 1 MiB at a time; the rest is room for other callers.
 pub const READ_BYTES: u64 = 16 << 20;
 /// Chunks that one encoded piece is split into. Further ones are fetched when they are read. A hostile table can name one place a
 /// million times, and each name costs a hash.

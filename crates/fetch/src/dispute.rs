@@ -83,7 +83,7 @@ impl Host {
         settled.map_or(None, |outcome| outcome.clone()).unwrap_or_else(|| Err(disputed("nobody found out".into())))
     }
 
-    /// Finds out in the background which list is true. The task continues without waiters.
+    /// Starts to determine in the background which list is true. The task continues without waiters.
     pub(crate) fn begin_resolving(
         self: &Arc<Self>,
         id: &ObjectId,

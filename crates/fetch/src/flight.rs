@@ -309,7 +309,7 @@ impl Flight {
 pub(crate) enum Ticket {
     /// On its way.
     Flying(Claim),
-    /// It failed recently.
+    /// The piece failed recently.
     Failed(PieceError),
 }
 
@@ -414,7 +414,7 @@ pub(crate) enum ChunkArrival {
     InStore,
     /// The piece arrived, but these bytes did not match.
     Corrupt,
-    /// It is not a chunk of the piece.
+    /// The chunk is not part of the piece.
     Unknown,
 }
 

@@ -265,7 +265,7 @@ impl Image {
             .any(|number| self.table.layer(number).is_some_and(|known| known.blob.digest == *layer))
     }
 
-    /// The entry of the object in the chunk table, unless a layer that it lies in is distrusted.
+    /// The entry of the object in the chunk table, unless its layer is distrusted.
     pub(crate) fn claim(&self, object: &ObjectId) -> Option<ObjectEntry> {
         let entry = self.table.find(object)?;
         self.distrust_of(&entry).is_none().then_some(entry)
@@ -279,7 +279,7 @@ impl Image {
         self.table.layer(layer).is_some_and(|layer| self.distrusted.reason(&layer.blob.digest).is_some())
     }
 
-    /// The distrusted layer that the object lies in, and the reason.
+    /// The distrusted layer of the object, and the reason.
     fn distrust_of(&self, entry: &ObjectEntry) -> Option<(Digest, Arc<str>)> {
         if self.distrusted.is_empty() {
             return None;

@@ -1,18 +1,18 @@
 //! The path of a read, from the object to the wire and back. Each step is one call, in the file that the step names.
 //!
 //! ```text
-//! read_local   complete object in the store? verified chunks here?      local.rs, object.rs
+//! read_local   complete object in the store? verified chunks local?     local.rs, object.rs
 //! check        a complete object that must be hashed first              check.rs
 //! read         the images that have the object, one after the other     image.rs
 //!   resolve    images contradict each other? hash the whole first       dispute.rs
-//!   round      once per round, until all chunks are here                rounds.rs
+//!   round      once per round, until all chunks are local               rounds.rs
 //!     search     what an earlier process left: hash it, use it          presence.rs, object.rs
 //!     pieces     missing chunks → pieces to decode                      pieces.rs
 //!     neighbours the small files behind it                              neighbours.rs
 //!     request    under way already? join. Otherwise pieces → requests   flight.rs, plan.rs, request.rs
-//!       fly      gate → room → ask the source → cut                     gate.rs, breaker.rs, body.rs
+//!       fly      gate → room → query the source → cut                   gate.rs, breaker.rs, body.rs
 //!       settle   decode → verify → deliver → keep                       settle.rs, decode.rs, keep.rs
-//!     wait       until it is here, or the deadline                      flight.rs
+//!     wait       until it is local, or the deadline                     flight.rs
 //!     gather     exactly the requested bytes                            gather.rs, content.rs
 //! ```
 

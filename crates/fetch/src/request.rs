@@ -104,7 +104,7 @@ impl Host {
         }
     }
 
-    /// Whether the same source is asked again for the pieces it did not deliver.
+    /// Whether to request the pieces that the source did not deliver from it again.
     fn stays(&self, request: &Request, source: &Image, error: Option<&PieceError>) -> bool {
         error.is_some_and(|error| self.waits_on(request, source, error))
     }

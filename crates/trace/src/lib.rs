@@ -1,8 +1,8 @@
 //! Traces: which parts of an image the start of a container touches. Recorded, stored in a file, merged, drawn.
 //!
 //! A [`Trace`] names content (an object and a range of it), never a position in a layer. It stays valid when the image is
-//! converted, and mostly when it is rebuilt. This crate does no I/O, and a trace is untrusted input: it only says what to
-//! fetch first, and everything that is fetched is verified.
+//! converted, and mostly when it is rebuilt. This crate does no I/O, and a trace is untrusted input: it only selects the bytes to
+//! fetch first, and all fetched bytes are verified.
 
 mod file;
 mod merge;

@@ -25,14 +25,14 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// A reader begins to wait.
+    /// Records that a reader begins to wait.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.advance(now);
         self.waiting += 1;
         self.last = Some(now);
     }
 
-    /// A reader waits no longer.
+    /// Records that a reader stops waiting.
     pub(crate) fn end(&mut self, now: Instant) {
         self.advance(now);
         self.waiting = self.waiting.saturating_sub(1);

@@ -8,7 +8,7 @@
 //! a read had to wait ─► burst ─► decide ─┬─► lazy     nothing
 //!                                        ├─► count    the missing bytes are not known
 //!                                        ├─► measure  one request ahead: the link is not known
-//!                                        └─► whole    layer by layer, until all is here, readers are quiet or there is no room
+//!                                        └─► whole    layer by layer, until all is local, readers are quiet or there is no room
 //! ```
 
 mod burst;

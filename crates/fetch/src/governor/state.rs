@@ -82,7 +82,8 @@ impl Governor {
         self.state.lock().burst.quiet_for(Instant::now())
     }
 
-    /// Reserves the work on the image for the caller, until the guard is dropped. `None` if a task works on it, or the image is gone.
+    /// Reserves the work on the image for the caller, until the guard is dropped. `None` if a task works on it, or the image was
+    /// removed.
     pub(super) fn claim(self: &Arc<Self>) -> Option<WorkGuard> {
         let mut state = self.state.lock();
         let is_free = !state.closed && !std::mem::replace(&mut state.working, true);

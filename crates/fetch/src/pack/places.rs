@@ -113,7 +113,7 @@ impl Pack {
     }
 }
 
-/// The chunks that lie in a frame as a whole.
+/// The chunks that are completely inside a frame.
 fn members(frame: &BootFrame, table: &ChunkTable<Bytes>, looks: &mut u32) -> Vec<Member> {
     let mut start = 0;
     let mut members = Vec::new();
@@ -129,7 +129,7 @@ fn members(frame: &BootFrame, table: &ChunkTable<Bytes>, looks: &mut u32) -> Vec
             if chunk.object_offset.saturating_add(chunk.size) > end {
                 break;
             }
-            // Bytes whose own digest is unknown can only be checked where they lie in the layer.
+            // Bytes whose own digest is unknown can only be checked at their place in the layer.
             let is_in = chunk.object_offset >= piece.offset && chunk.content_digest().is_some();
             if is_in && members.len() < PIECE_CHUNKS {
                 members.push(Member { number, skip: start + (chunk.object_offset - piece.offset) });

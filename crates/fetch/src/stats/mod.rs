@@ -69,7 +69,7 @@ pub struct Stats {
     pub bypassed_chunks: u64,
     /// Requests under way. Zero when idle.
     pub requests_in_flight: u64,
-    /// Encoded bytes that requests under way will bring.
+    /// Encoded bytes that requests under way will deliver.
     pub bytes_in_flight: u64,
     /// The last failure, in one line.
     pub last_error: Option<String>,

@@ -68,7 +68,7 @@ struct State {
     challenge: Option<Challenge>,
     current: Option<Current>,
     denied: Option<Denied>,
-    /// Counts headers, so that a task whose request was refused can tell whether another renewed it meanwhile.
+    /// Counts headers, so that a task whose request was refused can detect that another renewed it meanwhile.
     generation: u64,
 }
 

@@ -81,7 +81,7 @@ impl Locations {
         slots.entry(*blob).or_default().clone()
     }
 
-    /// The registry served `asking`'s blob itself.
+    /// Records that the registry served `asking`'s blob itself.
     pub(super) fn is_direct(&self, asking: Asking) {
         self.direct.store(true, Ordering::Relaxed);
         drop(asking);

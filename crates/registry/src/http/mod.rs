@@ -3,7 +3,7 @@
 //! ```text
 //! reader    pieces of a range; stalls, broken connections       pushes     manifests and the lists they belong to
 //!   blobs     ranges, presigned addresses (locations)             uploads    blobs; feed: their bytes, sent again
-//!     session   scheme, token, redirects, retry; manifests          referrers   what is about a manifest
+//!     session   scheme, token, redirects, retry; manifests          referrers   the referrers of a manifest
 //!       auth      headers, tokens, challenges
 //!         wire      single requests (call), counted and timed; hosts: how many at once
 //! ```

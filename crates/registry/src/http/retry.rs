@@ -27,7 +27,7 @@ pub(crate) enum Retry {
     Once,
     /// After a pause that grows.
     Later,
-    /// After the pause that the server asked for.
+    /// After the pause that the server requested.
     After(Duration),
 }
 

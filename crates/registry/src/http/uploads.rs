@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! POST …/blobs/uploads/      202 Location: an upload session
-//!   PATCH Location           202 Location, Range: what is there       as a stream; after a break GET Location says what
-//!   PUT Location&digest=     201                                      arrived, and another PATCH brings the rest
+//!   PATCH Location           202 Location, Range: what arrived        as a stream; after a break GET Location says what
+//!   PUT Location&digest=     201                                      arrived, and another PATCH sends the rest
 //! ```
 //!
 //! A stream is sent in one PATCH, as every client does: many registries accept no second one. Each answer names the address where

@@ -92,7 +92,7 @@ impl<'a> Plan<'a> {
             }
     }
 
-    /// Whether those bytes must lie in one block.
+    /// Whether those bytes must be in one block.
     pub(super) fn keeps_together(&self) -> bool {
         self.raw.layout == DataLayout::Inline
     }
