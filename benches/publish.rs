@@ -1,5 +1,5 @@
-//! How fast objects are published and images are opened: `cargo bench -p tarpon-benches --bench publish`. The folder is `$TARPON_BENCH_DIR`,
-//! else a temporary one.
+//! Measures how fast objects are published and images are opened: `cargo bench -p tarpon-benches --bench publish`. The folder is
+//! `$TARPON_BENCH_DIR`, else a temporary one.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark")]
 
 use std::io::Write as _;

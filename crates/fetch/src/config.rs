@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// How a [`crate::Fetcher`] behaves. [`Config::default`] is right for a host; tests vary single numbers.
+/// The settings of a [`crate::Fetcher`]. [`Config::default`] is right for a host; tests vary single numbers.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// A read ends within this time, all queues and retries included. A process waits at most 30 s because of us: the rest is for a

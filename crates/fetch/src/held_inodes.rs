@@ -20,7 +20,7 @@ struct HeldInode {
     fed: PageSource,
 }
 
-/// Where pages of an inode come from.
+/// The origin of the pages of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PageSource {
     /// From content that was hashed as a whole.

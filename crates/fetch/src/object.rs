@@ -133,7 +133,7 @@ impl Bits {
     }
 }
 
-/// Which evidence makes bytes of a partial file acceptable.
+/// The evidence that makes bytes of a partial file acceptable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// The presence bit.
@@ -253,7 +253,7 @@ impl Object {
         loaded.is_ok()
     }
 
-    /// Of these chunks, those that an earlier process may have left in the partial file. Each chunk is looked for once.
+    /// Those of these chunks that an earlier process may have left in the partial file. Each chunk is searched for once.
     pub(crate) fn candidates(&self, store: &dyn ObjectStore, mut chunks: Vec<Numbered>) -> Vec<Numbered> {
         let Some(parts) = &self.parts else { return Vec::new() };
         chunks.retain(|(number, chunk)| can_be_hashed(chunk) && parts.state.lock().searched.insert(*number));

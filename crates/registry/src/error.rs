@@ -16,7 +16,7 @@ pub enum Error {
     /// The manifest, index or config is not supported.
     #[error("{what}: {error}")]
     Manifest {
-        /// Which document.
+        /// The document.
         what: &'static str,
         /// Its defect.
         error: InvalidManifest,

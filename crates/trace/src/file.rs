@@ -50,9 +50,9 @@ pub enum Problem {
     /// The range is empty or outside of the object.
     #[error("{start}..{end} is no range of an object of {size} bytes")]
     Range {
-        /// Where it starts.
+        /// Its start.
         start: u64,
-        /// Where it ends.
+        /// Its end.
         end: u64,
         /// The object's size.
         size: u64,

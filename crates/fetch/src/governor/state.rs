@@ -100,7 +100,7 @@ impl Governor {
         }
     }
 
-    /// Where the whole download continues.
+    /// The position where the whole download continues.
     pub(super) fn next(&self) -> LayerPosition {
         self.state.lock().next
     }

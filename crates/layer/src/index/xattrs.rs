@@ -1,4 +1,4 @@
-//! Which extended attributes an image may set.
+//! Selects the extended attributes that an image may set.
 
 use tarpon_oci::limits;
 

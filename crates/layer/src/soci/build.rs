@@ -40,7 +40,7 @@ pub fn index(ztoc: &Verified<impl AsRef<[u8]>>, layer: Blob, options: Options) -
     index_within(ztoc, layer, options, &Allowance::of((**ztoc).as_ref().len()))
 }
 
-/// As [`index`], for a part of an image within `allowance`.
+/// As [`index()`], for a part of an image within `allowance`.
 ///
 /// # Errors
 /// [`ZtocError`].

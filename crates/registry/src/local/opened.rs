@@ -27,7 +27,7 @@ pub(crate) struct Opened {
     pub(crate) blobs: Arc<LocalBlobs>,
 }
 
-/// Where resolving starts.
+/// The root that resolving starts from.
 #[expect(clippy::large_enum_variant, reason = "one per source")]
 pub(crate) enum Root {
     /// At `index.json`.
