@@ -126,8 +126,7 @@ pub(crate) fn read_hit() -> Runs {
         let (host, objects) = (Host::new(&layer), objects.clone());
         objects.iter().for_each(|object| host.bring(object));
         Box::new(move || {
-            // Captures the whole host: fields that are not captured would be dropped before this runs, and the store's folder with
-            // them.
+            // Captures the whole host: fields that are not captured would be dropped before this runs, and the store's folder with them.
             let host = &host;
             let _image = &host.image;
             let read = objects.iter().filter(|object| host.fetcher.read_local(object, 0, READ).is_some()).count();

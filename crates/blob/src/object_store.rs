@@ -25,8 +25,7 @@ pub trait ObjectStore: Send + Sync + 'static {
 
     /// The partial file of an object for one chunk list: `list` is the digest of the chunks' sizes and digests. All callers
     /// with the same object and list share it; callers with another list get another one, because the bytes are only as
-    /// trustworthy as the list that they were checked against. [`StoreError::Full`] means: continue without keeping
-    /// anything.
+    /// trustworthy as the list that they were checked against. [`StoreError::Full`] means: continue without keeping anything.
     fn partial(&self, object: &Digest, list: &Digest, size: u64) -> Result<Arc<dyn PartialObject>, StoreError>;
 
     /// A new object that will be written from its first byte to its last.

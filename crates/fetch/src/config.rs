@@ -11,8 +11,7 @@ pub struct Config {
     pub read_deadline: Duration,
     /// A source that sends nothing for this long has failed. As long as the deadline: by then no reader waits.
     pub stall_limit: Duration,
-    /// After wrong bytes, and other failures that another attempt will hardly change, reads of the same piece fail at once for this
-    /// long.
+    /// After wrong bytes, and other failures that another attempt will hardly change, reads of the same piece fail at once for this long.
     pub failure_memo: Duration,
     /// As [`Config::failure_memo`], after the source failed. The kernel retries once after each EIO, at once; without a memory
     /// the user would wait twice. Longer than a burst of such second requests takes, and no longer, because the source may be back.
@@ -21,8 +20,7 @@ pub struct Config {
     /// that a read fails as soon as a request made since the read began fails. It leaves two thirds of the deadline for the
     /// requests after the source is back.
     pub outage_grace: Duration,
-    /// After the store refused bytes, nothing is fetched ahead for this long: bytes that cannot be kept must not be fetched on
-    /// suspicion.
+    /// After the store refused bytes, nothing is fetched ahead for this long: bytes that cannot be kept must not be fetched on suspicion.
     pub bypass_pause: Duration,
     /// Chunks of one layer whose gap is at most this are fetched in one request. Fetching a gap costs transfer, a second request
     /// costs a round trip: on a link of 100 Mbit/s and 10 ms a round trip is worth 122 KiB. This is a quarter of it, because

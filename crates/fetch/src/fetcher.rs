@@ -123,8 +123,7 @@ impl Fetcher {
         Some(async move { drop(tokio::time::timeout(deadline, hashed).await) })
     }
 
-    /// The object as a plain local file, if it is complete and verified. Counts as read, because the kernel reads on without
-    /// requests.
+    /// The object as a plain local file, if it is complete and verified. Counts as read, because the kernel reads on without requests.
     pub fn open_local(&self, object: &ObjectId) -> Option<LocalObject> {
         let opened = self.host.complete(object);
         if opened.is_some() {

@@ -242,8 +242,7 @@ impl Image {
         ListId::new(hasher.finish())
     }
 
-    /// Whether the object is one chunk with the same digest: then bytes that match the chunk are the object, and the list cannot be
-    /// false.
+    /// Whether the object is one chunk with the same digest: then bytes that match the chunk are the object, and the list cannot be false.
     pub(crate) fn is_own_proof(&self, object: &ObjectId, entry: &ObjectEntry) -> bool {
         let is_object = |chunk: Chunk| chunk.content_digest() == Some(object) && chunk.size == entry.size;
         entry.chunks.len() == 1 && self.table.chunk(entry.chunks.start).is_some_and(|entry| is_object(entry.chunk))

@@ -96,7 +96,7 @@ impl Lanes {
     }
 
     /// Room for `bytes`. `None` if there is none for read-ahead. A request that a reader waits for by now gets the room of demand,
-    /// so that the reader does not wait for another image's replay.
+    /// so that the reader does not wait for a replay.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         image: &Budget,

@@ -17,8 +17,7 @@ use crate::pack::places::Pack;
 use crate::plan::{NO_LAYER, Piece};
 
 impl Host {
-    /// The pieces that hold these chunks. A small object is fetched whole: its other chunks cost less than another round trip
-    /// later.
+    /// The pieces that hold these chunks. A small object is fetched whole: its other chunks cost less than another round trip later.
     pub(crate) fn pieces(&self, object: &Arc<Object>, wanted: &[Numbered]) -> Vec<Piece> {
         if wanted.is_empty() {
             return Vec::new();

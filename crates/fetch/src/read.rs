@@ -141,8 +141,7 @@ impl Host {
         outcome
     }
 
-    /// Whether several images have the object. They share the time of a read, and at its end the failures of the first ones are
-    /// forgotten.
+    /// Whether several images have the object. They share the time of a read, and at its end the failures of the first ones are forgotten.
     fn has_several(&self, id: &ObjectId) -> bool {
         matches!(self.images.claims(id), Claims::Agreed(claimants) if claimants.len() > 1)
     }

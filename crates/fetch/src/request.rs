@@ -109,8 +109,7 @@ impl Host {
         error.is_some_and(|error| self.waits_on(request, source, error))
     }
 
-    /// Queries the first available source, once there is room. A request that waits for a source holds no room that others could
-    /// use.
+    /// Queries the first available source, once there is room. A request that waits for a source holds no room that others could use.
     async fn visit(
         self: &Arc<Self>,
         request: &Request,

@@ -1,5 +1,4 @@
-//! Objects of SOCI indexes: the digests of their chunks are those of the encoded bytes, and their names are not digests of their
-//! content.
+//! Objects of SOCI indexes: the digests of their chunks are those of the encoded bytes, and their names are not digests of their content.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

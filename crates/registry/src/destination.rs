@@ -146,8 +146,7 @@ impl Destination {
         }
     }
 
-    /// Pushes `blob` from `source`, reading it again from where an upload broke. Bytes that do not match `blob` are
-    /// [`Error::Source`].
+    /// Pushes `blob` from `source`, reading it again from where an upload broke. Bytes that do not match `blob` are [`Error::Source`].
     pub async fn copy_blob(&self, blob: Blob, source: Arc<dyn BlobSource>) -> Result<(), Error> {
         match &self.backend {
             Backend::Registry { session, .. } => {

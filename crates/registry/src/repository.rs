@@ -185,8 +185,7 @@ impl Repository {
         }
     }
 
-    /// The document that the reference or tag names, of any kind. `platform` selects one where a layout without a tag has several
-    /// images.
+    /// The document that the reference or tag names, of any kind. `platform` selects one where a layout without a tag has several images.
     pub async fn root(&self, platform: &Platform) -> Result<Document, Error> {
         match &self.backend {
             Backend::Registry { session, reference, .. } => {

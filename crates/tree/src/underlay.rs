@@ -20,8 +20,7 @@ pub fn underlay(layer: &LayerIndex, root: Attributes) -> LayerIndex {
     for entry in &layer.entries {
         let Some((parent, _)) = entry.path.split_last() else { continue };
         if matches!(entry.node, Node::Whiteout | Node::Opaque) {
-            // A non-empty directory, also for a whiteout: the layer may recreate that name, which then has to hide the content
-            // below.
+            // A non-empty directory, also for a whiteout: the layer may recreate that name, which then has to hide the content below.
             paths.extend([inside(entry.path.as_bytes(), FILLER), inside(parent, SURVIVOR)].into_iter().flatten());
         }
     }

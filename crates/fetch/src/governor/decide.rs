@@ -8,8 +8,8 @@
 //! In other words: the governor switches when readers have waited as long as fetching everything from the start would have taken.
 //! From then on the rest takes no longer than that, nor longer than they have waited, so readers wait at most twice as long as with
 //! the better of the two ways. A smaller fraction would switch sooner for programs that walk everything, but also for starts that
-//! need a part: one of Python that touches 16 of 104 MiB in 190 requests at 100 Mbit/s and 10 ms has paid 2.7 s of a price of 7.4
-//! s. It stays lazy, even if the bandwidth is measured as twice its real value.
+//! need a part: one of Python that touches 16 of 104 MiB in 190 requests at 100 Mbit/s and 10 ms has paid 2.7 s of a price of
+//! 7.4 s. It stays lazy, even if the bandwidth is measured as twice its real value.
 
 use std::fmt;
 use std::time::Duration;

@@ -82,8 +82,7 @@ impl Governor {
         self.state.lock().burst.quiet_for(Instant::now())
     }
 
-    /// Reserves the work on the image for the caller, until the guard is dropped. `None` if a task works on it, or the image was
-    /// removed.
+    /// Reserves the work on the image for the caller, until the guard is dropped. `None` if a task works on it, or the image was removed.
     pub(super) fn claim(self: &Arc<Self>) -> Option<WorkGuard> {
         let mut state = self.state.lock();
         let is_free = !state.closed && !std::mem::replace(&mut state.working, true);
@@ -110,8 +109,7 @@ impl Governor {
         self.state.lock().next = next;
     }
 
-    /// Records that a walk through the image has reached its end. Failed or evicted parts are found when readers have waited for
-    /// them.
+    /// Records that a walk through the image has reached its end. Failed or evicted parts are found when readers have waited for them.
     pub(super) fn is_all_here(&self) {
         let mut state = self.state.lock();
         (state.missing, state.next) = (None, LayerPosition::default());

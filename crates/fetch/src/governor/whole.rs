@@ -15,8 +15,7 @@ use crate::under_way::UnderWay;
 const REQUESTS: usize = 4;
 /// The smallest request: a reader of its last bytes should not wait much longer than for a request of its own.
 const LEAST_BYTES: u64 = 1 << 20;
-/// A request covers the bytes that the link transfers in this many round trips. Together with [`REQUESTS`] this hides the round
-/// trips.
+/// A request covers the bytes that the link transfers in this many round trips. Together with [`REQUESTS`] this hides the round trips.
 const ROUND_TRIPS: u64 = 8;
 /// Chunks that one request looks up: each may be a disk access, and the check whether to go on runs between requests.
 const LOOKS: usize = 16_384;

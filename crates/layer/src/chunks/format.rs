@@ -14,8 +14,7 @@
 //! | windows | | as [`Checkpoint`](crate::spans::Checkpoint) holds them |
 //!
 //! Objects and their chunks are in the order of the first chunk's place (holes first): objects that are fetched together are looked
-//! up together, and the check on opening, which memory bounds, is sequential. Digests are separate because that check never reads
-//! them.
+//! up together, and the check on opening, which memory bounds, is sequential. Digests are separate because that check never reads them.
 
 use std::ops::Range;
 

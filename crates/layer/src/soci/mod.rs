@@ -31,8 +31,7 @@ const DOMAIN: &[u8] = b"tarpon: object of a ztoc, version 2\0";
 
 /// The name of the file whose `size` bytes are at `offset` of the decoded layer that the ztoc describes.
 ///
-/// It is the complement of a digest: the digest itself is the true name of a file with the hashed input, which any image can
-/// contain.
+/// It is the complement of a digest: the digest itself is the true name of a file with the hashed input, which any image can contain.
 pub fn object_name(ztoc: &Digest, offset: u64, size: u64) -> ObjectId {
     let mut hasher = Hasher::new();
     hasher.update(DOMAIN);

@@ -2,8 +2,7 @@
 //!
 //! Deflate refers at most 32 KiB back, so a span refers to the window from its first 32 KiB only. Those are decoded with two
 //! artificial windows instead of the real one, which differ everywhere and whose two bytes at a place encode that place. Wherever
-//! the two decodings differ, the byte was copied from the window, and the two bytes show from where. This needs no decoder of our
-//! own.
+//! the two decodings differ, the byte was copied from the window, and the two bytes show from where. This needs no decoder of our own.
 
 use miniz_oxide::inflate::core::inflate_flags::{TINFL_FLAG_HAS_MORE_INPUT, TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF};
 use miniz_oxide::inflate::core::{BlockBoundaryState, DecompressorOxide, decompress};

@@ -1,5 +1,4 @@
-//! Sparse files in a tar: the segments of the file that the archive contains. Old GNU type `S`, and GNU's PAX formats 0.0, 0.1 and
-//! 1.0.
+//! Sparse files in a tar: the segments of the file that the archive contains. Old GNU type `S`, and GNU's PAX formats 0.0, 0.1 and 1.0.
 
 use std::io::Read;
 

@@ -1,5 +1,4 @@
-//! zstd:chunked: zstd frames of the unchanged tar, and skippable frames with the table of contents, the tar-split data and a
-//! footer.
+//! zstd:chunked: zstd frames of the unchanged tar, and skippable frames with the table of contents, the tar-split data and a footer.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -1,7 +1,6 @@
 //! The credentials of the user: `--creds`, the auth files of Podman and Docker, and credential helpers.
 //!
-//! They are looked up for each token and never kept: a mount outlives passwords, and another login must take effect without a new
-//! mount.
+//! They are looked up for each token and never kept: a mount outlives passwords, and another login must take effect without a new mount.
 
 mod authfile;
 mod helper;

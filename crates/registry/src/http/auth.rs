@@ -1,8 +1,7 @@
 //! The `Authorization` header for one repository: fetched once, renewed before it expires, by one task at a time.
 //!
 //! Credentials are sent to the registry (Basic) or to the token service that the registry named (Bearer), if that belongs to the
-//! registry (`credentials/token_services.rs`), and nowhere else. This module only makes headers. The session keeps them at the
-//! registry.
+//! registry (`credentials/token_services.rs`), and nowhere else. This module only makes headers. The session keeps them at the registry.
 
 use std::time::Duration;
 

@@ -154,8 +154,7 @@ impl Session {
         Err(Failure::refused(format!("{}: more than {} redirects", call.shown, limits::REDIRECTS)))
     }
 
-    /// Sends `call` once with the credentials at hand, and waits for as little as possible: for requests that may fail without
-    /// harm.
+    /// Sends `call` once with the credentials at hand, and waits for as little as possible: for requests that may fail without harm.
     pub(super) async fn attempt_quietly(&self, url: &Url, call: &Call) {
         let sent = async {
             let header = match self.is_registry(url) {

@@ -139,8 +139,7 @@ impl Session {
         Ok(blob)
     }
 
-    /// Sends the feed to its end, continuing where a connection broke. The attempts are reset when the registry has made good
-    /// progress.
+    /// Sends the feed to its end, continuing where a connection broke. The attempts are reset when the registry has made good progress.
     async fn append_all(&self, url: &mut Url, feed: &Arc<Feed>) -> Result<(), SourceError> {
         let mut budget = Budget::new();
         let mut reached = 0;

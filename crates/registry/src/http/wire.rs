@@ -66,8 +66,7 @@ impl Wire {
         self.base().is_some_and(|base| base.origin() == url.origin())
     }
 
-    /// Sends one request as soon as its host has room. It is counted whatever the outcome. The head of its answer must arrive in
-    /// time.
+    /// Sends one request as soon as its host has room. It is counted whatever the outcome. The head of its answer must arrive in time.
     pub(super) async fn send(
         &self,
         url: Url,

@@ -1,7 +1,6 @@
 //! Images in local files: OCI layouts and archives.
 //!
-//! Layouts can be written too. Nothing is unpacked: an archive is walked once for the places of its members, and blobs are read in
-//! place.
+//! Layouts can be written too. Nothing is unpacked: an archive is walked once for the places of its members, and blobs are read in place.
 
 mod archive;
 mod blobs;

@@ -22,8 +22,7 @@ pub(super) const OPAQUE: &[u8] = b"trusted.overlay.opaque";
 /// Prefix of xattrs of an image that are never shown.
 pub(super) const HIDDEN: &[u8] = b"trusted.overlay.";
 
-/// Prefixes in the table of an image: both names that every file carries, whole. That makes an inode with data 32 bytes smaller, a
-/// fifth.
+/// Prefixes in the table of an image: both names that every file carries, whole. That makes an inode with data 32 bytes smaller, a fifth.
 const LONG_PREFIXES: [(u8, &[u8]); 2] = [(LONG, METACOPY), (LONG + 1, REDIRECT)];
 /// Number of these prefixes.
 pub(super) const LONG_PREFIX_COUNT: u8 = 2;
