@@ -243,7 +243,8 @@ fn metadata(from: &fs::Metadata) -> Metadata {
 #[allow(clippy::useless_conversion, reason = "the number of links is narrower on other processors")]
 fn metadata_of(from: &Stat) -> Metadata {
     let nanoseconds = |value| u32::try_from(value).unwrap_or_default();
-    let modified = Duration::new(from.st_mtime.try_into().unwrap_or_default(), nanoseconds(from.st_mtime_nsec));
+    let seconds = u64::try_from(from.st_mtime);
+    let modified = seconds.map_or(Duration::ZERO, |seconds| Duration::new(seconds, nanoseconds(from.st_mtime_nsec)));
     Metadata {
         is_dir: FileType::from_raw_mode(from.st_mode) == FileType::Directory,
         size: from.st_size.try_into().unwrap_or_default(),

@@ -370,7 +370,8 @@ fn remove_unclaimed(shared: &Shared, found: &Found, pinned_since: Option<SystemT
     let held = locks::hold(shared.storage(), file).map_err(io_error("locking", &found.path))?;
     let Some(held) = held else { return Ok(false) };
     let metadata = shared.storage.file_metadata(&held).map_err(io_error("examining", &found.path))?;
-    if is_pinned(&metadata, pinned_since) {
+    // A damaged object that was moved out meanwhile may have been replaced by a sound one.
+    if is_pinned(&metadata, pinned_since) || !shared.leads_to(&found.path, &metadata)? {
         return Ok(false);
     }
     files::unlink(shared.storage(), &found.path).map(|()| true)

@@ -108,9 +108,13 @@ pub enum Verification {
     IndexTrusted,
     /// A SOCI index describes the layer; the digests in its ztoc are those of spans.
     Soci,
-    /// The index does not match the layer. Nothing more is read from the layer.
+    /// The layer does not hash to the diffID in the image's config. Nothing more is read from it, here and below.
+    DiffIdRefuted,
+    /// The table of contents does not match the layer.
+    TocRefuted,
+    /// The index does not match the layer.
     IndexRefuted,
-    /// The SOCI index does not match the layer. Nothing more is read from the layer.
+    /// The SOCI index does not match the layer.
     SociRefuted,
 }
 
@@ -122,31 +126,31 @@ words!(
     IndexPinned = "index-pinned",
     IndexTrusted = "index-trusted",
     Soci = "soci-verified",
+    DiffIdRefuted = "diffID-refuted",
+    TocRefuted = "toc-refuted",
     IndexRefuted = "index-refuted",
     SociRefuted = "soci-refuted",
 );
 
 impl Verification {
-    /// Whether only an external index describes the layer.
+    /// Whether the digests in the manifest do not prove the description of the layer: it comes from an index, or was refuted.
     pub fn is_by_index(self) -> bool {
-        match self {
-            Self::DiffId | Self::Toc => false,
-            Self::IndexPinned | Self::IndexTrusted | Self::Soci | Self::IndexRefuted | Self::SociRefuted => true,
-        }
+        self.is_refuted() || matches!(self, Self::IndexPinned | Self::IndexTrusted | Self::Soci)
     }
 
-    /// Whether the layer's index was found not to match the layer.
+    /// Whether the description of the layer was found not to match the layer.
     pub fn is_refuted(self) -> bool {
-        matches!(self, Self::IndexRefuted | Self::SociRefuted)
+        self.refuted() == self
     }
 
-    /// The state after the layer's index was found not to match the layer. Without an index there is nothing to refute.
+    /// The state after the description of the layer was found not to match the layer.
     #[must_use]
     pub fn refuted(self) -> Self {
         match self {
+            Self::DiffId | Self::DiffIdRefuted => Self::DiffIdRefuted,
+            Self::Toc | Self::TocRefuted => Self::TocRefuted,
             Self::IndexPinned | Self::IndexTrusted | Self::IndexRefuted => Self::IndexRefuted,
             Self::Soci | Self::SociRefuted => Self::SociRefuted,
-            Self::DiffId | Self::Toc => self,
         }
     }
 }
@@ -163,12 +167,14 @@ mod tests {
         LayerKind::ZstdChunked,
         LayerKind::Soci,
     ];
-    const VERIFICATIONS: [Verification; 7] = [
+    const VERIFICATIONS: [Verification; 9] = [
         Verification::DiffId,
         Verification::Toc,
         Verification::IndexPinned,
         Verification::IndexTrusted,
         Verification::Soci,
+        Verification::DiffIdRefuted,
+        Verification::TocRefuted,
         Verification::IndexRefuted,
         Verification::SociRefuted,
     ];
@@ -189,10 +195,11 @@ mod tests {
     }
 
     #[test]
-    fn an_index_is_refuted_once_and_what_was_read_never() {
+    fn every_state_can_be_refuted_and_stays_refuted() {
         for state in VERIFICATIONS {
-            assert_eq!(state.refuted().is_refuted(), state.is_by_index(), "{state}");
-            assert_eq!(state.refuted().refuted(), state.refuted(), "{state}");
+            assert!(state.refuted().is_refuted() && state.refuted().is_by_index(), "{state}");
+            assert_eq!(state.is_refuted(), state.as_str().ends_with("-refuted"), "{state}");
+            assert_eq!(state.refuted().as_str().split('-').next(), state.as_str().split('-').next(), "{state}");
         }
     }
 }

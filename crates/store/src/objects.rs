@@ -263,7 +263,7 @@ impl Shared {
         Ok(true)
     }
 
-    fn leads_to(&self, path: &Path, file: &Metadata) -> Result<bool, StoreError> {
+    pub(crate) fn leads_to(&self, path: &Path, file: &Metadata) -> Result<bool, StoreError> {
         match self.storage.metadata(path) {
             Ok(metadata) => Ok(metadata.is_same_file(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

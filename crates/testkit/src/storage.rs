@@ -308,12 +308,18 @@ impl Storage for FaultyDisk {
     }
 
     fn metadata_in(&self, directory: &Path, names: &[String]) -> io::Result<Vec<Option<Metadata>>> {
+        let mut absent = vec![false; names.len()];
         if self.hook.is_some() {
-            names.iter().try_for_each(|name| self.hook("metadata", &directory.join(name)))?;
+            for (name, is_absent) in names.iter().zip(&mut absent) {
+                match self.hook("metadata", &directory.join(name)) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => *is_absent = true,
+                    outcome => outcome?,
+                }
+            }
         }
         self.alive()?;
-        let found = Disk.metadata_in(directory, names)?;
-        Ok(found.into_iter().map(|metadata| metadata.map(|metadata| self.timed(metadata))).collect())
+        let found = Disk.metadata_in(directory, names)?.into_iter().zip(absent);
+        Ok(found.map(|(metadata, is_absent)| metadata.filter(|_| !is_absent).map(|found| self.timed(found))).collect())
     }
 
     fn file_metadata(&self, file: &File) -> io::Result<Metadata> {

@@ -17,7 +17,8 @@ use crate::{paths, process};
 /// The folder for the files of the end-to-end tests: `tarpon_tests::real::scratch`.
 const FOLDER: &str = "target/e2e";
 
-/// Maximum size. The file is sparse: it takes only the space of its content.
+/// Maximum size, if the disk below has as much free space: a loop device reports a full disk as a broken one. The file is sparse:
+/// it takes only the space of its content.
 const BYTES: u64 = 24 << 30;
 
 /// No barriers: a flush need not reach the disk. `discard` frees the space of deleted files at once.
@@ -38,7 +39,8 @@ impl Disk {
         fs::create_dir_all(&disk.mountpoint)?;
         fs::create_dir_all(paths::target())?;
         let file = File::create(&disk.image).with_context(|| format!("cannot write {}", disk.image.display()))?;
-        file.set_len(BYTES)?;
+        let below = rustix::fs::fstatvfs(&file)?;
+        file.set_len(BYTES.min(below.f_bavail.saturating_mul(below.f_frsize)))?;
         let make = process::find("mkfs.ext4").context("mkfs.ext4 is not installed")?;
         process::check(Command::new(make).args(["-q", "-F", "-E", "nodiscard"]).arg(&disk.image))?;
         process::check(Command::new("mount").args(["-o", OPTIONS]).arg(&disk.image).arg(&disk.mountpoint))?;

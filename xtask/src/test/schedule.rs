@@ -29,6 +29,20 @@ impl<T> State<T> {
     }
 }
 
+/// A task under way. Dropping it, also when the task panics, unblocks the tasks that wait for it.
+struct Running<'a, T> {
+    state: &'a Mutex<State<T>>,
+    changed: &'a Condvar,
+    claim: Claim,
+}
+
+impl<T> Drop for Running<'_, T> {
+    fn drop(&mut self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).ended(self.claim);
+        self.changed.notify_all();
+    }
+}
+
 /// Does `work` with every task, at most `slots` at once, in order. Tasks that need the machine for themselves come last,
 /// because they wait until nothing else runs.
 pub(super) fn run_all<T: Send>(tasks: Vec<(Claim, T)>, slots: usize, work: impl Fn(T) + Sync) {
@@ -43,10 +57,10 @@ pub(super) fn run_all<T: Send>(tasks: Vec<(Claim, T)>, slots: usize, work: impl 
                 continue;
             };
             drop(locked);
+            let running = Running { state: &state, changed: &changed, claim };
             work(task);
+            drop(running);
             locked = state.lock().unwrap_or_else(PoisonError::into_inner);
-            locked.ended(claim);
-            changed.notify_all();
         }
     };
     thread::scope(|scope| (0..slots.max(1)).for_each(|_| drop(scope.spawn(worker))));

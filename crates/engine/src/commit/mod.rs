@@ -377,7 +377,7 @@ fn layer(
 ) -> std::result::Result<Layer, Failure> {
     let mut tar = LayerTar::new(Walk::new(upper, left_out, recipe.newest).map_err(Failure::Upper)?);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    // The content takes more room on disk than its table of contents takes of memory.
+    // The files are the user's own. The largest table of contents bounds the memory.
     let allowance = Allowance::unbounded();
     let written = match recipe.format {
         Format::Estargz => {

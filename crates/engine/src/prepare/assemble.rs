@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::{LayerIndex, ObjectId};
 use tarpon_oci::{Digest, ImageConfig, Manifest, Verified};
-use tarpon_store::{ImageRecord, LayerRecord, LoadedImage, Part, Store, StoreError};
+use tarpon_store::{ImageRecord, LayerRecord, LoadedImage, Part, RemoveError, Store, StoreError};
 use tarpon_tree::{Line, Object, erofs, merge};
 
 use super::layers::Layer;
@@ -116,8 +116,9 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     }
     if cut == Cut::Unknown {
         // Files cut or named differently: not necessarily a lie. But the mount continues to be read by those lists.
-        if store.remove_record(&known.record.manifest).is_err() {
-            raised.iter_mut().for_each(|(was, is)| (*is).clone_from(was));
+        match store.remove_record(&known.record.manifest) {
+            Err(RemoveError::Mounted(_)) => raised.iter_mut().for_each(|(was, is)| (*is).clone_from(was)),
+            removed => removed.map_err(|error| Error::new(ErrorKind::Store, "replace the image's record", error))?,
         }
         return Ok(());
     }

@@ -23,6 +23,9 @@ use crate::index::{self, Verdict};
 use crate::progress::Silent;
 use crate::{Error, ErrorKind, Result};
 
+/// Tries to record a refuted layer while another process holds the store's lock: together as long as a walk over a large store takes.
+const NOTE_TRIES: usize = 3;
+
 /// An image to be completed.
 pub(crate) struct Completion {
     store: Store,
@@ -97,7 +100,15 @@ impl Completion {
             for known in record.layers.iter_mut().filter(|known| known.digest == layer) {
                 known.verification = known.verification.refuted();
             }
-            Ok(image.store.set_layers(&image.record.manifest, record.layers)?)
+            let set = || image.store.set_layers(&image.record.manifest, record.layers.clone());
+            let mut outcome = set();
+            for _ in 1..NOTE_TRIES {
+                if !matches!(outcome, Err(StoreError::Busy { .. })) {
+                    break;
+                }
+                outcome = set();
+            }
+            Ok(outcome?)
         });
         if let Err(error) = noted.await {
             tracing::warn!(?error, %layer, "the image's record does not say that its index lies");

@@ -152,6 +152,7 @@ fn pid(file: &Path) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::signals::SIGNALLED;
     use super::*;
 
     async fn ended(script: &str, pid_file: &Path) -> (RuntimeEnded, Vec<u32>) {
@@ -187,9 +188,6 @@ mod tests {
         }
         assert!(looks < 40, "{looks}");
     }
-
-    /// Serializes the tests that send signals to this process.
-    static SIGNALLED: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
     #[tokio::test]
     async fn a_signal_that_comes_before_the_runtime_has_said_that_it_started_something_is_passed_on_then() {

@@ -80,6 +80,10 @@ pub fn signal_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// Held by tests that send signals to their own process, where each listener gets them.
+#[cfg(test)]
+pub(super) static SIGNALLED: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +101,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_signal_is_heard_and_does_not_end_the_process() {
+        let _alone = SIGNALLED.lock().await;
         let mut signals = Signals::listen().unwrap();
         rustix::process::kill_process(rustix::process::getpid(), Signal::USR2).unwrap();
         // Other tests send this process other signals.

@@ -67,6 +67,8 @@ pub(super) struct Contents {
     files: Vec<File>,
     chunks: Vec<Chunk>,
     has_duplicates: bool,
+    /// Bytes of all records: the JSON is never shorter.
+    record_bytes: u64,
     /// Memory of everything except `meaning`.
     memory: Share,
 }
@@ -94,6 +96,7 @@ impl Contents {
             files: Vec::new(),
             chunks: Vec::new(),
             has_duplicates: false,
+            record_bytes: 0,
             memory: allowance.share(),
         }
     }
@@ -132,6 +135,10 @@ impl Contents {
 
     fn keep(&mut self, record: &Record, file: Option<usize>) -> Result<(), WriteError> {
         let kept = Kept::of(record, file).map_err(WriteError::Blob)?;
+        self.record_bytes += kept.bytes();
+        if self.record_bytes > limits::TOC_BYTES {
+            return Err(WriteError::TocTooLarge);
+        }
         self.memory.take(kept.cost())?;
         self.records.push(Some(kept));
         Ok(())

@@ -83,6 +83,11 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// Its bytes in the JSON, at least.
+    pub(super) fn bytes(&self) -> u64 {
+        self.head.len() as u64
+    }
+
     /// Memory of it, in a list that doubles when it is full.
     pub(super) fn cost(&self) -> u64 {
         (2 * size_of::<Option<Self>>() + self.head.len()) as u64

@@ -464,6 +464,7 @@ async fn a_layer_that_is_not_what_the_config_names_is_not_served_any_more() {
     let status = host.backfills.settled(prepared.manifest()).await;
     assert_eq!((status.state, status.layers_done), (BackfillState::Alarm, 1), "{status:?}");
     assert!(status.alarms[0].starts_with(&format!("layer {}: it is not what the manifest says: diffID", lab.layer(1))));
+    assert_eq!(host.states(&prepared), ["diffID-verified", "toc-refuted"]);
     host.read(&noise(BASE, FILE)).await.unwrap();
 }
 
