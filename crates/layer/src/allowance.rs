@@ -11,8 +11,7 @@ pub const MEMORY_BASE: u64 = 128 << 20;
 /// Memory for each received byte. An entry with content takes 60 bytes or more of a tar or table of contents, and 700 bytes here.
 pub const MEMORY_PER_BYTE: u64 = 20;
 /// Factor on that memory for writing a layer in another format: besides the index, the writer holds each entry in the form of the
-/// table of contents. A layer that can be prepared can
-/// be written, unless its paths are thousands of bytes long.
+/// table of contents. A layer that can be prepared can be written, unless its paths are thousands of bytes long.
 pub const WRITING: u64 = 2;
 /// Zeros that are hashed for any image: a second or two.
 pub const ZEROS_BASE: u64 = 512 << 20;
