@@ -33,7 +33,7 @@ const LONGEST_TAKEOVER: Duration = Duration::from_secs(60);
 const METRICS_RETRY: Duration = Duration::from_secs(30);
 
 /// Runs the server of the engine's store until its last mount is gone. `scrub`: bytes per second for scrubbing the store, if any. `said` is
-/// the standard output: it gets one line, [`READY`] or the error.
+/// the standard output: it gets one line, `ready` or the error.
 pub async fn serve(engine: &Engine, scrub: Option<NonZeroU64>, mut said: impl Write) -> Result<()> {
     // The terminal belongs to the process that started us: its hang-up must not end the mounts.
     let _is_leader_already = rustix::process::setsid();
