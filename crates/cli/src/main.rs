@@ -3,6 +3,11 @@
 //! One file per subcommand under `commands/` holds its arguments, its help and its code. All output goes through
 //! `output/`. Image logic belongs in the engine, not here.
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "the comments on arguments are their --help: [NAME] is an option there"
+)]
+
 mod cli;
 mod commands;
 mod elsewhere;

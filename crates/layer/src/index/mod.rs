@@ -31,7 +31,7 @@ pub type ObjectId = Digest;
 pub struct LayerIndex {
     /// Entries in the order of the layer. No path occurs twice, but a whiteout may name the path of an entry.
     pub entries: Vec<Entry>,
-    /// Chunks of all files; each file owns a run of them ([`FileContent::chunks`]), ascending by object offset,
+    /// Chunks of all files; each file owns a run of them ([`FileContent`]), ascending by object offset,
     /// without gap or overlap.
     pub chunks: Vec<Chunk>,
     /// The beginnings of the spans of its chunks of [`Codec::Deflate`] or [`Codec::CheckedSpan`], ascending by offset.

@@ -1,4 +1,4 @@
-//! A [`LayerIndex`] as bytes: small, and as untrusted as a table of contents.
+//! A [`LayerIndex`](crate::LayerIndex) as bytes: small, and as untrusted as a table of contents.
 //!
 //! Indexes are transferred and stored, and most of one are digests, which do not compress. So everything else is laid out in
 //! columns that zstd compresses well (paths as the difference to the path before, places as the difference to the place before),

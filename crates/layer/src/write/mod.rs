@@ -7,7 +7,7 @@
 //!
 //! The same tar and options give the same bytes, whatever the number of threads: a blob does not depend on the clock, the host or
 //! the order in which threads finish. Memory does not grow with the files of a layer, only with their number, and that is charged
-//! to an [`Allowance`](crate::Allowance) before it is used.
+//! to an [`Allowance`] before it is used.
 
 mod contents;
 mod crc64;
