@@ -84,11 +84,17 @@ fn what_waits_for_the_eviction_lock_gives_up_and_names_it() {
 #[test]
 fn a_writer_without_room_waits_once_for_another_eviction_and_then_bypasses_the_store() {
     let folder = common::folder().unwrap();
-    let store = Store::open(folder.path(), StoreConfig { budget: Some(1), ..config() }).unwrap();
-    let held = hold(&folder.path().join("run/eviction.lock"));
-    assert!(matches!(put(&store, b"object"), Err(StoreError::Full)));
-    drop(held);
-    assert!(matches!(put(&store, b"object"), Err(StoreError::Full)), "not worth another wait yet");
+    let clock = Arc::new(HurriedClock::default());
+    let config = StoreConfig { budget: Some(1), clock: clock.clone(), ..config() };
+    let store = Store::open(folder.path(), config).unwrap();
+    let _held = hold(&folder.path().join("run/eviction.lock"));
+    let mut looks = || {
+        let before = clock.0.load(Ordering::Relaxed);
+        assert!(matches!(put(&store, b"object"), Err(StoreError::Full)));
+        clock.0.load(Ordering::Relaxed) - before
+    };
+    let (first, second) = (looks(), looks());
+    assert!(first >= 10 && second < 5, "it waits once, and not again at once: {first} and {second} looks at the clock");
 }
 
 #[test]
