@@ -7,10 +7,10 @@ use std::sync::Arc;
 use tarpon_store::{Isolation, IsolationError, OpenError, RenewTree, Store, StoreConfig};
 use tarpon_tree::erofs;
 
+use crate::client::Client;
 use crate::prepare::Preparations;
 use crate::protocol::ScrubStatus;
 use crate::rootfs::Folders;
-use crate::server::Client;
 use crate::{Error, ErrorKind, Result};
 
 /// The store, and how its server is started.

@@ -32,8 +32,11 @@
 
 mod access;
 mod auth_files;
+mod child;
+mod client;
 mod commit;
 mod container;
+mod container_name;
 mod convert;
 mod edit;
 mod engine;
@@ -44,7 +47,9 @@ mod image;
 mod index;
 mod inspect;
 mod lock_file;
+mod mount_record;
 mod mountpoint;
+mod mounts;
 mod namespaces;
 mod podman;
 mod prefix;
@@ -63,8 +68,10 @@ mod tenant;
 mod tree;
 mod upload;
 mod why;
+mod wire;
 
 pub use auth_files::auth_files;
+pub use client::Client;
 pub use commit::{
     Change, CommitReport, CommitRequest, CommitSource, Commits, Committed, PushRequest, Pushed, PushedLayer,
     PushedOutcome,
@@ -73,6 +80,7 @@ pub use container::{
     AppArmor, CapabilityChanges, ContainerOptions, HostEntry, Limits, MountOption, Network, ProcessLimit, Tmpfs,
     Ulimit, Volume, oci_runtime,
 };
+pub use container_name::ContainerName;
 pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
 };
@@ -96,11 +104,11 @@ pub use protocol::{
 pub use record::{RecordRequest, Recorded, Until};
 pub use rootfs::{Rootfs, RootfsRequest};
 pub use run::{
-    ContainerName, ContainerRecord, ContainerState, ContainerStatus, ExecRequest, LogLine, LogTime, LogWish, Output,
-    RunError, RunOutcome, RunRequest, Signals, Standing, signal_name,
+    ContainerRecord, ContainerState, ContainerStatus, ExecRequest, LogLine, LogTime, LogWish, Output, RunError,
+    RunOutcome, RunRequest, Signals, Standing, signal_name,
 };
 pub use serve::{Equipment, ForGood, allow_open_files, serve};
-pub use server::{Client, Ended, MountChange, Observer, Server};
+pub use server::{Ended, MountChange, Observer, Server};
 pub use tarpon_blob::LogLimit;
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
 pub use tarpon_layer::toc::Format as LayerFormat;

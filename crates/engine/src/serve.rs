@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit};
 use tarpon_blob::LogLimit;
 
-use crate::server::{Ended, Observer, READY, Server, StopSignals as Signals, connect};
+use crate::child::READY;
+use crate::server::{Ended, Observer, Server, StopSignals as Signals};
+use crate::wire::connect;
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// How long a server that finds another one running waits for it to listen or to end, which takes as long as running requests take to

@@ -9,10 +9,10 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use tarpon_oci::{Digest, Platform, Reference, Source};
 
+use crate::child::read_line;
 use crate::image::{ImageRequest, IndexChoice, Pull};
 use crate::progress::Silent;
 use crate::protocol::Access;
-use crate::server::read_line;
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// Maximum length of an input line.

@@ -4,9 +4,9 @@ use parking_lot::Mutex;
 use tarpon_oci::Blob;
 use tokio::task::JoinHandle;
 
+use crate::client::Client;
 use crate::image::ImageRequest;
 use crate::protocol::Access;
-use crate::server::Client;
 
 /// The server of a store, before the request to mount an image.
 pub(crate) struct EarlyServer {

@@ -14,12 +14,12 @@ use tarpon_trace::{FILE_BYTES, Trace};
 
 pub use self::until::Until;
 use self::until::Watcher;
+use crate::client::Client;
 use crate::container::{Bundle, Confinement, ContainerOptions, Running, Runtime, Stdio, host_files};
 use crate::image::{ImageRequest, Prepared};
 use crate::progress::Progress;
 use crate::protocol::MountRequest;
 use crate::rootfs::{RootMount, RootfsRequest};
-use crate::server::Client;
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// How long a container may take to stop before it is killed: as with other tools.

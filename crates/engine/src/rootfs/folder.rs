@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tarpon_store::{FileLock, Store};
 
 use super::Host;
-use crate::server::Hold;
+use crate::client::Hold;
 use crate::{Error, ErrorKind, Result, flock, private};
 
 /// Prefix of the folders.
@@ -160,7 +160,7 @@ mod tests {
     use tarpon_store::StoreConfig;
 
     use super::*;
-    use crate::server::Client;
+    use crate::client::Client;
 
     #[test]
     fn what_a_killed_process_left_is_swept_and_what_is_held_is_not() {

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
+use crate::client::{self, Client, Hold};
 use crate::protocol::{MountRequest, MountStatus, Request, Response};
-use crate::server::{self, Client, Hold, Mounts};
+use crate::server::{self, Mounts};
 use crate::{Error, ErrorKind, Result};
 
 /// The server that mounts and serves it.
@@ -37,7 +38,7 @@ impl Host {
                     mounts.upgrade().ok_or_else(|| Error::new(ErrorKind::Store, "mount", "the server ended"))?;
                 match server::carry_out(&mounts, Request::mount(request))? {
                     Response::Mounted(status) => Ok(*status),
-                    other => Err(server::unexpected(other)),
+                    other => Err(client::unexpected(other)),
                 }
             }
         }
@@ -57,7 +58,7 @@ impl Host {
             Self::Server(client) => client.release(path),
             // A server that has ended has unmounted everything.
             Self::Here(mounts) => match mounts.upgrade() {
-                Some(mounts) => server::settled(mounts.unmount(path, false), path),
+                Some(mounts) => client::settled(mounts.unmount(path, false), path),
                 None => Ok(()),
             },
         }

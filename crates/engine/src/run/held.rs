@@ -9,10 +9,11 @@ use tarpon_oci::RunConfig;
 use super::place::{Containers, Lock, Place};
 use super::record::{ContainerState, VERSION, now};
 use super::signals::signal_name;
-use super::{ContainerName, ContainerRecord, RunRequest, name};
+use super::{ContainerName, ContainerRecord, RunRequest};
 use crate::container::{
     Bundle, Confinement, ContainerOptions, Handle, HostEntry, Network, Runtime, bind, image_volumes,
 };
+use crate::container_name::random_id;
 use crate::image::Prepared;
 use crate::rootfs::{RootMount, RootfsRequest};
 use crate::{Engine, Error, ErrorKind, Result};
@@ -193,7 +194,7 @@ fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime
     Ok(ContainerRecord {
         version: VERSION,
         name: request.name.clone().unwrap_or_else(ContainerName::random),
-        id: name::random_id(),
+        id: random_id(),
         image: prepared.text.clone(),
         manifest: *prepared.manifest(),
         command: Bundle::arguments(config, &request.options),

@@ -13,7 +13,7 @@ use super::record::{ContainerState, now};
 use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord};
 use crate::container::{Handle, forget_all};
-use crate::server::is_served;
+use crate::mount_record::is_served;
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// Time limit for a killed container to be settled.

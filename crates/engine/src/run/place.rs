@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use tarpon_store::{FileLock, Store};
 
 use super::record::{ContainerRecord, RECORD_BYTES};
-use super::{ContainerName, name};
+use crate::container_name::{ContainerName, ROOTFS, random_id};
 use crate::{Error, ErrorKind, Result, flock, private};
 
 /// Prefix of directories that are not yet, or no longer, a container.
@@ -139,7 +139,7 @@ impl Containers {
             return Err(Error::new(ErrorKind::CannotMount, "remove the container's directory", cause));
         }
         super::wait::let_waiters_look(place);
-        let gone = self.folder.join(format!("{HIDDEN}gone-{}", name::random_id()));
+        let gone = self.folder.join(format!("{HIDDEN}gone-{}", random_id()));
         {
             let _whole = self.lock().map_err(failed)?;
             if !held.is_of(place).map_err(failed)? {
@@ -173,15 +173,11 @@ impl Containers {
     }
 }
 
-/// The container whose root is mounted at `mountpoint`.
-pub(crate) fn container_at(store: &Store, mountpoint: &Path) -> Option<String> {
-    place_at(store, mountpoint).map(|(name, _)| name.to_string())
-}
-
+/// The container whose root is mounted at `mountpoint`, and its directory.
 pub(super) fn place_at(store: &Store, mountpoint: &Path) -> Option<(ContainerName, Place)> {
-    let name = mountpoint.parent()?.file_name()?.to_str()?.parse().ok()?;
+    let name = ContainerName::of_mount(store, mountpoint)?;
     let place = Containers::of(store).place(&name);
-    (place.rootfs() == mountpoint).then_some((name, place))
+    Some((name, place))
 }
 
 fn taken(name: &ContainerName) -> Error {
@@ -212,7 +208,7 @@ impl Place {
     }
 
     pub(super) fn rootfs(&self) -> PathBuf {
-        self.folder.join("rootfs")
+        self.folder.join(ROOTFS)
     }
 
     pub(super) fn upper(&self) -> PathBuf {

@@ -11,8 +11,8 @@ use tarpon_blob::LogLimit;
 use tokio::sync::Semaphore;
 
 use super::mounts::Mounts;
-use super::wire;
 use crate::protocol::{LINE_BYTES, Request};
+use crate::wire;
 
 /// Maximum number of clients served concurrently. More wait in the socket's queue.
 const CLIENTS: usize = 32;

@@ -6,7 +6,6 @@
 
 mod backfill;
 mod changes;
-mod client;
 mod domain;
 mod early;
 mod hints;
@@ -14,7 +13,6 @@ mod idle;
 mod images;
 mod layers;
 mod listen;
-mod memo;
 mod mend;
 mod metrics;
 mod mounts;
@@ -25,17 +23,14 @@ mod scrub;
 mod sharing;
 mod shelf;
 mod signals;
+mod status;
 mod why;
-mod wire;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use changes::{MountChange, Observer};
-pub use client::Client;
-pub(crate) use client::{Hold, READY, read_line, settled, unexpected};
-pub(crate) use memo::is_served;
 pub(crate) use mounts::{Mounts, protected};
 use signals::Signals;
 pub(crate) use signals::Signals as StopSignals;
@@ -43,11 +38,10 @@ use tarpon_mount::Unmounted;
 use tarpon_store::{LockError, ServerLock};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-pub(crate) use wire::connect;
 
 use crate::image::Prepared;
 use crate::protocol::{Mended, MountRequest, MountStatus, Request, Response, ScrubStatus};
-use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest};
+use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest, wire};
 
 /// Interval of the store's maintenance: syncing what was published, probing a failing disk.
 const MAINTENANCE: Duration = Duration::from_secs(30);

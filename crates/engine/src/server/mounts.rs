@@ -18,16 +18,18 @@ use super::domain::{Domain, Domains};
 use super::hints;
 use super::images::Image;
 use super::layers::{self, LayerShelf};
-use super::memo::{Memo, shown};
 use super::mend::Damage;
 use super::metrics::Endpoint;
 use super::places::{Client, Leaving, Places, Reservation};
 use super::recording::Recording;
 use super::scrub::Scrub;
 use super::shelf::Shelf;
+use super::status::exposed;
 use crate::commit::Origin;
+use crate::container_name::ContainerName;
+use crate::mount_record::SavedMount;
 use crate::protocol::{Access, MountRequest, MountStatus};
-use crate::{Engine, Error, ErrorKind, Result, run, tenant};
+use crate::{Engine, Error, ErrorKind, Result, tenant};
 
 /// Why a remembered mount of a stopped server is not mounted.
 pub(super) const STOPPED: &str = "its server was stopped: the next one mounts it again";
@@ -138,8 +140,8 @@ impl Mounts {
             image.check_objects()?;
         }
         let place = self.reserve(&request.mountpoint)?;
-        let mut memo = Memo::new(&request);
-        memo.write(&domain.store).map_err(|error| Error::new(ErrorKind::Store, "record the mount", error))?;
+        let mut saved = SavedMount::new(&request);
+        saved.write(&domain.store).map_err(|error| Error::new(ErrorKind::Store, "record the mount", error))?;
         if let Some(reason) = own_inodes {
             // Not in the record: the next server has no such inodes.
             request.mode = ModeChoice::Only(Mode::Fuse);
@@ -153,11 +155,11 @@ impl Mounts {
                 return Err(cannot_mount(error));
             }
         };
-        memo.mode = Some(mounted.mode());
+        saved.mode = Some(mounted.mode());
         if mounted.mode() == Mode::Native {
             image.handle().kernel_reads();
         }
-        if let Err(error) = memo.write(&domain.store) {
+        if let Err(error) = saved.write(&domain.store) {
             tracing::debug!(%error, "the record does not say in which mode it is mounted");
         }
         if let Err(error) = domain.store.touch_image(&request.manifest) {
@@ -437,8 +439,13 @@ impl Mounts {
         if request.record || request.mountpoint.starts_with(self.store.containers_folder()) {
             return false;
         }
-        let memo = Memo { mode: Some(served.mounted.mode()), problem: Some(STOPPED.to_owned()), ..Memo::new(request) };
-        memo.write(&served.domain.store)
+        let saved = SavedMount {
+            mode: Some(served.mounted.mode()),
+            problem: Some(STOPPED.to_owned()),
+            ..SavedMount::new(request)
+        };
+        saved
+            .write(&served.domain.store)
             .inspect_err(|error| tracing::warn!(%error, "a mount is not remembered"))
             .is_ok()
     }
@@ -459,7 +466,7 @@ impl Mounts {
 
     pub(super) fn describe(&self, served: &Served) -> MountStatus {
         let (backfill, metrics) = (served.domain.backfills.status(&served.request.manifest), self.endpoint.address());
-        let container = run::container_at(&self.store, &served.request.mountpoint);
+        let container = ContainerName::of_mount(&self.store, &served.request.mountpoint).map(String::from);
         MountStatus { backfill, metrics, container, ..served.status() }
     }
 
@@ -494,7 +501,7 @@ impl Served {
             "the registry does not answer requests for a part: each read fetches all that lies before it".to_owned()
         });
         // Transfers before this mount count for other mounts.
-        let all = shown(request, image, mounted.is_attached());
+        let all = exposed(request, image, mounted.is_attached());
         let failed_reads = all.failed_reads.saturating_sub(before.failed_reads);
         MountStatus {
             mode: mounted.mode().name().to_owned(),

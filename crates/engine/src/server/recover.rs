@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tarpon_store::MountRecord;
 
-use super::memo::{self, Memo};
 use super::mounts::{Mounts, STOPPED};
+use crate::mount_record::{SavedMount, dead};
 use crate::protocol::{Request, Response};
 use crate::run;
 
@@ -29,13 +29,13 @@ pub(super) async fn recover(mounts: &Arc<Mounts>) {
 
 /// Mounts it again, or removes its record if it was unmounted.
 async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String> {
-    let memo = Memo::read(record);
-    if let Some(memo) = &memo {
-        if memo.request.podman.is_some() {
-            return show_again(mounts, memo, &mounts.store().podman_folder()).await;
+    let saved = SavedMount::read(record);
+    if let Some(saved) = &saved {
+        if saved.request.podman.is_some() {
+            return show_again(mounts, saved, &mounts.store().podman_folder()).await;
         }
-        if memo.request.layers.is_some() {
-            return show_again(mounts, memo, &mounts.store().podman_layers_folder()).await;
+        if saved.request.layers.is_some() {
+            return show_again(mounts, saved, &mounts.store().podman_layers_folder()).await;
         }
     }
     if run::may_run_on(mounts.store(), &record.mountpoint) {
@@ -47,25 +47,25 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
     }
     let was_there = tarpon_mount::clear(&record.mountpoint).map_err(|error| error.to_string())?;
     // A mount that failed to recover earlier is not mounted any more, but still wanted.
-    if !was_there && memo.as_ref().is_none_or(|memo| memo.problem.is_none()) {
+    if !was_there && saved.as_ref().is_none_or(|saved| saved.problem.is_none()) {
         mounts.forget(&record.mountpoint);
         return Ok(());
     }
     let is_of_a_container = record.mountpoint.starts_with(mounts.store().containers_folder());
-    if is_of_a_container || memo.as_ref().is_some_and(|memo| is_not_wanted(memo, record)) {
+    if is_of_a_container || saved.as_ref().is_some_and(|saved| is_not_wanted(saved, record)) {
         // The container has ended, or the user has removed the mount point meanwhile.
         mounts.forget(&record.mountpoint);
         return Ok(());
     }
-    let mut memo = memo.ok_or("its record is of another version")?;
-    if memo.request.record {
+    let mut saved = saved.ok_or("its record is of another version")?;
+    if saved.request.record {
         // The recorded trace is lost, and so is the mount that its container reads.
         mounts.forget(&record.mountpoint);
         remove_place(mounts, record);
         return Ok(());
     }
-    super::metrics::tell_again(mounts, &mut memo.request);
-    match super::answer(mounts, Request::mount(memo.request)).await {
+    super::metrics::tell_again(mounts, &mut saved.request);
+    match super::answer(mounts, Request::mount(saved.request)).await {
         Response::Failed { step, cause, .. } => Err(format!("{step}: {cause}")),
         _ => {
             tracing::info!(mountpoint = %record.mountpoint.display(), "mounted again");
@@ -75,17 +75,17 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
 }
 
 /// Whether it was intact when its server was stopped, and its directory was removed since.
-fn is_not_wanted(memo: &Memo, record: &MountRecord) -> bool {
+fn is_not_wanted(saved: &SavedMount, record: &MountRecord) -> bool {
     let is_gone = || std::fs::metadata(&record.mountpoint).is_err_and(|error| error.kind() == ErrorKind::NotFound);
-    memo.problem.as_deref() == Some(STOPPED) && is_gone()
+    saved.problem.as_deref() == Some(STOPPED) && is_gone()
 }
 
 /// Shows an image to Podman again, in the store mounted on `folder`, mounted or not: after a reboot it is not mounted, and users remove
 /// images explicitly.
-async fn show_again(mounts: &Arc<Mounts>, memo: &Memo, folder: &Path) -> Result<(), String> {
+async fn show_again(mounts: &Arc<Mounts>, saved: &SavedMount, folder: &Path) -> Result<(), String> {
     // Clears the mount of the dead server, which exists when the first image is shown.
     tarpon_mount::clear_dead(folder).map_err(|error| error.to_string())?;
-    match super::answer(mounts, Request::mount(memo.request.clone())).await {
+    match super::answer(mounts, Request::mount(saved.request.clone())).await {
         Response::Failed { step, cause, .. } => Err(format!("{step}: {cause}")),
         _ => Ok(()),
     }
@@ -101,12 +101,12 @@ fn remove_place(mounts: &Mounts, record: &MountRecord) {
 
 /// Keeps the mount on record, so that it can be retried once the problem is solved.
 fn remember(mounts: &Mounts, record: &MountRecord, problem: String) {
-    if let Some(memo) = Memo::read(record) {
-        let memo = Memo { problem: Some(problem.clone()), ..memo };
-        if let Err(error) = memo.write(&mounts.store().of_mount(record)) {
+    if let Some(saved) = SavedMount::read(record) {
+        let saved = SavedMount { problem: Some(problem.clone()), ..saved };
+        if let Err(error) = saved.write(&mounts.store().of_mount(record)) {
             tracing::warn!(%error, "a mount that could not be made again is not remembered");
         }
     }
-    let status = memo::dead(mounts.store(), record);
+    let status = dead(mounts.store(), record);
     mounts.add_lost(crate::MountStatus { problem: Some(problem), ..status });
 }

@@ -20,8 +20,9 @@ use tarpon_store::Store;
 
 use super::backfill::Backfills;
 use super::images::{Image, Images};
-use super::memo::{Memo, shown};
 use super::mounts::cannot_mount;
+use super::status::exposed;
+use crate::mount_record::SavedMount;
 use crate::podman::{self, Guard, Listed, PodmanImage, View};
 use crate::protocol::{MountRequest, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
@@ -115,7 +116,7 @@ impl Shelf {
         let mut request = request.clone();
         request.mountpoint = podman::image_place(&self.folder, &id);
         let poorer = settle_names(&mut state, id, &mut request);
-        if let Err(error) = Memo::new(&request).write(&self.store) {
+        if let Err(error) = SavedMount::new(&request).write(&self.store) {
             give_back(&mut state, poorer);
             self.unmount_if_empty(&mut state);
             return Err(Error::new(ErrorKind::Store, "record the image", error));
@@ -132,7 +133,7 @@ impl Shelf {
     }
 
     fn note(&self, request: &MountRequest) {
-        if let Err(error) = Memo::new(request).write(&self.store) {
+        if let Err(error) = SavedMount::new(request).write(&self.store) {
             tracing::warn!(%error, "the names of an image are not noted");
         }
     }
@@ -310,7 +311,7 @@ fn describe(entry: &Entry, alive: bool) -> MountStatus {
         mode: "podman".to_owned(),
         podman: Some(PodmanImage { id: listed.id(), names: entry.names().to_vec() }),
         layers: None,
-        ..shown(request, image, alive)
+        ..exposed(request, image, alive)
     }
 }
 

@@ -37,9 +37,9 @@ use self::spool::Spools;
 pub(super) use self::status::MODE;
 use super::backfill::Backfills;
 use super::images::{Image, Images};
-use super::memo::Memo;
 use super::mounts::cannot_mount;
 use super::shelf::now;
+use crate::mount_record::SavedMount;
 use crate::podman::{Guard, Offered};
 use crate::protocol::{Access, Backfill, DiffIds, LayersPart, MountRequest};
 use crate::{Engine, Error, ErrorKind, Result};
@@ -146,7 +146,7 @@ impl LayerShelf {
         // Credentials are for one registry, but Podman may name any.
         request.access.creds = None;
         let failed = |error| Error::new(ErrorKind::Store, "record the mount", error);
-        Memo::new(&request).write(&self.store).map_err(failed)?;
+        SavedMount::new(&request).write(&self.store).map_err(failed)?;
         let mut state = self.state.write();
         let is_same = state.settings.as_ref().is_some_and(|before| before.layers == request.layers);
         let is_mounted = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
@@ -251,7 +251,7 @@ impl LayerShelf {
         };
         self.images.show_hidden(&request, &image, offered.hidden.clone())?;
         let failed = |error| Error::new(ErrorKind::Store, "record the image", error);
-        Memo::new(&request).write(&self.store).map_err(failed)?;
+        SavedMount::new(&request).write(&self.store).map_err(failed)?;
         if let Err(error) = self.store.touch_image(&request.manifest) {
             tracing::debug!(%error, "the image's last use is not noted");
         }
@@ -287,7 +287,7 @@ impl LayerShelf {
     }
 
     fn note(&self, request: &MountRequest) {
-        if let Err(error) = Memo::new(request).write(&self.store) {
+        if let Err(error) = SavedMount::new(request).write(&self.store) {
             tracing::warn!(image = request.image, %error, "how often Podman uses its layers is not noted");
         }
     }

@@ -1,7 +1,8 @@
 //! The status of Podman's store of layers: one line for the mount, with what Podman had to pull instead, and one for each image.
 
-use super::super::memo::{described, shown};
+use super::super::status::exposed;
 use super::LayerShelf;
+use crate::mount_record::described;
 use crate::protocol::MountStatus;
 
 /// The name used as the mode of these mounts.
@@ -20,7 +21,7 @@ impl LayerShelf {
         // Outside the lock as well, because this reads from the disk.
         let mut all: Vec<_> = images
             .iter()
-            .map(|(request, image)| MountStatus { mode: MODE.to_owned(), ..shown(request, image, alive) })
+            .map(|(request, image)| MountStatus { mode: MODE.to_owned(), ..exposed(request, image, alive) })
             .collect();
         let store = settings.map(|settings| MountStatus {
             mode: MODE.to_owned(),

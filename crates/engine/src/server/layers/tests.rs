@@ -72,7 +72,7 @@ impl Lab {
         let request = MountRequest { layers: settings, ..bare() };
         mounts.layers.state.write().settings = Some(request);
         for mount in self.engine.store().mounts().unwrap() {
-            mounts.layers.show(Memo::read(&mount.record).unwrap().request).unwrap();
+            mounts.layers.show(SavedMount::read(&mount.record).unwrap().request).unwrap();
         }
         mounts
     }

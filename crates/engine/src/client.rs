@@ -1,11 +1,11 @@
 //! The client side of the store's server: sends requests, and starts a server if none runs.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
@@ -13,11 +13,11 @@ use tarpon_mount::Unmounted;
 use tarpon_oci::Blob;
 use tarpon_store::Store;
 
-use super::wire;
+use crate::child::wait_until_ready;
 use crate::protocol::{
     ANSWER_BYTES, Access, Mended, MountAccount, MountRequest, MountStatus, Request, Response, ScrubStatus,
 };
-use crate::{Error, ErrorKind, Result, server_log};
+use crate::{Error, ErrorKind, Result, server_log, wire};
 
 /// How often a server is started before giving up. It may lose the race for the lock to another one that is just ending, or end between our
 /// check and our request.
@@ -27,16 +27,10 @@ const STARTS: u32 = 5;
 /// unclean shutdown of the machine it checks the objects of these images.
 const STARTING: Duration = Duration::from_secs(300);
 
-/// Longest line in which a server reports its start or why it failed.
-const SAID_BYTES: u64 = 64 << 10;
-
 /// Settings of glibc's allocator for a server. A buffer of a FUSE session, 16 MiB of which one page is used, always comes from the kernel,
 /// which provides memory only for touched pages. By default, the first freed buffer raises the threshold, the allocator then clears new
 /// buffers, and each mount in mode `fuse` costs three of them. The other value is what the default would have reached.
 const ALLOCATOR: [(&str, &str); 2] = [("MALLOC_MMAP_THRESHOLD_", "8388608"), ("MALLOC_TRIM_THRESHOLD_", "33554432")];
-
-/// The line that the server prints when it listens on its socket.
-pub(crate) const READY: &str = "ready";
 
 /// A client of a store's server.
 #[derive(Debug, Clone)]
@@ -61,6 +55,10 @@ impl Client {
     /// `start`: the command line that starts a server of this store.
     pub(crate) fn new(store: Store, start: Vec<OsString>) -> Self {
         Self { store, start }
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Mounts, and returns when the mount is usable. Starts a server if none runs.
@@ -379,44 +377,6 @@ fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::NotConnected)
 }
 
-/// Waits for the server's one line, written when it listens or cannot. Its end without a line is an error, too.
-fn wait_until_ready(child: &mut Child, patience: Duration) -> std::result::Result<(), String> {
-    let said = match child.stdout.take() {
-        Some(output) => read_line(output, Instant::now() + patience).map_err(|error| {
-            format!("process {} has not said within {} s that it listens: {error}", child.id(), patience.as_secs())
-        })?,
-        None => String::new(),
-    };
-    match said.trim_end() {
-        READY => Ok(()),
-        "" => Err("it ended without a word".into()),
-        why => Err(why.into()),
-    }
-}
-
-/// The first line that a child writes, without waiting for more. Empty if it wrote none.
-pub(crate) fn read_line(mut output: ChildStdout, until: Instant) -> io::Result<String> {
-    let mut said = Vec::new();
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        match rustix::event::poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&left)) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-            Err(rustix::io::Errno::INTR) => continue,
-            other => other?,
-        };
-        let mut piece = [0; 1024];
-        let length = output.read(&mut piece)?;
-        said.extend_from_slice(&piece[..length]);
-        if length == 0 || said.ends_with(b"\n") {
-            return Ok(String::from_utf8_lossy(&said).into_owned());
-        }
-        if said.len() as u64 > SAID_BYTES {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-    }
-}
-
 pub(crate) fn unexpected(response: Response) -> Error {
     Error::new(ErrorKind::Other, "ask the server", format!("an answer to another question: {response:?}"))
         .hint("the server may be of another version: unmount everything and try again")
@@ -433,14 +393,6 @@ mod tests {
         Client::new(store, start.iter().map(OsString::from).collect())
     }
 
-    fn said(script: &str, patience: Duration) -> std::result::Result<(), String> {
-        let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
-        let said = wait_until_ready(&mut child, patience);
-        let _ended = child.kill();
-        child.wait().unwrap();
-        said
-    }
-
     #[test]
     fn a_server_that_ends_with_clients_in_its_queue_is_as_good_as_none() {
         let folder = tempfile::tempdir().unwrap();
@@ -455,16 +407,6 @@ mod tests {
             assert!(asked.join().unwrap().unwrap().is_none());
         });
         assert!(client.status().unwrap().is_none(), "and then nobody listens");
-    }
-
-    #[test]
-    fn what_a_server_says_at_its_start_is_told_and_silence_is_not_waited_for() {
-        let patience = Duration::from_secs(60);
-        assert_eq!(said("echo ready; exec sleep 60", patience), Ok(()), "it goes on with its output open");
-        assert_eq!(said("exit 1", patience), Err("it ended without a word".into()));
-        assert_eq!(said("echo the disk is full", patience), Err("the disk is full".into()));
-        let silent = said("exec sleep 60", Duration::ZERO).unwrap_err();
-        assert!(silent.contains("has not said within 0 s"), "{silent}");
     }
 
     #[test]
@@ -493,7 +435,7 @@ mod tests {
         let client = client(folder.path(), &[]);
         let record = client.store.record_mount("/mnt".as_ref(), &tarpon_oci::Digest::of(b"m"), "image", "{}").unwrap();
         let status =
-            MountStatus { fallbacks: vec!["x".repeat(1000)], ..super::super::memo::dead(&client.store, &record) };
+            MountStatus { fallbacks: vec!["x".repeat(1000)], ..crate::mount_record::dead(&client.store, &record) };
         let at = |number: u32| PathBuf::from(format!("/mnt/{number}"));
         let mounts = (0..10_000).map(|number| MountStatus { mountpoint: at(number), ..status.clone() }).collect();
         let listener: UnixListener = wire::listen(&folder.path().join("run")).unwrap();

@@ -2,9 +2,14 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use tarpon_store::Store;
+
+/// The directory, in a container's own, on which its image is mounted.
+pub(crate) const ROOTFS: &str = "rootfs";
 
 /// Longest name. It names a directory, which gets a longer name while it is removed.
 const NAME_BYTES: usize = 128;
@@ -25,7 +30,7 @@ pub struct ContainerName(String);
 
 impl ContainerName {
     /// A generated name that is likely to be free.
-    pub(super) fn random() -> Self {
+    pub(crate) fn random() -> Self {
         let mut number = random();
         let mut pick = |words: &[&'static str; 16]| {
             let word = words[usize::try_from(number % 16).unwrap_or(0)];
@@ -36,6 +41,12 @@ impl ContainerName {
         Self(format!("{quality}_{fish}_{:03x}", number % 0x1000))
     }
 
+    /// The container of the store whose root file system is mounted at `mountpoint`.
+    pub(crate) fn of_mount(store: &Store, mountpoint: &Path) -> Option<Self> {
+        let name: Self = mountpoint.parent()?.file_name()?.to_str()?.parse().ok()?;
+        (mountpoint == store.containers_folder().join(name.as_str()).join(ROOTFS)).then_some(name)
+    }
+
     /// As text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -43,7 +54,7 @@ impl ContainerName {
 }
 
 /// Twelve hexadecimal digits, unique to a container.
-pub(super) fn random_id() -> String {
+pub(crate) fn random_id() -> String {
     format!("{:012x}", random() & 0xffff_ffff_ffff)
 }
 

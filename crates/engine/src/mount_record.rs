@@ -1,40 +1,41 @@
-//! [`Memo`]: the persistent description of a mount, from which the next server can mount it again.
+//! [`SavedMount`]: the description of a mount in its record in the store, from which the next server can mount it again.
 
 use serde::{Deserialize, Serialize};
 use tarpon_mount::Mode;
 use tarpon_oci::Digest;
 use tarpon_store::{Mount, MountRecord, Store, StoreError};
 
-use super::images::Image;
+use crate::client::Client;
+use crate::container_name::ContainerName;
 use crate::podman::PodmanImage;
-use crate::protocol::{Access, LayerVerification, MountRequest, MountStatus, ScrubStatus};
-use crate::{Engine, Error, ErrorKind, Result, run};
+use crate::protocol::{Access, MountRequest, MountStatus, ScrubStatus};
+use crate::{Error, ErrorKind, Result};
 
 /// The text of a mount record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Memo {
+pub(crate) struct SavedMount {
     /// The mount request, without secrets.
-    pub(super) request: MountRequest,
+    pub(crate) request: MountRequest,
     /// The mode of the mount; `None` until it is mounted.
-    pub(super) mode: Option<Mode>,
+    pub(crate) mode: Option<Mode>,
     /// Why it could not be mounted again.
-    pub(super) problem: Option<String>,
+    pub(crate) problem: Option<String>,
 }
 
-impl Memo {
-    pub(super) fn new(request: &MountRequest) -> Self {
+impl SavedMount {
+    pub(crate) fn new(request: &MountRequest) -> Self {
         let credentials_lost = request.credentials_lost || request.access.creds.is_some();
         let access = Access { creds: None, ..request.access.clone() };
         Self { request: MountRequest { access, credentials_lost, ..request.clone() }, mode: None, problem: None }
     }
 
     /// Parses a record. `None` if it is of another version.
-    pub(super) fn read(record: &MountRecord) -> Option<Self> {
+    pub(crate) fn read(record: &MountRecord) -> Option<Self> {
         serde_json::from_str(&record.request).ok()
     }
 
     /// Writes it as the record of the mount, owned by this process.
-    pub(super) fn write(&self, store: &Store) -> std::result::Result<(), StoreError> {
+    pub(crate) fn write(&self, store: &Store) -> std::result::Result<(), StoreError> {
         // The request is JSON on the wire, so serialization cannot fail.
         let text = serde_json::to_string(self).unwrap_or_default();
         let request = &self.request;
@@ -44,19 +45,19 @@ impl Memo {
 
 /// Whether a live server serves the mount.
 pub(crate) fn is_served(mount: &Mount) -> bool {
-    mount.live && Memo::read(&mount.record).is_some_and(|memo| memo.problem.is_none())
+    mount.live && SavedMount::read(&mount.record).is_some_and(|saved| saved.problem.is_none())
 }
 
 /// The status of a mount whose server is dead. A record that cannot be read leaves fields of the status empty.
-pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
+pub(crate) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
     let image = store.of_mount(record).image(&record.image).ok().flatten();
-    let memo = Memo::read(record);
-    let mode = memo.as_ref().map(|memo| match memo.mode {
+    let saved = SavedMount::read(record);
+    let mode = saved.as_ref().map(|saved| match saved.mode {
         Some(mode) => mode.to_string(),
-        None => memo.request.mode.to_string(),
+        None => saved.request.mode.to_string(),
     });
-    let problem = memo.as_ref().and_then(|memo| memo.problem.clone());
-    let request = memo.map(|memo| memo.request);
+    let problem = saved.as_ref().and_then(|saved| saved.problem.clone());
+    let request = saved.map(|saved| saved.request);
     MountStatus {
         image: record.reference.clone(),
         manifest: record.image,
@@ -70,7 +71,7 @@ pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
         layers: request.as_ref().and_then(|request| request.layers.clone()),
         credentials_lost: request.as_ref().is_some_and(|request| request.credentials_lost),
         writable: request.map(|request| request.writable).unwrap_or_default(),
-        container: run::container_at(store, &record.mountpoint),
+        container: ContainerName::of_mount(store, &record.mountpoint).map(String::from),
         verification: Vec::new(),
         backfill: None,
         fallbacks: Vec::new(),
@@ -91,7 +92,7 @@ pub(super) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
 }
 
 /// The status of a mount as far as the request defines it.
-pub(super) fn described(request: &MountRequest) -> MountStatus {
+pub(crate) fn described(request: &MountRequest) -> MountStatus {
     MountStatus {
         image: request.image.clone(),
         manifest: request.manifest,
@@ -121,34 +122,10 @@ pub(super) fn described(request: &MountRequest) -> MountStatus {
     }
 }
 
-/// The status of an image that this server shows, as far as it is the same for all modes.
-pub(super) fn shown(request: &MountRequest, image: &Image, alive: bool) -> MountStatus {
-    let (record, transfers, counters) = (image.record_now(), image.transfers(), image.counters());
-    let image_bytes = record.compressed_size();
-    let verification = record.layers.into_iter().map(|layer| LayerVerification {
-        digest: layer.digest,
-        format: layer.format,
-        state: layer.verification,
-    });
-    MountStatus {
-        verification: verification.collect(),
-        alive,
-        server: std::process::id(),
-        image_bytes,
-        prepared_bytes: record.prepared_bytes,
-        fetched_bytes: transfers.bytes,
-        requests: transfers.requests,
-        failed_reads: counters.failed_reads,
-        last_error: counters.last_error.clone().filter(|_| counters.failed_reads > 0),
-        counters: serde_json::to_value(counters).unwrap_or_default(),
-        ..described(request)
-    }
-}
-
-impl Engine {
+impl Client {
     /// All mounts of this store: those of the running server, else those left by a dead one.
-    pub fn mounts(&self) -> Result<Vec<MountStatus>> {
-        if let Some(mounts) = self.client().status()? {
+    pub(crate) fn mounts(&self) -> Result<Vec<MountStatus>> {
+        if let Some(mounts) = self.status()? {
             return Ok(mounts);
         }
         let mounts = self.store().mounts();
@@ -191,7 +168,7 @@ mod tests {
     fn a_record_holds_no_secret_and_says_that_there_was_one() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), tarpon_store::StoreConfig::default()).unwrap();
-        Memo { mode: Some(Mode::Native), ..Memo::new(&request()) }.write(&store).unwrap();
+        SavedMount { mode: Some(Mode::Native), ..SavedMount::new(&request()) }.write(&store).unwrap();
         let record = store.mounts().unwrap().remove(0).record;
         assert!(!record.request.contains("sesame"));
         let status = dead(&store, &record);
@@ -201,13 +178,13 @@ mod tests {
 
     #[test]
     fn a_record_of_before_images_were_completed_is_one_of_a_mount_that_is_not() {
-        let memo = Memo::new(&request());
-        let mut text = serde_json::to_value(&memo).unwrap();
+        let saved = SavedMount::new(&request());
+        let mut text = serde_json::to_value(&saved).unwrap();
         for name in ["backfill", "backfill_rate"] {
             assert!(text["request"].as_object_mut().unwrap().remove(name).is_some());
         }
-        let read: Memo = serde_json::from_value(text).unwrap();
-        assert_eq!(read.request, MountRequest { backfill: Backfill::Off, ..memo.request });
+        let read: SavedMount = serde_json::from_value(text).unwrap();
+        assert_eq!(read.request, MountRequest { backfill: Backfill::Off, ..saved.request });
     }
 
     #[test]
@@ -215,6 +192,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), tarpon_store::StoreConfig::default()).unwrap();
         let record = store.record_mount("/mnt".as_ref(), &Digest::of(b"m"), "a", "{}").unwrap();
-        assert_eq!((dead(&store, &record).mode.as_str(), Memo::read(&record).is_none()), ("unknown", true));
+        assert_eq!((dead(&store, &record).mode.as_str(), SavedMount::read(&record).is_none()), ("unknown", true));
     }
 }
