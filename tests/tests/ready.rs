@@ -6,13 +6,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use tarpon_harness::ready::{FIRST_EXEC, Running, answers};
+use tarpon_harness::workloads::{self, Workload};
 use tarpon_tests::containerd::Containerd;
 use tarpon_tests::podman::Podman;
 use tarpon_tests::real;
 use tarpon_tests::tarpon::Tarpon;
 use tarpon_tests::wire::Wire;
-use xtask::ready::{FIRST_EXEC, Running, answers};
-use xtask::workloads::{self, Workload};
 
 /// Small images, and those that the tests of each change have: they are started in each format, others in one.
 const IN_EACH_FORMAT: [&str; 2] = ["dev/debian-base", "dev/redis"];

@@ -8,13 +8,11 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{paths, process};
+use tarpon_harness::link;
 
 mod bench;
 mod fuzz;
 mod images;
-mod link;
-mod packages;
 mod test;
 mod tidy;
 

@@ -16,8 +16,8 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{paths, process};
 use outcome::Outcome;
+use tarpon_harness::{paths, process};
 
 /// Seconds that one input may take: on an idle machine all take less, and a busy machine must not cause findings.
 const INPUT_SECONDS: u32 = 60;

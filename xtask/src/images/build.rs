@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use tarpon_harness::packages::{self, Tool, tool};
+use tarpon_harness::{paths, process};
 
 use super::corpus::Step;
 use super::registry::Registry;
-use crate::packages::{self, Tool, tool};
-use crate::{paths, process};
 
 /// Programs that the builds need.
 const TOOLS: &[Tool] = &[

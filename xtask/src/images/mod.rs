@@ -9,7 +9,6 @@ use anyhow::{Context, Result};
 
 mod build;
 mod corpus;
-pub(crate) mod http;
 mod registry;
 
 use build::Workshop;
@@ -35,12 +34,9 @@ pub(crate) struct Args {
     stop: bool,
 }
 
-/// The default registry for images, if `$REGISTRY` is not set.
-pub(crate) const DEFAULT_REGISTRY: &str = "127.0.0.1:5000";
-
 /// The registry of the images.
 fn registry() -> Registry {
-    Registry::new(&env::var("REGISTRY").unwrap_or_else(|_| DEFAULT_REGISTRY.to_owned()), "registry")
+    Registry::new(&tarpon_harness::registry::address(), "registry")
 }
 
 /// The registry for tests: `$REGISTRY`, or a new one with only the quick images, even if another registry is running.

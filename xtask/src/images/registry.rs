@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::http::{self, Answer};
-use crate::packages::{self, tool};
-use crate::{paths, process};
+use tarpon_harness::http::{self, Answer};
+use tarpon_harness::packages::{self, tool};
+use tarpon_harness::{paths, process};
 
 /// A registry with plain HTTP and without credentials.
 pub(crate) struct Registry {

@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn each_claim_is_of_a_program_that_exists() {
-        let root = crate::paths::root();
+        let root = tarpon_harness::paths::root();
         for (name, ..) in CLAIMS {
             let (package, target) = name.rsplit_once('/').unwrap();
             let file = root.join(package).join("tests").join(format!("{target}.rs"));

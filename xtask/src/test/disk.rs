@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::{paths, process};
+use tarpon_harness::{paths, process};
 
 /// The folder for the files of the end-to-end tests: `tarpon_tests::real::scratch`.
 const FOLDER: &str = "target/e2e";

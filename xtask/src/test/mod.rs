@@ -7,10 +7,11 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
+use tarpon_harness::instructions::{self, Outcome};
+use tarpon_harness::packages::{self, Tool, tool};
+use tarpon_harness::{paths, process};
 
-use crate::bench::instructions::{self, Outcome};
-use crate::packages::{self, Tool, tool};
-use crate::{images, paths, process, tidy};
+use crate::{bench, images, tidy};
 
 mod cargo;
 mod claims;
@@ -144,9 +145,8 @@ fn benchmark(images: Option<&images::TestImages>, skipped: &mut Skipped) -> Coun
         return skip(skipped, "the benchmark", &format!("it needs root, images and {TUN}"));
     };
     check("the benchmark", || {
-        // Not the running program: the build of the tests has replaced its file.
-        let mut command = Command::new(paths::target().join("debug/xtask"));
-        command.args(["bench", "start", "--quick", "--tarpon"]).arg(paths::target().join("debug/tarpon"));
+        let mut command = bench::command();
+        command.args(["start", "--quick", "--tarpon"]).arg(paths::target().join("debug/tarpon"));
         process::check(command.env("REGISTRY", images.registry()))
     })
 }

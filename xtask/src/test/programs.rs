@@ -12,13 +12,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use tarpon_harness::paths;
 
 use super::cargo;
 use super::claims::{self, Claim};
 use super::count::Count;
 use super::output::{Reader, Report};
 use super::schedule;
-use crate::paths;
 
 /// Which tests to run.
 pub(super) enum Which<'a> {

@@ -6,10 +6,10 @@ use std::collections::{HashMap, HashSet};
 use std::process::Command;
 
 use anyhow::{Result, bail};
+use tarpon_harness::{paths, process};
 
 use super::Problem;
 use super::repository::{File, Repository};
-use crate::{paths, process};
 
 const BOOK: &str = "docs/";
 const SUMMARY: &str = "docs/SUMMARY.md";
@@ -18,7 +18,7 @@ const OUTSIDE: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "C
 /// Prefix by which a page of the book names a file that is not part of the book.
 const ADDRESS: &str = "https://github.com/tarpon-fs/tarpon/blob/main/";
 /// A code span that starts with one of these is the path of a file or folder here.
-const FOLDERS: &[&str] = &["crates/", "xtask/", "tests/", "benches/", "docs/", "contrib/"];
+const FOLDERS: &[&str] = &["crates/", "xtask/", "tests/", "bench/", "benches/", "harness/", "docs/", "contrib/"];
 
 /// Checks the documents and builds the book.
 pub(crate) fn run() -> Result<()> {

@@ -7,7 +7,7 @@ use std::fmt;
 
 use anyhow::{Result, bail};
 
-use crate::paths;
+use tarpon_harness::paths;
 
 pub(crate) mod book;
 mod manifest;

@@ -1,0 +1,290 @@
+//! The machine under test: caches, processor time and memory of processes, versions of programs.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+
+use tarpon_harness::link::device::device_bytes;
+use tarpon_harness::{paths, process};
+
+/// How long a process may take to end after its work is done.
+pub(super) const ENDING: Duration = Duration::from_secs(30);
+
+/// The file for the runs of a benchmark, unless one is named. A quick run, which only tests the benchmark, has a file of its own.
+pub(super) fn data(named: Option<&Path>, bench: &str, quick: bool) -> PathBuf {
+    named.map_or_else(|| paths::benchmarks().join(format!("{}.jsonl", kept(bench, quick))), Path::to_owned)
+}
+
+/// The name of data that outlives a run: quick runs and measurements use different names.
+pub(super) fn kept(name: &str, quick: bool) -> String {
+    if quick { format!("{name}-quick") } else { name.to_owned() }
+}
+
+/// The program to measure: the named one, else a new release build.
+pub(super) fn program(named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(named) = named {
+        return fs::canonicalize(named).with_context(|| format!("cannot find {}", named.display()));
+    }
+    let mut build = Command::new("cargo");
+    build.args(["build", "--release", "--locked", "--package", "tarpon"]).current_dir(paths::root());
+    process::check(&mut build)?;
+    Ok(paths::target().join("release/tarpon"))
+}
+
+/// Drops the page cache, then reads the tools back: only the image is cold.
+pub(super) fn make_cold(tools: &[&Path]) -> Result<()> {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the page cache")?;
+    tools.iter().try_for_each(|tool| read_back(tool))
+}
+
+/// Reads a program, and runs it to load its libraries.
+pub(super) fn read_back(tool: &Path) -> Result<()> {
+    let read = File::open(tool).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
+    read.with_context(|| format!("cannot read {}", tool.display()))?;
+    let mut version = Command::new(tool);
+    // Whatever the exit code, its libraries have been read.
+    version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    version.status().map(drop).with_context(|| format!("cannot run {}", tool.display()))
+}
+
+/// Bytes received over the link, if this process is behind one.
+pub(super) fn received() -> Option<u64> {
+    device_bytes(&fs::read_to_string("/proc/net/dev").ok()?)
+}
+
+/// Removes a folder, if it exists.
+pub(super) fn remove(folder: &Path) -> Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))
+}
+
+/// Runs a command whose failure only means that there was nothing to do.
+pub(super) fn quietly(mut command: Command) {
+    let _nothing = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+}
+
+/// Waits for the end of a process.
+pub(super) fn wait_for_end(pid: u32) -> Result<()> {
+    let until = Instant::now() + ENDING;
+    while Path::new("/proc").join(pid.to_string()).exists() {
+        if Instant::now() > until {
+            bail!("process {pid} does not end");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// A cgroup that adds up the processor time of processes, daemons included. Removed when dropped.
+///
+/// Children inherit the cgroup of this program, so this program is in it, too, and its own processor time is subtracted. Moving each
+/// child into the group would cost more: it takes the kernel milliseconds, for which the child has to wait.
+pub(super) struct Accounting {
+    group: PathBuf,
+    usage: &'static str,
+    /// Processor time of this program before it joined the group.
+    own: Duration,
+}
+
+impl Accounting {
+    /// Starts to account for processes that are started from now on. `None` if the kernel offers no such group.
+    pub(super) fn begin() -> Option<Self> {
+        static GROUPS: AtomicU32 = AtomicU32::new(0);
+        // Processes that outlive their run keep its group.
+        let number = GROUPS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tarpon-bench-{}-{number}", std::process::id());
+        let kinds = [("/sys/fs/cgroup/cpuacct", "cpuacct.usage"), ("/sys/fs/cgroup", "cpu.stat")];
+        kinds.into_iter().find_map(|(root, usage)| {
+            let group = Path::new(root).join(&name);
+            fs::create_dir(&group).ok()?;
+            let accounting = Self { group, usage, own: own_time() };
+            accounting.usage()?;
+            fs::write(accounting.group.join("cgroup.procs"), std::process::id().to_string()).ok()?;
+            Some(accounting)
+        })
+    }
+
+    /// Processor time of the processes so far, in seconds.
+    pub(super) fn seconds(&self) -> Option<f64> {
+        let all = self.usage()?;
+        Some((all - own_time().saturating_sub(self.own).as_secs_f64()).max(0.0))
+    }
+
+    fn usage(&self) -> Option<f64> {
+        let text = fs::read_to_string(self.group.join(self.usage)).ok()?;
+        match text.lines().find_map(|line| line.strip_prefix("usage_usec ")) {
+            Some(micros) => Some(micros.trim().parse::<f64>().ok()? / 1e6),
+            None => Some(text.trim().parse::<f64>().ok()? / 1e9),
+        }
+    }
+}
+
+impl Drop for Accounting {
+    fn drop(&mut self) {
+        let parent = self.group.parent().unwrap_or(&self.group).join("cgroup.procs");
+        let _left = fs::write(parent, std::process::id().to_string());
+        let _left = fs::remove_dir(&self.group);
+    }
+}
+
+/// Processor time of all threads of this process so far.
+fn own_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// Processor time of a process so far, in seconds.
+pub(super) fn processor_seconds(pid: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may contain blanks.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
+    Some(ticks / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// The server of a tarpon store, if it serves a mount.
+pub(super) fn server(tarpon: &Path, store: &Path) -> Option<u32> {
+    let mut status = Command::new(tarpon);
+    status.env("TARPON_STORE", store).args(["status", "--json"]).stderr(Stdio::null());
+    let mounts: serde_json::Value = serde_json::from_slice(&status.output().ok()?.stdout).ok()?;
+    u32::try_from(mounts[0]["server"].as_u64()?).ok()
+}
+
+/// Resources that a process holds.
+pub(super) struct Held {
+    /// Peak memory so far, in bytes.
+    pub(super) peak: u64,
+    /// Current memory: all resident pages, those without a file, and all with shared pages counted proportionally.
+    pub(super) resident: u64,
+    pub(super) anonymous: u64,
+    pub(super) proportional: u64,
+    pub(super) descriptors: u64,
+}
+
+impl Held {
+    pub(super) fn by(pid: u32) -> Option<Self> {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let status = fs::read_to_string(process.join("status")).ok()?;
+        let shares = fs::read_to_string(process.join("smaps_rollup")).unwrap_or_default();
+        Some(Self {
+            peak: kibibytes(&status, "VmHWM:")?,
+            resident: kibibytes(&status, "VmRSS:")?,
+            anonymous: kibibytes(&status, "RssAnon:")?,
+            proportional: kibibytes(&shares, "Pss:").unwrap_or_default(),
+            descriptors: fs::read_dir(process.join("fd")).map_or(0, |files| files.count() as u64),
+        })
+    }
+}
+
+/// The bytes in a line `NAME   123 kB`.
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// Processor, kernel and program versions, for readers of the figures.
+pub(super) fn description(programs: &[&Path]) -> serde_json::Value {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let name = |program: &Path| program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let versions: serde_json::Map<_, _> =
+        programs.iter().filter_map(|program| Some((name(program), version(program)?.into()))).collect();
+    serde_json::json!({
+        "processor": model.trim_start_matches([' ', '\t', ':']),
+        "cores": cores,
+        "memory": kibibytes(&memory, "MemTotal:"),
+        "kernel": fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
+        "programs": versions,
+    })
+}
+
+/// The version that a program prints; if it prints none, the digest of its file. `None` if it does not exist.
+fn version(program: &Path) -> Option<String> {
+    let said = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let said = said.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said).lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
+    said.or_else(|| {
+        let digest = Sha256::digest(fs::read(program).ok()?);
+        let short: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        Some(format!("{} with sha256 {short}…", program.file_name()?.to_string_lossy()))
+    })
+}
+
+/// The current commit, with `-dirty` if there are uncommitted changes.
+pub(super) fn commit() -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).current_dir(paths::root()).stderr(Stdio::null()).output();
+        let output = output.ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short", "HEAD"]).filter(|commit| !commit.is_empty())?;
+    let is_clean = git(&["status", "--porcelain"])?.is_empty();
+    Some(if is_clean { commit } else { format!("{commit}-dirty") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_that_of_what_was_started_alone() {
+        let Some(accounting) = Accounting::begin() else {
+            println!("skipped: no group of processes can be made here");
+            return;
+        };
+        let until = own_time() + Duration::from_millis(400);
+        while own_time() < until {
+            std::hint::black_box(0);
+        }
+        let before = accounting.seconds().unwrap();
+        assert!(before < 0.2, "{before}: this program's own time is in it");
+        let mut busy = Command::new("sh");
+        busy.args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]);
+        busy.status().unwrap();
+        assert!(accounting.seconds().unwrap() > before + 0.02);
+    }
+
+    #[test]
+    fn what_is_tried_out_leaves_alone_what_was_measured() {
+        let name = |quick| data(None, "start", quick).file_name().unwrap().to_str().unwrap().to_owned();
+        assert_eq!([true, false].map(name), ["start-quick.jsonl", "start.jsonl"]);
+        assert_eq!(data(Some(Path::new("/named")), "start", true), Path::new("/named"));
+    }
+
+    #[test]
+    fn a_program_that_says_no_version_is_known_by_its_file_and_one_that_is_not_there_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let silent = folder.path().join("silent");
+        fs::write(&silent, "exit 1").unwrap();
+        assert_eq!(version(&silent).unwrap(), "silent with sha256 1a21be8bb1dc…");
+        assert_eq!(version(&folder.path().join("none")), None);
+        let programs = &description(&[&silent, &folder.path().join("none")])["programs"];
+        assert_eq!(programs.as_object().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_read_back_is_named() {
+        assert!(read_back(Path::new("/bin/true")).is_ok());
+        let error = read_back(Path::new("/nowhere/tool")).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/tool"), "{error}");
+    }
+
+    #[test]
+    fn a_process_has_memory_and_descriptors() {
+        let held = Held::by(std::process::id()).unwrap();
+        assert!(held.peak >= held.resident && held.resident >= held.anonymous && held.descriptors >= 3);
+        assert_eq!(kibibytes("A:  1 kB\nPss:   12 kB\n", "Pss:"), Some(12 << 10));
+    }
+}

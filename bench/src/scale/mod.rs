@@ -1,0 +1,233 @@
+//! `bench scale`: the cost of more layers, files, bytes, mounts, containers, and concurrent starts of one image.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use serde_json::Value;
+use tarpon_harness::packages::{self, tool};
+use tarpon_harness::process;
+
+use super::machine;
+use super::runs::{Log, Runs, figures};
+use super::stats::{median, spread};
+
+mod containers;
+mod crowd;
+mod images;
+mod mounting;
+mod mounts;
+mod together;
+
+/// The options of `cargo xtask bench scale`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What is to grow [default: all of it]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Axis>,
+    /// Small sizes and one run
+    #[arg(long)]
+    quick: bool,
+    /// Runs of each size
+    #[arg(long, default_value_t = 3, conflicts_with = "quick")]
+    runs: u32,
+    /// The image in the registry for containers, with its tag
+    #[arg(long, default_value = "dev/debian-base:gzip")]
+    image: String,
+    /// The link for starts at once, as RATE,RTT
+    #[arg(long, value_name = "RATE,RTT", default_value = "100mbit,10ms")]
+    link: String,
+    /// The workload for starts at once, by its id in fixtures/corpus/workloads.tsv; one that needs no port
+    #[arg(long, value_name = "ID", default_value = "debian-sh")]
+    workload: String,
+    /// The program to measure [default: the release build, which is made]
+    #[arg(long, value_name = "FILE")]
+    tarpon: Option<PathBuf>,
+    /// Every single run, as JSON lines [default: target/bench/scale.jsonl, or scale-quick.jsonl]
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Add to what the file has
+    #[arg(long)]
+    add: bool,
+    /// Set by this program when it runs behind the link
+    #[arg(long, hide = true)]
+    behind: Option<String>,
+}
+
+/// What grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Axis {
+    /// Layers of an image, 100 files each
+    Layers,
+    /// Files of an image of one layer
+    Files,
+    /// Bytes of an image, in files of 1 MiB
+    Bytes,
+    /// Mounts of one image
+    Mounts,
+    /// Containers of one image, started at once, compared with plain overlayfs
+    Containers,
+    /// First starts of one image at once, over a slow link
+    Crowd,
+}
+
+const MIB: u64 = 1 << 20;
+
+impl Axis {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Layers => "layers",
+            Self::Files => "files",
+            Self::Bytes => "bytes",
+            Self::Mounts => "mounts",
+            Self::Containers => "containers",
+            Self::Crowd => "crowd",
+        }
+    }
+
+    fn sizes(self, quick: bool) -> &'static [u64] {
+        match (self, quick) {
+            (Self::Layers, false) => &[1, 10, 30, 100],
+            (Self::Files, false) => &[1_000, 10_000, 100_000, 1_000_000],
+            (Self::Bytes, false) => &[100 * MIB, 1024 * MIB, 10240 * MIB],
+            (Self::Mounts, false) => &[1, 10, 50, 100, 200],
+            (Self::Containers, false) => &[1, 4, 16, 64],
+            (Self::Crowd, false) => &[1, 2, 8, 32],
+            (Self::Layers, true) => &[1, 10],
+            (Self::Files, true) => &[1_000, 5_000],
+            (Self::Bytes, true) => &[10 * MIB, 50 * MIB],
+            (Self::Mounts, true) => &[1, 5],
+            (Self::Containers, true) => &[1, 4],
+            (Self::Crowd, true) => &[1, 2],
+        }
+    }
+}
+
+/// The settings of all axes.
+struct Setting<'a> {
+    args: &'a Args,
+    tarpon: PathBuf,
+    runs: u32,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if !packages::is_root() {
+        bail!("mounts and containers need root");
+    }
+    let tarpon = machine::program(args.tarpon.as_deref())?;
+    let setting = Setting { args, tarpon, runs: if args.quick { 1 } else { args.runs } };
+    let file = machine::data(args.json.as_deref(), "scale", args.quick);
+    if let Some(link) = &args.behind {
+        return crowd::behind(&setting, link, &mut Log::append(&file)?);
+    }
+    packages::ensure(&[tool("runc", "runc"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
+    let others: Vec<PathBuf> = ["runc", "crun", "podman"].into_iter().filter_map(process::find).collect();
+    let programs: Vec<&Path> = [&setting.tarpon].into_iter().chain(&others).map(PathBuf::as_path).collect();
+    let mut log = Log::begin(&file, &programs, args.add)?;
+    for axis in Axis::value_variants().iter().filter(|axis| args.only.is_empty() || args.only.contains(axis)) {
+        println!("== {}", axis.name());
+        match axis {
+            Axis::Layers | Axis::Files | Axis::Bytes => mounting::run(&setting, *axis, &mut log)?,
+            Axis::Mounts => mounts::run(&setting, &mut log)?,
+            Axis::Containers => containers::run(&setting, &mut log)?,
+            Axis::Crowd => crowd::run(&setting, &again(&setting, &file))?,
+        }
+    }
+    println!("{}", table(&Runs::read(&file)?));
+    println!("every run: {}; `cargo xtask bench report` draws them", file.display());
+    Ok(())
+}
+
+/// The arguments to run this again behind a link.
+fn again(setting: &Setting<'_>, file: &Path) -> Vec<OsString> {
+    let args = setting.args;
+    let words = ["scale", "--behind", &args.link, "--workload", &args.workload];
+    let mut again: Vec<OsString> = words.map(OsString::from).into();
+    again.extend(["--tarpon".into(), setting.tarpon.clone().into(), "--json".into(), file.into()]);
+    if args.quick {
+        again.push("--quick".into());
+    } else {
+        again.extend(["--runs".into(), args.runs.to_string().into()]);
+    }
+    again
+}
+
+/// Adds a figure to the file and prints it.
+fn told(log: &mut Log, axis: Axis, size: u64, system: &str, number: u32, mut line: Value) -> Result<()> {
+    line["axis"] = axis.name().into();
+    line["size"] = size.into();
+    line["system"] = system.into();
+    line["number"] = number.into();
+    println!("{} {size} {system}: {:.3} s", axis.name(), line["seconds"].as_f64().unwrap_or_default());
+    log.add(&line)
+}
+
+/// Medians side by side.
+pub(super) fn table(runs: &Runs) -> String {
+    let mut text = String::from(
+        "| what | how many | system | seconds | min to max | MB over the wire | resident MB | shared out MB | client's peak MB | descriptors |\n\
+         |---|--:|---|--:|--:|--:|--:|--:|--:|--:|\n",
+    );
+    for ([axis, size, system], lines) in runs.cells(["axis", "size", "system"]) {
+        let of = |field: &str| median(&figures(&lines, field));
+        let mega = |field: &str| of(field).map_or_else(String::new, |bytes| format!("{:.1}", bytes / 1e6));
+        let seconds = figures(&lines, "seconds");
+        let range = spread(&seconds).map_or_else(String::new, |(least, most)| format!("{least:.3} to {most:.3}"));
+        text.push_str(&format!(
+            "| {axis} | {size} | {system} | {:.3} | {range} | {} | {} | {} | {} | {} |\n",
+            median(&seconds).unwrap_or_default(),
+            mega("bytes"),
+            mega("resident"),
+            mega("proportional"),
+            mega("client_peak"),
+            of("descriptors").map_or_else(String::new, |count| format!("{count:.0}")),
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn axes_are_chosen_by_name() {
+        let args = Line::try_parse_from(["bench", "--only", "mounts,containers", "--quick"]).unwrap().args;
+        assert_eq!(args.only, [Axis::Mounts, Axis::Containers]);
+        assert!(Line::try_parse_from(["bench", "--only", "smells"]).is_err());
+    }
+
+    #[test]
+    fn sizes_grow_and_quick_ones_are_smaller() {
+        for axis in Axis::value_variants() {
+            let (all, quick) = (axis.sizes(false), axis.sizes(true));
+            assert!(all.is_sorted() && quick.is_sorted() && quick.last() < all.last(), "{axis:?}");
+        }
+    }
+
+    #[test]
+    fn behind_the_link_the_same_is_asked_for() {
+        let args = Line::try_parse_from(["bench", "--workload", "w", "--runs", "7"]).unwrap().args;
+        let words = again(&Setting { args: &args, tarpon: "t".into(), runs: 7 }, Path::new("j"));
+        let there = Line::try_parse_from(words).unwrap().args;
+        assert_eq!((there.workload.as_str(), there.runs, there.behind.as_deref()), ("w", 7, Some("100mbit,10ms")));
+    }
+
+    #[test]
+    fn a_size_is_one_line_of_medians() {
+        let text = "{\"machine\":{}}\n\
+            {\"axis\":\"mounts\",\"size\":10,\"system\":\"tarpon\",\"number\":1,\"seconds\":1.0,\"resident\":5000000}\n\
+            {\"axis\":\"mounts\",\"size\":10,\"system\":\"tarpon\",\"number\":2,\"seconds\":3.0,\"descriptors\":7}\n";
+        let table = table(&Runs::parse(text).unwrap());
+        assert!(table.contains("| mounts | 10 | tarpon | 2.000 | 1.000 to 3.000 |  | 5.0 |  |  | 7 |"), "{table}");
+    }
+}

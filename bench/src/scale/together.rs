@@ -1,0 +1,119 @@
+//! Many commands started at once, each of which reports that it is up and then waits for the end of its standard input.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// How long all of them may take to be up, and to end.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How long they may take to end after a failure.
+const PARTING: Duration = Duration::from_secs(20);
+
+/// For `/bin/sh -c` in a container, after its actual work.
+pub(super) const WAIT: &str = "echo tarpon-bench-up; read end || true";
+const UP: &str = "tarpon-bench-up";
+
+/// The running commands. Dropping it ends them.
+pub(super) struct Together {
+    children: Vec<Child>,
+    /// Time from the first start until the last command was up.
+    pub(super) up: Duration,
+}
+
+impl Together {
+    /// Starts all commands and waits until they are up.
+    pub(super) fn start(commands: Vec<Command>) -> Result<Self> {
+        let (sender, events) = mpsc::channel();
+        let began = Instant::now();
+        let mut together = Self { children: Vec::new(), up: Duration::ZERO };
+        for mut command in commands {
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child =
+                command.spawn().with_context(|| format!("cannot start {}", tarpon_harness::process::name(&command)))?;
+            let (output, errors) = (child.stdout.take(), child.stderr.take());
+            together.children.push(child);
+            let sender = sender.clone();
+            thread::spawn(move || {
+                let mut lines = output.map(BufReader::new).into_iter().flat_map(BufRead::lines).map_while(Result::ok);
+                let is_up = lines.any(|line| line == UP);
+                let mut said = String::new();
+                if !is_up && let Some(mut errors) = errors {
+                    errors.read_to_string(&mut said).ok();
+                }
+                // The receiver may be gone because another command failed.
+                sender.send((is_up, said)).ok();
+            });
+        }
+        for _ in 0..together.children.len() {
+            match events.recv_timeout(PATIENCE.saturating_sub(began.elapsed())) {
+                Ok((true, _)) => {}
+                Ok((false, said)) => bail!("one of {} did not come up: {said}", together.children.len()),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => bail!("not all came up in time"),
+            }
+        }
+        together.up = began.elapsed();
+        Ok(together)
+    }
+
+    /// Ends all commands; returns how long that took.
+    pub(super) fn end(mut self) -> Result<Duration> {
+        self.wait(PATIENCE)
+    }
+
+    fn wait(&mut self, patience: Duration) -> Result<Duration> {
+        let began = Instant::now();
+        for child in &mut self.children {
+            drop(child.stdin.take());
+        }
+        for child in &mut self.children {
+            while child.try_wait()?.is_none() {
+                if began.elapsed() > patience {
+                    bail!("process {} does not end", child.id());
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(began.elapsed())
+    }
+}
+
+impl Drop for Together {
+    fn drop(&mut self) {
+        // Commands that are up end by themselves, and remove their containers.
+        if self.wait(PARTING).is_err() {
+            for child in &mut self.children {
+                child.kill().ok();
+                child.wait().ok();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(line: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]);
+        command
+    }
+
+    #[test]
+    fn all_are_up_before_they_may_end() {
+        let together = Together::start(vec![shell(WAIT), shell(WAIT)]).unwrap();
+        assert!(together.up > Duration::ZERO);
+        together.end().unwrap();
+    }
+
+    #[test]
+    fn one_that_does_not_come_up_is_told_with_what_it_said() {
+        let error = Together::start(vec![shell(WAIT), shell("echo broken >&2")]).err().unwrap();
+        assert!(error.to_string().contains("broken"), "{error}");
+    }
+}

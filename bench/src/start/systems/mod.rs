@@ -1,0 +1,231 @@
+//! The compared systems: adapters of a few lines each, from a reference to a running container.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+use tarpon_harness::workloads::Workload;
+use tarpon_harness::{paths, process};
+
+use crate::machine::{quietly, remove, wait_for_end};
+use crate::podman::Podman;
+
+mod containerd;
+mod eager;
+mod service;
+mod shown;
+mod stargz;
+mod tarpon;
+
+use containerd::{Containerd, Snapshotter};
+use eager::Eager;
+use shown::Shown;
+use stargz::Stargz;
+use tarpon::Tarpon;
+
+pub(super) use containerd::soci;
+
+/// The name of the measured container.
+const CONTAINER: &str = "tarpon-bench";
+
+/// A way to run an image.
+pub(super) trait System {
+    fn name(&self) -> &'static str;
+
+    /// The programs that are started, which are read into the page cache.
+    fn programs(&self) -> Vec<&Path>;
+
+    /// The required image format, which overrides the requested one.
+    fn format(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The system whose preceding run left the state from which this one starts.
+    fn begins_with(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Removes everything that an earlier run left, unless this system starts from it.
+    fn wipe(&self) -> Result<()>;
+
+    /// Starts processes that run before the clock starts.
+    fn prepare(&self, _workload: &Workload, _registry: &str) -> Result<()> {
+        Ok(())
+    }
+
+    /// The command that fetches `image` and runs `script` in it.
+    fn command(&self, workload: &Workload, image: &str, script: &str) -> Result<Command>;
+
+    /// Whether the container's root file system is mounted there.
+    fn is_root(&self, mountpoint: &Path) -> bool;
+
+    /// The server of the container's files while it runs.
+    fn server(&self) -> Option<Server> {
+        None
+    }
+
+    /// An error if the system could not mount layers and silently downloaded and unpacked them.
+    fn check_mounts(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether a run is valid only if no layer was streamed whole for want of an index.
+    fn needs_index(&self) -> bool {
+        false
+    }
+
+    /// Whether a run is valid only if a boot pack was used.
+    fn needs_pack(&self) -> bool {
+        false
+    }
+
+    /// Ends the container and the server of a run.
+    fn end(&self) -> Result<()>;
+}
+
+/// The systems of a comparison.
+pub(super) type Systems = Vec<Box<dyn System>>;
+
+/// A process that serves files, and its counters, if it has any.
+pub(super) struct Server {
+    pub(super) pid: u32,
+    /// Another process that the file system depends on: a snapshotter that is not the server itself.
+    pub(super) beside: Option<u32>,
+    pub(super) counters: Option<Counters>,
+    /// Layers that were downloaded whole before the mount for want of an index.
+    pub(super) streamed: usize,
+}
+
+impl Server {
+    /// All processes that serve files.
+    pub(super) fn processes(&self) -> impl Iterator<Item = u32> {
+        [self.pid].into_iter().chain(self.beside)
+    }
+}
+
+/// Counters of tarpon's server for the image.
+#[derive(serde::Deserialize)]
+pub(super) struct Counters {
+    /// Bytes fetched from a boot pack.
+    pub(super) bytes_trace: u64,
+    /// Number and total time of reads that waited for a source.
+    pub(super) stalls: u64,
+    pub(super) stall_millis: u64,
+}
+
+/// All systems, in the order in which they run.
+const NAMES: [&str; 16] = [
+    "podman",
+    "tarpon-streamed",
+    "tarpon-index",
+    "tarpon-index-fuse",
+    "tarpon-estargz",
+    "tarpon-pack",
+    "tarpon-pack-fuse",
+    "tarpon-warm",
+    "podman-tarpon",
+    "podman-tarpon-pack",
+    "podman-stargz",
+    "containerd",
+    "containerd-tarpon",
+    "containerd-tarpon-pack",
+    "containerd-stargz",
+    "containerd-soci",
+];
+
+/// The systems of these names, in the order in which they run.
+pub(super) fn find(wanted: &[String], tarpon: &Path) -> Result<Systems> {
+    if let Some(unknown) = wanted.iter().find(|name| !NAMES.contains(&name.as_str())) {
+        bail!("no system {unknown}: there are {}", NAMES.join(", "));
+    }
+    let is_wanted = |name: &&&str| wanted.iter().any(|wanted| wanted == **name);
+    if is_wanted(&&"tarpon-warm") && !is_wanted(&&"tarpon-pack") {
+        bail!("tarpon-warm starts with what tarpon-pack leaves: measure both");
+    }
+    NAMES.iter().filter(is_wanted).map(|name| system(name, tarpon)).collect()
+}
+
+fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
+    let tarpon = tarpon.to_owned();
+    let program = tarpon.clone();
+    let cold = Tarpon { name, program, format: None, index: true, pack: false, warm_of: None, mode: "auto" };
+    Ok(match name {
+        "podman" => Box::new(Eager { podman: Podman::new(store(name), String::new())? }),
+        "tarpon-streamed" => Box::new(Tarpon { index: false, ..cold }),
+        "tarpon-index-fuse" => Box::new(Tarpon { mode: "fuse", ..cold }),
+        "tarpon-estargz" => Box::new(Tarpon { format: Some(stargz::FORMAT), index: false, ..cold }),
+        "tarpon-pack" => Box::new(Tarpon { pack: true, ..cold }),
+        "tarpon-pack-fuse" => Box::new(Tarpon { pack: true, mode: "fuse", ..cold }),
+        "tarpon-warm" => Box::new(Tarpon { pack: true, warm_of: Some("tarpon-pack"), ..cold }),
+        "podman-tarpon" => Box::new(Shown::new(name, tarpon, false)?),
+        "podman-tarpon-pack" => Box::new(Shown::new(name, tarpon, true)?),
+        "podman-stargz" => Box::new(Stargz::new(name)?),
+        "containerd" => Box::new(Containerd::new(name, Snapshotter::Own)?),
+        "containerd-tarpon" => Box::new(Containerd::new(name, Snapshotter::Tarpon { program: tarpon, pack: false })?),
+        "containerd-tarpon-pack" => {
+            Box::new(Containerd::new(name, Snapshotter::Tarpon { program: tarpon, pack: true })?)
+        }
+        "containerd-stargz" => Box::new(Containerd::new(name, Snapshotter::stargz()?)?),
+        "containerd-soci" => Box::new(Containerd::new(name, Snapshotter::soci()?)?),
+        _ => Box::new(cold),
+    })
+}
+
+/// The default systems: those that can run here.
+pub(super) fn usual() -> Vec<String> {
+    let mut names = vec!["podman", "tarpon-index", "tarpon-pack", "tarpon-warm", "podman-tarpon-pack"];
+    if process::find(stargz::PROGRAM).is_some() {
+        names.push("podman-stargz");
+    }
+    if containerd::is_installed() {
+        names.extend(["containerd", "containerd-tarpon-pack"]);
+        names.extend(process::find(containerd::STARGZ).map(|_| "containerd-stargz"));
+        names.extend(soci::is_installed().then_some("containerd-soci"));
+    }
+    names.into_iter().map(str::to_owned).collect()
+}
+
+/// The folder of a system.
+fn store(name: &str) -> PathBuf {
+    paths::benchmarks().join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(names: &[&str]) -> Result<Vec<&'static str>> {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        Ok(find(&names, Path::new("/bin/true"))?.iter().map(|system| system.name()).collect())
+    }
+
+    #[test]
+    fn systems_run_in_one_order_however_they_are_named() {
+        assert_eq!(named(&["tarpon-pack", "tarpon-streamed"]).unwrap(), ["tarpon-streamed", "tarpon-pack"]);
+    }
+
+    #[test]
+    fn a_warm_store_needs_the_run_that_warms_it() {
+        assert!(named(&["tarpon-warm"]).is_err() && named(&["tarpon-warm", "tarpon-pack"]).is_ok());
+    }
+
+    #[test]
+    fn what_is_usual_here_is_known_and_in_order() {
+        let usual = usual();
+        let known: Vec<_> = NAMES.into_iter().filter(|name| usual.iter().any(|usual| usual == *name)).collect();
+        assert_eq!(usual, known);
+    }
+
+    #[test]
+    fn a_snapshotter_beside_the_server_is_counted_too() {
+        let server = |beside| Server { pid: 1, beside, counters: None, streamed: 0 };
+        assert_eq!(server(Some(2)).processes().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(server(None).processes().collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn an_unknown_system_is_told_the_known_ones() {
+        let error = named(&["docker"]).err().unwrap().to_string();
+        assert!(error.contains("docker") && error.contains("podman-tarpon"), "{error}");
+    }
+}

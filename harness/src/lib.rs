@@ -1,0 +1,15 @@
+//! What the tasks (`xtask`), the benchmarks (`bench`) and the end-to-end tests share: the folders of the repository, other programs,
+//! the registry of the images, workloads and their readiness, the slow link, and the gate on instruction counts.
+
+// Its callers are tasks, which print for their user.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+pub mod http;
+pub mod instructions;
+pub mod link;
+pub mod packages;
+pub mod paths;
+pub mod process;
+pub mod ready;
+pub mod registry;
+pub mod workloads;
