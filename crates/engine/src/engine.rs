@@ -61,7 +61,8 @@ impl Engine {
                 .hint("name another one with --store DIR or $TARPON_STORE")
         };
         let store = open_store(&store).map_err(failed)?;
-        Ok(Self { store, server_command, flights: Arc::default(), rootfs_folders: Arc::default() })
+        let rootfs_folders = Arc::new(Folders::of(&store));
+        Ok(Self { store, server_command, flights: Arc::default(), rootfs_folders })
     }
 
     /// The store itself, which provides listing, checking and emptying.
@@ -85,7 +86,7 @@ impl Engine {
     }
 
     /// Folders of root file systems for which the user named no directory.
-    pub(crate) fn rootfs_folders(&self) -> &Folders {
+    pub(crate) fn rootfs_folders(&self) -> &Arc<Folders> {
         &self.rootfs_folders
     }
 

@@ -3,8 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::{Engine, Error, ErrorKind, Result, server};
-
 /// The path as the kernel lists it. A mount whose server died cannot be accessed, only its parent can.
 pub fn resolve_mountpoint(dir: &Path) -> io::Result<PathBuf> {
     let error = match dir.canonicalize() {
@@ -52,20 +50,6 @@ pub fn is_directory(path: &Path) -> bool {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let found = rustix::fs::statx(CWD, path, flags, StatxFlags::TYPE);
     found.map_or(true, |found| FileType::from_raw_mode(found.stx_mode.into()).is_dir())
-}
-
-impl Engine {
-    /// Whether an image may be mounted on this directory: the host and the store must work afterwards. Checked before anything is fetched;
-    /// the server checks again.
-    ///
-    /// # Errors
-    /// [`ErrorKind::CannotMount`], with the reason.
-    pub fn check_mountpoint(&self, path: &Path) -> Result<()> {
-        server::protected(self.store()).check(path).map_err(|problem| {
-            Error::new(ErrorKind::CannotMount, format!("mount on {}", path.display()), problem)
-                .hint("use a directory of its own, such as one in /mnt or /srv")
-        })
-    }
 }
 
 #[cfg(test)]

@@ -208,7 +208,7 @@ impl RecordedMount {
         let rootfs = RootfsRequest { mode: ModeChoice::Only(Mode::Fuse), ..RootfsRequest::default() };
         let request = MountRequest { record: true, ..rootfs.of(prepared, path) };
         let since = Instant::now();
-        Ok(Self { rootfs: RootMount::at(client.clone(), request)?, client, since })
+        Ok(Self { rootfs: RootMount::at(Arc::new(client.clone()), request)?, client, since })
     }
 
     fn trace(&self) -> Result<Trace> {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tarpon_store::{FileLock, Store};
 
-use super::Host;
+use super::host::MountHost;
 use crate::client::Hold;
 use crate::{Error, ErrorKind, Result, flock, private};
 
@@ -24,8 +24,10 @@ use crate::{Error, ErrorKind, Result, flock, private};
 const PREFIX: &str = "rootfs-";
 
 /// The resources of an engine for its root file systems, created at first use: a folder, and a server that keeps running.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Folders {
+    /// The store's directory for files of running processes.
+    run: PathBuf,
     folder: Mutex<Option<Arc<Folder>>>,
     hold: Mutex<Option<Hold>>,
 }
@@ -46,8 +48,13 @@ pub(super) struct Place {
 }
 
 impl Folders {
+    /// Nothing is created yet.
+    pub(crate) fn of(store: &Store) -> Self {
+        Self { run: store.run_folder(), folder: Mutex::default(), hold: Mutex::default() }
+    }
+
     /// Keeps the server running as long as the engine lives. Otherwise each single root file system would start and end a server.
-    pub(super) fn hold(&self, host: &Host) -> Result<()> {
+    pub(super) fn hold(&self, host: &dyn MountHost) -> Result<()> {
         let mut hold = self.hold.lock();
         if !hold.as_ref().is_some_and(Hold::lasts) {
             *hold = host.hold()?;
@@ -56,22 +63,21 @@ impl Folders {
     }
 
     /// Creates a directory for a new root file system.
-    pub(super) fn place(&self, store: &Store, host: &Host) -> Result<Place> {
+    pub(super) fn place(&self, host: &dyn MountHost) -> Result<Place> {
         let failed = |error: io::Error| Error::new(ErrorKind::Store, "make a place for the root file system", error);
-        let folder = self.folder(store, host).map_err(failed)?;
+        let folder = self.folder(host).map_err(failed)?;
         let path = folder.path.join(folder.made.fetch_add(1, Ordering::Relaxed).to_string());
         private::create_dir(&path).map_err(failed)?;
         Ok(Place { path, own: Some(folder) })
     }
 
-    fn folder(&self, store: &Store, host: &Host) -> io::Result<Arc<Folder>> {
+    fn folder(&self, host: &dyn MountHost) -> io::Result<Arc<Folder>> {
         let mut known = self.folder.lock();
         if let Some(folder) = &*known {
             return Ok(folder.clone());
         }
-        let run = store.run_folder();
-        sweep(&run, host);
-        let folder = Arc::new(Folder::make(&run)?);
+        sweep(&self.run, host);
+        let folder = Arc::new(Folder::make(&self.run)?);
         *known = Some(folder.clone());
         Ok(folder)
     }
@@ -115,7 +121,7 @@ impl Place {
 
     /// Cleans up after a failed mount. Whether it was mounted is unknown: the reply may have been lost. A directory of the caller's is left
     /// alone, because an earlier mount may be on it.
-    pub(super) fn abandon(&self, host: &Host) {
+    pub(super) fn abandon(&self, host: &dyn MountHost) {
         if self.own.is_some()
             && let Err(error) = host.unmount(&self.path)
         {
@@ -135,7 +141,7 @@ impl Place {
 }
 
 /// Unmounts and removes what killed processes left.
-fn sweep(run: &Path, host: &Host) {
+fn sweep(run: &Path, host: &dyn MountHost) {
     for entry in std::fs::read_dir(run).into_iter().flatten().flatten() {
         let path = entry.path();
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
@@ -166,15 +172,15 @@ mod tests {
     fn what_a_killed_process_left_is_swept_and_what_is_held_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
-        let host: Host = Client::new(store.clone(), Vec::new()).into();
-        let held = Folders::default();
-        let place = held.place(&store, &host).unwrap();
+        let host = Client::new(store.clone(), Vec::new());
+        let held = Folders::of(&store);
+        let place = held.place(&host).unwrap();
         let left = store.run_folder().join("rootfs-left");
         std::fs::create_dir_all(left.join("7")).unwrap();
-        let other = Folders::default();
-        let another = other.place(&store, &host).unwrap();
+        let other = Folders::of(&store);
+        let another = other.place(&host).unwrap();
         assert!(place.path().is_dir() && another.path().is_dir() && !left.exists());
-        let paths: HashSet<_> = (0..9).map(|_| held.place(&store, &host).unwrap().path).collect();
+        let paths: HashSet<_> = (0..9).map(|_| held.place(&host).unwrap().path).collect();
         assert_eq!(paths.len(), 9);
         another.remove();
         let parent = another.path().parent().unwrap().to_owned();

@@ -10,9 +10,10 @@ mod folder;
 mod host;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub(crate) use folder::Folders;
-pub(crate) use host::Host;
+pub(crate) use host::MountHost;
 use tarpon_mount::{ModeChoice, Writable};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -20,7 +21,7 @@ use tokio::task::spawn_blocking;
 use self::folder::Place;
 use crate::image::Prepared;
 use crate::protocol::{Backfill, MountRequest, MountStatus};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Options of a root file system. The default is that of a container: writable, writes are discarded on close, and setuid bits take effect.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,37 +68,9 @@ pub struct Rootfs {
 /// The mount itself. Dropping it unmounts it synchronously: that blocks.
 #[derive(Debug)]
 pub(crate) struct RootMount {
-    host: Host,
+    host: Arc<dyn MountHost>,
     place: Place,
     is_over: bool,
-}
-
-impl Engine {
-    /// Creates a root file system of an image through the store's server. The server is started if none runs, and keeps running as long as
-    /// this engine or a clone of it lives. Takes milliseconds and does not block the runtime. Many can be created concurrently. If the
-    /// future is dropped, nothing stays mounted.
-    ///
-    /// # Errors
-    /// [`ErrorKind::CannotMount`] if the kernel or the user's rights do not allow it, [`ErrorKind::Store`] if the server is unavailable.
-    pub async fn rootfs(&self, prepared: &Prepared, request: &RootfsRequest) -> Result<Rootfs> {
-        self.rootfs_by(self.client().into(), prepared, request).await
-    }
-
-    /// As [`Engine::rootfs`], through this host.
-    pub(crate) async fn rootfs_by(&self, host: Host, prepared: &Prepared, request: &RootfsRequest) -> Result<Rootfs> {
-        let (engine, prepared, request) = (self.clone(), prepared.clone(), request.clone());
-        let made = spawn_blocking(move || {
-            engine.rootfs_folders().hold(&host)?;
-            let place = match &request.directory {
-                Some(directory) => Place::given(directory)?,
-                None => engine.rootfs_folders().place(engine.store(), &host)?,
-            };
-            let wanted = request.of(&prepared, place.path().to_owned());
-            let path = place.path().to_owned();
-            RootMount::mount(host, place, wanted).map(|(mount, status)| Rootfs { mount: Some(mount), path, status })
-        });
-        made.await.map_err(|error| Error::new(ErrorKind::Other, "mount", error))?
-    }
 }
 
 impl RootfsRequest {
@@ -115,6 +88,27 @@ impl RootfsRequest {
 }
 
 impl Rootfs {
+    /// Creates a root file system through `host`, as `Engine::rootfs` does.
+    pub(crate) async fn mount(
+        folders: &Arc<Folders>,
+        host: Arc<dyn MountHost>,
+        prepared: &Prepared,
+        request: &RootfsRequest,
+    ) -> Result<Self> {
+        let (folders, prepared, request) = (folders.clone(), prepared.clone(), request.clone());
+        let made = spawn_blocking(move || {
+            folders.hold(&*host)?;
+            let place = match &request.directory {
+                Some(directory) => Place::given(directory)?,
+                None => folders.place(&*host)?,
+            };
+            let wanted = request.of(&prepared, place.path().to_owned());
+            let path = place.path().to_owned();
+            RootMount::mount(host, place, wanted).map(|(mount, status)| Self { mount: Some(mount), path, status })
+        });
+        made.await.map_err(|error| Error::new(ErrorKind::Other, "mount", error))?
+    }
+
     /// The mount point: an absolute path without symbolic links.
     pub fn path(&self) -> &Path {
         &self.path
@@ -149,16 +143,16 @@ impl Drop for Rootfs {
 
 impl RootMount {
     /// Mounts on a directory of the caller's.
-    pub(crate) fn at(host: impl Into<Host>, request: MountRequest) -> Result<Self> {
+    pub(crate) fn at(host: Arc<dyn MountHost>, request: MountRequest) -> Result<Self> {
         let place = Place::given(&request.mountpoint)?;
-        Self::mount(host.into(), place, request).map(|(mount, _)| mount)
+        Self::mount(host, place, request).map(|(mount, _)| mount)
     }
 
-    fn mount(host: Host, place: Place, request: MountRequest) -> Result<(Self, MountStatus)> {
+    fn mount(host: Arc<dyn MountHost>, place: Place, request: MountRequest) -> Result<(Self, MountStatus)> {
         match host.mount(request) {
             Ok(status) => Ok((Self { host, place, is_over: false }, status)),
             Err(error) => {
-                place.abandon(&host);
+                place.abandon(&*host);
                 Err(error)
             }
         }

@@ -1,6 +1,7 @@
 //! [`Held`]: a container that this process keeps, from the creation of its directory to its end.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use oci_spec::runtime::Mount;
 use tarpon_mount::Writable;
@@ -50,7 +51,7 @@ impl Held {
             ..RootfsRequest::default()
         };
         // The keeper of the container unmounts it at the end. The keeper may be another process.
-        RootMount::at(held.engine.client(), rootfs.of(prepared, held.place.rootfs()))?.keep();
+        RootMount::at(Arc::new(held.engine.client()), rootfs.of(prepared, held.place.rootfs()))?.keep();
         let options = ContainerOptions { filtered: held.record.filtered, ..request.options.clone() };
         held.describe(options, &config)?;
         Ok(held)

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use tarpon_blob::LogLimit;
 use tokio::sync::Semaphore;
 
+use super::answer::answer;
 use super::mounts::Mounts;
 use crate::protocol::{LINE_BYTES, Request};
 use crate::wire;
@@ -117,7 +118,7 @@ async fn serve(stream: UnixStream, mounts: Arc<Mounts>) -> Option<UnixStream> {
         return None;
     }
     let holds = request == Request::Hold;
-    let response = super::answer(&mounts, request).await;
+    let response = answer(&mounts, request).await;
     let sent = tokio::task::spawn_blocking(move || wire::send(&stream, &response).map(|()| stream)).await;
     match sent {
         Ok(Ok(stream)) => holds.then_some(stream),

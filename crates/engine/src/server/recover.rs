@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tarpon_store::MountRecord;
 
+use super::answer::answer;
 use super::mounts::{Mounts, STOPPED};
 use crate::mount_record::{SavedMount, dead};
 use crate::protocol::{Request, Response};
@@ -65,7 +66,7 @@ async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String>
         return Ok(());
     }
     super::metrics::tell_again(mounts, &mut saved.request);
-    match super::answer(mounts, Request::mount(saved.request)).await {
+    match answer(mounts, Request::mount(saved.request)).await {
         Response::Failed { step, cause, .. } => Err(format!("{step}: {cause}")),
         _ => {
             tracing::info!(mountpoint = %record.mountpoint.display(), "mounted again");
@@ -85,7 +86,7 @@ fn is_not_wanted(saved: &SavedMount, record: &MountRecord) -> bool {
 async fn show_again(mounts: &Arc<Mounts>, saved: &SavedMount, folder: &Path) -> Result<(), String> {
     // Clears the mount of the dead server, which exists when the first image is shown.
     tarpon_mount::clear_dead(folder).map_err(|error| error.to_string())?;
-    match super::answer(mounts, Request::mount(saved.request.clone())).await {
+    match answer(mounts, Request::mount(saved.request.clone())).await {
         Response::Failed { step, cause, .. } => Err(format!("{step}: {cause}")),
         _ => Ok(()),
     }

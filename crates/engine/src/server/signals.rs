@@ -4,7 +4,16 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::Ended;
+/// Why a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Its last mount was unmounted.
+    Idle,
+    /// SIGTERM.
+    Terminated,
+    /// SIGINT.
+    Interrupted,
+}
 
 /// SIGTERM and SIGINT. Once this exists, neither terminates the process by default.
 pub(crate) struct Signals {
