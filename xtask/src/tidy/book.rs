@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 use tarpon_harness::{paths, process};
 
-use super::Problem;
+use super::problem::Problem;
 use super::repository::{File, Repository};
 
 const BOOK: &str = "docs/";

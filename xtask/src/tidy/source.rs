@@ -2,6 +2,17 @@
 
 use std::ops::Range;
 
+/// One name that a `use` declaration brings into scope.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Import {
+    /// The imported path, such as `super::image::Image`; `*` for all names of a module.
+    pub(super) path: String,
+    /// The name in this file, which `as` may change.
+    pub(super) name: String,
+    /// Whether other files see it through this one.
+    pub(super) is_public: bool,
+}
+
 /// A Rust file.
 pub(super) struct Source {
     pub(super) path: String,
@@ -45,13 +56,48 @@ impl Source {
     /// Every path in code outside of tests, such as `std::fs::read`, with its line; `use` trees are expanded.
     pub(super) fn paths(&self) -> Vec<(usize, String)> {
         let mut paths = Vec::new();
-        for word in self.words("use") {
-            let statement = self.code[word + 3..].split(';').next().unwrap_or_default();
-            unfold("", statement, &mut |path| paths.push((word, path)));
+        for statement in self.use_declarations() {
+            unfold("", &self.code[statement.clone()], &mut |path, _| paths.push((statement.start, path)));
         }
         paths.extend(plain_paths(&self.code));
         paths.retain(|(at, _)| !self.is_for_tests(*at));
         paths.into_iter().map(|(at, path)| (self.line_of(at), path)).collect()
+    }
+
+    /// Every name that a `use` outside of tests brings into scope.
+    pub(super) fn imports(&self) -> Vec<Import> {
+        let mut imports = Vec::new();
+        for statement in self.use_declarations().filter(|statement| !self.is_for_tests(statement.start)) {
+            let line = self.code[..statement.start].rsplit(['\n', ';', '}']).next().unwrap_or_default();
+            let is_public = line.trim_start().starts_with("pub");
+            unfold("", &self.code[statement], &mut |path, name| {
+                let path = path.strip_suffix("::self").map_or(path.clone(), str::to_owned);
+                let name = if name == "self" { path.rsplit("::").next().unwrap_or_default().to_owned() } else { name };
+                imports.push(Import { path, name, is_public });
+            });
+        }
+        imports
+    }
+
+    /// The code without its tests and without its `use` declarations.
+    pub(super) fn code_without_imports(&self) -> String {
+        let mut ranges: Vec<_> = self.use_declarations().chain(self.tests.iter().cloned()).collect();
+        ranges.sort_by_key(|range| range.start);
+        let (mut code, mut end) = (String::with_capacity(self.code.len()), 0);
+        for range in ranges {
+            code.push_str(&self.code[end..range.start.max(end)]);
+            end = end.max(range.end);
+        }
+        code.push_str(&self.code[end..]);
+        code
+    }
+
+    /// What follows each `use`, to its semicolon.
+    fn use_declarations(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.words("use").map(|word| {
+            let start = word + "use".len();
+            start..self.code[start..].find(';').map_or(self.code.len(), |end| start + end)
+        })
     }
 
     fn is_for_tests(&self, position: usize) -> bool {
@@ -73,20 +119,23 @@ impl Source {
     }
 }
 
-fn is_name(c: char) -> bool {
+pub(super) fn is_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
 /// Expands `a::{b, c::{d, e as f}}` to `a::b`, `a::c::d`, `a::c::e`.
-fn unfold(prefix: &str, tree: &str, found: &mut impl FnMut(String)) {
+/// The second name is the one in the file: `b`, `d`, `f`.
+fn unfold(prefix: &str, tree: &str, found: &mut impl FnMut(String, String)) {
     let tree = tree.trim();
     if let Some((head, rest)) = tree.split_once('{') {
         let inside = rest.rsplit_once('}').map_or(rest, |(inside, _)| inside);
         let prefix = format!("{prefix}{}", squeeze(head));
         split_at_commas(inside).for_each(|branch| unfold(&prefix, branch, found));
     } else if !tree.is_empty() {
-        let name = tree.split_whitespace().next().unwrap_or_default();
-        found(format!("{prefix}{}", name.trim_start_matches("::")));
+        let mut words = tree.split_whitespace();
+        let path = words.next().unwrap_or_default().trim_start_matches("::");
+        let name = words.nth(1).unwrap_or_else(|| path.rsplit("::").next().unwrap_or_default());
+        found(format!("{prefix}{path}"), name.to_owned());
     }
 }
 
@@ -108,7 +157,7 @@ fn split_at_commas(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Paths of two or more names in the code.
-fn plain_paths(code: &str) -> Vec<(usize, String)> {
+pub(super) fn plain_paths(code: &str) -> Vec<(usize, String)> {
     let mut paths = Vec::new();
     let mut at = 0;
     while let Some(start) = code[at..].find(is_name).map(|i| at + i) {

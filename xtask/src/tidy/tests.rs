@@ -204,3 +204,30 @@ fn every_fuzz_function_has_a_target_and_seeds() {
     one(&[testkit, (body, ""), (target, "")], "crates/testkit/src/fuzz/tar.rs:1:");
     assert_eq!(problems(&[testkit, (body, ""), (target, ""), seeds]), [""; 0]);
 }
+
+#[test]
+fn files_that_import_each_other_are_named_with_the_file_that_defines_the_item() {
+    // The face `b/mod.rs` passes on what `b/d.rs` defines, and is itself in no circle.
+    let face = ("crates/fs/src/b/mod.rs", "mod d;\npub(crate) use d::Deep;\n");
+    let deep = ("crates/fs/src/b/d.rs", "use crate::a;\npub(crate) struct Deep(a::Wide);\n");
+    let wide = ("crates/fs/src/a.rs", "use crate::b::Deep;\npub(crate) enum Wide { Of(Deep) }\n");
+    one(&[face, deep, wide], "crates/fs/src/a.rs:1: 2 files of crates/fs");
+    let apart = ("crates/fs/src/b/d.rs", "pub(crate) struct Deep;\n");
+    assert_eq!(problems(&[face, apart, wide]), [""; 0]);
+}
+
+#[test]
+fn a_path_in_the_code_is_an_import_and_a_declaration_or_a_test_is_none() {
+    let root = "//! Inodes.\nmod a;\nmod b;\npub struct Root;\n";
+    let first = "pub(crate) fn f() {\n    super::b::g();\n}\n";
+    let called = "pub(crate) fn g() {\n    crate::a::f();\n}\n";
+    let tested = "pub(crate) fn g() {}\n#[cfg(test)]\nmod tests {\n    use crate::a::f;\n}\n";
+    let files = |b| [("crates/fs/src/lib.rs", root), ("crates/fs/src/a.rs", first), ("crates/fs/src/b.rs", b)];
+    one(&files(called), "crates/fs/src/a.rs:1:");
+    assert_eq!(problems(&files(tested)), [""; 0]);
+    // An item of the parent: only a circle if the parent uses the child.
+    assert_eq!(problems(&files("pub(crate) fn g() -> crate::Root {\n    todo()\n}\n")), [""; 0]);
+    let user = "//! Inodes.\nmod a;\nmod b;\npub struct Root;\npub fn all() {\n    b::g();\n}\n";
+    let back = ("crates/fs/src/b.rs", "use super::Root;\npub(crate) fn g() -> Root {\n    Root\n}\n");
+    one(&[("crates/fs/src/lib.rs", user), back], "crates/fs/src/b.rs:1:");
+}

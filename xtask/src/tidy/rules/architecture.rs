@@ -1,6 +1,6 @@
 //! ARCHITECTURE.md names exactly the crates that exist, and each crate describes itself.
 
-use super::super::Problem;
+use super::super::problem::Problem;
 use super::super::repository::Repository;
 
 const PAGE: &str = "ARCHITECTURE.md";

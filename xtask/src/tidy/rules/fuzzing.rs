@@ -1,6 +1,6 @@
 //! Every function that can be fuzzed has a target and seeds.
 
-use super::super::Problem;
+use super::super::problem::Problem;
 use super::super::repository::Repository;
 
 const FUNCTIONS: &str = "crates/testkit/src/fuzz/";

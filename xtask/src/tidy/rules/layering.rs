@@ -1,6 +1,6 @@
 //! Allowed dependencies between crates.
 
-use super::super::Problem;
+use super::super::problem::Problem;
 use super::super::repository::Repository;
 
 /// Each crate and its allowed dependencies, outside of tests. ARCHITECTURE.md draws this table.

@@ -1,9 +1,10 @@
 //! The rules, one module per kind.
 
-use super::Problem;
+use super::problem::Problem;
 use super::repository::Repository;
 
 mod architecture;
+mod circles;
 mod fuzzing;
 mod layering;
 mod purity;
@@ -17,6 +18,7 @@ type Rule = fn(&Repository) -> Vec<Problem>;
 pub(super) const ALL: &[Rule] = &[
     architecture::documented,
     architecture::crate_headers,
+    circles::none_new,
     super::book::sound,
     fuzzing::complete,
     layering::directions,

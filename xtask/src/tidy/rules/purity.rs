@@ -1,6 +1,6 @@
 //! `oci`, `layer` and `tree` do no I/O, so that they can be fuzzed and run anywhere.
 
-use super::super::Problem;
+use super::super::problem::Problem;
 use super::super::repository::Repository;
 
 pub(super) const PURE: &[&str] = &["oci", "layer", "tree"];

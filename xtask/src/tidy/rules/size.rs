@@ -1,6 +1,6 @@
 //! Files stay small enough to understand.
 
-use super::super::Problem;
+use super::super::problem::Problem;
 use super::super::repository::Repository;
 
 /// Maximum number of lines of a file, without tests inside it.

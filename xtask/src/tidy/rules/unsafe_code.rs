@@ -1,6 +1,6 @@
 //! `unsafe` occurs only in the modules of a short list, each with a reason.
 
-use super::super::Problem;
+use super::super::problem::Problem;
 use super::super::repository::Repository;
 use super::purity::PURE;
 

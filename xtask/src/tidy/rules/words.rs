@@ -1,6 +1,6 @@
 //! All text in the repository must make sense to any reader, anywhere, later.
 
-use super::super::Problem;
+use super::super::problem::Problem;
 use super::super::repository::{File, Repository};
 
 // Written in pieces, so that this file does not break its own rules.

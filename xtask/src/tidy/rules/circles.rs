@@ -1,0 +1,46 @@
+//! Files of a package do not import each other in a circle: each can be read after those that it uses.
+
+use super::super::modules::{Modules, circles};
+use super::super::problem::Problem;
+use super::super::repository::Repository;
+
+/// How many files of a package may still be part of a circle. Only ever lower a number.
+const ALLOWED: &[(&str, usize)] = &[
+    ("bench", 24),
+    ("crates/cli", 51),
+    ("crates/daemon", 4),
+    ("crates/engine", 77),
+    ("crates/layer", 9),
+    ("crates/mount", 8),
+    ("crates/oci", 3),
+    ("crates/registry", 3),
+    ("crates/store", 14),
+    ("crates/testkit", 6),
+    ("crates/tree", 8),
+];
+
+pub(super) fn none_new(repository: &Repository) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for manifest in &repository.manifests {
+        let package = manifest.path.strip_suffix("/Cargo.toml").unwrap_or_default();
+        let modules = Modules::new(&format!("{package}/src/"), repository.sources.iter());
+        let uses = modules.uses();
+        let circles = circles(&uses);
+        let files: usize = circles.iter().map(Vec::len).sum();
+        let allowed = ALLOWED.iter().find(|(name, _)| *name == package).map_or(0, |(_, allowed)| *allowed);
+        if files <= allowed {
+            continue;
+        }
+        for circle in circles {
+            let back = uses[circle[0]].iter().find(|used| circle.contains(used)).copied().unwrap_or_default();
+            let text = format!(
+                "{files} files of {package} import each other in circles, and {} allows {allowed}: please break this circle of {} \
+                 files, which goes on at {back}",
+                file!(),
+                circle.len()
+            );
+            problems.push(Problem::new(circle[0], 1, text));
+        }
+    }
+    problems
+}
