@@ -1,23 +1,21 @@
 //! [`Fetcher`]: the single entry point to the contents of all images of this host.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use tarpon_blob::{BlobSource, ObjectStore, Opened};
 use tarpon_layer::ObjectId;
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_oci::Digest;
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
 
-use crate::allowance::Allowance;
 use crate::breaker::Breaker;
 use crate::config::Config;
 use crate::content::ObjectBytes;
 use crate::distrust::Distrusted;
 use crate::error::ReadError;
+use crate::governor::state::Governor;
 use crate::hints::Hint;
 use crate::host::Host;
 use crate::image::Image;
@@ -28,6 +26,7 @@ use crate::ledger::Ledger;
 use crate::local::LocalObject;
 use crate::pack::BootIndex;
 use crate::pack::places::Pack;
+use crate::prefetch::{Background, Facts, Prefetch};
 use crate::stats::{Stats, Tally};
 
 /// Reads objects for all images of a host: from the store while they are local, through the images' sources otherwise. Cheap to
@@ -60,6 +59,15 @@ impl Fetcher {
         let budget = Budget::new(self.host.config.image_bytes);
         let journal = Arc::<Journal>::default();
         let breaker = Arc::new(Breaker::new(self.host.config.outage_grace, journal.clone()));
+        let governor = Arc::<Governor>::default();
+        let prefetch = Arc::new(Prefetch::new(Facts {
+            lanes: self.host.lanes.clone(),
+            bypass: self.host.bypass.clone(),
+            breaker: breaker.clone(),
+            governor: governor.clone(),
+            source_is_local: source.is_local(),
+            linger: self.host.config.whole_linger,
+        }));
         let name = name.into();
         let early = Ledger::new(table.chunk_count(), self.host.images.open_early.clone());
         let image = self.host.images.add(|id| Image {
@@ -71,17 +79,16 @@ impl Fetcher {
             budget,
             breaker,
             tally,
-            governor: Arc::default(),
+            governor,
             journal,
             log: ImageLog::default(),
             early,
-            allowance: Allowance::default(),
-            pack: OnceLock::new(),
+            prefetch,
         });
         self.host.flights.forget_failures();
         self.host.disputes.forget_failures();
         self.host.late_reads.forget_all();
-        ImageHandle { host: self.host.clone(), image, replay: Mutex::default() }
+        ImageHandle { host: self.host.clone(), image }
     }
 
     /// The bytes `offset..offset + length` of the object, if they are local and need no hashing first: exactly as many, fewer only
@@ -148,14 +155,9 @@ impl Fetcher {
         self.host.counters.snapshot()
     }
 
-    /// Returns when no reader of any image waits for bytes on the wire. For background work, between two steps.
-    pub async fn give_way(&self) {
-        self.host.lanes.quiet().await;
-    }
-
-    /// Returns when no request of a reader of any image is on the wire.
-    pub async fn give_way_to_demand(&self) {
-        self.host.lanes.no_demand().await;
+    /// Returns when this work may send its next request, of whatever image.
+    pub async fn turn(&self, work: Background) {
+        work.turn(&self.host.lanes).await;
     }
 
     /// Number of pieces on their way. Zero when idle.
@@ -168,7 +170,6 @@ impl Fetcher {
 pub struct ImageHandle {
     host: Arc<Host>,
     image: Arc<Image>,
-    replay: Mutex<Option<AbortHandle>>,
 }
 
 impl ImageHandle {
@@ -201,46 +202,33 @@ impl ImageHandle {
     /// Starts the replay of the boot pack, whose frames the image's source has as a blob, behind what readers wait for. Once per
     /// image: a second pack is ignored, and `false` is returned.
     pub fn replay(&self, index: &BootIndex) -> bool {
-        let pack = Arc::new(Pack::new(index, &self.image.table));
-        if self.image.pack.set(pack.clone()).is_err() {
-            return false;
-        }
-        let task = self.host.runtime.spawn(self.host.clone().replay(self.image.clone(), pack));
-        *self.replay.lock() = Some(task.abort_handle());
-        true
+        let (host, image) = (self.host.clone(), self.image.clone());
+        let pack = Arc::new(Pack::new(index, &image.table));
+        let replay = |pack| self.host.runtime.spawn(host.replay(image, pack)).abort_handle();
+        self.image.prefetch.start_pack(pack.clone(), || replay(pack))
     }
 
     /// Starts to fetch what the hints lead to, behind what readers wait for. `false` if there is a boot pack, which is more
     /// precise, or other hints are being followed.
     pub fn follow(&self, hints: Vec<Hint>) -> bool {
-        let mut replay = self.replay.lock();
-        if self.image.pack.get().is_some() || replay.as_ref().is_some_and(|task| !task.is_finished()) {
-            return false;
-        }
-        let task = self.host.runtime.spawn(self.host.clone().follow(self.image.clone(), hints));
-        *replay = Some(task.abort_handle());
-        true
+        let (host, image) = (self.host.clone(), self.image.clone());
+        self.image.prefetch.start_hints(|| self.host.runtime.spawn(host.follow(image, hints)).abort_handle())
     }
 
     /// Stops fetching what hints lead to. Requests on the wire complete. A boot pack is not affected.
     pub fn stop_following(&self) {
-        let mut replay = self.replay.lock();
-        if self.image.pack.get().is_none()
-            && let Some(task) = replay.take()
-        {
-            task.abort();
-        }
+        self.image.prefetch.stop_hints();
     }
 
     /// Whether the boot pack, or what hints lead to, is still being fetched.
     pub fn is_replaying(&self) -> bool {
-        self.replay.lock().as_ref().is_some_and(|task| !task.is_finished())
+        self.image.prefetch.predicts()
     }
 
     /// Whether the rest of the image, or a first part of it to measure the link, is being fetched because readers have waited too
     /// long for parts of it.
     pub fn is_brought_whole(&self) -> bool {
-        self.image.governor.is_working()
+        self.image.prefetch.downloads()
     }
 
     /// An object of the image of which the kernel holds an inode with a size or with pages that this image does not confirm. Call
@@ -273,10 +261,7 @@ impl ImageHandle {
 
 impl Drop for ImageHandle {
     fn drop(&mut self) {
-        if let Some(replay) = self.replay.lock().take() {
-            replay.abort();
-        }
-        self.image.governor.close();
+        self.image.prefetch.close();
         self.host.forget_image(self.image.id);
     }
 }

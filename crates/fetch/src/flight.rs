@@ -460,7 +460,7 @@ pub(crate) struct RequestFlights {
 impl Drop for RequestFlights {
     fn drop(&mut self) {
         for flight in self.neighbours.iter().filter(|flight| !flight.is_settled()) {
-            flight.piece.image.allowance.give_back(flight.piece.key.length);
+            flight.piece.image.prefetch.allowance.give_back(flight.piece.key.length);
         }
         for flight in self.flights.iter().chain(&self.neighbours) {
             if !flight.is_settled() {

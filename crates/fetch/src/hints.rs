@@ -11,13 +11,12 @@ use tarpon_layer::{Codec, ObjectId, Place};
 use tarpon_oci::Digest;
 
 use crate::chunk::PieceChunk;
-use crate::governor::state::PrefetchGuard;
 use crate::host::Host;
 use crate::image::Image;
-use crate::lanes::Lane;
 use crate::pack::replay::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES};
 use crate::pieces::piece_in_layer;
 use crate::plan::{self, Piece};
+use crate::prefetch::{Predicting, Prefetcher, Step};
 use crate::under_way::UnderWay;
 
 /// Encoded bytes that hints fetch of one image. A start waits for the bytes it touches first, which are fewer, and a landmark at
@@ -97,12 +96,12 @@ impl Image {
 impl Host {
     /// Fetches what the hints lead to, in their order, behind what readers wait for.
     pub(crate) async fn follow(self: Arc<Self>, image: Arc<Image>, hints: Vec<Hint>) {
-        let _guard = PrefetchGuard::begin(&image.governor);
+        let _guard = Predicting::begin(&image.prefetch);
         let of = image.clone();
         let Ok(numbers) = self.runtime.spawn_blocking(move || Arc::new(of.hinted(&hints))).await else { return };
         let (mut next, mut most, mut under_way) = (0, REPLAY_FIRST_BYTES, UnderWay::default());
-        // The first request after a failure tries the source again, and that may be this one.
-        while next < numbers.len() && !self.bypass.is_active() && !(next > 0 && image.breaker.is_resting()) {
+        let step = |next| if next == 0 { Step::First } else { Step::Next };
+        while next < numbers.len() && image.prefetch.may(Prefetcher::Hints, step(next)) {
             // Accesses the disk, and may hash local bytes.
             let (host, of, from) = (self.clone(), (image.clone(), numbers.clone()), next);
             let segment = self.runtime.spawn_blocking(move || host.hinted_runs(&of.0, &of.1, from, most)).await;
@@ -110,7 +109,7 @@ impl Host {
             (next, most) = (after, (most * 2).min(REPLAY_MOST_BYTES));
             for run in runs {
                 under_way.fewer_than(REQUESTS).await;
-                self.bring(run, Lane::Trace, &mut under_way);
+                self.bring(run, Prefetcher::Hints, &mut under_way);
             }
         }
         under_way.end().await;

@@ -5,8 +5,8 @@
 //! only while all of them have the same list (see `dispute.rs`).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -15,7 +15,6 @@ use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
 use tarpon_layer::{Chunk, ObjectId, Place};
 use tarpon_oci::{Digest, Hasher};
 
-use crate::allowance::Allowance;
 use crate::breaker::Breaker;
 use crate::distrust::Distrusted;
 use crate::error::ReadError;
@@ -25,7 +24,7 @@ use crate::image_log::ImageLog;
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
 use crate::ledger::Ledger;
-use crate::pack::places::Pack;
+use crate::prefetch::Prefetch;
 use crate::stats::Tally;
 
 /// A registered image.
@@ -42,10 +41,7 @@ pub(crate) struct Image {
     pub(crate) journal: Arc<Journal>,
     pub(crate) log: ImageLog,
     pub(crate) early: Ledger,
-    /// The bytes that may be fetched along with readers' own pieces.
-    pub(crate) allowance: Allowance,
-    /// The boot pack, if the image has one.
-    pub(crate) pack: OnceLock<Arc<Pack>>,
+    pub(crate) prefetch: Arc<Prefetch>,
 }
 
 /// Maximum number of sources that one request tries.

@@ -2,11 +2,13 @@
 //!
 //! Demand waits for room in its image's share and then in the host's. The replay of a boot pack waits for room in a share of its
 //! own. Read-ahead has a small share, does not wait for it (no room means no read-ahead), and is limited to few requests at a time.
-//! Both pause between pieces while a reader's request is on the wire, so they delay it by at most the piece that they are receiving
-//! (promise P12). Early requests that a reader has joined do not pause. Neighbours share the request of a reader that was alone on
-//! the wire, and follow its piece. They block no request and do not pause, and delay the next one by at most a round trip's worth
-//! of bytes. The rest of an image uses the room of read-ahead, and waits for it. It is fetched because readers wait nearly all the
-//! time, so pausing for them would stop it: one piece at a time is received beside them.
+//! Both pause between pieces while a reader's request is on the wire, so they delay it by at most the piece that they are receiving.
+//! Early requests that a reader has joined do not pause. Neighbours share the request of a reader that was alone on the wire, and
+//! follow its piece. They block no request and do not pause, and delay the next one by at most a round trip's worth of bytes. The
+//! rest of an image uses the room of read-ahead, and waits for it. It is fetched because readers wait nearly all the time, so
+//! pausing for them would stop it: one piece at a time is received beside them.
+//!
+//! Whether a prefetcher may make a request at all is decided by the policy ([`crate::prefetch`]).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

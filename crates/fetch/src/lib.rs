@@ -2,7 +2,7 @@
 //!
 //! The two traits at its edges are those of `tarpon-blob`: [`tarpon_blob::BlobSource`] and [`tarpon_blob::ObjectStore`].
 //! [`Fetcher`] is the entry point; it returns [`ObjectBytes`], which hold verified bytes only. Start reading at `read.rs`,
-//! the path of a read step by step.
+//! the path of a read step by step. Everything that is fetched before a reader requests it asks one policy, `prefetch`.
 
 mod allowance;
 mod body;
@@ -45,6 +45,7 @@ mod object;
 mod pack;
 mod pieces;
 mod plan;
+mod prefetch;
 mod presence;
 mod read;
 mod readahead;
@@ -68,4 +69,5 @@ pub use pack::{
     BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES, InvalidBootIndex,
     PROFILE_BYTES, REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS,
 };
+pub use prefetch::Background;
 pub use stats::{Bucket, Early, Histogram, STALL_MILLIS, Stats};

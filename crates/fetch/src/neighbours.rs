@@ -16,9 +16,9 @@ use crate::config::ALONG_STALL_SHARE;
 use crate::flight::Flight;
 use crate::governor::link::Link;
 use crate::host::Host;
-use crate::image::Image;
 use crate::pieces::{piece_in_layer, placed};
 use crate::plan::Piece;
+use crate::prefetch::{Prefetcher, Step};
 
 /// Most bytes that come along with one piece: a link of 100 Mbit/s transfers them in 80 ms.
 const MOST_BYTES: u64 = 1 << 20;
@@ -45,26 +45,15 @@ impl Host {
         if piece.key.length > self.config.whole_object_bytes || piece.needs_stream() || piece.is_of_a_pack() {
             return Vec::new();
         }
-        let most = in_a_round_trip(&image.governor.link).min(image.allowance.left());
+        let most = in_a_round_trip(&image.governor.link).min(image.prefetch.allowance.left());
         if most == 0
             || image.is_distrusted(piece.layer)
-            || self.gains_nothing(image)
+            || !image.prefetch.may(Prefetcher::Neighbours, Step::Begin)
             || self.flights.is_flying(&piece.key)
         {
             return Vec::new();
         }
         self.behind(piece, most)
-    }
-
-    /// Whether neighbours are of no use: there is a better prediction, the link does not idle, or nothing would be kept.
-    fn gains_nothing(&self, image: &Image) -> bool {
-        image.pack.get().is_some_and(|pack| !pack.is_given_up())
-            || image.governor.is_held()
-            || image.governor.is_working()
-            || image.source.is_local()
-            || image.breaker.is_resting()
-            || self.lanes.has_demand()
-            || self.bypass.is_active()
     }
 
     /// The adjacent pieces behind this one that are whole files and not local, up to `most` bytes from its end.

@@ -174,11 +174,9 @@ impl Object {
             .take_while(move |(_, chunk)| chunk.object_offset < range.end)
     }
 
-    /// Whether the image's boot pack has the chunk with this byte.
-    pub(crate) fn is_in_pack(&self, offset: u64) -> bool {
-        let Some(pack) = self.image.pack.get().filter(|pack| !pack.is_given_up()) else { return false };
-        let number = self.number_at(offset).and_then(|number| self.number_in_table(number));
-        number.is_some_and(|number| pack.has(number))
+    /// The number in the table of the chunk with this byte.
+    pub(crate) fn number_in_table_at(&self, offset: u64) -> Option<u32> {
+        self.number_in_table(self.number_at(offset)?)
     }
 
     /// The number in the table of the object's chunk `number`.

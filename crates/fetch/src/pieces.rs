@@ -40,7 +40,7 @@ fn piece(object: &Object, number: u32) -> Option<Piece> {
     let image = &object.image;
     let number = object.number_in_table(number)?;
     let in_pack =
-        image.pack.get().and_then(|pack| piece_in_frame(image, pack, pack.frame_of(number)?, |n| n == number));
+        image.prefetch.pack().and_then(|pack| piece_in_frame(image, pack, pack.frame_of(number)?, |n| n == number));
     in_pack.or_else(|| piece_in_layer(image, number))
 }
 

@@ -210,7 +210,8 @@ impl Host {
                     return Some(Ok(bytes));
                 }
                 Err(cause) => {
-                    image.governor.failed();
+                    // The waits were no measure of round trips.
+                    image.governor.forget_waits();
                     let elsewhere = cause.another_image_may_help();
                     failure = ReadError::Fetch { object: *id, image: image.name.clone(), cause };
                     image.tally.try_failed(&failure, waited);

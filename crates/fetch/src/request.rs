@@ -22,6 +22,7 @@ use crate::ids::PieceKey;
 use crate::image::Image;
 use crate::lanes::{Lane, Priority};
 use crate::plan::{self, Piece};
+use crate::prefetch::Prefetcher;
 
 /// The pieces that one pass over a source's answer did not settle.
 #[derive(Default)]
@@ -45,7 +46,7 @@ impl Host {
         let mut runs = plan::runs(pieces, &self.config);
         let last = runs.pop().map(|run| {
             let ends = neighbours.iter().map(|piece| piece.range().end);
-            let paid = run.last().map(|piece| piece.image.allowance.spend(piece.range().end, ends));
+            let paid = run.last().map(|piece| piece.image.prefetch.allowance.spend(piece.range().end, ends));
             neighbours.truncate(paid.unwrap_or_default());
             self.make_request(run, neighbours, Lane::Demand)
         });
@@ -55,7 +56,8 @@ impl Host {
     fn make_request(self: &Arc<Self>, run: Vec<Piece>, neighbours: Vec<Piece>, lane: Lane) -> RequestFlights {
         let request = Request::new(&run, &neighbours, Priority::new(&self.lanes, lane), lane);
         let flights = run.into_iter().map(|piece| Flight::new(piece, lane, &request)).collect();
-        let neighbours = neighbours.into_iter().map(|piece| Flight::new(piece, Lane::Ahead, &request)).collect();
+        let neighbours =
+            neighbours.into_iter().map(|piece| Flight::new(piece, Prefetcher::Neighbours.lane(), &request)).collect();
         RequestFlights { flights, neighbours, registry: self.flights.clone(), request }
     }
 
@@ -161,7 +163,7 @@ impl Host {
     /// How long the answer may be silent, and the attempt that it counts for: a boot pack must leave a reader time to turn to the
     /// layer, and a missing pack is no reason to pause the source.
     fn terms(&self, image: &Arc<Image>, piece: &Piece) -> (Duration, Option<Attempt>) {
-        match image.pack.get().filter(|pack| piece.is_of(pack)) {
+        match image.prefetch.pack().filter(|pack| piece.is_of(pack)) {
             Some(_) => (self.config.stall_limit / PACK_STALL_SHARE, None),
             None => (self.config.stall_limit, Some(Attempt::begin(&image.breaker))),
         }
@@ -201,7 +203,7 @@ impl Host {
                 flight.piece.image.governor.brought(flight.lane, bytes.len());
             }
             if flight.lane == Lane::Demand {
-                flight.piece.image.allowance.earn(bytes.len());
+                flight.piece.image.prefetch.allowance.earn(bytes.len());
             }
             let last_chance = suspects.contains(&flight.piece.key);
             decoding.push(self.clone().settle(flight.clone(), bytes, last_chance));

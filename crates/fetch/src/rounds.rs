@@ -16,9 +16,9 @@ use crate::flight::{ChunkArrival, RequestFlights, Ticket};
 use crate::gather::{Arrived, missing};
 use crate::host::Host;
 use crate::journal::Waiting;
-use crate::lanes::Lane;
 use crate::object::{Numbered, Object};
 use crate::plan::Piece;
+use crate::prefetch::{Prefetcher, Step};
 use crate::readahead::Window;
 
 impl Host {
@@ -155,12 +155,13 @@ impl Host {
     /// Fetches ahead of a sequential reader, as far as there is room.
     pub(crate) fn look_ahead(self: &Arc<Self>, object: &Arc<Object>, read: Range<u64>) {
         let window = Window { min: self.config.ahead_min, max: self.config.ahead_max };
-        // The boot pack contains what the recorded start read ahead.
-        if object.is_in_pack(read.end.saturating_sub(1)) {
+        let prefetch = &object.image.prefetch;
+        let chunk = || object.number_in_table_at(read.end.saturating_sub(1));
+        if !prefetch.may_at(Prefetcher::ReadAhead, Step::Begin, chunk) {
             return;
         }
         let Some(ahead) = object.note_read(read, window) else { return };
-        if self.bypass.is_active() {
+        if !prefetch.may(Prefetcher::ReadAhead, Step::First) {
             return;
         }
         let chunks: Vec<Numbered> = object
@@ -175,14 +176,15 @@ impl Host {
         // Chunks that an earlier process left are found when they are read.
         chunks.retain(|chunk| !object.may_have_left(&*self.store, chunk));
         let pieces = self.pieces(object, &chunks);
-        let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Lane::Ahead));
+        let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, Prefetcher::ReadAhead.lane()));
         self.start(self.still_missing(object, planned));
     }
 
     /// Fetches the missing chunks of a range, after all demand and as far as there is room.
     pub(crate) fn prefetch(self: &Arc<Self>, id: &ObjectId, range: Range<u64>) {
         let Some((image, _)) = self.images.first_holding(id) else { return };
-        if image.claim(id).is_none() || !matches!(self.opened(id), Opened::Absent) || self.bypass.is_active() {
+        let may = || image.prefetch.may(Prefetcher::ReadAhead, Step::First);
+        if image.claim(id).is_none() || !matches!(self.opened(id), Opened::Absent) || !may() {
             return;
         }
         let Some(object) = self.object_in(&image, id) else { return };

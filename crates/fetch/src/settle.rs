@@ -110,7 +110,7 @@ impl Host {
 
     /// Whether a piece failed because its boot pack is absent or wrong. Then the pack is no longer used.
     pub(crate) fn pack_is_to_blame(&self, piece: &Piece, error: &PieceError) -> bool {
-        let Some(pack) = piece.image.pack.get().filter(|pack| piece.is_of(pack) && error.is_of_the_blob()) else {
+        let Some(pack) = piece.image.prefetch.pack().filter(|pack| piece.is_of(pack) && error.is_of_the_blob()) else {
             return false;
         };
         if pack.give_up() {

@@ -7,8 +7,8 @@ use futures::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 
 use crate::host::Host;
-use crate::lanes::Lane;
 use crate::plan::Piece;
+use crate::prefetch::Prefetcher;
 
 /// Requests under way. They continue when this is dropped.
 #[derive(Default)]
@@ -30,8 +30,8 @@ impl UnderWay {
 
 impl Host {
     /// Requests those of the pieces that are not being fetched yet.
-    pub(crate) fn bring(self: &Arc<Self>, pieces: Vec<Piece>, lane: Lane, under_way: &mut UnderWay) {
-        let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, lane));
+    pub(crate) fn bring(self: &Arc<Self>, pieces: Vec<Piece>, prefetcher: Prefetcher, under_way: &mut UnderWay) {
+        let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, prefetcher.lane()));
         under_way.0.extend(self.start(planned));
     }
 }

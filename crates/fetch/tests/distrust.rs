@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{World, noise};
 use futures::FutureExt;
-use tarpon_fetch::ReadError;
+use tarpon_fetch::{Background, ReadError};
 use tarpon_testkit::source::{Form, MemorySource, PackedLayer, Packer, Reply, table_of};
 use tokio::time::Instant;
 
@@ -73,7 +73,7 @@ async fn another_image_with_the_same_layer_goes_on() {
 async fn work_that_nobody_waits_for_gives_way_to_readers() {
     let (layer, objects) = layer(&[1]);
     let world = World::new(&[&layer]);
-    assert!(world.fetcher.give_way().now_or_never().is_some(), "nobody reads");
+    assert!(world.fetcher.turn(Background::IdleBackfill).now_or_never().is_some(), "nobody reads");
     world.source.script([Reply { latency: Duration::from_secs(1), ..Reply::default() }]);
     let reading = tokio::spawn({
         let (fetcher, object) = (world.fetcher.clone(), objects[0]);
@@ -82,8 +82,8 @@ async fn work_that_nobody_waits_for_gives_way_to_readers() {
     while world.source.requests().is_empty() {
         tokio::task::yield_now().await;
     }
-    assert!(world.fetcher.give_way().now_or_never().is_none(), "somebody waits");
+    assert!(world.fetcher.turn(Background::IdleBackfill).now_or_never().is_none(), "somebody waits");
     reading.await.unwrap().unwrap();
     world.quiet().await;
-    assert!(world.fetcher.give_way().now_or_never().is_some());
+    assert!(world.fetcher.turn(Background::IdleBackfill).now_or_never().is_some());
 }

@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tarpon_blob::BlobSource;
-use tarpon_fetch::Fetcher;
+use tarpon_fetch::{Background, Fetcher};
 use tarpon_oci::Digest;
 use tarpon_store::Store;
 use tokio::runtime::Handle;
@@ -242,8 +242,8 @@ struct Readers {
 impl Turn for Readers {
     fn begin(&self) -> BoxFuture<'_, ()> {
         match self.how {
-            Backfill::Idle => self.fetcher.give_way().boxed(),
-            Backfill::Now | Backfill::Off => self.fetcher.give_way_to_demand().boxed(),
+            Backfill::Idle => self.fetcher.turn(Background::IdleBackfill).boxed(),
+            Backfill::Now | Backfill::Off => self.fetcher.turn(Background::PromptBackfill).boxed(),
         }
     }
 

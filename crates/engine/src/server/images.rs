@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_blob::BlobSource;
-use tarpon_fetch::{BootIndex, Fetcher, ImageHandle, Stats};
+use tarpon_fetch::{Background, BootIndex, Fetcher, ImageHandle, Stats};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::{Blob, Digest};
@@ -282,7 +282,7 @@ impl Images {
         Ok(Some(async move {
             let give_way = || {
                 let fetcher = fetcher.clone();
-                async move { fetcher.give_way().await }
+                async move { fetcher.turn(Background::EarlyPack).await }
             };
             futures::join!(pack.bring(source, give_way), pack.forget_later(user));
         }))

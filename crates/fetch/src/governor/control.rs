@@ -3,29 +3,28 @@
 use std::sync::Arc;
 
 use super::decide::{Decision, Measurements};
-use super::state::WorkGuard;
 use crate::host::Host;
 use crate::image::Image;
 use crate::journal::Event;
+use crate::prefetch::{Downloading, Prefetcher, Step};
 
 impl Host {
     /// Decides what to do about the rest of an image after one of its readers had to wait. Does not wait.
     pub(crate) fn govern(self: &Arc<Self>, image: &Arc<Image>) {
-        let lazy = || image.governor.decide().0 == Decision::Lazy;
-        if lazy() || image.source.is_local() || self.bypass.is_active() {
+        if image.governor.decide().0 == Decision::Lazy {
             return;
         }
-        let Some(working) = image.governor.claim() else { return };
-        let task = self.runtime.spawn(self.clone().act(image.clone(), working));
-        image.governor.started(task.abort_handle());
+        let _runs_already = image.prefetch.start_download(|downloading| {
+            self.runtime.spawn(self.clone().act(image.clone(), downloading)).abort_handle()
+        });
     }
 
-    async fn act(self: Arc<Self>, image: Arc<Image>, _working: WorkGuard) {
+    async fn act(self: Arc<Self>, image: Arc<Image>, _downloading: Downloading) {
         let image = &image;
-        let (mut decision, mut measured) = image.governor.decide();
+        let (mut decision, mut measured) = decide(image);
         if decision == Decision::Count {
             self.count_missing(image).await;
-            (decision, measured) = image.governor.decide();
+            (decision, measured) = decide(image);
         }
         match decision {
             Decision::Lazy | Decision::Count => {}
@@ -36,6 +35,13 @@ impl Host {
             }
         }
     }
+}
+
+/// The decision, if the policy lets the download begin.
+fn decide(image: &Image) -> (Decision, Measurements) {
+    let may = image.prefetch.may(Prefetcher::WholeImage, Step::First);
+    let (decision, measured) = image.governor.decide();
+    (if may { decision } else { Decision::Lazy }, measured)
 }
 
 /// Reports a whole download: in the counters, in the journal and in the log.

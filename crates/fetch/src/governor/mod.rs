@@ -2,7 +2,8 @@
 //!
 //! A program that touches thousands of small files in any order (`tar /usr`, a JVM, `npm`) pays a round trip for each, where a pull pays
 //! hardly any. Per image the governor measures what requests cost ([`link`]), how long readers have waited recently ([`burst`]) and what is
-//! missing ([`missing`]). [`decide`] is the rule, [`control`] applies it, and [`whole`] does the work.
+//! missing ([`missing`]). [`decide`] is the rule, [`control`] applies it where the policy ([`crate::prefetch`]) lets it, and [`whole`]
+//! does the work.
 //!
 //! ```text
 //! a read had to wait ─► burst ─► decide ─┬─► lazy     nothing

@@ -1,10 +1,9 @@
-//! [`Governor`]: the measurements of one image, and whether a task works on it.
+//! [`Governor`]: the measurements of one image.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::burst::Burst;
@@ -19,7 +18,7 @@ pub(super) struct LayerPosition {
     pub(super) offset: u64,
 }
 
-/// The measurements of one image, and the work on it.
+/// The measurements of one image, and where its whole download continues.
 #[derive(Default)]
 pub(crate) struct Governor {
     pub(crate) link: Link,
@@ -33,11 +32,6 @@ struct GovernorState {
     missing: Option<u64>,
     /// Where the whole download continues.
     next: LayerPosition,
-    /// Number of [`PrefetchGuard`]s.
-    held: usize,
-    working: bool,
-    closed: bool,
-    task: Option<AbortHandle>,
 }
 
 impl GovernorState {
@@ -53,8 +47,7 @@ impl Governor {
         let state = self.state.lock();
         let Burst { stalled, reads, brought, .. } = state.burst;
         let measured = Measurements { stalled, reads, brought, missing: state.missing, round_trip, bandwidth };
-        let decision = if state.held > 0 { Decision::Lazy } else { decide(&measured) };
-        (decision, measured)
+        (decide(&measured), measured)
     }
 
     /// Bytes of this image arrived.
@@ -72,21 +65,14 @@ impl Governor {
         self.state.lock().is_here(bytes as u64);
     }
 
-    /// The source failed: the readers' waits are no measure of round trips.
-    pub(crate) fn failed(&self) {
+    /// Clears the account of waits: they were no measure of round trips.
+    pub(crate) fn forget_waits(&self) {
         self.state.lock().burst.forget();
     }
 
     /// Time since a reader last waited.
-    pub(super) fn quiet_for(&self) -> Duration {
+    pub(crate) fn quiet_for(&self) -> Duration {
         self.state.lock().burst.quiet_for(Instant::now())
-    }
-
-    /// Reserves the work on the image for the caller, until the guard is dropped. `None` if a task works on it, or the image was removed.
-    pub(super) fn claim(self: &Arc<Self>) -> Option<WorkGuard> {
-        let mut state = self.state.lock();
-        let is_free = !state.closed && !std::mem::replace(&mut state.working, true);
-        is_free.then(|| WorkGuard(self.clone()))
     }
 
     /// The missing bytes were counted.
@@ -115,35 +101,6 @@ impl Governor {
         (state.missing, state.next) = (None, LayerPosition::default());
         state.burst.forget();
     }
-
-    pub(super) fn started(&self, task: AbortHandle) {
-        let mut state = self.state.lock();
-        if state.closed {
-            task.abort();
-        }
-        state.task = Some(task);
-    }
-
-    /// Ends the work for good: the image is gone.
-    pub(crate) fn close(&self) {
-        let mut state = self.state.lock();
-        state.closed = true;
-        let task = state.task.take();
-        drop(state);
-        if let Some(task) = task {
-            task.abort();
-        }
-    }
-
-    /// Whether a boot pack or hints are being fetched ([`PrefetchGuard`]).
-    pub(crate) fn is_held(&self) -> bool {
-        self.state.lock().held > 0
-    }
-
-    /// Whether the rest of the image is being fetched.
-    pub(crate) fn is_working(&self) -> bool {
-        self.state.lock().working
-    }
 }
 
 /// A reader waits for bytes of this image, until the guard is dropped.
@@ -159,36 +116,5 @@ impl StallGuard {
 impl Drop for StallGuard {
     fn drop(&mut self) {
         self.0.state.lock().burst.end(Instant::now());
-    }
-}
-
-/// A boot pack or hints are being fetched: the governor starts nothing until the guard is dropped.
-pub(crate) struct PrefetchGuard(Arc<Governor>);
-
-impl PrefetchGuard {
-    pub(crate) fn begin(governor: &Arc<Governor>) -> Self {
-        governor.state.lock().held += 1;
-        Self(governor.clone())
-    }
-}
-
-impl Drop for PrefetchGuard {
-    fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.held -= 1;
-        if state.held == 0 {
-            // Readers that waited for bytes on their way paid no round trips.
-            state.burst.forget();
-        }
-    }
-}
-
-/// The one task that works on an image.
-pub(super) struct WorkGuard(Arc<Governor>);
-
-impl Drop for WorkGuard {
-    fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        (state.working, state.task) = (false, None);
     }
 }

@@ -6,9 +6,9 @@ use super::state::LayerPosition;
 use crate::chunk;
 use crate::host::Host;
 use crate::image::Image;
-use crate::lanes::Lane;
 use crate::pieces::{piece_in_layer, placed};
 use crate::plan::Piece;
+use crate::prefetch::{Prefetcher, Step};
 use crate::under_way::UnderWay;
 
 /// Requests at a time: while one ends, the round trips of the others are under way.
@@ -26,7 +26,7 @@ impl Host {
         if let Some((pieces, next)) = self.next_segment(image).await {
             image.governor.continue_at(next);
             let mut under_way = UnderWay::default();
-            self.bring(pieces, Lane::Whole, &mut under_way);
+            self.bring(pieces, Prefetcher::WholeImage, &mut under_way);
             under_way.end().await;
         } else {
             image.governor.is_all_here();
@@ -38,30 +38,19 @@ impl Host {
     pub(super) async fn bring_rest(self: &Arc<Self>, image: &Arc<Image>) {
         let mut under_way = UnderWay::default();
         let why = loop {
-            if let Some(why) = self.why_stop(image) {
-                break why;
+            if let Some(obstacle) = image.prefetch.obstacle(Prefetcher::WholeImage, Step::Next) {
+                break obstacle.to_string();
             }
             let Some((pieces, next)) = self.next_segment(image).await else {
                 image.governor.is_all_here();
-                break "it is here";
+                break "everything is local".to_owned();
             };
             image.governor.continue_at(next);
-            self.bring(pieces, Lane::Whole, &mut under_way);
+            self.bring(pieces, Prefetcher::WholeImage, &mut under_way);
             under_way.fewer_than(REQUESTS).await;
         };
         under_way.end().await;
-        tracing::info!(image = %image.name, "no more of the image is brought: {why}");
-    }
-
-    fn why_stop(&self, image: &Image) -> Option<&'static str> {
-        if self.bypass.is_active() {
-            return Some("the store has no room");
-        }
-        if image.breaker.is_resting() {
-            return Some("its source fails");
-        }
-        let quiet = image.governor.quiet_for() >= self.config.whole_linger;
-        quiet.then_some("nobody has waited for it for a while")
+        tracing::info!(image = %image.name, "the whole download ended: {why}");
     }
 
     /// The next segment to fetch, and the position behind it. `None` at the end. Accesses the disk, and may hash local bytes.

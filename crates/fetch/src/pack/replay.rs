@@ -6,13 +6,12 @@
 use std::sync::Arc;
 
 use super::places::Pack;
-use crate::governor::state::PrefetchGuard;
 use crate::host::Host;
 use crate::image::Image;
 use crate::journal::Event;
-use crate::lanes::Lane;
 use crate::pieces::piece_in_frame;
 use crate::plan::Piece;
+use crate::prefetch::{Predicting, Prefetcher, Step};
 use crate::under_way::UnderWay;
 
 /// The first request: small, so that what a start touches first does not wait for what it touches later.
@@ -25,17 +24,18 @@ pub const REPLAY_REQUESTS: usize = 2;
 impl Host {
     /// Fetches all frames of the pack that contain anything missing.
     pub(crate) async fn replay(self: Arc<Self>, image: Arc<Image>, pack: Arc<Pack>) {
-        let _guard = PrefetchGuard::begin(&image.governor);
+        let _guard = Predicting::begin(&image.prefetch);
         image.journal.note(Event::PackBegan { bytes: pack.bytes() });
         let mut under_way = UnderWay::default();
         let (mut next, mut most) = (0, REPLAY_FIRST_BYTES);
-        while next < pack.frames() && !self.bypass.is_active() {
+        let step = |next| if next == 0 { Step::First } else { Step::Next };
+        while next < pack.frames() && image.prefetch.may(Prefetcher::BootPack, step(next)) {
             // Accesses the disk, and may hash local bytes.
             let (host, of, from) = (self.clone(), (image.clone(), pack.clone()), next);
             let segment = self.runtime.spawn_blocking(move || host.segment(&of.0, &of.1, from, most)).await;
             let Ok((pieces, after)) = segment else { return };
             (next, most) = (after, (most * 2).min(REPLAY_MOST_BYTES));
-            self.bring(pieces, Lane::Trace, &mut under_way);
+            self.bring(pieces, Prefetcher::BootPack, &mut under_way);
             under_way.fewer_than(REPLAY_REQUESTS).await;
         }
         under_way.end().await;

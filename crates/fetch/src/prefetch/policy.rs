@@ -1,0 +1,211 @@
+//! [`Prefetch`]: decides which prefetcher of an image may work now.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::task::AbortHandle;
+
+use super::rules::{Obstacle, Prefetcher, Step};
+use crate::allowance::Allowance;
+use crate::breaker::Breaker;
+use crate::bypass::Bypass;
+use crate::governor::state::Governor;
+use crate::lanes::Lanes;
+use crate::pack::places::Pack;
+
+/// The state that the rules look at.
+pub(crate) struct Facts {
+    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) bypass: Arc<Bypass>,
+    pub(crate) breaker: Arc<Breaker>,
+    pub(crate) governor: Arc<Governor>,
+    pub(crate) source_is_local: bool,
+    /// As [`crate::Config::whole_linger`].
+    pub(crate) linger: Duration,
+}
+
+/// The policy for one image, and the prefetchers that run as tasks.
+pub(crate) struct Prefetch {
+    facts: Facts,
+    /// The bytes that neighbours may take.
+    pub(crate) allowance: Allowance,
+    /// The boot pack, if the image has one.
+    pack: OnceLock<Arc<Pack>>,
+    running: Mutex<Running>,
+}
+
+#[derive(Default)]
+struct Running {
+    /// Number of [`Predicting`]s.
+    predictions: usize,
+    /// The task of the latest of them.
+    prediction: Option<AbortHandle>,
+    /// Whether there is a [`Downloading`].
+    downloads: bool,
+    download: Option<AbortHandle>,
+    /// The image is gone.
+    closed: bool,
+}
+
+impl Running {
+    fn predicts(&self) -> bool {
+        self.prediction.as_ref().is_some_and(|task| !task.is_finished())
+    }
+}
+
+impl Prefetch {
+    pub(crate) fn new(facts: Facts) -> Self {
+        Self { facts, allowance: Allowance::default(), pack: OnceLock::new(), running: Mutex::default() }
+    }
+
+    /// Whether the prefetcher may take the step.
+    pub(crate) fn may(&self, prefetcher: Prefetcher, step: Step) -> bool {
+        self.obstacle(prefetcher, step).is_none()
+    }
+
+    /// As [`Prefetch::may`], for work on the chunk with this number in the table.
+    #[inline]
+    pub(crate) fn may_at(&self, prefetcher: Prefetcher, step: Step, chunk: impl Fn() -> Option<u32>) -> bool {
+        self.first_obstacle(prefetcher, step, chunk).is_none()
+    }
+
+    /// Why the prefetcher may not take the step.
+    pub(crate) fn obstacle(&self, prefetcher: Prefetcher, step: Step) -> Option<Obstacle> {
+        self.first_obstacle(prefetcher, step, || None)
+    }
+
+    #[inline]
+    fn first_obstacle(&self, prefetcher: Prefetcher, step: Step, chunk: impl Fn() -> Option<u32>) -> Option<Obstacle> {
+        prefetcher.rules().at(step).iter().find(|obstacle| self.is_present(**obstacle, &chunk)).copied()
+    }
+
+    #[inline]
+    fn is_present(&self, obstacle: Obstacle, chunk: impl Fn() -> Option<u32>) -> bool {
+        let facts = &self.facts;
+        match obstacle {
+            Obstacle::StoreRefuses => facts.bypass.is_active(),
+            Obstacle::SourceFails => facts.breaker.is_resting(),
+            Obstacle::SourceIsLocal => facts.source_is_local,
+            Obstacle::HasPack => self.pack.get().is_some(),
+            Obstacle::PackInUse => self.pack_in_use().is_some(),
+            Obstacle::PackHasChunk => {
+                self.pack_in_use().is_some_and(|pack| chunk().is_some_and(|chunk| pack.has(chunk)))
+            }
+            Obstacle::PredictionRuns => self.running.lock().predictions > 0,
+            Obstacle::DownloadRuns => self.downloads(),
+            Obstacle::DemandOnWire => facts.lanes.has_demand(),
+            Obstacle::ReadersQuiet => facts.governor.quiet_for() >= facts.linger,
+        }
+    }
+
+    /// The boot pack.
+    pub(crate) fn pack(&self) -> Option<&Arc<Pack>> {
+        self.pack.get()
+    }
+
+    fn pack_in_use(&self) -> Option<&Arc<Pack>> {
+        self.pack().filter(|pack| !pack.is_given_up())
+    }
+
+    /// Makes this the boot pack of the image, and starts to replay it. `false` if the rules forbid it.
+    pub(crate) fn start_pack(&self, pack: Arc<Pack>, spawn: impl FnOnce() -> AbortHandle) -> bool {
+        let starts = self.may(Prefetcher::BootPack, Step::Begin) && self.pack.set(pack).is_ok();
+        if starts {
+            self.running.lock().prediction = Some(spawn());
+        }
+        starts
+    }
+
+    /// Starts to follow hints. `false` if the rules forbid it, or other hints are being followed.
+    pub(crate) fn start_hints(&self, spawn: impl FnOnce() -> AbortHandle) -> bool {
+        let may = self.may(Prefetcher::Hints, Step::Begin);
+        let mut running = self.running.lock();
+        let starts = may && !running.predicts();
+        if starts {
+            running.prediction = Some(spawn());
+        }
+        starts
+    }
+
+    /// Stops following hints. Requests on the wire complete. A boot pack is not affected.
+    pub(crate) fn stop_hints(&self) {
+        if self.pack.get().is_none() {
+            let task = self.running.lock().prediction.take();
+            task.inspect(AbortHandle::abort);
+        }
+    }
+
+    /// Whether the task of a boot pack or of hints has not ended.
+    pub(crate) fn predicts(&self) -> bool {
+        self.running.lock().predicts()
+    }
+
+    /// Starts the whole download. `false` if the rules forbid it, it runs already, or the image is gone.
+    pub(crate) fn start_download(self: &Arc<Self>, spawn: impl FnOnce(Downloading) -> AbortHandle) -> bool {
+        if !self.may(Prefetcher::WholeImage, Step::Begin) {
+            return false;
+        }
+        {
+            let mut running = self.running.lock();
+            if running.closed || std::mem::replace(&mut running.downloads, true) {
+                return false;
+            }
+        }
+        let task = spawn(Downloading(self.clone()));
+        let mut running = self.running.lock();
+        if running.closed {
+            task.abort();
+        }
+        running.download = Some(task);
+        true
+    }
+
+    /// Whether a whole download runs, or a first part of it.
+    pub(crate) fn downloads(&self) -> bool {
+        self.running.lock().downloads
+    }
+
+    /// Stops all tasks for good: the image is gone.
+    pub(crate) fn close(&self) {
+        let mut running = self.running.lock();
+        running.closed = true;
+        let tasks = [running.prediction.take(), running.download.take()];
+        drop(running);
+        tasks.into_iter().flatten().for_each(|task| task.abort());
+    }
+}
+
+/// A boot pack is replayed or hints are followed, until this is dropped.
+pub(crate) struct Predicting(Arc<Prefetch>);
+
+impl Predicting {
+    pub(crate) fn begin(prefetch: &Arc<Prefetch>) -> Self {
+        prefetch.running.lock().predictions += 1;
+        Self(prefetch.clone())
+    }
+}
+
+impl Drop for Predicting {
+    fn drop(&mut self) {
+        let mut running = self.0.running.lock();
+        running.predictions -= 1;
+        if running.predictions == 0 {
+            // Readers that waited for bytes on their way paid no round trips.
+            self.0.facts.governor.forget_waits();
+        }
+    }
+}
+
+/// The whole download runs, until this is dropped.
+pub(crate) struct Downloading(Arc<Prefetch>);
+
+impl Drop for Downloading {
+    fn drop(&mut self) {
+        let mut running = self.0.running.lock();
+        (running.downloads, running.download) = (false, None);
+    }
+}
+
+#[cfg(test)]
+mod tests;
