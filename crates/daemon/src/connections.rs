@@ -16,13 +16,13 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::api;
 use crate::flag;
-use crate::gates;
-use crate::patient::Patient;
-use crate::state::State;
+use crate::limits;
+use crate::state::ApiState;
+use crate::write_timeout::WriteTimeout;
 
-/// Connections at once; more wait in the socket's queue. Each costs a few tasks and buffers. More than [`gates::LONG`], so that long
+/// Connections at once; more wait in the socket's queue. Each costs a few tasks and buffers. More than [`limits::LONG`], so that long
 /// requests never take all of them.
-const CONNECTIONS: usize = gates::LONG + 40;
+const CONNECTIONS: usize = limits::LONG + 40;
 /// Bytes of a request's line and headers. The longest path has a mount point of 4 KiB, escaped.
 const HEAD_BYTES: usize = 32 << 10;
 /// How long the head of a request may take, and how long a connection may be idle.
@@ -37,11 +37,11 @@ const BACKOFF: Duration = Duration::from_millis(100);
 /// Threads that handle requests. They mostly wait; layers are decoded in separate threads.
 const WORKERS: usize = 2;
 /// Threads that may block at the same time: those for waiting calls, and others for decoding and writing.
-const BLOCKING_THREADS: usize = gates::THREADS + 56;
+const BLOCKING_THREADS: usize = limits::THREADS + 56;
 
 /// The running API. Dropping it aborts all connections.
 pub(crate) struct Api {
-    state: State,
+    state: ApiState,
     /// None once it has ended.
     runtime: Option<Runtime>,
     accepting: JoinHandle<()>,
@@ -51,7 +51,7 @@ pub(crate) struct Api {
 
 impl Api {
     /// Starts to answer at the socket.
-    pub(crate) fn start(state: State, socket: Socket) -> Result<Self> {
+    pub(crate) fn start(state: ApiState, socket: Socket) -> Result<Self> {
         let failed = |error: io::Error| Error::new(ErrorKind::Other, "start the API", error);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(WORKERS)
@@ -61,7 +61,7 @@ impl Api {
             .build()
             .map_err(failed)?;
         let listener = {
-            let _of_the_api = runtime.enter();
+            let _in_runtime = runtime.enter();
             socket.listener()
         };
         let listener = match listener {
@@ -72,7 +72,7 @@ impl Api {
             }
         };
         let (router, stopping) = (api::router(state.clone()), state.stopping.subscribe());
-        runtime.spawn(state.clone().tell_mounts());
+        runtime.spawn(state.clone().publish_mounts());
         let accepting = runtime.spawn(accept(listener, router, stopping));
         Ok(Self { state, runtime: Some(runtime), accepting, socket: Some(socket) })
     }
@@ -84,7 +84,7 @@ impl Api {
         let state = self.state.clone();
         let ended = async { futures::join!(&mut self.accepting, state.jobs.cancel_all()) };
         if tokio::time::timeout(DRAIN, ended).await.is_err() {
-            tracing::warn!("not all requests were answered within {} s", DRAIN.as_secs());
+            tracing::warn!("not all requests finished within {} s", DRAIN.as_secs());
         }
     }
 }
@@ -100,15 +100,15 @@ impl Drop for Api {
 
 /// Accepts connections until the daemon ends, and returns when the last one is closed.
 async fn accept(listener: UnixListener, router: Router, mut stopping: watch::Receiver<bool>) {
-    let (places, mut connections) = (Arc::new(Semaphore::new(CONNECTIONS)), JoinSet::new());
+    let (semaphore, mut connections) = (Arc::new(Semaphore::new(CONNECTIONS)), JoinSet::new());
     let log = LogLimit::new();
     loop {
         while connections.try_join_next().is_some() {}
         let accepted = async {
-            let place = places.clone().acquire_owned().await;
-            (listener.accept().await, place)
+            let permit = semaphore.clone().acquire_owned().await;
+            (listener.accept().await, permit)
         };
-        let (accepted, place) = tokio::select! {
+        let (accepted, permit) = tokio::select! {
             accepted = accepted => accepted,
             () = flag::set(&mut stopping) => break,
         };
@@ -116,14 +116,14 @@ async fn accept(listener: UnixListener, router: Router, mut stopping: watch::Rec
             Ok((stream, _)) => {
                 let (router, stopping) = (router.clone(), stopping.clone());
                 connections.spawn(async move {
-                    let _until_done = place;
+                    let _until_done = permit;
                     serve(stream, router, stopping).await;
                 });
             }
             Err(error) => {
                 // Most likely out of file descriptors: another connection must end first.
                 if let Some(left_out) = log.admit() {
-                    tracing::warn!(%error, "a connection was not accepted{left_out}");
+                    tracing::warn!(%error, "connection not accepted{left_out}");
                 }
                 tokio::time::sleep(BACKOFF).await;
             }
@@ -136,7 +136,7 @@ async fn accept(listener: UnixListener, router: Router, mut stopping: watch::Rec
 async fn serve(stream: UnixStream, router: Router, mut stopping: watch::Receiver<bool>) {
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(HEAD_BYTES);
-    let stream = TokioIo::new(Patient::new(stream, WRITE_TIME));
+    let stream = TokioIo::new(WriteTimeout::new(stream, WRITE_TIME));
     let connection = http.serve_connection(stream, TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     let served = tokio::select! {
@@ -147,6 +147,6 @@ async fn serve(stream: UnixStream, router: Router, mut stopping: watch::Receiver
         }
     };
     if let Err(error) = served {
-        tracing::debug!(%error, "a connection has ended early");
+        tracing::debug!(%error, "connection ended early");
     }
 }

@@ -11,8 +11,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-use crate::api::Failure;
-use crate::feed::{Feed, What};
+use crate::failure::Failure;
 use crate::flag;
 
 /// Jobs that are kept, including finished ones. A trace has at most a few megabytes.
@@ -21,49 +20,47 @@ const JOBS: usize = 64;
 /// A job.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Job {
-    /// What it is called.
+    /// ID of the job.
     pub(crate) id: String,
-    /// What it does.
-    pub(crate) kind: Kind,
-    /// With which image, as it was asked for.
+    /// The kind of the job.
+    pub(crate) kind: JobKind,
+    /// The image, as named in the request.
     pub(crate) image: String,
-    /// Where it stands.
-    pub(crate) state: Standing,
-    /// When it began, in seconds since 1970.
+    /// Its state.
+    pub(crate) state: JobState,
+    /// Start time, in seconds since 1970.
     pub(crate) began: u64,
-    /// When it ended.
+    /// End time, in seconds since 1970.
     pub(crate) ended: Option<u64>,
-    /// Why it failed.
+    /// The failure, if it failed.
     pub(crate) failure: Option<Failure>,
-    /// What came of it, if it is done.
-    pub(crate) outcome: Option<Outcome>,
+    /// Its result, if it is done.
+    pub(crate) outcome: Option<JobOutcome>,
 }
 
-/// What a job does.
+/// The kind of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-#[schema(as = JobKind)]
-pub(crate) enum Kind {
-    /// It brings an image whole.
+pub(crate) enum JobKind {
+    /// Fetches a whole image.
     Prefetch,
-    /// It notes what a start of an image touches.
+    /// Records the accesses of a start of an image.
     Recording,
 }
 
-/// Where a job stands.
+/// State of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-#[schema(as = JobState)]
-pub(crate) enum Standing {
-    /// It goes on, or waits for its turn.
+pub(crate) enum JobState {
+    /// It runs, or waits in a queue.
     Running,
-    /// It has done what it should.
+    /// It has succeeded.
     Done,
-    /// It has not, and ended.
+    /// It has failed.
     Failed,
 }
 
-impl Standing {
+impl JobState {
     /// Its name in the API.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -74,19 +71,18 @@ impl Standing {
     }
 }
 
-/// What came of a job.
+/// Result of a job.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-#[schema(as = JobOutcome)]
-pub(crate) struct Outcome {
+pub(crate) struct JobOutcome {
     /// Digest of the image's manifest.
     pub(crate) manifest: String,
-    /// Of an image that was pulled: bytes that came over the wire.
+    /// Of a pull: bytes fetched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fetched_bytes: Option<u64>,
-    /// Of a recorded start: contents that were touched.
+    /// Of a recording: number of accessed contents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) touches: Option<usize>,
-    /// Of a recorded start: the exit code, if the container ended by itself.
+    /// Of a recording: the exit code, if the container exited by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
 }
@@ -94,17 +90,17 @@ pub(crate) struct Outcome {
 /// All jobs.
 #[derive(Default)]
 pub(crate) struct Jobs {
-    state: Mutex<State>,
+    state: Mutex<JobList>,
 }
 
 #[derive(Default)]
-struct State {
+struct JobList {
     next: u64,
-    jobs: BTreeMap<u64, Arc<Entry>>,
+    jobs: BTreeMap<u64, Arc<JobEntry>>,
 }
 
 /// A job and the means to end it.
-pub(crate) struct Entry {
+pub(crate) struct JobEntry {
     number: u64,
     job: watch::Sender<Job>,
     cancelled: watch::Sender<bool>,
@@ -115,12 +111,12 @@ pub(crate) struct Entry {
 
 impl Jobs {
     /// Adds a job. If the list is full, the oldest finished one is removed.
-    pub(crate) fn begin(&self, kind: Kind, image: String) -> Result<Arc<Entry>, Failure> {
+    pub(crate) fn begin(&self, kind: JobKind, image: String) -> Result<Arc<JobEntry>, Failure> {
         let mut state = self.state.lock();
         if state.jobs.len() >= JOBS {
-            let over = state.jobs.iter().find(|(_, entry)| !entry.is_running()).map(|(number, _)| *number);
-            let over = over.ok_or_else(|| Failure::busy(&format!("{JOBS} jobs are running already")))?;
-            state.jobs.remove(&over);
+            let ended = state.jobs.iter().find(|(_, entry)| !entry.is_running()).map(|(number, _)| *number);
+            let ended = ended.ok_or_else(|| Failure::busy(&format!("{JOBS} jobs are running already")))?;
+            state.jobs.remove(&ended);
         }
         state.next += 1;
         let number = state.next;
@@ -128,13 +124,13 @@ impl Jobs {
             id: format!("{number}"),
             kind,
             image,
-            state: Standing::Running,
+            state: JobState::Running,
             began: now(),
             ended: None,
             failure: None,
             outcome: None,
         };
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(JobEntry {
             number,
             job: watch::Sender::new(job),
             cancelled: watch::Sender::new(false),
@@ -150,13 +146,13 @@ impl Jobs {
         self.state.lock().jobs.values().map(|entry| entry.job()).collect()
     }
 
-    pub(crate) fn find(&self, id: &str) -> Result<Arc<Entry>, Failure> {
+    pub(crate) fn find(&self, id: &str) -> Result<Arc<JobEntry>, Failure> {
         let found = id.parse().ok().and_then(|number: u64| self.state.lock().jobs.get(&number).cloned());
         found.ok_or_else(|| Failure::not_found("find the job", format!("there is no job {id}")))
     }
 
     /// Cancels the job if it runs, and removes it from the list.
-    pub(crate) fn forget(&self, entry: &Entry) {
+    pub(crate) fn forget(&self, entry: &JobEntry) {
         entry.cancel();
         self.state.lock().jobs.remove(&entry.number);
     }
@@ -171,13 +167,13 @@ impl Jobs {
     }
 }
 
-impl Entry {
+impl JobEntry {
     pub(crate) fn job(&self) -> Job {
         self.job.borrow().clone()
     }
 
-    fn is_running(&self) -> bool {
-        self.job.borrow().state == Standing::Running
+    pub(crate) fn is_running(&self) -> bool {
+        self.job.borrow().state == JobState::Running
     }
 
     fn cancel(&self) {
@@ -198,12 +194,12 @@ impl Entry {
     pub(crate) async fn ended(&self) {
         let mut job = self.job.subscribe();
         // The sender lives in `self`.
-        let _ended = job.wait_for(|job| job.state != Standing::Running).await;
+        let _ended = job.wait_for(|job| job.state != JobState::Running).await;
     }
 
     /// Marks the job as ended.
-    pub(crate) fn end(&self, outcome: Result<Outcome, Failure>) -> Standing {
-        let state = if outcome.is_ok() { Standing::Done } else { Standing::Failed };
+    pub(crate) fn end(&self, outcome: Result<JobOutcome, Failure>) -> JobState {
+        let state = if outcome.is_ok() { JobState::Done } else { JobState::Failed };
         self.job.send_modify(|job| {
             (job.state, job.ended) = (state, Some(now()));
             match outcome {
@@ -225,36 +221,6 @@ impl Entry {
     }
 }
 
-/// A job in progress. Dropping it ends the job for any reason, so that no caller waits for a task that panicked.
-pub(crate) struct UnderWay {
-    feed: Arc<Feed>,
-    entry: Arc<Entry>,
-}
-
-impl UnderWay {
-    pub(crate) fn new(feed: Arc<Feed>, entry: Arc<Entry>) -> Self {
-        Self { feed, entry }
-    }
-
-    /// Ends the job and sends the event.
-    pub(crate) fn end(self, outcome: Result<Outcome, Failure>) {
-        self.note(outcome);
-    }
-
-    fn note(&self, outcome: Result<Outcome, Failure>) {
-        let state = self.entry.end(outcome);
-        self.feed.tell(What::JobEnded { id: self.entry.job().id, state });
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        if self.entry.is_running() {
-            self.note(Err(Failure::of_us("do what the job is for", "its task ended without a word; the log says why")));
-        }
-    }
-}
-
 /// The time in seconds since 1970.
 fn now() -> u64 {
     UNIX_EPOCH.elapsed().unwrap_or_default().as_secs()
@@ -264,60 +230,44 @@ fn now() -> u64 {
 mod tests {
     use super::*;
 
-    fn outcome() -> Outcome {
-        Outcome { manifest: "sha256:…".to_owned(), fetched_bytes: Some(7), touches: None, exit_code: None }
+    fn outcome() -> JobOutcome {
+        JobOutcome { manifest: "sha256:…".to_owned(), fetched_bytes: Some(7), touches: None, exit_code: None }
     }
 
     #[tokio::test]
-    async fn a_job_ends_once_and_says_how() {
+    async fn a_job_ends_with_its_outcome() {
         let jobs = Jobs::default();
-        let entry = jobs.begin(Kind::Prefetch, "app".to_owned()).unwrap();
-        assert_eq!(entry.job().state, Standing::Running);
+        let entry = jobs.begin(JobKind::Prefetch, "app".to_owned()).unwrap();
+        assert_eq!(entry.job().state, JobState::Running);
         entry.end(Ok(outcome()));
         entry.ended().await;
         let job = jobs.find(&entry.job().id).unwrap().job();
-        assert_eq!((job.state, job.outcome.unwrap().fetched_bytes), (Standing::Done, Some(7)));
+        assert_eq!((job.state, job.outcome.unwrap().fetched_bytes), (JobState::Done, Some(7)));
         jobs.forget(&entry);
         assert!(jobs.find(&job.id).is_err() && jobs.find("../1").is_err());
     }
 
     #[test]
-    fn the_oldest_that_is_over_makes_room_and_one_that_runs_does_not() {
+    fn a_full_list_drops_the_oldest_job_that_has_ended_but_none_that_runs() {
         let jobs = Jobs::default();
-        let entries: Vec<_> = (0..JOBS).map(|_| jobs.begin(Kind::Prefetch, "app".to_owned()).unwrap()).collect();
-        assert!(jobs.begin(Kind::Prefetch, "app".to_owned()).is_err());
+        let entries: Vec<_> = (0..JOBS).map(|_| jobs.begin(JobKind::Prefetch, "app".to_owned()).unwrap()).collect();
+        assert!(jobs.begin(JobKind::Prefetch, "app".to_owned()).is_err());
         entries[3].end(Ok(outcome()));
-        let new = jobs.begin(Kind::Recording, "app".to_owned()).unwrap();
+        let new = jobs.begin(JobKind::Recording, "app".to_owned()).unwrap();
         let ids: Vec<_> = jobs.list().into_iter().map(|job| job.id).collect();
         assert!(!ids.contains(&entries[3].job().id) && ids.contains(&new.job().id));
         assert_eq!(ids.len(), JOBS);
     }
 
     #[tokio::test]
-    async fn one_whose_task_panics_has_failed() {
+    async fn all_jobs_are_cancelled_when_the_daemon_stops() {
         let jobs = Jobs::default();
-        let entry = jobs.begin(Kind::Prefetch, "app".to_owned()).unwrap();
-        let work = UnderWay::new(Arc::default(), entry.clone());
-        let task = tokio::spawn(async move {
-            let _work = work;
-            panic!("on purpose");
-        });
-        assert!(task.await.is_err());
-        assert_eq!(entry.job().state, Standing::Failed);
-        let entry = jobs.begin(Kind::Prefetch, "app".to_owned()).unwrap();
-        UnderWay::new(Arc::default(), entry.clone()).end(Ok(outcome()));
-        assert_eq!(entry.job().state, Standing::Done);
-    }
-
-    #[tokio::test]
-    async fn all_are_ended_with_the_daemon() {
-        let jobs = Jobs::default();
-        let entry = jobs.begin(Kind::Prefetch, "app".to_owned()).unwrap();
+        let entry = jobs.begin(JobKind::Prefetch, "app".to_owned()).unwrap();
         let work = async {
             entry.cancelled().await;
             entry.end(Err(Failure::busy("it was cancelled")));
         };
         futures::join!(work, jobs.cancel_all());
-        assert_eq!(entry.job().state, Standing::Failed);
+        assert_eq!(entry.job().state, JobState::Failed);
     }
 }

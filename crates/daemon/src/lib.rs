@@ -13,15 +13,17 @@
 //! The API is a client of the server like every other. So its effects are the same as those of the command line, and the
 //! command line finds the daemon as it finds any server.
 
+mod answer;
 mod api;
 mod connections;
+mod failure;
 mod feed;
 mod flag;
-mod gates;
+mod image;
 mod jobs;
-mod patient;
-mod progress;
+mod limits;
 mod state;
+mod write_timeout;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -36,25 +38,25 @@ use tarpon_engine::{
 
 pub use api::description;
 use connections::Api;
-use state::State;
+use state::ApiState;
 pub use tarpon_engine::service::Socket;
 
 /// How long all containers together may take to stop when the daemon ends, before they are killed: as long as one with `tarpon stop`.
 const STOPPING: Duration = Duration::from_secs(10);
 
 /// Interval between two checks of containers that have not stopped.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Containers that are signalled at the same time. Each takes a thread, and a process of its runtime.
-const TOLD_AT_ONCE: usize = 16;
+const SIGNALLED_AT_ONCE: usize = 16;
 
 /// The default path of the API socket: `/run/tarpon/tarpon.sock` as root, else in the user's own runtime directory.
 pub fn default_path() -> Result<PathBuf> {
     let user = || std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let folder = if rustix::process::geteuid().is_root() { Some(PathBuf::from("/run")) } else { user() };
     folder.map(|folder| folder.join("tarpon/tarpon.sock")).ok_or_else(|| {
-        Error::new(ErrorKind::Other, "find a place for the socket", "$XDG_RUNTIME_DIR is not set")
-            .hint("say where with --listen unix:///PATH")
+        Error::new(ErrorKind::Other, "choose the path of the socket", "$XDG_RUNTIME_DIR is not set")
+            .hint("set it with --listen unix:///PATH")
     })
 }
 
@@ -91,7 +93,7 @@ impl Daemon {
         let place = socket.place();
         let protected = socket.path().into_iter().collect();
         let server = ForGood::start(&engine, Equipment { metrics, protected, scrub }).await?;
-        let state = State::new(engine.clone(), server.observer(), keeper_command, runtime);
+        let state = ApiState::new(engine.clone(), server.observer(), keeper_command, runtime);
         match Api::start(state, socket) {
             Ok(api) => {
                 tracing::info!("listening at {place}");
@@ -112,7 +114,7 @@ impl Daemon {
     }
 
     /// Resolves at SIGTERM or SIGINT.
-    pub async fn until_told(&mut self) -> Ended {
+    pub async fn until_signal(&mut self) -> Ended {
         self.server.until_told().await
     }
 
@@ -132,20 +134,22 @@ impl Daemon {
 /// signalled first, and those that run at the end of the common time are killed.
 async fn stop_containers(engine: &Engine) {
     let until = Instant::now() + STOPPING;
-    stream::iter(not_ended(engine).await).for_each_concurrent(TOLD_AT_ONCE, |container| ask(engine, container)).await;
+    stream::iter(not_ended(engine).await)
+        .for_each_concurrent(SIGNALLED_AT_ONCE, |container| signal(engine, container))
+        .await;
     let mut left = not_ended(engine).await;
     while left.iter().any(|container| container.standing == Standing::Running) && Instant::now() < until {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         left = not_ended(engine).await;
     }
-    stream::iter(left).for_each_concurrent(TOLD_AT_ONCE, |container| stop(engine, container.name, until)).await;
+    stream::iter(left).for_each_concurrent(SIGNALLED_AT_ONCE, |container| stop(engine, container.name, until)).await;
 }
 
 /// The containers that have not ended, as far as is known.
 async fn not_ended(engine: &Engine) -> Vec<ContainerStatus> {
     let listed = blocking(engine, "list the containers", Engine::containers).await;
     let mut containers = listed.unwrap_or_else(|error| {
-        tracing::warn!(%error, "containers are not stopped");
+        tracing::warn!(%error, "containers not stopped");
         Vec::new()
     });
     containers.retain(|container| !container.has_ended());
@@ -153,13 +157,14 @@ async fn not_ended(engine: &Engine) -> Vec<ContainerStatus> {
 }
 
 /// Signals a container to stop.
-async fn ask(engine: &Engine, container: ContainerStatus) {
+async fn signal(engine: &Engine, container: ContainerStatus) {
     let (Ok(record), name) = (container.record, container.name) else { return };
-    let asked = name.clone();
-    let told = blocking(engine, "stop it", move |engine| engine.kill_container(&asked, &record.stop_signal)).await;
-    if let Err(error) = told {
+    let container_name = name.clone();
+    let sent =
+        blocking(engine, "stop it", move |engine| engine.kill_container(&container_name, &record.stop_signal)).await;
+    if let Err(error) = sent {
         // It is still starting or has just ended: it is checked again.
-        tracing::debug!(%name, %error, "not asked to stop");
+        tracing::debug!(%name, %error, "stop signal not sent");
     }
 }
 

@@ -10,16 +10,16 @@ use tarpon_engine::{ContainerName, ContainerState, Engine, Flights, ImageRequest
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
-use crate::api::{Failure, ImageWish};
-use crate::feed::{Feed, What};
+use crate::failure::Failure;
+use crate::feed::{EventKind, Feed, FeedProgress};
 use crate::flag;
-use crate::gates::{Gates, Place};
-use crate::jobs::Jobs;
-use crate::progress::Told;
+use crate::image::ImageSelection;
+use crate::jobs::{JobEntry, JobOutcome, Jobs};
+use crate::limits::{Permit, RequestLimits};
 
 /// State that all requests share.
 #[derive(Clone)]
-pub(crate) struct State(Arc<Shared>);
+pub(crate) struct ApiState(Arc<Shared>);
 
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
@@ -28,24 +28,24 @@ pub(crate) struct Shared {
     /// The OCI runtime where a request names none.
     pub(crate) runtime: Option<PathBuf>,
     pub(crate) feed: Arc<Feed>,
-    pub(crate) gates: Gates,
+    pub(crate) limits: RequestLimits,
     pub(crate) jobs: Jobs,
     pub(crate) began: Instant,
     /// Set when the daemon ends.
     pub(crate) stopping: watch::Sender<bool>,
-    prepares: Flights<(ImageWish, For), Result<Prepared, Failure>>,
+    prepares: Flights<(ImageSelection, Purpose), Result<Prepared, Failure>>,
 }
 
 /// Purpose of a preparation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum For {
+pub(crate) enum Purpose {
     /// To be available later.
     Later,
     /// To be mounted at once: fetching its boot pack begins.
     Mount,
 }
 
-impl std::ops::Deref for State {
+impl std::ops::Deref for ApiState {
     type Target = Shared;
 
     fn deref(&self) -> &Shared {
@@ -53,7 +53,7 @@ impl std::ops::Deref for State {
     }
 }
 
-impl State {
+impl ApiState {
     pub(crate) fn new(
         engine: Engine,
         observer: Observer,
@@ -66,7 +66,7 @@ impl State {
             keeper_command,
             runtime,
             feed: Arc::default(),
-            gates: Gates::default(),
+            limits: RequestLimits::default(),
             jobs: Jobs::default(),
             began: Instant::now(),
             stopping: watch::Sender::new(false),
@@ -79,74 +79,78 @@ impl State {
         &self,
         call: impl FnOnce(&Engine) -> tarpon_engine::Result<T> + Send + 'static,
     ) -> Result<T, Failure> {
-        let place = self.gates.call().await?;
-        self.call_from(place, call).await
+        let permit = self.limits.call().await?;
+        self.call_from(permit, call).await
     }
 
     /// The same, with a permit that the caller already has.
     pub(crate) async fn call_from<T: Send + 'static>(
         &self,
-        place: Place,
+        permit: Permit,
         call: impl FnOnce(&Engine) -> tarpon_engine::Result<T> + Send + 'static,
     ) -> Result<T, Failure> {
         let engine = self.engine.clone();
         let called = tokio::task::spawn_blocking(move || {
-            let _until_done = place;
+            let _until_done = permit;
             call(&engine)
         });
-        Ok(called.await.map_err(|error| Failure::of_us("serve the request", error))??)
+        Ok(called.await.map_err(|error| Failure::internal("serve the request", error))??)
     }
 
-    /// Prepares an image for at most `patience`. Equal requests share one preparation, which continues as long as one of them waits.
+    /// Prepares an image for at most `time_limit`. Equal requests share one preparation, which continues as long as one of them waits.
     /// An image whose name must be resolved for each request is prepared alone.
     pub(crate) async fn prepare(
         &self,
-        wish: ImageWish,
-        what_for: For,
-        patience: Duration,
+        selection: ImageSelection,
+        purpose: Purpose,
+        time_limit: Duration,
     ) -> Result<Prepared, Failure> {
-        let _waiting = self.gates.wait()?;
-        let (state, wanted) = (self.clone(), wish.clone());
-        let work = async move { state.prepare_alone(wanted, what_for).await }.boxed();
+        let _waiting = self.limits.wait()?;
+        let (state, wanted) = (self.clone(), selection.clone());
+        let work = async move { state.prepare_alone(wanted, purpose).await }.boxed();
         // A joining request would get a name resolution that is older than the request.
-        let flight = if wish.asks_anew()? { work.shared() } else { self.prepares.join((wish, what_for), || work) };
-        let late = |_| Failure::late("prepare the image", patience);
-        tokio::time::timeout(patience, flight).await.map_err(late)?
+        let flight = if selection.resolves_each_time()? {
+            work.shared()
+        } else {
+            self.prepares.join((selection, purpose), || work)
+        };
+        let late = |_| Failure::late("prepare the image", time_limit);
+        tokio::time::timeout(time_limit, flight).await.map_err(late)?
     }
 
     /// The request to the engine, if the caller's credentials may be used with this store.
-    pub(crate) async fn admit(&self, wish: &ImageWish) -> Result<ImageRequest, Failure> {
-        let request = wish.request()?;
-        if wish.has_credentials() {
+    pub(crate) async fn admit(&self, selection: &ImageSelection) -> Result<ImageRequest, Failure> {
+        let request = selection.request()?;
+        if selection.has_credentials() {
             self.call(Engine::admit_credentials).await?;
         }
         Ok(request)
     }
 
-    async fn prepare_alone(self, wish: ImageWish, what_for: For) -> Result<Prepared, Failure> {
-        let request = self.admit(&wish).await?;
-        let _turn = self.gates.prepare().await;
-        self.feed.tell(What::Preparing { image: wish.image.clone() });
-        let progress = Told::new(self.feed.clone(), wish.image.clone());
-        let prepared = match what_for {
-            For::Later => self.engine.prepare(&request, &progress).await,
-            For::Mount => self.engine.prepare_to_mount(&request, &progress).await,
+    async fn prepare_alone(self, selection: ImageSelection, purpose: Purpose) -> Result<Prepared, Failure> {
+        let request = self.admit(&selection).await?;
+        let _turn = self.limits.prepare().await;
+        self.feed.publish(EventKind::Preparing { image: selection.image.clone() });
+        let progress = FeedProgress::new(self.feed.clone(), selection.image.clone());
+        let prepared = match purpose {
+            Purpose::Later => self.engine.prepare(&request, &progress).await,
+            Purpose::Mount => self.engine.prepare_to_mount(&request, &progress).await,
         };
         let prepared = prepared.map_err(Failure::from);
-        self.tell_prepared(wish.image, prepared.as_ref().map(|prepared| prepared.manifest().to_string()));
+        self.publish_prepared(selection.image, prepared.as_ref().map(|prepared| prepared.manifest().to_string()));
         prepared
     }
 
     /// Sends the result of a preparation to the feed.
-    pub(crate) fn tell_prepared(&self, image: String, outcome: Result<String, &Failure>) {
-        self.feed.tell(match outcome {
-            Ok(manifest) => What::Prepared { image, manifest },
-            Err(failure) => What::NotPrepared { image, failure: failure.clone() },
+    pub(crate) fn publish_prepared(&self, image: String, outcome: Result<String, &Failure>) {
+        self.feed.publish(match outcome {
+            Ok(manifest) => EventKind::Prepared { image, manifest },
+            Err(failure) => EventKind::NotPrepared { image, failure: failure.clone() },
         });
     }
 
     /// Forwards the server's events until the server or the daemon ends.
-    pub(crate) async fn tell_mounts(self) {
+    pub(crate) async fn publish_mounts(self) {
         let mut stopping = self.stopping.subscribe();
         let found = tokio::select! {
             found = self.observer.changes() => found,
@@ -159,22 +163,22 @@ impl State {
                 () = flag::set(&mut stopping) => return,
             };
             match change {
-                Ok(change) => self.tell_mount(change).await,
+                Ok(change) => self.publish_mount(change).await,
                 Err(RecvError::Lagged(missed)) => {
-                    tracing::warn!("{missed} mounts were made or went too fast to be told")
+                    tracing::warn!("{missed} mount events were dropped")
                 }
                 Err(RecvError::Closed) => return,
             }
         }
     }
 
-    async fn tell_mount(&self, change: MountChange) {
+    async fn publish_mount(&self, change: MountChange) {
         let MountChange { mountpoint, image, manifest, is_mounted } = change;
         let container = self.container_at(&mountpoint).filter(|_| !is_mounted);
         let (mountpoint, manifest) = (mountpoint.to_string_lossy().into_owned(), manifest.to_string());
-        self.feed.tell(match is_mounted {
-            true => What::Mounted { mountpoint, image, manifest },
-            false => What::Unmounted { mountpoint, image, manifest },
+        self.feed.publish(match is_mounted {
+            true => EventKind::Mounted { mountpoint, image, manifest },
+            false => EventKind::Unmounted { mountpoint, image, manifest },
         });
         if let Some(name) = container {
             let ended = name.clone();
@@ -184,7 +188,7 @@ impl State {
                 ContainerState::Exited { code, .. } => code,
                 _ => None,
             });
-            self.feed.tell(What::ContainerEnded { name: name.to_string(), exit_code });
+            self.feed.publish(EventKind::ContainerEnded { name: name.to_string(), exit_code });
         }
     }
 
@@ -192,5 +196,59 @@ impl State {
     fn container_at(&self, mountpoint: &std::path::Path) -> Option<ContainerName> {
         let below = mountpoint.strip_prefix(self.engine.store().containers_folder()).ok()?;
         below.components().next()?.as_os_str().to_str()?.parse().ok()
+    }
+}
+
+/// A job in progress. Dropping it ends the job for any reason, so that no caller waits for a task that panicked.
+pub(crate) struct RunningJob {
+    feed: Arc<Feed>,
+    entry: Arc<JobEntry>,
+}
+
+impl RunningJob {
+    pub(crate) fn new(feed: Arc<Feed>, entry: Arc<JobEntry>) -> Self {
+        Self { feed, entry }
+    }
+
+    /// Ends the job and sends the event.
+    pub(crate) fn end(self, outcome: Result<JobOutcome, Failure>) {
+        self.note(outcome);
+    }
+
+    fn note(&self, outcome: Result<JobOutcome, Failure>) {
+        let state = self.entry.end(outcome);
+        self.feed.publish(EventKind::JobEnded { id: self.entry.job().id, state });
+    }
+}
+
+impl Drop for RunningJob {
+    fn drop(&mut self) {
+        if self.entry.is_running() {
+            self.note(Err(Failure::internal("run the job", "its task panicked; see the log")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::{JobKind, JobState};
+
+    #[tokio::test]
+    async fn a_job_whose_task_panics_has_failed() {
+        let jobs = Jobs::default();
+        let entry = jobs.begin(JobKind::Prefetch, "app".to_owned()).unwrap();
+        let work = RunningJob::new(Arc::default(), entry.clone());
+        let task = tokio::spawn(async move {
+            let _work = work;
+            panic!("on purpose");
+        });
+        assert!(task.await.is_err());
+        assert_eq!(entry.job().state, JobState::Failed);
+        let entry = jobs.begin(JobKind::Prefetch, "app".to_owned()).unwrap();
+        let outcome =
+            JobOutcome { manifest: "sha256:…".to_owned(), fetched_bytes: Some(7), touches: None, exit_code: None };
+        RunningJob::new(Arc::default(), entry.clone()).end(Ok(outcome));
+        assert_eq!(entry.job().state, JobState::Done);
     }
 }

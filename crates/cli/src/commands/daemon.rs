@@ -74,7 +74,7 @@ impl Daemon {
         let options = Options { socket, metrics, keeper_command, runtime: runtime_program, scrub };
         runtime()?.block_on(async {
             let mut daemon = tarpon_daemon::Daemon::start(session.engine().clone(), options).await.doing(doing)?;
-            let ended = daemon.until_told().await;
+            let ended = daemon.until_signal().await;
             daemon.stop().await;
             match ended {
                 Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; everything is unmounted")),

@@ -1,73 +1,67 @@
-//! The daemon's own endpoints: counters, health, version and API description.
+//! The daemon's own endpoints: counters, health and version.
 
-use axum::body::Body;
-use axum::extract::State as With;
-use axum::http::HeaderValue;
-use axum::response::Response;
+use axum::extract::State;
 use serde::Serialize;
 use tarpon_engine::ScrubStatus;
 use tarpon_engine::store::ScrubRun;
 use utoipa::ToSchema;
 
-use super::Failure;
-use super::answer::{Answer, found, typed};
-use crate::state::State;
+use crate::answer::{Answer, found};
+use crate::failure::Failure;
+use crate::state::ApiState;
 
-/// Path of the API description.
-pub(super) const DESCRIPTION: &str = "/openapi.json";
-
-/// What the daemon has counted.
+/// Counters of the daemon.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Stats {
-    /// Its process.
+    /// PID of the daemon.
     pid: u32,
-    /// Its store.
+    /// Path of the store.
     store: String,
-    /// Seconds since it was started.
+    /// Seconds since the daemon was started.
     uptime_seconds: u64,
-    /// What is mounted.
+    /// Number of mounts.
     mounts: usize,
-    /// Jobs that are running or remembered.
+    /// Number of jobs in the list.
     jobs: usize,
-    /// Bytes that the store holds, as far as that is known without counting.
+    /// Size of the store in bytes, estimated without a scan.
     store_bytes: u64,
-    /// The scrub of the store, if there ever was one.
+    /// The scrub of the store, if one was ever started.
     scrub: Option<Scrub>,
-    /// What is counted of all reads, as in `tarpon status --json`.
+    /// Counters of all reads, as in `tarpon status --json`.
     #[schema(value_type = Object)]
     counters: serde_json::Value,
 }
 
-/// The scrub of the store, which hashes all objects from time to time.
+/// The scrub of the store, which periodically hashes all objects.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Scrub {
-    /// Bytes that it reads in a second, at most. None: no server of the store scrubs.
+    /// Limit in bytes per second. None: no server of the store scrubs.
     rate: Option<u64>,
-    /// Whether a run is going on just now.
+    /// Whether a run is in progress.
     running: bool,
-    /// The run that was begun and has not ended.
+    /// The run that has started and not ended.
     under_way: Option<Run>,
-    /// The last run that went through the whole store.
+    /// The last run that covered the whole store.
     last: Option<Run>,
 }
 
-/// Figures of a scrub.
+/// Statistics of a scrub run.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ScrubRun)]
 pub(super) struct Run {
-    /// When it began, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     began: u64,
-    /// When it ended, in seconds since 1970.
+    /// End time, in seconds since 1970.
     ended: Option<u64>,
-    /// Objects that were hashed.
+    /// Number of hashed objects.
     objects: u64,
-    /// Their bytes.
+    /// Bytes of these objects.
     bytes: u64,
-    /// Objects that were not what their names say.
+    /// Objects whose content did not match their digest.
     damaged: u64,
-    /// Objects that the disk does not give back.
+    /// Objects that the disk could not read.
     unreadable: u64,
-    /// Objects that could not be looked at for another reason.
+    /// Objects that were skipped for another reason.
     skipped: u64,
 }
 
@@ -85,28 +79,28 @@ impl From<ScrubRun> for Run {
     }
 }
 
-/// That the daemon answers.
+/// Health of the daemon.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Health {
     /// `ok`.
     status: &'static str,
 }
 
-/// Which program this is.
+/// Version of the daemon.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Version {
-    /// Its version.
+    /// Version of the program.
     version: &'static str,
     /// The version of this API.
     api: &'static str,
 }
 
-/// What the daemon has counted since it was started.
+/// Returns the counters of the daemon since it was started.
 #[utoipa::path(get, path = "/v1/stats", tag = "daemon", operation_id = "stats", responses(
-    (status = 200, description = "Figures", body = Stats),
-    (status = "default", description = "It failed", body = Failure),
+    (status = 200, description = "The counters", body = Stats),
+    (status = "default", description = "The request failed", body = Failure),
 ))]
-pub(super) async fn stats(With(state): With<State>) -> Result<Answer<Stats>, Failure> {
+pub(super) async fn stats(State(state): State<ApiState>) -> Result<Answer<Stats>, Failure> {
     let mounts = state.call(|engine| engine.mounts()).await?.len();
     let scrub = state.call(|engine| engine.scrub_status()).await?.map(Scrub::from);
     // None while another process serves the store.
@@ -123,29 +117,24 @@ pub(super) async fn stats(With(state): With<State>) -> Result<Answer<Stats>, Fai
     }))
 }
 
-/// Whether the daemon and its server answer.
+/// Checks that the daemon and its server respond.
 #[utoipa::path(get, path = "/healthz", tag = "daemon", operation_id = "health", responses(
-    (status = 200, description = "They do", body = Health),
-    (status = "default", description = "They do not", body = Failure),
+    (status = 200, description = "Both respond", body = Health),
+    (status = "default", description = "One does not respond", body = Failure),
 ))]
-pub(super) async fn health(With(state): With<State>) -> Result<Answer<Health>, Failure> {
-    state.call(|engine| engine.client().status()).await?.ok_or_else(ending)?;
+pub(super) async fn health(State(state): State<ApiState>) -> Result<Answer<Health>, Failure> {
+    state.call(|engine| engine.client().status()).await?.ok_or_else(server_stopping)?;
     Ok(found(Health { status: "ok" }))
 }
 
-/// Which program this is.
+/// Returns the version of the daemon.
 #[utoipa::path(get, path = "/version", tag = "daemon", operation_id = "version", responses(
-    (status = 200, description = "Its version", body = Version),
+    (status = 200, description = "The version", body = Version),
 ))]
 pub(super) async fn version() -> Answer<Version> {
     found(Version { version: env!("CARGO_PKG_VERSION"), api: "v1" })
 }
 
-/// Serves the API description.
-pub(super) async fn described() -> Response {
-    typed(HeaderValue::from_static("application/json"), Body::from(super::description()))
-}
-
-fn ending() -> Failure {
-    Failure::busy("the server is just ending")
+fn server_stopping() -> Failure {
+    Failure::busy("the server is stopping")
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Path as InPath, State as With};
+use axum::extract::{Path as UrlPath, State};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
@@ -17,13 +17,13 @@ use tarpon_engine::{
 use tokio::sync::mpsc;
 use utoipa::{IntoParams, ToSchema};
 
-use super::Failure;
-use super::answer::{Answer, found, typed};
-use super::image::{ImageOptions, ImageWish};
-use super::mounts::{Mode, When};
-use super::said::{Asked, Said, patience};
-use crate::feed::What;
-use crate::state::{For, State};
+use super::extract::{JsonBody, QueryParams, time_limit};
+use super::mounts::{BackfillWhen, Mode};
+use crate::answer::{Answer, found, typed};
+use crate::failure::Failure;
+use crate::feed::EventKind;
+use crate::image::{ImageOptions, ImageSelection};
+use crate::state::{ApiState, Purpose};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain");
 
@@ -31,32 +31,32 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain");
 const STOPPING: u32 = 10;
 
 /// Pieces of a log that are queued for a slow client: each is a line of at most 16 KiB.
-const PIECES: usize = 16;
+const QUEUED_LINES: usize = 16;
 
 /// A container.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Container {
     /// Its name.
     name: String,
-    /// `starting`, `running`, `exited`, `lost` (whoever kept it was killed), `unreadable`.
+    /// `starting`, `running`, `exited`, `lost` (its keeper process was killed), `unreadable`.
     status: String,
-    /// It runs, and the server that it read its image through is gone: it has what is local, and nothing else.
+    /// It runs, but the server that served its image has exited: only local data can be read.
     source_lost: bool,
-    /// Why its record cannot be read. Then nothing else is known.
+    /// Why its record cannot be read. If set, the fields below are empty.
     problem: Option<String>,
-    /// The image, as it was asked for.
+    /// The image, as named in the request.
     image: Option<String>,
     /// Digest of its manifest.
     manifest: Option<String>,
-    /// What is run.
+    /// Its command line.
     command: Vec<String>,
-    /// When it was made, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     created: Option<u64>,
-    /// Its first process, as this host numbers it, if it runs.
+    /// Host PID of its first process, if it runs.
     pid: Option<u32>,
-    /// Its exit code, if it has ended and somebody saw it.
+    /// Its exit code, if it has ended and the code was recorded.
     exit_code: Option<u8>,
-    /// Whether its output is kept.
+    /// Whether it runs in the background and its output is logged.
     is_detached: bool,
 }
 
@@ -89,32 +89,32 @@ impl From<ContainerStatus> for Container {
     }
 }
 
-/// A container to be run. What is left out is as the image says.
+/// A container to run. Fields that are left out default to the image configuration.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RunWish {
+pub(super) struct RunBody {
     /// The image: NAME[:TAG|@DIGEST], or `oci:`, `oci-archive:`, `docker-archive:` and an absolute path.
     #[schema(example = "docker.io/library/alpine:3.20")]
     image: String,
     #[serde(default)]
     image_options: ImageOptions,
-    /// What to call it; else a random name.
+    /// Its name. Default: a random name.
     name: Option<String>,
-    /// Instead of the image's entrypoint; without the image's command. Empty: none.
+    /// Replaces the entrypoint of the image, and drops its command. Empty: no entrypoint.
     entrypoint: Option<Vec<String>>,
-    /// Instead of the image's command.
+    /// Replaces the command of the image.
     #[serde(default)]
     command: Vec<String>,
-    /// `NAME=VALUE`, beside or instead of the image's.
+    /// `NAME=VALUE`: adds to or overrides the environment of the image.
     #[serde(default)]
     env: Vec<String>,
     /// `USER[:GROUP]`.
     user: Option<String>,
-    /// Where it starts.
+    /// Working directory.
     directory: Option<String>,
-    /// Its own host name.
+    /// Host name.
     hostname: Option<String>,
-    /// What it is connected to.
+    /// Its network.
     #[serde(default)]
     network: Connected,
     /// Whether it has a terminal.
@@ -123,19 +123,19 @@ pub(super) struct RunWish {
     /// Whether its standard input stays open.
     #[serde(default)]
     input: bool,
-    /// Whether its root file system cannot be written.
+    /// Whether its root file system is read-only.
     #[serde(default)]
     read_only: bool,
-    /// Whether setuid programs give it nothing.
+    /// Whether setuid programs cannot raise its privileges.
     #[serde(default)]
     no_new_privileges: bool,
-    /// Whether its system calls are not filtered, as they are else if the runtime can.
+    /// Whether the seccomp filter is disabled. By default it is applied if the runtime supports it.
     #[serde(default)]
     any_system_call: bool,
-    /// Capabilities beside the usual ones, or `ALL`.
+    /// Capabilities added to the default set, or `ALL`.
     #[serde(default)]
     cap_add: Vec<String>,
-    /// Usual capabilities that it does not get, or `ALL`.
+    /// Capabilities removed from the default set, or `ALL`.
     #[serde(default)]
     cap_drop: Vec<String>,
     /// `SOURCE:DESTINATION[:ro,nosuid,nodev,noexec]`, or `DESTINATION` alone.
@@ -144,45 +144,45 @@ pub(super) struct RunWish {
     /// `DESTINATION[:size=SIZE,mode=MODE,ro,noexec]`.
     #[serde(default)]
     tmpfs: Vec<String>,
-    /// Bytes of memory, swap included.
+    /// Memory limit in bytes, including swap.
     memory: Option<u64>,
-    /// Processors, such as 1.5.
+    /// CPU limit, such as 1.5.
     cpus: Option<f64>,
-    /// Processes and threads; else 2048, where the cgroups of the host can limit it.
+    /// Limit on processes and threads. Default: 2048, if the cgroups of the host support the limit.
     pids: Option<u32>,
-    /// Whether it is removed when it ends.
+    /// Whether it is removed when it exits.
     #[serde(default)]
     remove: bool,
-    /// The signal that asks it to end.
+    /// The signal that stops it.
     stop_signal: Option<String>,
-    /// The OCI runtime; else crun or runc, whichever works here.
+    /// The OCI runtime. Default: crun or runc, whichever works on this host.
     #[schema(value_type = Option<String>)]
     runtime: Option<PathBuf>,
     /// How the image is mounted.
     #[serde(default)]
     mode: Mode,
-    /// Whether the rest of the image is brought in the background.
+    /// Whether the rest of the image is fetched in the background.
     #[serde(default)]
-    backfill: When,
-    /// How long to wait for the image, 1 to 3600; else 600.
+    backfill: BackfillWhen,
+    /// Seconds to wait for the image, 1 to 3600. Default: 600.
     timeout_seconds: Option<u32>,
 }
 
-/// What a container is connected to.
+/// Network of a container.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = Network)]
 enum Connected {
-    /// The network of this host, as it is.
+    /// The network of the host.
     #[default]
     Host,
-    /// Nothing but itself.
+    /// No network except loopback.
     None,
 }
 
-impl RunWish {
+impl RunBody {
     /// The request to the engine.
-    fn request(self, image: ImageRequest, state: &State) -> Result<RunRequest, Failure> {
+    fn request(self, image: ImageRequest, state: &ApiState) -> Result<RunRequest, Failure> {
         let volumes =
             self.volumes.iter().map(|text| text.parse().map_err(invalid)).collect::<Result<Vec<Volume>, _>>()?;
         let tmpfs = self.tmpfs.iter().map(|text| text.parse().map_err(invalid)).collect::<Result<Vec<Tmpfs>, _>>()?;
@@ -232,60 +232,60 @@ impl RunWish {
 }
 
 fn invalid(cause: String) -> Failure {
-    Failure::invalid("read what to run", cause)
+    Failure::invalid("read the container options", cause)
 }
 
 fn name(text: &str) -> Result<ContainerName, Failure> {
     text.parse().map_err(|cause| Failure::invalid("read the name of the container", cause))
 }
 
-/// How long a container may take to stop.
+/// Options of a stop.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct StopQuery {
-    /// Seconds until a container that does not stop is killed, at most 3600; else 10.
+    /// Seconds until a container that does not stop is killed, at most 3600. Default: 10.
     #[param(maximum = 3600)]
     patience_seconds: Option<u32>,
 }
 
-/// What a container is told.
+/// Options of a kill.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct KillQuery {
-    /// A signal, by its name or number; else KILL.
+    /// The signal, by name or number. Default: KILL.
     signal: Option<String>,
 }
 
-/// How a container is removed.
+/// Options of a removal.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct RemoveQuery {
-    /// Also one that runs, or whose record cannot be read.
+    /// Whether to remove a container that runs, or whose record cannot be read.
     #[serde(default)]
     force: bool,
 }
 
-/// Which part of a log is wanted.
+/// Options of a log request.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct LogsQuery {
-    /// Go on until the container ends.
+    /// Whether to follow the log until the container exits.
     #[serde(default)]
     follow: bool,
-    /// Only what it wrote there.
+    /// Return only this stream. Default: both.
     stream: Option<Stream>,
 }
 
-/// Where a container wrote something.
+/// An output stream of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = LogStream)]
 enum Stream {
-    /// Standard output, and all that a terminal shows.
+    /// Standard output, or all output of a terminal.
     Stdout,
     /// Standard error.
     Stderr,
@@ -300,48 +300,51 @@ impl From<Output> for Stream {
     }
 }
 
-/// Lists the containers of the store, with those that have ended.
+/// Lists all containers of the store, including those that have exited.
 #[utoipa::path(get, path = "/v1/containers", tag = "containers", operation_id = "listContainers", responses(
-    (status = 200, description = "All of them", body = [Container]),
-    (status = "default", description = "It failed", body = Failure),
+    (status = 200, description = "All containers", body = [Container]),
+    (status = "default", description = "The request failed", body = Failure),
 ))]
-pub(super) async fn list(With(state): With<State>) -> Result<Answer<Vec<Container>>, Failure> {
+pub(super) async fn list(State(state): State<ApiState>) -> Result<Answer<Vec<Container>>, Failure> {
     let containers = state.call(|engine| engine.containers()).await?;
     Ok(found(containers.into_iter().map(Container::from).collect()))
 }
 
-/// Runs a container in the background. It runs when the answer comes; its output is kept.
-#[utoipa::path(post, path = "/v1/containers", tag = "containers", operation_id = "runContainer", request_body = RunWish, responses(
-    (status = 201, description = "It runs, or has ended already", body = Container),
-    (status = "default", description = "It failed, and nothing of it is left", body = Failure),
+/// Runs a container in the background. The response is sent when the container runs; its output is logged.
+#[utoipa::path(post, path = "/v1/containers", tag = "containers", operation_id = "runContainer", request_body = RunBody, responses(
+    (status = 201, description = "The container runs or has already exited", body = Container),
+    (status = "default", description = "The request failed, and no container was created", body = Failure),
 ))]
-pub(super) async fn run(With(state): With<State>, Said(mut wish): Said<RunWish>) -> Result<Answer<Container>, Failure> {
-    let patience = patience(wish.timeout_seconds)?;
-    let image = ImageWish::new(wish.image.clone(), std::mem::take(&mut wish.image_options));
+pub(super) async fn run(
+    State(state): State<ApiState>,
+    JsonBody(mut body): JsonBody<RunBody>,
+) -> Result<Answer<Container>, Failure> {
+    let time_limit = time_limit(body.timeout_seconds)?;
+    let image = ImageSelection::new(body.image.clone(), std::mem::take(&mut body.image_options));
     // Invalid requests and names that are in use fail before anything is fetched.
-    let request = wish.request(image.request()?, &state)?;
+    let request = body.request(image.request()?, &state)?;
     if let Some(name) = request.name.clone() {
         state.call(move |engine| engine.check_container_name(&name)).await?;
     }
-    let prepared = state.prepare(image, For::Mount, patience).await?;
+    let prepared = state.prepare(image, Purpose::Mount, time_limit).await?;
     // From here on the container is created even if the client disconnects: a half-created one would have no owner.
     let made = tokio::spawn(start(state, request, prepared));
-    made.await.map_err(|error| Failure::of_us("run the container", error))?
+    made.await.map_err(|error| Failure::internal("run the container", error))?
 }
 
-async fn start(state: State, request: RunRequest, prepared: Prepared) -> Result<Answer<Container>, Failure> {
+async fn start(state: ApiState, request: RunRequest, prepared: Prepared) -> Result<Answer<Container>, Failure> {
     let image = request.image.text.clone();
-    let place = state.gates.call().await?;
+    let permit = state.limits.call().await?;
     let ran = state.engine.run_prepared(&request, prepared, &mut Signals::none()).await;
-    drop(place);
+    drop(permit);
     let name = match ran? {
         RunOutcome::Detached(name) => name,
         RunOutcome::Exited(exit) => return Err(RunError { exit, error: unexpected() }.into()),
     };
-    state.feed.tell(What::ContainerStarted { name: name.to_string(), image });
+    state.feed.publish(EventKind::ContainerStarted { name: name.to_string(), image });
     let known = find(&state, name.clone()).await;
-    let gone = || Container { name: name.to_string(), status: "removed".to_owned(), ..Container::nothing() };
-    Ok(Answer(StatusCode::CREATED, known.map_or_else(|_| gone(), Container::from)))
+    let removed = || Container { name: name.to_string(), status: "removed".to_owned(), ..Container::empty() };
+    Ok(Answer(StatusCode::CREATED, known.map_or_else(|_| removed(), Container::from)))
 }
 
 fn unexpected() -> tarpon_engine::Error {
@@ -350,7 +353,7 @@ fn unexpected() -> tarpon_engine::Error {
 
 impl Container {
     /// A container that was removed at its end, before its status could be read.
-    fn nothing() -> Self {
+    fn empty() -> Self {
         Self {
             name: String::new(),
             status: String::new(),
@@ -369,54 +372,58 @@ impl Container {
 
 /// Describes one container.
 #[utoipa::path(get, path = "/v1/containers/{name}", tag = "containers", operation_id = "showContainer",
-    params(("name" = String, Path, description = "Its name")),
+    params(("name" = String, Path, description = "Name of the container")),
     responses(
-        (status = 200, description = "It", body = Container),
-        (status = "default", description = "It failed", body = Failure),
+        (status = 200, description = "The container", body = Container),
+        (status = "default", description = "The request failed", body = Failure),
     ))]
-pub(super) async fn show(With(state): With<State>, InPath(text): InPath<String>) -> Result<Answer<Container>, Failure> {
+pub(super) async fn show(
+    State(state): State<ApiState>,
+    UrlPath(text): UrlPath<String>,
+) -> Result<Answer<Container>, Failure> {
     Ok(found(find(&state, name(&text)?).await?.into()))
 }
 
-async fn find(state: &State, name: ContainerName) -> Result<ContainerStatus, Failure> {
+async fn find(state: &ApiState, name: ContainerName) -> Result<ContainerStatus, Failure> {
     let containers = state.call(|engine| engine.containers()).await?;
     let found = containers.into_iter().find(|container| container.name == name);
     found.ok_or_else(|| Failure::not_found("find the container", format!("there is no container {name}")))
 }
 
-/// Asks a container to stop, and kills it if it does not. Answers when it has ended; one that has already is no failure.
+/// Stops a container, and kills it after the time limit. The response is sent when it has exited. A container that has already exited is not an
+/// error.
 #[utoipa::path(post, path = "/v1/containers/{name}/stop", tag = "containers", operation_id = "stopContainer",
-    params(("name" = String, Path, description = "Its name"), StopQuery),
+    params(("name" = String, Path, description = "Name of the container"), StopQuery),
     responses(
-        (status = 204, description = "It has ended"),
-        (status = "default", description = "It failed", body = Failure),
+        (status = 204, description = "The container has exited"),
+        (status = "default", description = "The request failed", body = Failure),
     ))]
 pub(super) async fn stop(
-    With(state): With<State>,
-    InPath(text): InPath<String>,
-    Asked(query): Asked<StopQuery>,
+    State(state): State<ApiState>,
+    UrlPath(text): UrlPath<String>,
+    QueryParams(query): QueryParams<StopQuery>,
 ) -> Result<StatusCode, Failure> {
     let name = name(&text)?;
-    let patience = match query.patience_seconds {
+    let time_limit = match query.patience_seconds {
         Some(0) => Duration::ZERO,
-        other => patience(Some(other.unwrap_or(STOPPING)))?,
+        other => time_limit(Some(other.unwrap_or(STOPPING)))?,
     };
-    let place = state.gates.stop()?;
-    state.call_from(place, move |engine| engine.stop_container(&name, patience)).await?;
+    let permit = state.limits.stop()?;
+    state.call_from(permit, move |engine| engine.stop_container(&name, time_limit)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Sends a container a signal.
 #[utoipa::path(post, path = "/v1/containers/{name}/kill", tag = "containers", operation_id = "killContainer",
-    params(("name" = String, Path, description = "Its name"), KillQuery),
+    params(("name" = String, Path, description = "Name of the container"), KillQuery),
     responses(
-        (status = 204, description = "It was sent"),
-        (status = "default", description = "It failed", body = Failure),
+        (status = 204, description = "The signal was sent"),
+        (status = "default", description = "The request failed", body = Failure),
     ))]
 pub(super) async fn kill(
-    With(state): With<State>,
-    InPath(text): InPath<String>,
-    Asked(query): Asked<KillQuery>,
+    State(state): State<ApiState>,
+    UrlPath(text): UrlPath<String>,
+    QueryParams(query): QueryParams<KillQuery>,
 ) -> Result<StatusCode, Failure> {
     let name = name(&text)?;
     let signal = query.signal.unwrap_or_else(|| "KILL".to_owned());
@@ -425,57 +432,57 @@ pub(super) async fn kill(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Removes a container with everything that it wrote.
+/// Removes a container and all data that it wrote.
 #[utoipa::path(delete, path = "/v1/containers/{name}", tag = "containers", operation_id = "removeContainer",
-    params(("name" = String, Path, description = "Its name"), RemoveQuery),
+    params(("name" = String, Path, description = "Name of the container"), RemoveQuery),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = "default", description = "It failed", body = Failure),
+        (status = 204, description = "The container was removed"),
+        (status = "default", description = "The request failed", body = Failure),
     ))]
 pub(super) async fn remove(
-    With(state): With<State>,
-    InPath(text): InPath<String>,
-    Asked(query): Asked<RemoveQuery>,
+    State(state): State<ApiState>,
+    UrlPath(text): UrlPath<String>,
+    QueryParams(query): QueryParams<RemoveQuery>,
 ) -> Result<StatusCode, Failure> {
     let name = name(&text)?;
     state.call(move |engine| engine.remove_container(&name, query.force)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The output of a container that runs in the background, oldest first, as it wrote it.
+/// Returns the output of a container that runs in the background, oldest first.
 #[utoipa::path(get, path = "/v1/containers/{name}/logs", tag = "containers", operation_id = "containerLogs",
-    params(("name" = String, Path, description = "Its name"), LogsQuery),
+    params(("name" = String, Path, description = "Name of the container"), LogsQuery),
     responses(
-        (status = 200, description = "Its output", body = String, content_type = "text/plain"),
-        (status = "default", description = "It failed", body = Failure),
+        (status = 200, description = "The output of the container", body = String, content_type = "text/plain"),
+        (status = "default", description = "The request failed", body = Failure),
     ))]
 pub(super) async fn logs(
-    With(state): With<State>,
-    InPath(text): InPath<String>,
-    Asked(query): Asked<LogsQuery>,
+    State(state): State<ApiState>,
+    UrlPath(text): UrlPath<String>,
+    QueryParams(query): QueryParams<LogsQuery>,
 ) -> Result<Response, Failure> {
-    let place = state.gates.listen()?;
+    let permit = state.limits.listen()?;
     let name = name(&text)?;
     if let Ok(record) = find(&state, name.clone()).await?.record
         && !record.detached
     {
-        let cause = "its output went to where it was started: only of those in the background a log is kept";
+        let cause = "it runs in the foreground: only containers in the background have a log";
         return Err(Failure::not_found("read the container's log", cause));
     }
     let (engine, stopping) = (state.engine.clone(), state.stopping.subscribe());
-    let (send, receive) = mpsc::channel::<Bytes>(PIECES);
+    let (send, receive) = mpsc::channel::<Bytes>(QUEUED_LINES);
     tokio::task::spawn_blocking(move || {
-        let _until_done = place;
+        let _until_done = permit;
         let mut sink = |line: &LogLine<'_>| {
             if query.stream.is_none_or(|wanted| wanted == line.output.into()) {
                 return send.blocking_send(Bytes::copy_from_slice(line.text)).map_err(std::io::Error::other);
             }
             Ok(())
         };
-        let is_enough = || send.is_closed() || *stopping.borrow();
-        let follow: Option<&dyn Fn() -> bool> = if query.follow { Some(&is_enough) } else { None };
+        let should_stop = || send.is_closed() || *stopping.borrow();
+        let follow: Option<&dyn Fn() -> bool> = if query.follow { Some(&should_stop) } else { None };
         if let Err(error) = engine.container_logs(&name, &LogWish::default(), follow, &mut sink) {
-            tracing::debug!(%name, %error, "a log was not read to its end");
+            tracing::debug!(%name, %error, "log not read to its end");
         }
     });
     let pieces = futures::stream::unfold(receive, |mut receive| async {

@@ -3,22 +3,22 @@
 use std::convert::Infallible;
 
 use axum::body::Body;
-use axum::extract::State as With;
+use axum::extract::State;
 use axum::response::Response;
 use futures::StreamExt as _;
 
-use super::Failure;
-use super::answer::{LINES, typed};
+use crate::answer::{LINES, typed};
+use crate::failure::Failure;
 use crate::feed::Event;
-use crate::state::State;
+use crate::state::ApiState;
 
-/// Tells what happens from now on, one JSON object a line. The first line says `listening`. Nobody waits for a listener: one that is too slow is cut off,
-/// and its last line says `cut-off`, with how many events it missed.
+/// Streams events from now on, one JSON object per line. The first line is `listening`. A listener never delays other requests: one that is too slow
+/// is disconnected, and its last line is `cut-off` with the number of missed events.
 #[utoipa::path(get, path = "/v1/events", tag = "daemon", operation_id = "events", responses(
-    (status = 200, description = "Events, until the client goes away or the daemon ends", body = Event, content_type = "application/x-ndjson"),
-    (status = "default", description = "It failed", body = Failure),
+    (status = 200, description = "Events, until the client disconnects or the daemon stops", body = Event, content_type = "application/x-ndjson"),
+    (status = "default", description = "The request failed", body = Failure),
 ))]
-pub(super) async fn listen(With(state): With<State>) -> Result<Response, Failure> {
-    let lines = state.feed.lines(state.stopping.subscribe(), state.gates.listen()?);
+pub(super) async fn listen(State(state): State<ApiState>) -> Result<Response, Failure> {
+    let lines = state.feed.lines(state.stopping.subscribe(), state.limits.listen()?);
     Ok(typed(LINES, Body::from_stream(lines.map(Ok::<_, Infallible>))))
 }

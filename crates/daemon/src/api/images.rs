@@ -1,27 +1,27 @@
 //! `/v1/images`.
 
-use axum::extract::State as With;
+use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tarpon_engine::store::{ImageRecord, LayerRecord};
 use tarpon_engine::{Error, ErrorKind, Pulled};
 use utoipa::ToSchema;
 
-use super::Failure;
-use super::answer::{Answer, found};
-use super::image::{ImageOptions, ImageWish};
-use super::said::{Said, patience};
-use crate::feed::What;
-use crate::jobs::{Job, Kind, Outcome, UnderWay};
-use crate::progress::Told;
-use crate::state::{For, State};
+use super::extract::{JsonBody, time_limit};
+use crate::answer::{Answer, found};
+use crate::failure::Failure;
+use crate::feed::EventKind;
+use crate::feed::FeedProgress;
+use crate::image::{ImageOptions, ImageSelection};
+use crate::jobs::{Job, JobKind, JobOutcome};
+use crate::state::{ApiState, Purpose, RunningJob};
 
 /// An image in the store.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Image {
     /// Digest of its manifest.
     manifest: String,
-    /// Names that it was found under, oldest first.
+    /// Names that resolved to it, oldest first.
     references: Vec<String>,
     /// Its platform, as OS/ARCH[/VARIANT].
     platform: String,
@@ -29,9 +29,9 @@ pub(super) struct Image {
     size: u64,
     /// Its layers, lowest first.
     layers: Vec<Layer>,
-    /// When its record was made, in seconds since 1970.
+    /// Creation time of its record, in seconds since 1970.
     created: u64,
-    /// When it was used last, in seconds since 1970.
+    /// Time of last use, in seconds since 1970.
     last_used: u64,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Layer {
     size: u64,
     /// How it is read: `estargz`, `zstd:chunked`, `tar+gzip`, …
     format: String,
-    /// How far it was checked against the manifest: `diffID-verified`, `toc-verified`, …
+    /// How it was verified against the manifest: `diffID-verified`, `toc-verified`, …
     verification: String,
 }
 
@@ -68,32 +68,32 @@ impl From<ImageRecord> for Image {
     }
 }
 
-/// An image to be made ready.
+/// An image to prepare.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PrepareWish {
+pub(super) struct PrepareBody {
     /// The image: NAME[:TAG|@DIGEST], or `oci:`, `oci-archive:`, `docker-archive:` and an absolute path.
     #[schema(example = "docker.io/library/alpine:3.20")]
     image: String,
     #[serde(default)]
     image_options: ImageOptions,
-    /// How long to wait for it, 1 to 3600; else 600.
+    /// Seconds to wait for the image, 1 to 3600. Default: 600.
     timeout_seconds: Option<u32>,
 }
 
-/// An image that is ready to be mounted.
+/// A prepared image.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Prepared {
-    /// It, as the store knows it.
+    /// Its record in the store.
     image: Image,
-    /// What fell back to a slower way, in one line each.
+    /// Features that fell back to a slower form, one line each.
     fallbacks: Vec<String>,
 }
 
-/// An image to be brought whole.
+/// An image to fetch completely.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PrefetchWish {
+pub(super) struct PrefetchBody {
     /// The image.
     #[schema(example = "docker.io/library/alpine:3.20")]
     image: String,
@@ -103,45 +103,48 @@ pub(super) struct PrefetchWish {
 
 /// Lists the images in the store.
 #[utoipa::path(get, path = "/v1/images", tag = "images", operation_id = "listImages", responses(
-    (status = 200, description = "All of them", body = [Image]),
-    (status = "default", description = "It failed", body = Failure),
+    (status = 200, description = "All images", body = [Image]),
+    (status = "default", description = "The request failed", body = Failure),
 ))]
-pub(super) async fn list(With(state): With<State>) -> Result<Answer<Vec<Image>>, Failure> {
+pub(super) async fn list(State(state): State<ApiState>) -> Result<Answer<Vec<Image>>, Failure> {
     let images = state
         .call(|engine| engine.store().images().map_err(|error| Error::new(ErrorKind::Store, "list the images", error)));
     Ok(found(images.await?.into_iter().map(Image::from).collect()))
 }
 
-/// Makes an image ready to be mounted: tables of contents are fetched, layers without one streamed. Nothing is mounted.
-#[utoipa::path(post, path = "/v1/images/prepare", tag = "images", operation_id = "prepareImage", request_body = PrepareWish, responses(
-    (status = 200, description = "It is ready", body = Prepared),
-    (status = "default", description = "It failed", body = Failure),
+/// Prepares an image: fetches tables of contents, and streams layers that have none. Does not mount the image.
+#[utoipa::path(post, path = "/v1/images/prepare", tag = "images", operation_id = "prepareImage", request_body = PrepareBody, responses(
+    (status = 200, description = "The image is prepared", body = Prepared),
+    (status = "default", description = "The request failed", body = Failure),
 ))]
 pub(super) async fn prepare(
-    With(state): With<State>,
-    Said(wish): Said<PrepareWish>,
+    State(state): State<ApiState>,
+    JsonBody(body): JsonBody<PrepareBody>,
 ) -> Result<Answer<Prepared>, Failure> {
-    let patience = patience(wish.timeout_seconds)?;
-    let wish = ImageWish::new(wish.image, wish.image_options);
-    let prepared = state.prepare(wish, For::Later, patience).await?;
+    let time_limit = time_limit(body.timeout_seconds)?;
+    let selection = ImageSelection::new(body.image, body.image_options);
+    let prepared = state.prepare(selection, Purpose::Later, time_limit).await?;
     Ok(found(Prepared { image: prepared.record.into(), fallbacks: prepared.fallbacks }))
 }
 
-/// Begins to bring an image whole, and to verify all of it, as `tarpon pull` does. Answers with the job that does so.
-#[utoipa::path(post, path = "/v1/images/prefetch", tag = "images", operation_id = "prefetchImage", request_body = PrefetchWish, responses(
-    (status = 202, description = "It has begun", body = Job),
-    (status = "default", description = "It failed", body = Failure),
+/// Starts to fetch and verify a whole image, as `tarpon pull` does. Returns the job.
+#[utoipa::path(post, path = "/v1/images/prefetch", tag = "images", operation_id = "prefetchImage", request_body = PrefetchBody, responses(
+    (status = 202, description = "The job has started", body = Job),
+    (status = "default", description = "The request failed", body = Failure),
 ))]
-pub(super) async fn prefetch(With(state): With<State>, Said(wish): Said<PrefetchWish>) -> Result<Answer<Job>, Failure> {
-    let wish = ImageWish::new(wish.image, wish.image_options);
+pub(super) async fn prefetch(
+    State(state): State<ApiState>,
+    JsonBody(body): JsonBody<PrefetchBody>,
+) -> Result<Answer<Job>, Failure> {
+    let selection = ImageSelection::new(body.image, body.image_options);
     // Invalid requests fail at once.
-    wish.request()?;
-    let entry = state.jobs.begin(Kind::Prefetch, wish.image.clone())?;
+    selection.request()?;
+    let entry = state.jobs.begin(JobKind::Prefetch, selection.image.clone())?;
     let job = entry.job();
-    let work = UnderWay::new(state.feed.clone(), entry.clone());
+    let work = RunningJob::new(state.feed.clone(), entry.clone());
     tokio::spawn(async move {
         let outcome = tokio::select! {
-            outcome = pull(&state, &wish) => outcome,
+            outcome = pull(&state, &selection) => outcome,
             () = entry.cancelled() => Err(Failure::cancelled("pull the image")),
         };
         work.end(outcome);
@@ -149,13 +152,13 @@ pub(super) async fn prefetch(With(state): With<State>, Said(wish): Said<Prefetch
     Ok(Answer(StatusCode::ACCEPTED, job))
 }
 
-async fn pull(state: &State, wish: &ImageWish) -> Result<Outcome, Failure> {
-    let request = state.admit(wish).await?;
-    let _turn = state.gates.pull().await;
-    state.feed.tell(What::Preparing { image: wish.image.clone() });
+async fn pull(state: &ApiState, selection: &ImageSelection) -> Result<JobOutcome, Failure> {
+    let request = state.admit(selection).await?;
+    let _turn = state.limits.pull().await;
+    state.feed.publish(EventKind::Preparing { image: selection.image.clone() });
     let Pulled { record, fetched } =
-        state.engine.pull(&request, &Told::new(state.feed.clone(), wish.image.clone())).await?;
-    Ok(Outcome {
+        state.engine.pull(&request, &FeedProgress::new(state.feed.clone(), selection.image.clone())).await?;
+    Ok(JobOutcome {
         manifest: record.manifest.to_string(),
         fetched_bytes: Some(fetched.bytes),
         touches: None,

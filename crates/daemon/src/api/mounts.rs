@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use axum::extract::{Path as InPath, State as With};
+use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tarpon_engine::oci::Digest;
@@ -14,11 +14,11 @@ use tarpon_engine::{
 };
 use utoipa::{IntoParams, ToSchema};
 
-use super::Failure;
-use super::answer::{Answer, found};
-use super::image::{ImageOptions, ImageWish};
-use super::said::{Asked, Said, patience};
-use crate::state::{For, State};
+use super::extract::{JsonBody, QueryParams, time_limit};
+use crate::answer::{Answer, found};
+use crate::failure::Failure;
+use crate::image::{ImageOptions, ImageSelection};
+use crate::state::{ApiState, Purpose};
 
 /// Digits of a mount ID.
 const ID_DIGITS: usize = 12;
@@ -26,75 +26,75 @@ const ID_DIGITS: usize = 12;
 /// A mount.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Mount {
-    /// Its name here, which is the same as long as something is mounted there.
+    /// Its ID, derived from the mount point.
     id: String,
-    /// The image, as it was asked for.
+    /// The image, as named in the request.
     image: String,
     /// Digest of its manifest.
     manifest: String,
-    /// Where.
+    /// The mount point.
     mountpoint: String,
     /// `native` or `fuse`.
     mode: String,
-    /// Whether it can be written to.
+    /// Whether it is writable.
     is_writable: bool,
-    /// Where changes are kept, if they are.
+    /// The directory that keeps changes, if any.
     upper: Option<String>,
-    /// Whether it is served. `false`: it could not be mounted again after a server died.
+    /// Whether a server serves it. `false`: it could not be mounted again after a server died.
     alive: bool,
-    /// Why it is not.
+    /// Why it is not served.
     problem: Option<String>,
-    /// Why it may show damaged files to programs that had them open when the damage was found.
+    /// Why programs that had files open when damage was found may read damaged data.
     damage: Option<String>,
-    /// Whether it was mounted again without the credentials that it had, which are written nowhere.
+    /// Whether it was mounted again without its credentials, which are never stored.
     credentials_lost: bool,
     /// Compressed bytes of all layers.
     image_bytes: u64,
-    /// Bytes that came over the wire when the image was prepared, before it was mounted.
+    /// Bytes fetched while the image was prepared, before it was mounted.
     prepared_bytes: u64,
-    /// Bytes that came over the wire since it was mounted.
+    /// Bytes fetched since it was mounted.
     fetched_bytes: u64,
     /// Requests made since it was mounted.
     requests: u64,
-    /// Reads since then that the image's source could not answer.
+    /// Reads since then that failed because the source of the image failed.
     failed_reads: u64,
     /// The last of these failures.
     last_error: Option<String>,
-    /// What fell back to something slower or weaker, and why.
+    /// Features that fell back to a slower or weaker form, and why.
     fallbacks: Vec<String>,
-    /// The completion in the background, if there is one.
+    /// The background completion, if enabled.
     completion: Option<Completion>,
-    /// Everything else that is counted of the image, as in `tarpon status --json`.
+    /// All other counters of the image, as in `tarpon status --json`.
     #[schema(value_type = Object)]
     counters: serde_json::Value,
 }
 
-/// How far an image is completed in the background.
+/// Progress of the background completion of an image.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Completion {
-    /// Where it stands.
+    /// Its state.
     state: CompletionState,
-    /// Layers that are here and were found to be what they should be.
+    /// Layers that are complete and verified.
     layers_done: usize,
-    /// Layers that the image has.
+    /// Layers of the image.
     layers: usize,
-    /// What holds it up, or why it stopped.
+    /// Why it is delayed, or why it stopped.
     problem: Option<String>,
-    /// Layers that are not what was said of them.
+    /// Layers that failed verification.
     alarms: Vec<String>,
 }
 
-/// Where a completion stands.
+/// State of a completion.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 enum CompletionState {
-    /// It goes on, or waits to try again.
+    /// It runs, or waits to retry.
     Running,
-    /// All of the image is here.
+    /// The whole image is local.
     Complete,
-    /// It has given up.
+    /// It has stopped after a failure.
     Stopped,
-    /// Not all layers are what they should be.
+    /// A layer failed verification.
     Alarm,
 }
 
@@ -153,10 +153,10 @@ fn id(mountpoint: &Path) -> String {
     digits
 }
 
-/// An image to be mounted.
+/// An image to mount.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct MountWish {
+pub(super) struct MountBody {
     /// The image: NAME[:TAG|@DIGEST], or `oci:`, `oci-archive:`, `docker-archive:` and an absolute path.
     #[schema(example = "docker.io/library/alpine:3.20")]
     image: String,
@@ -168,10 +168,10 @@ pub(super) struct MountWish {
     /// How it is mounted.
     #[serde(default)]
     mode: Mode,
-    /// Whether it can be written to. Without `upper`, changes are thrown away at unmount.
+    /// Whether it is writable. Without `upper`, changes are discarded at unmount.
     #[serde(default)]
     writable: bool,
-    /// Where changes are kept: the absolute path of a directory. It makes the mount writable.
+    /// Absolute path of the directory that keeps changes. Makes the mount writable.
     #[schema(value_type = Option<String>)]
     upper: Option<PathBuf>,
     /// Whether setuid and setgid bits of the image take effect.
@@ -180,13 +180,13 @@ pub(super) struct MountWish {
     /// Whether device nodes of the image work.
     #[serde(default)]
     dev: bool,
-    /// Whether the rest of the image is brought in the background.
+    /// Whether the rest of the image is fetched in the background.
     #[serde(default)]
-    backfill: When,
-    /// Bytes that this may fetch in a second; else as many as come.
+    backfill: BackfillWhen,
+    /// Limit of the background fetch in bytes per second. Default: unlimited.
     #[schema(value_type = Option<u64>, minimum = 1)]
     backfill_rate: Option<NonZeroU64>,
-    /// How long to wait for the image, 1 to 3600; else 600.
+    /// Seconds to wait for the image, 1 to 3600. Default: 600.
     timeout_seconds: Option<u32>,
 }
 
@@ -195,12 +195,12 @@ pub(super) struct MountWish {
 #[serde(rename_all = "kebab-case")]
 #[schema(as = MountMode)]
 pub(super) enum Mode {
-    /// `native` where it works, else `fuse`.
+    /// `native` if it works on this host, else `fuse`.
     #[default]
     Auto,
-    /// The kernel serves everything that is local.
+    /// The kernel serves all local data.
     Native,
-    /// FUSE serves everything.
+    /// FUSE serves all data.
     Fuse,
 }
 
@@ -214,93 +214,95 @@ impl From<Mode> for tarpon_engine::ModeChoice {
     }
 }
 
-/// When the rest of an image is brought.
+/// When the rest of an image is fetched.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-#[schema(as = BackfillWhen)]
-pub(super) enum When {
-    /// Not at all.
+pub(super) enum BackfillWhen {
+    /// Never.
     #[default]
     Off,
     /// One layer at a time, while no reader waits.
     Idle,
-    /// Several at a time, behind what readers wait for.
+    /// Several layers at a time, with lower priority than reads.
     Now,
 }
 
-impl From<When> for Backfill {
-    fn from(when: When) -> Self {
+impl From<BackfillWhen> for Backfill {
+    fn from(when: BackfillWhen) -> Self {
         match when {
-            When::Off => Self::Off,
-            When::Idle => Self::Idle,
-            When::Now => Self::Now,
+            BackfillWhen::Off => Self::Off,
+            BackfillWhen::Idle => Self::Idle,
+            BackfillWhen::Now => Self::Now,
         }
     }
 }
 
-/// How an unmount went.
+/// Result of an unmount.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Unmounted)]
-pub(super) struct Gone {
-    how: How,
+pub(super) struct UnmountResult {
+    how: UnmountKind,
 }
 
-/// How an unmount went.
+/// Result of an unmount.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = UnmountedHow)]
-enum How {
-    /// Nobody used it.
+enum UnmountKind {
+    /// The mount was not in use.
     Clean,
-    /// Somebody uses it: the path is free, and they are served until they close what they have open.
+    /// The mount was in use: the path is free, and open files are served until they are closed.
     Lazy,
-    /// It was gone already.
+    /// The mount did not exist any more.
     Already,
 }
 
-/// Lists the mounts of the store, whoever made them.
+/// Lists all mounts of the store.
 #[utoipa::path(get, path = "/v1/mounts", tag = "mounts", operation_id = "listMounts", responses(
-    (status = 200, description = "All of them", body = [Mount]),
-    (status = "default", description = "It failed", body = Failure),
+    (status = 200, description = "All mounts", body = [Mount]),
+    (status = "default", description = "The request failed", body = Failure),
 ))]
-pub(super) async fn list(With(state): With<State>) -> Result<Answer<Vec<Mount>>, Failure> {
+pub(super) async fn list(State(state): State<ApiState>) -> Result<Answer<Vec<Mount>>, Failure> {
     let mounts = state.call(|engine| engine.mounts()).await?;
     Ok(found(mounts.into_iter().map(Mount::from).collect()))
 }
 
-/// Mounts an image. It is usable when the answer comes. A client that goes away while the image is prepared leaves nothing mounted.
-#[utoipa::path(post, path = "/v1/mounts", tag = "mounts", operation_id = "mount", request_body = MountWish, responses(
-    (status = 201, description = "It is mounted", body = Mount),
-    (status = "default", description = "It failed", body = Failure),
+/// Mounts an image. The response is sent when the mount is usable. If the client disconnects while the image is prepared, nothing is mounted.
+#[utoipa::path(post, path = "/v1/mounts", tag = "mounts", operation_id = "mount", request_body = MountBody, responses(
+    (status = 201, description = "The mount", body = Mount),
+    (status = "default", description = "The request failed", body = Failure),
 ))]
-pub(super) async fn mount(With(state): With<State>, Said(wish): Said<MountWish>) -> Result<Answer<Mount>, Failure> {
-    let patience = patience(wish.timeout_seconds)?;
-    let mut paths = std::iter::once(&wish.mountpoint).chain(&wish.upper);
+pub(super) async fn mount(
+    State(state): State<ApiState>,
+    JsonBody(body): JsonBody<MountBody>,
+) -> Result<Answer<Mount>, Failure> {
+    let time_limit = time_limit(body.timeout_seconds)?;
+    let mut paths = std::iter::once(&body.mountpoint).chain(&body.upper);
     if let Some(path) = paths.find(|path| !path.is_absolute()) {
-        return Err(Failure::invalid("read where to mount", format!("{} is not absolute", path.display())));
+        return Err(Failure::invalid("read the mount options", format!("{} is not absolute", path.display())));
     }
-    let mountpoint = wish.mountpoint;
+    let mountpoint = body.mountpoint;
     // Checked before anything is fetched.
-    let upper = wish.upper;
+    let upper = body.upper;
     let found = state.call(move |engine| {
-        let mountpoint = place(&mountpoint)?;
+        let mountpoint = resolved_mountpoint(&mountpoint)?;
         engine.check_mountpoint(&mountpoint)?;
-        Ok((mountpoint, upper.as_deref().map(upper_place).transpose()?))
+        Ok((mountpoint, upper.as_deref().map(resolved_upper).transpose()?))
     });
     let (mountpoint, upper) = found.await?;
-    let image = ImageWish::new(wish.image, wish.image_options);
-    let prepared = state.prepare(image, For::Mount, patience).await?;
+    let image = ImageSelection::new(body.image, body.image_options);
+    let prepared = state.prepare(image, Purpose::Mount, time_limit).await?;
     let request = MountRequest {
-        mode: wish.mode.into(),
+        mode: body.mode.into(),
         writable: match upper {
             Some(upper) => Writable::Upper(upper),
-            None if wish.writable => Writable::Temporary,
+            None if body.writable => Writable::Temporary,
             None => Writable::No,
         },
-        suid: wish.suid,
-        dev: wish.dev,
-        backfill: wish.backfill.into(),
-        backfill_rate: wish.backfill_rate,
+        suid: body.suid,
+        dev: body.dev,
+        backfill: body.backfill.into(),
+        backfill_rate: body.backfill_rate,
         ..prepared.mount_on(mountpoint)
     };
     let mount = state.call(move |engine| engine.client().mount(request)).await?;
@@ -308,7 +310,7 @@ pub(super) async fn mount(With(state): With<State>, Said(wish): Said<MountWish>)
 }
 
 /// The mount point as the kernel will list it.
-fn place(wanted: &Path) -> tarpon_engine::Result<PathBuf> {
+fn resolved_mountpoint(wanted: &Path) -> tarpon_engine::Result<PathBuf> {
     let failed = |cause: String| {
         Error::new(ErrorKind::NotFound, "find the mount point", format!("{}: {cause}", wanted.display()))
     };
@@ -317,70 +319,73 @@ fn place(wanted: &Path) -> tarpon_engine::Result<PathBuf> {
 }
 
 /// The upper directory, with symbolic links in its path resolved.
-fn upper_place(wanted: &Path) -> tarpon_engine::Result<PathBuf> {
+fn resolved_upper(wanted: &Path) -> tarpon_engine::Result<PathBuf> {
     resolve_upper(wanted)
         .map_err(|error| Error::new(ErrorKind::CannotMount, format!("keep changes in {}", wanted.display()), error))
 }
 
 /// Describes one mount.
 #[utoipa::path(get, path = "/v1/mounts/{mount}", tag = "mounts", operation_id = "showMount",
-    params(("mount" = String, Path, description = "Its id, or the path of the mount point, with %2F for each slash")),
+    params(("mount" = String, Path, description = "ID of the mount, or the path of its mount point, with %2F for each slash")),
     responses(
-        (status = 200, description = "It", body = Mount),
-        (status = "default", description = "It failed", body = Failure),
+        (status = 200, description = "The mount", body = Mount),
+        (status = "default", description = "The request failed", body = Failure),
     ))]
-pub(super) async fn show(With(state): With<State>, InPath(mount): InPath<String>) -> Result<Answer<Mount>, Failure> {
+pub(super) async fn show(
+    State(state): State<ApiState>,
+    UrlPath(mount): UrlPath<String>,
+) -> Result<Answer<Mount>, Failure> {
     Ok(found(find(&state, mount).await?.into()))
 }
 
-/// How an image is unmounted.
+/// Options of an unmount.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct UnmountQuery {
-    /// Also while it is in use: it leaves the name space at once, and goes away with its last user.
+    /// Whether to unmount even if it is in use: it leaves the mount namespace at once, and is released by its last user.
     #[serde(default)]
     lazy: bool,
 }
 
-/// Unmounts an image that is not in use; with `lazy=true` any.
+/// Unmounts an image that is not in use; with `lazy=true` any image.
 #[utoipa::path(delete, path = "/v1/mounts/{mount}", tag = "mounts", operation_id = "unmount",
     params(
-        ("mount" = String, Path, description = "Its id, or the path of the mount point, with %2F for each slash"),
+        ("mount" = String, Path, description = "ID of the mount, or the path of its mount point, with %2F for each slash"),
         UnmountQuery,
     ),
     responses(
-        (status = 200, description = "It is unmounted", body = Gone),
-        (status = 409, description = "It is in use, and `lazy` is not true", body = Failure),
-        (status = "default", description = "It failed", body = Failure),
+        (status = 200, description = "The image is unmounted", body = UnmountResult),
+        (status = 409, description = "The mount is in use, and `lazy` is not true", body = Failure),
+        (status = "default", description = "The request failed", body = Failure),
     ))]
 pub(super) async fn unmount(
-    With(state): With<State>,
-    InPath(mount): InPath<String>,
-    Asked(query): Asked<UnmountQuery>,
-) -> Result<Answer<Gone>, Failure> {
+    State(state): State<ApiState>,
+    UrlPath(mount): UrlPath<String>,
+    QueryParams(query): QueryParams<UnmountQuery>,
+) -> Result<Answer<UnmountResult>, Failure> {
     let mountpoint = find(&state, mount).await?.mountpoint;
     let unmount = move |engine: &Engine| match query.lazy {
         true => engine.client().unmount(&mountpoint),
         false => engine.client().unmount_unused(&mountpoint),
     };
     let how = match state.call(unmount).await? {
-        Some(Unmounted::Clean) => How::Clean,
-        Some(Unmounted::Lazy) => How::Lazy,
-        Some(Unmounted::Already) | None => How::Already,
+        Some(Unmounted::Clean) => UnmountKind::Clean,
+        Some(Unmounted::Lazy) => UnmountKind::Lazy,
+        Some(Unmounted::Already) | None => UnmountKind::Already,
     };
-    Ok(found(Gone { how }))
+    Ok(found(UnmountResult { how }))
 }
 
 /// The mount with this ID or mount point.
-async fn find(state: &State, name: String) -> Result<MountStatus, Failure> {
+async fn find(state: &ApiState, name: String) -> Result<MountStatus, Failure> {
     let (mounts, path) = {
         let name = name.clone();
         let found = state.call(move |engine| Ok((engine.mounts()?, resolve_mountpoint(Path::new(&name)).ok())));
         found.await?
     };
     let path = path.filter(|_| name.starts_with('/'));
-    let is_it = |mount: &MountStatus| Some(&mount.mountpoint) == path.as_ref() || id(&mount.mountpoint) == name;
-    let cause = || format!("nothing of this store is mounted at {name}, and no mount has this id");
-    mounts.into_iter().find(is_it).ok_or_else(|| Failure::not_found("find the mount", cause()))
+    let matches = |mount: &MountStatus| Some(&mount.mountpoint) == path.as_ref() || id(&mount.mountpoint) == name;
+    let cause = || format!("this store has no mount with this ID or mount point: {name}");
+    mounts.into_iter().find(matches).ok_or_else(|| Failure::not_found("find the mount", cause()))
 }

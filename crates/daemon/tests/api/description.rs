@@ -5,7 +5,7 @@ use std::path::Path;
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 
-use crate::lab::Lab;
+use crate::fixture::Fixture;
 
 /// Its file in the repository.
 const FILE: &str = "../../docs/openapi.json";
@@ -26,7 +26,7 @@ impl Description {
         let Some(operation) = found.1.get(method.as_str().to_lowercase()) else { return };
         let responses = &operation["responses"];
         let response = responses.get(status.as_str()).unwrap_or(&responses["default"]);
-        assert!(response.is_object(), "{method} {path} answers {status}, which is not described");
+        assert!(response.is_object(), "{method} {path} has status {status}, which is not described");
         match response["content"].get("application/json") {
             Some(content) => self.fit(&content["schema"], body, &format!("{method} {path}")),
             None => assert_eq!(*body, Value::Null, "{method} {path}: a body that is not described"),
@@ -59,7 +59,7 @@ impl Description {
         }
         let words = schema.as_object().unwrap();
         let odd = words.keys().find(|word| !KNOWN.contains(&word.as_str()));
-        assert!(odd.is_none(), "{at}: a schema says {odd:?}");
+        assert!(odd.is_none(), "{at}: unsupported schema keyword {odd:?}");
         if let Some(choices) = schema["oneOf"].as_array() {
             let fits = |choice: &&Value| {
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.fit(choice, value, at))).is_ok()
@@ -122,14 +122,14 @@ fn the_description_in_the_repository_is_current() {
     }
     assert!(
         std::fs::read_to_string(&file).unwrap() == now,
-        "UPDATE_DESCRIPTION=1 cargo test -p tarpon-daemon writes it anew"
+        "UPDATE_DESCRIPTION=1 cargo test -p tarpon-daemon updates docs/openapi.json"
     );
 }
 
 #[tokio::test]
-async fn everything_that_is_described_is_there_and_has_a_name_and_an_explanation() {
-    let lab = Lab::new().await;
-    let description = lab.get("/openapi.json").await;
+async fn every_described_operation_exists_and_has_an_id_and_a_summary() {
+    let fixture = Fixture::new().await;
+    let description = fixture.get("/openapi.json").await;
     let mut names = Vec::new();
     for (path, methods) in description["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
@@ -140,8 +140,8 @@ async fn everything_that_is_described_is_there_and_has_a_name_and_an_explanation
             }
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
             let filled = path.replace("{mount}", "none").replace("{name}", "none").replace("{id}", "none");
-            let (status, body) = lab.send(method.clone(), &filled, b"nonsense").await;
-            let is_unknown = body["step"] == "find what is asked for";
+            let (status, body) = fixture.send(method.clone(), &filled, b"nonsense").await;
+            let is_unknown = body["step"] == "find the path";
             assert!(!is_unknown && status != StatusCode::METHOD_NOT_ALLOWED, "{method} {path}: {status} {body}");
         }
     }

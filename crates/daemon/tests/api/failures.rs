@@ -4,7 +4,7 @@ use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use tarpon_testkit::registry::{Auth, Fault, PASSWORD, USER};
 
-use crate::lab::{Lab, with};
+use crate::fixture::{Fixture, with};
 
 fn assert_failed(answer: &(StatusCode, Value), status: u16, kind: &str) {
     assert_eq!((answer.0.as_u16(), answer.1["kind"].as_str()), (status, Some(kind)), "{}", answer.1);
@@ -12,10 +12,10 @@ fn assert_failed(answer: &(StatusCode, Value), status: u16, kind: &str) {
 }
 
 #[tokio::test]
-async fn a_request_that_makes_no_sense_is_told_why() {
-    let lab = Lab::new().await;
-    let (app, place) = (lab.wish("app:v1"), lab.directory("mnt"));
-    for (path, body, says) in [
+async fn an_invalid_request_fails_with_its_cause() {
+    let fixture = Fixture::new().await;
+    let (app, place) = (fixture.image_body("app:v1"), fixture.directory("mnt"));
+    for (path, body, message) in [
         ("/v1/images/prepare", json!({}), "missing field `image`"),
         ("/v1/images/prepare", json!({"image": "a b"}), "a b"),
         ("/v1/images/prepare", json!({"image": "oci:here:v1"}), "here is not absolute"),
@@ -33,67 +33,68 @@ async fn a_request_that_makes_no_sense_is_told_why() {
         ("/v1/containers", with(app.clone(), json!({"env": ["ALONE"]})), "is not NAME=VALUE"),
         ("/v1/containers", with(app.clone(), json!({"volumes": ["relative"]})), "relative"),
         ("/v1/recordings", with(app.clone(), json!({"until_log": "("})), "unclosed"),
-        ("/v1/recordings", with(app.clone(), json!({"until_log": "x", "until_port": 1})), "only one"),
+        ("/v1/recordings", with(app.clone(), json!({"until_log": "x", "until_port": 1})), "exclude each other"),
         ("/v1/containers/web/stop?patience=3", json!({}), "unknown field `patience`"),
         ("/v1/containers/web/kill?signal=NO-NE", json!({}), "is no signal"),
         ("/v1/containers/-web/stop", json!({}), "no name of a container"),
     ] {
-        let answer = lab.post(path, &body).await;
+        let answer = fixture.post(path, &body).await;
         assert_failed(&answer, 400, "invalid");
-        assert!(answer.1["cause"].as_str().unwrap().contains(says), "{path} {body}: {}", answer.1);
+        assert!(answer.1["cause"].as_str().unwrap().contains(message), "{path} {body}: {}", answer.1);
     }
-    assert_failed(&lab.send(Method::POST, "/v1/mounts", b"{").await, 400, "invalid");
-    assert_failed(&lab.send(Method::POST, "/v1/mounts", &vec![b' '; 2 << 20]).await, 413, "too-long");
-    assert_eq!(lab.registry.stats().requests, 0, "nobody was asked for what makes no sense");
+    assert_failed(&fixture.send(Method::POST, "/v1/mounts", b"{").await, 400, "invalid");
+    assert_failed(&fixture.send(Method::POST, "/v1/mounts", &vec![b' '; 2 << 20]).await, 413, "too-long");
+    assert_eq!(fixture.registry.stats().requests, 0, "invalid requests reach no registry");
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_found() {
-    let lab = Lab::new().await;
-    std::fs::write(lab.path("file"), "").unwrap();
-    let file = lab.path("file").display().to_string();
-    let none = |name: &str| with(lab.wish("app:v1"), json!({"mountpoint": name}));
-    assert_failed(&lab.post("/v1/images/prepare", &lab.wish("app:v2")).await, 404, "not-found");
-    let never = with(lab.wish("app:v1"), json!({"image_options": {"pull": "never"}}));
-    assert_failed(&lab.post("/v1/images/prepare", &never).await, 404, "not-found");
-    assert_failed(&lab.post("/v1/mounts", &none("/nowhere/at/all")).await, 404, "not-found");
-    assert_failed(&lab.post("/v1/mounts", &none(&file)).await, 404, "not-found");
+async fn missing_objects_and_paths_are_not_found() {
+    let fixture = Fixture::new().await;
+    std::fs::write(fixture.path("file"), "").unwrap();
+    let file = fixture.path("file").display().to_string();
+    let none = |name: &str| with(fixture.image_body("app:v1"), json!({"mountpoint": name}));
+    assert_failed(&fixture.post("/v1/images/prepare", &fixture.image_body("app:v2")).await, 404, "not-found");
+    let never = with(fixture.image_body("app:v1"), json!({"image_options": {"pull": "never"}}));
+    assert_failed(&fixture.post("/v1/images/prepare", &never).await, 404, "not-found");
+    assert_failed(&fixture.post("/v1/mounts", &none("/nowhere/at/all")).await, 404, "not-found");
+    assert_failed(&fixture.post("/v1/mounts", &none(&file)).await, 404, "not-found");
     for path in ["/v1/mounts/0123456789ab", "/v1/mounts/%2Fnowhere", "/v1/containers/none", "/v1/jobs/7", "/v1/jobs/x"]
     {
-        assert_failed(&lab.send(Method::GET, path, b"").await, 404, "not-found");
-        assert_failed(&lab.send(Method::DELETE, path, b"").await, 404, "not-found");
+        assert_failed(&fixture.send(Method::GET, path, b"").await, 404, "not-found");
+        assert_failed(&fixture.send(Method::DELETE, path, b"").await, 404, "not-found");
     }
     for path in ["/v1/containers/none/logs", "/v1/recordings/7/trace", "/", "/v2/mounts"] {
-        assert_failed(&lab.send(Method::GET, path, b"").await, 404, "not-found");
+        assert_failed(&fixture.send(Method::GET, path, b"").await, 404, "not-found");
     }
     for path in ["/v1/containers/none/stop", "/v1/containers/none/kill", "/v1/recordings/7/stop"] {
-        assert_failed(&lab.send(Method::POST, path, b"").await, 404, "not-found");
+        assert_failed(&fixture.send(Method::POST, path, b"").await, 404, "not-found");
     }
-    assert_failed(&lab.send(Method::PUT, "/v1/mounts", b"").await, 405, "no-such-method");
+    assert_failed(&fixture.send(Method::PUT, "/v1/mounts", b"").await, 405, "no-such-method");
 }
 
 #[tokio::test]
-async fn a_registry_that_fails_is_told_by_how_it_does() {
-    let lab = Lab::new().await;
-    assert_failed(&lab.post("/v1/images/prepare", &lab.wish("odd:v1")).await, 422, "refused");
-    lab.registry.script([Fault::Html]);
-    assert_eq!(lab.post("/v1/images/prepare", &lab.wish("app:v1")).await.1["kind"], "refused");
-    let nobody = json!({"image": "127.0.0.1:1/app:v1"});
-    assert_failed(&lab.post("/v1/images/prepare", &nobody).await, 502, "unavailable");
-    let closed = Lab::with(Auth::Basic).await;
-    let answer = closed.post("/v1/images/prepare", &closed.wish("app:v1")).await;
+async fn failures_of_the_registry_have_distinct_kinds() {
+    let fixture = Fixture::new().await;
+    assert_failed(&fixture.post("/v1/images/prepare", &fixture.image_body("odd:v1")).await, 422, "refused");
+    fixture.registry.script([Fault::Html]);
+    assert_eq!(fixture.post("/v1/images/prepare", &fixture.image_body("app:v1")).await.1["kind"], "refused");
+    let unreachable = json!({"image": "127.0.0.1:1/app:v1"});
+    assert_failed(&fixture.post("/v1/images/prepare", &unreachable).await, 502, "unavailable");
+    let closed = Fixture::with(Auth::Basic).await;
+    let answer = closed.post("/v1/images/prepare", &closed.image_body("app:v1")).await;
     assert_failed(&answer, 403, "denied");
     assert!(answer.1["hint"].is_string());
     let options = json!({"image_options": {"platform": "linux/amd64", "tls_verify": false, "creds": format!("{USER}:{PASSWORD}")}});
-    let answer = closed.post("/v1/images/prepare", &with(closed.wish("app:v1"), options)).await;
+    let answer = closed.post("/v1/images/prepare", &with(closed.image_body("app:v1"), options)).await;
     assert_eq!(answer.0, StatusCode::OK, "{}", answer.1);
 }
 
 #[tokio::test]
 async fn a_request_has_a_deadline() {
-    let lab = Lab::new().await;
-    lab.registry.script([Fault::Never]);
-    let answer = lab.post("/v1/images/prepare", &with(lab.wish("app:v1"), json!({"timeout_seconds": 1}))).await;
+    let fixture = Fixture::new().await;
+    fixture.registry.script([Fault::Never]);
+    let answer =
+        fixture.post("/v1/images/prepare", &with(fixture.image_body("app:v1"), json!({"timeout_seconds": 1}))).await;
     assert_failed(&answer, 504, "late");
     assert!(answer.1["hint"].as_str().unwrap().contains("timeout_seconds"));
 }

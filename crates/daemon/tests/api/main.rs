@@ -3,8 +3,8 @@
 
 mod description;
 mod failures;
+mod fixture;
 mod isolation;
-mod lab;
 mod listening;
 mod mounting;
 mod preparing;

@@ -8,18 +8,18 @@ use serde::Serialize;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Content type of JSON lines: one value per line.
-pub(super) const LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
+pub(crate) const LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
 /// A status and a JSON body.
-pub(super) struct Answer<T>(pub(super) StatusCode, pub(super) T);
+pub(crate) struct Answer<T>(pub(crate) StatusCode, pub(crate) T);
 
 /// A response with status 200.
-pub(super) fn found<T>(what: T) -> Answer<T> {
+pub(crate) fn found<T>(what: T) -> Answer<T> {
     Answer(StatusCode::OK, what)
 }
 
 /// A response with this content type.
-pub(super) fn typed(content_type: HeaderValue, body: Body) -> Response {
+pub(crate) fn typed(content_type: HeaderValue, body: Body) -> Response {
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response

@@ -8,49 +8,49 @@ use tarpon_engine::oci::{Platform, Source};
 use tarpon_engine::{Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, Pull, auth_files};
 use utoipa::ToSchema;
 
-use super::Failure;
+use crate::failure::Failure;
 
-const STEP: &str = "read which image is meant";
+const STEP: &str = "read the image name";
 
 /// An image and its access options. Equal values share one preparation.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) struct ImageWish {
+pub(crate) struct ImageSelection {
     pub(crate) image: String,
     options: ImageOptions,
 }
 
-/// Which variant of an image, and how to get at it. All of it may be left out.
+/// Which variant of an image is used, and how it is accessed. All fields are optional.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct ImageOptions {
-    /// This platform of an image index, as OS/ARCH[/VARIANT]. Else this machine's.
+pub(crate) struct ImageOptions {
+    /// Platform to select from an image index, as OS/ARCH[/VARIANT]. Default: the platform of this machine.
     platform: Option<String>,
-    /// When the registry is asked what a tag means.
+    /// When a tag is resolved by the registry.
     pull: PullWhen,
-    /// Which index may stand in for tables of contents: `none`, `registry`, or the digest of one. Else what the daemon's lock file says.
+    /// The index that replaces tables of contents: `none`, `registry`, or a digest. Default: from the lock file of the daemon.
     index: Option<String>,
-    /// Which boot pack is used; `none`: do without. Else `default`.
+    /// The boot pack; `none` disables it. Default: `default`.
     profile: Option<String>,
-    /// `USER:PASSWORD` for the registry. Never written to disk.
+    /// `USER:PASSWORD` for the registry. Never stored on disk.
     creds: Option<String>,
-    /// A file with credentials. Else those that Podman and Docker use for the daemon's user.
+    /// A credentials file. Default: the files that Podman and Docker use for the user of the daemon.
     #[schema(value_type = Option<String>)]
     authfile: Option<PathBuf>,
     /// A folder with the registry's certificates.
     #[schema(value_type = Option<String>)]
     cert_dir: Option<PathBuf>,
-    /// `false`: certificates are not checked, and plain HTTP will do.
+    /// `false`: certificates are not verified, and plain HTTP is accepted.
     tls_verify: Option<bool>,
 }
 
-/// When the registry is asked what a tag means.
+/// When a tag is resolved by the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 enum PullWhen {
     /// Only if the image is not in the store.
     #[default]
     Missing,
-    /// Always; if the registry does not answer, what is in the store is used.
+    /// Always; if the registry does not respond, the image in the store is used.
     Newer,
     /// Always.
     Always,
@@ -69,19 +69,19 @@ impl From<PullWhen> for Pull {
     }
 }
 
-impl ImageWish {
-    pub(super) fn new(image: String, options: ImageOptions) -> Self {
+impl ImageSelection {
+    pub(crate) fn new(image: String, options: ImageOptions) -> Self {
         Self { image, options }
     }
 
     /// The requested profile.
-    pub(super) fn profile(&self) -> Option<String> {
+    pub(crate) fn profile(&self) -> Option<String> {
         let named = self.options.profile.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned());
         Some(named).filter(|profile| profile != "none")
     }
 
     /// Whether the name is resolved for each request: by the registry, or from the layout or archive itself.
-    pub(crate) fn asks_anew(&self) -> Result<bool, Failure> {
+    pub(crate) fn resolves_each_time(&self) -> Result<bool, Failure> {
         let ImageRequest { source, pull, .. } = self.request()?;
         Ok(match pull {
             Pull::Always | Pull::Newer => true,
@@ -149,10 +149,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_wants_to_know_what_is_there_now_is_told_apart() {
-        let asks = |image: &str, pull: PullWhen| {
+    fn a_request_that_resolves_its_name_each_time_is_recognised() {
+        let resolves = |image: &str, pull: PullWhen| {
             let options = ImageOptions { pull, index: Some("none".to_owned()), ..ImageOptions::default() };
-            ImageWish::new(image.to_owned(), options).asks_anew().unwrap()
+            ImageSelection::new(image.to_owned(), options).resolves_each_time().unwrap()
         };
         for (pull, of_registry, of_layout) in [
             (PullWhen::Missing, false, true),
@@ -161,7 +161,7 @@ mod tests {
             (PullWhen::Never, false, false),
         ] {
             assert_eq!(
-                (asks("localhost:5000/app:1", pull), asks("oci:/a:1", pull)),
+                (resolves("localhost:5000/app:1", pull), resolves("oci:/a:1", pull)),
                 (of_registry, of_layout),
                 "{pull:?}"
             );

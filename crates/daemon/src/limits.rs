@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::api::Failure;
+use crate::failure::Failure;
 
 /// Images that are prepared at once, including those of containers. Each streams up to three layers and merges its tree in
 /// memory, which takes some 200 MB for the largest trees.
@@ -19,7 +19,7 @@ const WAITING: usize = 32;
 /// of the line protocol always find it free.
 const CALLS: usize = 12;
 /// How long a call waits in the queue: the calls before it usually take milliseconds.
-const TURN: Duration = Duration::from_secs(30);
+const CALL_WAIT: Duration = Duration::from_secs(30);
 /// Containers and recordings that are being stopped, each for as long as its client requests.
 const STOPS: usize = 8;
 /// Starts that are recorded at once, each with a container.
@@ -33,10 +33,10 @@ pub(crate) const LONG: usize = WAITING + STOPS + LISTENERS;
 pub(crate) const THREADS: usize = CALLS + STOPS + RECORDINGS + LISTENERS;
 
 /// A permit, valid for the life of this value.
-pub(crate) type Place = OwnedSemaphorePermit;
+pub(crate) type Permit = OwnedSemaphorePermit;
 
 /// All limits.
-pub(crate) struct Gates {
+pub(crate) struct RequestLimits {
     prepares: Arc<Semaphore>,
     pulls: Arc<Semaphore>,
     stops: Arc<Semaphore>,
@@ -46,61 +46,61 @@ pub(crate) struct Gates {
     listeners: Arc<Semaphore>,
 }
 
-impl Default for Gates {
+impl Default for RequestLimits {
     fn default() -> Self {
-        let places = |count| Arc::new(Semaphore::new(count));
+        let semaphore = |count| Arc::new(Semaphore::new(count));
         Self {
-            prepares: places(PREPARES),
-            pulls: places(PULLS),
-            stops: places(STOPS),
-            recordings: places(RECORDINGS),
-            waiting: places(WAITING),
-            calls: places(CALLS),
-            listeners: places(LISTENERS),
+            prepares: semaphore(PREPARES),
+            pulls: semaphore(PULLS),
+            stops: semaphore(STOPS),
+            recordings: semaphore(RECORDINGS),
+            waiting: semaphore(WAITING),
+            calls: semaphore(CALLS),
+            listeners: semaphore(LISTENERS),
         }
     }
 }
 
-impl Gates {
+impl RequestLimits {
     /// Waits for a permit to prepare an image.
-    pub(crate) async fn prepare(&self) -> Option<Place> {
+    pub(crate) async fn prepare(&self) -> Option<Permit> {
         // Never closed.
         self.prepares.clone().acquire_owned().await.ok()
     }
 
     /// Waits for a permit to fetch a whole image.
-    pub(crate) async fn pull(&self) -> Option<Place> {
+    pub(crate) async fn pull(&self) -> Option<Permit> {
         self.pulls.clone().acquire_owned().await.ok()
     }
 
-    /// Waits for a permit to make a call, for at most [`TURN`].
-    pub(crate) async fn call(&self) -> Result<Place, Failure> {
-        let turn = tokio::time::timeout(TURN, self.calls.clone().acquire_owned()).await;
-        let place = turn.ok().and_then(Result::ok);
-        place.ok_or_else(|| Failure::busy(&format!("{CALLS} others have been waiting for {} s", TURN.as_secs())))
+    /// Waits for a permit to make a call, for at most [`CALL_WAIT`].
+    pub(crate) async fn call(&self) -> Result<Permit, Failure> {
+        let turn = tokio::time::timeout(CALL_WAIT, self.calls.clone().acquire_owned()).await;
+        let permit = turn.ok().and_then(Result::ok);
+        permit.ok_or_else(|| Failure::busy(&format!("{CALLS} other calls have waited for {} s", CALL_WAIT.as_secs())))
     }
 
     /// A permit to stop a container or a recording.
-    pub(crate) fn stop(&self) -> Result<Place, Failure> {
-        now(&self.stops, &format!("{STOPS} containers and recordings are being stopped already"))
+    pub(crate) fn stop(&self) -> Result<Permit, Failure> {
+        try_acquire(&self.stops, &format!("{STOPS} containers and recordings are already being stopped"))
     }
 
     /// A permit to record a start.
-    pub(crate) fn record(&self) -> Result<Place, Failure> {
-        now(&self.recordings, &format!("{RECORDINGS} starts are being recorded already"))
+    pub(crate) fn record(&self) -> Result<Permit, Failure> {
+        try_acquire(&self.recordings, &format!("{RECORDINGS} starts are already being recorded"))
     }
 
     /// A permit to wait for an image.
-    pub(crate) fn wait(&self) -> Result<Place, Failure> {
-        now(&self.waiting, &format!("{WAITING} others wait for images already"))
+    pub(crate) fn wait(&self) -> Result<Permit, Failure> {
+        try_acquire(&self.waiting, &format!("{WAITING} other requests already wait for images"))
     }
 
     /// A permit to listen without a time limit.
-    pub(crate) fn listen(&self) -> Result<Place, Failure> {
-        now(&self.listeners, &format!("{LISTENERS} others listen to events or logs already"))
+    pub(crate) fn listen(&self) -> Result<Permit, Failure> {
+        try_acquire(&self.listeners, &format!("{LISTENERS} other clients already listen to events or logs"))
     }
 }
 
-fn now(gate: &Arc<Semaphore>, busy: &str) -> Result<Place, Failure> {
+fn try_acquire(gate: &Arc<Semaphore>, busy: &str) -> Result<Permit, Failure> {
     gate.clone().try_acquire_owned().map_err(|_| Failure::busy(busy))
 }

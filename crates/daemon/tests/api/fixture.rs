@@ -25,7 +25,7 @@ use crate::description::Description;
 /// Content of `etc/hello` in the image.
 pub(crate) const HELLO: &str = "hello\n";
 
-pub(crate) struct Lab {
+pub(crate) struct Fixture {
     folder: TempDir,
     pub(crate) registry: TestServer,
     pub(crate) engine: Engine,
@@ -33,7 +33,7 @@ pub(crate) struct Lab {
     daemon: Option<Daemon>,
 }
 
-impl Lab {
+impl Fixture {
     pub(crate) async fn new() -> Self {
         Self::with(Auth::Anonymous).await
     }
@@ -51,9 +51,9 @@ impl Lab {
         let folder = tempfile::tempdir().unwrap();
         let options = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
         let engine = Engine::open(options).unwrap();
-        let mut lab = Self { folder, registry, engine, description: Description::new(), daemon: None };
-        lab.start().await;
-        lab
+        let mut fixture = Self { folder, registry, engine, description: Description::new(), daemon: None };
+        fixture.start().await;
+        fixture
     }
 
     pub(crate) async fn start(&mut self) {
@@ -67,7 +67,7 @@ impl Lab {
     }
 
     /// A request for an image of the registry.
-    pub(crate) fn wish(&self, name: &str) -> Value {
+    pub(crate) fn image_body(&self, name: &str) -> Value {
         json!({"image": self.image(name), "image_options": {"platform": "linux/amd64", "tls_verify": false}})
     }
 
@@ -125,10 +125,10 @@ pub(crate) fn request(method: Method, path: &str, body: &[u8]) -> Request<Full<B
 }
 
 /// One object with the fields of both.
-pub(crate) fn with(mut wish: Value, more: Value) -> Value {
+pub(crate) fn with(mut body: Value, more: Value) -> Value {
     let more = more.as_object().unwrap().clone();
-    wish.as_object_mut().unwrap().extend(more);
-    wish
+    body.as_object_mut().unwrap().extend(more);
+    body
 }
 
 /// Reads a body line by line.

@@ -10,44 +10,43 @@ use serde::Serialize;
 use tarpon_engine::{Error, ErrorKind, RunError};
 use utoipa::ToSchema;
 
-use super::answer::Answer;
+use crate::answer::Answer;
 
 /// Seconds until a client that was rejected as one too many may retry.
 const RETRY: HeaderValue = HeaderValue::from_static("1");
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Failure {
-    /// The kind, for programs.
-    kind: Kind,
-    /// What was being done.
+    /// The class of the failure, for programs.
+    kind: FailureKind,
+    /// The step that failed.
     step: String,
-    /// Why it failed.
+    /// The cause.
     cause: String,
-    /// What to do about it, if anything is known to help.
+    /// A remedy, if one is known.
     hint: Option<String>,
 }
 
 /// Classes of failures, and the status of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-#[schema(as = FailureKind)]
-enum Kind {
-    /// 400: the request makes no sense.
+enum FailureKind {
+    /// 400: the request is invalid.
     Invalid,
     /// 403: the registry refuses access.
     Denied,
     /// 404: no such image, tag, platform, path, mount, container or job.
     NotFound,
-    /// 405: not with this method.
+    /// 405: the path does not support this method.
     NoSuchMethod,
-    /// 409: this machine or user cannot mount this way, or not there.
+    /// 409: this machine or user cannot mount in this mode or at this path.
     CannotMount,
-    /// 409: what is there already is in the way.
+    /// 409: an existing object prevents the request.
     Conflict,
     /// 413: the request is too long.
     TooLong,
-    /// 422: the image is malformed, unsupported, not what its digest says, or has no such program.
+    /// 422: the image is malformed, unsupported, does not match its digest, or lacks the program.
     Refused,
     /// 500: the local store failed.
     Store,
@@ -55,13 +54,13 @@ enum Kind {
     Other,
     /// 502: the registry or the network failed.
     Unavailable,
-    /// 503: too many want the same at once.
+    /// 503: too many concurrent requests.
     Busy,
-    /// 504: it took longer than the request allowed.
+    /// 504: the time limit of the request has passed.
     Late,
 }
 
-impl Kind {
+impl FailureKind {
     fn status(self) -> StatusCode {
         match self {
             Self::Invalid => StatusCode::BAD_REQUEST,
@@ -79,7 +78,7 @@ impl Kind {
     }
 }
 
-impl From<ErrorKind> for Kind {
+impl From<ErrorKind> for FailureKind {
     fn from(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::NotFound => Self::NotFound,
@@ -106,68 +105,62 @@ impl From<RunError> for Failure {
         let failure = Self::from(error.error);
         match error.exit {
             // The program does not exist or cannot be executed: the image is at fault.
-            126 | 127 => Self { kind: Kind::Refused, ..failure },
+            126 | 127 => Self { kind: FailureKind::Refused, ..failure },
             _ => failure,
         }
     }
 }
 
 impl Failure {
-    fn new(kind: Kind, step: impl Into<String>, cause: impl fmt::Display) -> Self {
+    fn new(kind: FailureKind, step: impl Into<String>, cause: impl fmt::Display) -> Self {
         Self { kind, step: step.into(), cause: cause.to_string(), hint: None }
     }
 
     /// The request is invalid.
     pub(crate) fn invalid(step: impl Into<String>, cause: impl fmt::Display) -> Self {
-        Self::new(Kind::Invalid, step, cause)
+        Self::new(FailureKind::Invalid, step, cause)
     }
 
     /// The request has more than `limit` bytes.
-    pub(super) fn too_long(limit: usize) -> Self {
-        Self::new(Kind::TooLong, "read the request", format!("it has more than {limit} bytes"))
+    pub(crate) fn too_long(limit: usize) -> Self {
+        Self::new(FailureKind::TooLong, "read the request", format!("it has more than {limit} bytes"))
     }
 
     /// The requested object does not exist.
     pub(crate) fn not_found(step: impl Into<String>, cause: impl fmt::Display) -> Self {
-        Self::new(Kind::NotFound, step, cause)
+        Self::new(FailureKind::NotFound, step, cause)
     }
 
     /// An existing object prevents the operation.
-    pub(super) fn conflict(step: impl Into<String>, cause: impl fmt::Display) -> Self {
-        Self::new(Kind::Conflict, step, cause)
+    pub(crate) fn conflict(step: impl Into<String>, cause: impl fmt::Display) -> Self {
+        Self::new(FailureKind::Conflict, step, cause)
     }
 
     /// Too many requests of one kind at once.
     pub(crate) fn busy(cause: &str) -> Self {
-        Self {
-            hint: Some("try again later".to_owned()),
-            ..Self::new(Kind::Busy, "find a place for the request", cause)
-        }
+        Self { hint: Some("try again later".to_owned()), ..Self::new(FailureKind::Busy, "admit the request", cause) }
     }
 
-    /// The operation took longer than `patience`.
-    pub(crate) fn late(step: impl Into<String>, patience: Duration) -> Self {
-        let failure = Self::new(Kind::Late, step, format!("not done within {} s", patience.as_secs()));
-        Self {
-            hint: Some("what arrived is kept: ask again, or give it more time with timeout_seconds".to_owned()),
-            ..failure
-        }
+    /// The operation took longer than `time_limit`.
+    pub(crate) fn late(step: impl Into<String>, time_limit: Duration) -> Self {
+        let failure = Self::new(FailureKind::Late, step, format!("not done within {} s", time_limit.as_secs()));
+        Self { hint: Some("fetched data is kept: retry, or raise timeout_seconds".to_owned()), ..failure }
     }
 
     /// The operation was cancelled on request.
     pub(crate) fn cancelled(step: impl Into<String>) -> Self {
-        Self::new(Kind::Other, step, "it was cancelled")
+        Self::new(FailureKind::Other, step, "it was cancelled")
     }
 
     /// An internal error.
-    pub(crate) fn of_us(step: impl Into<String>, cause: impl fmt::Display) -> Self {
-        Self::new(Kind::Other, step, cause)
+    pub(crate) fn internal(step: impl Into<String>, cause: impl fmt::Display) -> Self {
+        Self::new(FailureKind::Other, step, cause)
     }
 }
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let is_busy = self.kind == Kind::Busy;
+        let is_busy = self.kind == FailureKind::Busy;
         let mut response = Answer(self.kind.status(), self).into_response();
         if is_busy {
             response.headers_mut().insert(RETRY_AFTER, RETRY);
@@ -177,12 +170,12 @@ impl IntoResponse for Failure {
 }
 
 /// The path does not exist.
-pub(super) async fn no_such_path(uri: Uri) -> Failure {
-    let failure = Failure::not_found("find what is asked for", format!("there is nothing at {}", uri.path()));
-    Failure { hint: Some("GET /openapi.json describes what there is".to_owned()), ..failure }
+pub(crate) async fn no_such_path(uri: Uri) -> Failure {
+    let failure = Failure::not_found("find the path", format!("{} does not exist", uri.path()));
+    Failure { hint: Some("GET /openapi.json lists all paths".to_owned()), ..failure }
 }
 
 /// The path exists, but not with this method.
-pub(super) async fn no_such_method(method: Method, uri: Uri) -> Failure {
-    Failure::new(Kind::NoSuchMethod, "find what is asked for", format!("{} takes no {method}", uri.path()))
+pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Failure {
+    Failure::new(FailureKind::NoSuchMethod, "find the path", format!("{} does not support {method}", uri.path()))
 }

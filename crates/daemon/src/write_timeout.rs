@@ -1,4 +1,4 @@
-//! [`Patient`]: a stream that tolerates a slow peer for a limited time.
+//! [`WriteTimeout`]: a stream that tolerates a slow peer for a limited time.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,16 +9,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// A stream that fails when the peer has read nothing for some time.
-pub(crate) struct Patient<S> {
+pub(crate) struct WriteTimeout<S> {
     stream: S,
-    patience: Duration,
+    timeout: Duration,
     /// Runs while the peer reads nothing.
     until: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Patient<S> {
-    pub(crate) fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, until: None }
+impl<S> WriteTimeout<S> {
+    pub(crate) fn new(stream: S, timeout: Duration) -> Self {
+        Self { stream, timeout, until: None }
     }
 
     /// The result of a write, or a timeout.
@@ -27,20 +27,20 @@ impl<S> Patient<S> {
             self.until = None;
             return written;
         }
-        let patience = self.patience;
-        let until = self.until.get_or_insert_with(|| Box::pin(sleep(patience)));
+        let timeout = self.timeout;
+        let until = self.until.get_or_insert_with(|| Box::pin(sleep(timeout)));
         ready!(until.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.watch(cx, written)
@@ -76,9 +76,9 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_nothing_is_given_up_and_who_takes_a_little_is_not() {
+    async fn a_peer_that_stops_reading_times_out_and_a_slow_one_does_not() {
         let (ours, mut theirs) = duplex(4);
-        let mut patient = Patient::new(ours, Duration::from_secs(60));
+        let mut stream = WriteTimeout::new(ours, Duration::from_secs(60));
         let reader = tokio::spawn(async move {
             for _ in 0..4 {
                 tokio::time::sleep(Duration::from_secs(50)).await;
@@ -86,9 +86,9 @@ mod tests {
             }
             theirs
         });
-        patient.write_all(&[7; 20]).await.unwrap();
+        stream.write_all(&[7; 20]).await.unwrap();
         let _theirs = reader.await.unwrap();
-        let error = patient.write_all(&[7; 20]).await.unwrap_err();
+        let error = stream.write_all(&[7; 20]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 
-use super::Failure;
+use crate::failure::Failure;
 
 /// Limit on the size of a body: the longest hold commands and environments of containers, which the kernel limits to less.
 const BODY_BYTES: usize = 1 << 20;
@@ -18,14 +18,14 @@ const READ_BYTES: usize = 16 << 20;
 const BODY_TIME: Duration = Duration::from_secs(30);
 
 /// Default time limit for preparing an image.
-const PATIENCE: Duration = Duration::from_secs(600);
+const DEFAULT_TIME: Duration = Duration::from_secs(600);
 /// Maximum time limit in seconds: no connection is held forever.
-const MOST: u32 = 3600;
+const MAX_SECONDS: u32 = 3600;
 
 /// The JSON body of a request, whatever its Content-Type.
-pub(super) struct Said<T>(pub(super) T);
+pub(super) struct JsonBody<T>(pub(super) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Failure> {
@@ -54,9 +54,9 @@ async fn collect(mut body: Body) -> Result<Vec<u8>, Failure> {
 }
 
 /// The query of a request.
-pub(super) struct Asked<T>(pub(super) T);
+pub(super) struct QueryParams<T>(pub(super) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
@@ -66,10 +66,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
 }
 
 /// The time limit of a request: the requested one or the default.
-pub(super) fn patience(seconds: Option<u32>) -> Result<Duration, Failure> {
+pub(super) fn time_limit(seconds: Option<u32>) -> Result<Duration, Failure> {
     match seconds {
-        None => Ok(PATIENCE),
-        Some(seconds @ 1..=MOST) => Ok(Duration::from_secs(seconds.into())),
-        Some(_) => Err(Failure::invalid("read the request", format!("a time is 1 to {MOST} seconds"))),
+        None => Ok(DEFAULT_TIME),
+        Some(seconds @ 1..=MAX_SECONDS) => Ok(Duration::from_secs(seconds.into())),
+        Some(_) => Err(Failure::invalid("read the request", format!("a time is 1 to {MAX_SECONDS} seconds"))),
     }
 }
