@@ -1,17 +1,20 @@
 //! The whole command line: subcommands and global options.
 
-use std::path::PathBuf;
+use std::process::ExitCode;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, CommandFactory, Parser, Subcommand};
-use tarpon_engine::Isolation;
+use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::container::{exec, keep, kill, logs, ps, rm, stop, wait};
+use crate::commands::background::{Keep, Serve};
+use crate::commands::container::lifecycle::{Kill, Rm, Stop, Wait};
+use crate::commands::container::{exec, logs, ps, run};
+use crate::commands::packaging::{Completions, Man};
 use crate::commands::{
-    cache, commit, completions, convert, daemon, demo, doctor, index, inspect, ls, man, mount, podman, pull, push,
-    record, recover, run, serve, snapshotter, status, trace, umount, why,
+    cache, commit, convert, daemon, demo, doctor, index, inspect, ls, mount, podman, pull, push, record, recover,
+    snapshotter, status, trace, umount, why,
 };
-use crate::exit;
+use crate::exit::{self, Exit};
+use crate::failure::Result;
+use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,38 +34,56 @@ IMAGE is [docker://]NAME[:TAG|@DIGEST], oci:DIR[:TAG], oci-archive:FILE or docke
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) global: Global,
+    global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// Options of every subcommand.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Global options")]
-pub(crate) struct Global {
-    /// Where fetched content is kept [default: /var/lib/tarpon as root, else $XDG_DATA_HOME/tarpon]
-    #[arg(long, global = true, value_name = "DIR", env = "TARPON_STORE", hide_env_values = true)]
-    #[arg(value_parser = OsStringValueParser::new().map(PathBuf::from))]
-    pub(crate) store: Option<PathBuf>,
-    /// Which images of the store share content: all (shared), or those of one repository, to which the registry must grant access each
-    /// time (tenant); kept with the store [default: as the store is, shared for a new one]
-    #[arg(long, global = true, value_name = "KIND", env = "TARPON_ISOLATION", hide_env_values = true)]
-    #[arg(value_parser = isolation)]
-    pub(crate) isolation: Option<Isolation>,
-    /// Say nothing but errors and what was asked for
-    #[arg(short, long, global = true)]
-    pub(crate) quiet: bool,
-}
-
-fn isolation(text: &str) -> std::result::Result<Isolation, String> {
-    [Isolation::Shared, Isolation::Tenant]
-        .into_iter()
-        .find(|kind| kind.name() == text)
-        .ok_or_else(|| "expected shared or tenant".to_owned())
+impl Cli {
+    /// Runs the subcommand.
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let global = &self.global;
+        let done = match self.command {
+            // The exit code of these two is that of their program.
+            Command::Run(command) => return command.run(global),
+            Command::Exec(command) => return command.run(global),
+            Command::Mount(command) => command.run(global),
+            Command::Umount(command) => command.run(global),
+            Command::Pull(command) => command.run(global),
+            Command::Ls(command) => command.run(global),
+            Command::Podman(command) => command.run(global),
+            Command::Index(command) => command.run(global),
+            Command::Record(command) => command.run(global),
+            Command::Inspect(command) => command.run(global),
+            Command::Convert(command) => command.run(global),
+            Command::Snapshotter(command) => command.run(global),
+            Command::Status(command) => command.run(global),
+            Command::Why(command) => command.run(global),
+            Command::Cache(command) => command.run(global),
+            Command::Trace(command) => command.run(global),
+            Command::Recover(command) => command.run(global),
+            Command::Daemon(command) => command.run(global),
+            Command::Doctor(command) => command.run(global),
+            Command::Demo(command) => command.run(global),
+            Command::Completions(command) => command.run(&mut visible()),
+            Command::Man(command) => command.run(Cli::command()),
+            Command::Ps(command) => command.run(global),
+            Command::Logs(command) => command.run(global),
+            Command::Wait(command) => command.run(global),
+            Command::Stop(command) => command.run(global),
+            Command::Kill(command) => command.run(global),
+            Command::Rm(command) => command.run(global),
+            Command::Commit(command) => command.run(global),
+            Command::Push(command) => command.run(global),
+            Command::Serve(command) => command.run(global),
+            Command::Keep(command) => command.run(global),
+        };
+        done.map(|()| Exit::Ok.into())
+    }
 }
 
 /// The command line without its hidden subcommands, for completions.
-pub(crate) fn visible() -> clap::Command {
+fn visible() -> clap::Command {
     let whole = Cli::command();
     let visible = clap::Command::new("tarpon").args(whole.get_arguments()).disable_help_subcommand(true);
     let shown = whole.get_subcommands().filter(|command| !command.is_hide_set());
@@ -78,10 +99,10 @@ pub(crate) enum Command {
     Ps(ps::Ps),
     Exec(exec::Exec),
     Logs(logs::Logs),
-    Wait(wait::Wait),
-    Stop(stop::Stop),
-    Kill(kill::Kill),
-    Rm(rm::Rm),
+    Wait(Wait),
+    Stop(Stop),
+    Kill(Kill),
+    Rm(Rm),
     Commit(Box<commit::Commit>),
     Push(push::Push),
     Pull(pull::Pull),
@@ -100,12 +121,12 @@ pub(crate) enum Command {
     Daemon(daemon::Daemon),
     Doctor(doctor::Doctor),
     Demo(demo::Demo),
-    Completions(completions::Completions),
-    Man(man::Man),
+    Completions(Completions),
+    Man(Man),
     #[command(hide = true)]
-    Serve(serve::Serve),
+    Serve(Serve),
     #[command(hide = true)]
-    Keep(keep::Keep),
+    Keep(Keep),
 }
 
 impl Command {

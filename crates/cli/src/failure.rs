@@ -3,7 +3,10 @@
 use std::fmt;
 use std::io;
 
+use tarpon_engine::store::StoreError;
+
 use crate::exit::Exit;
+use crate::line::{escape, shorten};
 
 /// A failed command. Its text is one line that names the operation, the image and the cause.
 #[derive(Debug)]
@@ -40,10 +43,10 @@ impl Failure {
     /// The line, and the hint's line if there is one. Control characters, which may come from an image or a registry,
     /// are escaped, and a long name that is repeated is shortened.
     pub(crate) fn text(&self) -> String {
-        let message = crate::output::escape(self.message.as_bytes());
-        let mut text = format!("tarpon: {}\n", crate::output::shortened(&message));
+        let message = escape(self.message.as_bytes());
+        let mut text = format!("tarpon: {}\n", shorten(&message));
         if let Some(hint) = &self.hint {
-            text.push_str(&format!("hint: {}\n", crate::output::escape(hint.as_bytes())));
+            text.push_str(&format!("hint: {}\n", escape(hint.as_bytes())));
         }
         text
     }
@@ -65,6 +68,12 @@ pub(crate) trait Context<T> {
 impl<T> Context<T> for tarpon_engine::Result<T> {
     fn doing<D: fmt::Display>(self, doing: impl FnOnce() -> D) -> Result<T> {
         self.map_err(|error| Failure::engine(doing(), error))
+    }
+}
+
+impl<T> Context<T> for std::result::Result<T, StoreError> {
+    fn doing<D: fmt::Display>(self, doing: impl FnOnce() -> D) -> Result<T> {
+        self.map_err(|error| Failure::new(Exit::Store, format_args!("{}: {error}", doing())))
     }
 }
 

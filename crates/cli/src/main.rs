@@ -8,17 +8,17 @@
     reason = "the comments on arguments are their --help: [NAME] is an option there"
 )]
 
+mod alternatives;
 mod cli;
 mod commands;
-mod elsewhere;
 mod exit;
 mod failure;
-mod image_path;
-mod interrupt;
+mod global;
+mod line;
 mod logging;
 mod output;
+mod signals;
 mod size;
-mod store_dir;
 mod usage;
 
 use std::process::ExitCode;
@@ -32,9 +32,9 @@ fn main() -> ExitCode {
     };
     logging::start(cli.command.default_log());
     if !cli.command.answers_interrupts() {
-        interrupt::end_on_interrupt();
+        signals::end_on_interrupt();
     }
-    match commands::run(cli) {
+    match cli.run() {
         Ok(code) => code,
         Err(failure) => {
             output::error(&failure);

@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::{elsewhere, output};
+use crate::{alternatives, output};
 
 /// Prints clap's result. Help and version are no failures.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
@@ -35,7 +35,7 @@ fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
     let message = without_secret(error, message.strip_prefix("error: ").unwrap_or(&message));
     let rest: Vec<String> = paragraphs.collect();
     let tip = rest.iter().find_map(|line| line.strip_prefix("tip: ").map(str::to_owned));
-    let tip = elsewhere::answer(error).or_else(|| tip.filter(|_| elsewhere::is_safe(error)));
+    let tip = alternatives::answer(error).or_else(|| tip.filter(|_| alternatives::is_safe(error)));
     let usage = || rest.iter().find(|line| line.starts_with("Usage: ")).map(|line| line.replacen('U', "u", 1));
     let hint = tip.or_else(|| expected(error, words)).or_else(usage);
     Failure::new(Exit::Usage, message).hint(hint.unwrap_or_else(|| format!("{} lists what there is", help(words))))

@@ -2,18 +2,19 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use tarpon_engine::{Change, CommitReport, CommitRequest, CommitSource, ImageRequest, LayerFormat};
 use tarpon_oci::Platform;
 
 use super::image::{ImageName, RegistryOptions, destination_name, image_name};
+use super::options::FormatName;
 use super::session::Session;
-use super::stop::interruptible;
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output::{self, Table, escape};
+use crate::signals::interruptible;
 use crate::size;
 
 const EXAMPLES: &str = "\
@@ -80,25 +81,6 @@ pub(crate) struct Commit {
     /// What to call it: [docker://]NAME[:TAG] or oci:DIR[:TAG], where a push brings it
     #[arg(value_name = "IMAGE", value_parser = destination_name)]
     image: ImageName,
-}
-
-/// What a layer becomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FormatName {
-    /// gzip with a table of contents
-    Estargz,
-    /// zstd with a table of contents
-    #[value(name = "zstd:chunked", alias = "zstd-chunked")]
-    ZstdChunked,
-}
-
-impl From<FormatName> for LayerFormat {
-    fn from(name: FormatName) -> Self {
-        match name {
-            FormatName::Estargz => Self::Estargz,
-            FormatName::ZstdChunked => Self::ZstdChunked,
-        }
-    }
 }
 
 #[derive(Debug, Serialize)]

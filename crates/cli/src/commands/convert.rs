@@ -3,20 +3,20 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tarpon_engine::{
-    Access, Conversion, ConvertRequest, ConvertedImage, ErrorKind, LayerFormat, MAX_CONVERT_JOBS, Outcome, Platforms,
-    auth_files,
+    Access, Conversion, ConvertRequest, ConvertedImage, ErrorKind, MAX_CONVERT_JOBS, Outcome, Platforms,
 };
 use tarpon_oci::Platform;
 
 use super::creds::{Creds, creds, creds_file};
-use super::image::{ImageName, authfile, destination_name, image_name};
-use super::stop::interruptible;
-use crate::cli::Global;
+use super::image::{ImageName, REGISTRY_OPTIONS, RegistryPlace, destination_name, image_name};
+use super::options::FormatName;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output::{self, Table, escape};
+use crate::signals::interruptible;
 use crate::size;
 
 const EXAMPLES: &str = "\
@@ -29,7 +29,6 @@ Examples:
 SRC is as IMAGE of the other commands; DST is [docker://]NAME[:TAG] or oci:DIR[:TAG].
 The result is an OCI image, also if SRC is one of Docker's. The same image and options always give the same digest.";
 
-const REGISTRY_OPTIONS: &str = "Registry options";
 const HIGHEST_GZIP_LEVEL: u8 = 9;
 const HIGHEST_ZSTD_LEVEL: u8 = 22;
 
@@ -86,9 +85,8 @@ pub(crate) struct Convert {
 /// How to talk to the registries of SRC and DST.
 #[derive(Debug, Clone, Args)]
 struct Registries {
-    /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
-    #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = authfile())]
-    authfile: Option<PathBuf>,
+    #[command(flatten)]
+    place: RegistryPlace,
     /// Credentials for SRC; other users can see arguments, so prefer --src-creds-file or --authfile
     #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
     src_creds: Option<Creds>,
@@ -103,42 +101,12 @@ struct Registries {
     #[arg(long, value_name = "FILE", value_parser = creds_file(), conflicts_with = "dest_creds")]
     #[arg(help_heading = REGISTRY_OPTIONS)]
     dest_creds_file: Option<Creds>,
-    /// Check certificates; `false` also allows plain HTTP, which else only loopback addresses may speak [default: true]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    #[arg(help_heading = REGISTRY_OPTIONS)]
-    tls_verify: Option<bool>,
-    /// Folder with the registries' CA certificates (*.crt) and client certificates (*.cert, *.key)
-    #[arg(long, value_name = "DIR", help_heading = REGISTRY_OPTIONS)]
-    cert_dir: Option<PathBuf>,
 }
 
 impl Registries {
     fn access(&self, argument: &Option<Creds>, file: &Option<Creds>) -> Access {
-        Access {
-            creds: argument.as_ref().or(file.as_ref()).map(|creds| creds.0.clone()),
-            authfiles: self.authfile.clone().map_or_else(auth_files, |file| vec![file]),
-            cert_dir: self.cert_dir.clone(),
-            tls_verify: self.tls_verify,
-        }
-    }
-}
-
-/// What layers become.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FormatName {
-    /// gzip with a table of contents; for containerd's stargz snapshotter, and readable by everybody
-    Estargz,
-    /// zstd with a table of contents; for Podman and CRI-O, and readable by everybody who reads zstd
-    #[value(name = "zstd:chunked", alias = "zstd-chunked")]
-    ZstdChunked,
-}
-
-impl From<FormatName> for LayerFormat {
-    fn from(name: FormatName) -> Self {
-        match name {
-            FormatName::Estargz => Self::Estargz,
-            FormatName::ZstdChunked => Self::ZstdChunked,
-        }
+        let creds = argument.as_ref().or(file.as_ref());
+        Access { creds: creds.map(|creds| creds.0.clone()), ..self.place.access() }
     }
 }
 

@@ -7,12 +7,12 @@ use clap::Args;
 use tarpon_daemon::{Options, Socket};
 use tarpon_engine::Ended;
 
-use super::mount::address;
+use super::options::address;
 use super::scrub::ScrubChoice;
 use super::session::{Session, runtime};
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:

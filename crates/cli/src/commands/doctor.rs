@@ -1,5 +1,6 @@
 //! `tarpon doctor`: what works on this machine, what is missing and the command that fixes it.
 
+mod check;
 mod containerd;
 mod distribution;
 mod host;
@@ -8,10 +9,12 @@ use clap::Args;
 use serde::Serialize;
 use tarpon_engine::{Capability, Isolation, PodmanVersion};
 
+use check::{Check, check};
+
 use super::session::{Session, runtime};
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output::{self, Table, escape};
 
 const EXAMPLES: &str = "\
@@ -53,18 +56,6 @@ struct Modes {
     fuse: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct Check {
-    name: String,
-    needed_for: String,
-    works: bool,
-    /// The result, or why it does not work.
-    found: String,
-    /// The command that fixes it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mend: Option<String>,
-}
-
 impl Doctor {
     pub(crate) fn run(&self, global: &Global) -> Result {
         let session = Session::open(global)?;
@@ -103,28 +94,16 @@ fn report(store: String, isolation: Isolation, capabilities: &[Capability], root
         native: root && fuse && works("EROFS from a file") && works("overlayfs with data-only layers"),
         fuse: fuse && (root || works("fusermount3")),
     };
-    let checks = capabilities.iter().map(|capability| Check {
-        name: capability.name.to_owned(),
-        needed_for: capability.needed_for.to_owned(),
-        works: capability.found.is_ok(),
-        found: match &capability.found {
-            Ok(found) | Err(found) => escape(found.as_bytes()),
-        },
-        mend: capability.found.as_ref().err().and_then(|why| mend(capability.name, why, root)),
+    let checks = capabilities.iter().map(|Capability { name, needed_for, found }| {
+        check(name, needed_for, found.clone(), found.as_ref().err().and_then(|why| mend(name, why, root)))
     });
     Report { store, isolation: isolation.name(), modes, checks: checks.collect() }
 }
 
 /// Whether this Podman version supports a store of layers.
 fn podman_layers(version: PodmanVersion) -> Check {
-    let problem = version.problem_with_layers();
-    Check {
-        name: "Podman's layer store".to_owned(),
-        needed_for: "lazy podman pull".to_owned(),
-        works: problem.is_none(),
-        found: problem.unwrap_or_else(|| format!("Podman {version}")),
-        mend: None,
-    }
+    let found = version.problem_with_layers().map_or_else(|| Ok(format!("Podman {version}")), Err);
+    check("Podman's layer store", "lazy podman pull", found, None)
 }
 
 /// The command that installs or enables the missing part, if there is one.

@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, io};
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Access as Mode, access};
 use tarpon_engine::{Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, Pull, auth_files};
 use tarpon_oci::{InvalidSource, Platform, Source};
 
 use super::creds::{Creds, creds, creds_file};
+use super::options::path;
 
 /// The heading of [`RegistryOptions`] in help.
-const REGISTRY_OPTIONS: &str = "Registry options";
+pub(super) const REGISTRY_OPTIONS: &str = "Registry options";
 
 /// An image and everything that is said about it.
 #[derive(Debug, Clone, Args)]
@@ -125,13 +126,8 @@ impl From<io::Error> for ImageNameError {
     }
 }
 
-/// Reads the path of an option and makes it absolute, for the server.
-fn path() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().try_map(std::path::absolute)
-}
-
 /// Reads the path of a credentials file, which must exist: a missing one would silently mean no credentials.
-pub(super) fn authfile() -> impl TypedValueParser<Value = PathBuf> {
+fn authfile() -> impl TypedValueParser<Value = PathBuf> {
     path().try_map(|file| match access(&file, Mode::READ_OK) {
         Ok(()) => Ok(file),
         Err(error) => Err(io::Error::new(error.kind(), format!("cannot read it: {error}"))),
@@ -276,7 +272,7 @@ pub(super) struct RegistryPlace {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = REGISTRY_OPTIONS)]
     tls_verify: Option<bool>,
-    /// Folder with the registry's CA certificates (*.crt) and client certificates (*.cert, *.key)
+    /// Folder with the registries' CA certificates (*.crt) and client certificates (*.cert, *.key)
     #[arg(long, value_name = "DIR", help_heading = REGISTRY_OPTIONS, value_parser = path())]
     cert_dir: Option<PathBuf>,
 }

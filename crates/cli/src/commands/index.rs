@@ -8,9 +8,9 @@ use tarpon_oci::{Digest, Source};
 
 use super::image::ImageArgs;
 use super::session::{Session, runtime};
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output::{self, Table, escape};
 use crate::size;
 

@@ -6,8 +6,8 @@ use tarpon_engine::Inspection;
 
 use super::image::ImageArgs;
 use super::session::{Session, runtime};
-use crate::cli::Global;
 use crate::failure::{Context, Result};
+use crate::global::Global;
 use crate::output::{self, Table, escape};
 use crate::size;
 

@@ -2,25 +2,25 @@
 //! store's server; with `--foreground` this process is that server.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tarpon_engine::{
     Backfill, Ended, ModeChoice, MountRequest, MountStatus, Server, Writable, is_directory, resolve_mountpoint,
     resolve_upper,
 };
 
 use super::image::ImageArgs;
+use super::options::{address, backfill, mode};
 use super::session::{Session, runtime};
-use super::{mode, trace};
-use crate::cli::Global;
+use super::trace;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
-use crate::interrupt::leave_to_command;
+use crate::global::Global;
 use crate::output::{self, escape};
+use crate::signals::leave_to_command;
 use crate::size;
 
 const EXAMPLES: &str = "\
@@ -44,7 +44,7 @@ Its log is STORE/run/server.log; $RUST_LOG says how much it writes (RUST_LOG=deb
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mount {
     /// How to mount
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode::parser())]
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode())]
     mode: ModeChoice,
     /// Make the mount writable; changes are kept in UPPERDIR, or thrown away at unmount without one
     #[arg(long, value_name = "UPPERDIR", num_args = 0..=1, require_equals = true)]
@@ -150,10 +150,7 @@ impl Mount {
     /// Sets the size limit of the store, for all its users.
     fn settle_store_size(&self, global: &Global, session: &Session) -> Result {
         let Some(bytes) = self.store_size else { return Ok(()) };
-        let before =
-            session.engine().store().settle_budget(bytes).map_err(|error| {
-                Failure::new(Exit::Store, format_args!("cannot settle the size of the store: {error}"))
-            })?;
+        let before = session.engine().store().settle_budget(bytes).doing(|| "cannot settle the size of the store")?;
         if !global.quiet && before != Some(bytes) {
             let before = before.map(|before| format!(", no longer {}", size::human(before))).unwrap_or_default();
             output::note(&format!("the store may hold {} from now on{before}", size::human(bytes)));
@@ -205,23 +202,6 @@ impl Mount {
     }
 }
 
-pub(super) fn backfill() -> impl TypedValueParser<Value = Backfill> {
-    PossibleValuesParser::new(["off", "idle", "now"]).map(|when| match &*when {
-        "idle" => Backfill::Idle,
-        "now" => Backfill::Now,
-        _ => Backfill::Off,
-    })
-}
-
-/// Parses an address. Without a host it is loopback, which other machines cannot reach.
-pub(super) fn address(text: &str) -> std::result::Result<SocketAddr, String> {
-    let port = text.strip_prefix("localhost:").or_else(|| text.strip_prefix(':')).unwrap_or(text);
-    match port.parse() {
-        Ok(port) => Ok((Ipv4Addr::LOCALHOST, port).into()),
-        Err(_) => text.parse().map_err(|_| "expected PORT or IP:PORT, such as 127.0.0.1:9464".to_owned()),
-    }
-}
-
 /// Minimum size of a store: a smaller one hardly holds a layer, so everything would be fetched again and again.
 const LEAST_STORE: u64 = 64 << 20;
 
@@ -250,7 +230,7 @@ fn at_least(least: u64, text: &str) -> std::result::Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{address, rate, store_size};
+    use super::{rate, store_size};
 
     #[test]
     fn a_size_without_its_unit_is_not_taken_for_bytes() {
@@ -261,21 +241,5 @@ mod tests {
         assert_eq!(store_size("1073741824"), Ok(1 << 30), "a script may count bytes");
         assert!(rate("10").is_err() && rate("0").is_err());
         assert_eq!(rate("1M").map(u64::from), Ok(1 << 20));
-    }
-
-    #[test]
-    fn metrics_are_for_this_machine_unless_the_address_says_otherwise() {
-        for (text, expected) in [
-            ("9464", "127.0.0.1:9464"),
-            (":9464", "127.0.0.1:9464"),
-            ("localhost:9464", "127.0.0.1:9464"),
-            ("0.0.0.0:9464", "0.0.0.0:9464"),
-            ("[::1]:9464", "[::1]:9464"),
-        ] {
-            assert_eq!(address(text), Ok(expected.parse().expect("an address")), "{text}");
-        }
-        for wrong in ["", "host:9464", "127.0.0.1", "99999", "localhost:"] {
-            assert!(address(wrong).is_err(), "{wrong}");
-        }
     }
 }

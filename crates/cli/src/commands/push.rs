@@ -7,10 +7,10 @@ use tarpon_engine::{Access, PushRequest, Pushed, PushedOutcome};
 
 use super::image::{ImageName, RegistryOptions, destination_name};
 use super::session::Session;
-use super::stop::interruptible;
-use crate::cli::Global;
 use crate::failure::{Context, Result};
+use crate::global::Global;
 use crate::output::{self, Table, escape};
+use crate::signals::interruptible;
 use crate::size;
 
 const EXAMPLES: &str = "\

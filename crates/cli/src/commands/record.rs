@@ -15,11 +15,11 @@ use tarpon_engine::{
 
 use super::image::{ImageArgs, ImageName, image_name};
 use super::session::{Session, runtime};
-use super::stop::Stop;
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output::{self, escape};
+use crate::signals::Stop;
 use crate::size;
 
 const EXAMPLES: &str = "\

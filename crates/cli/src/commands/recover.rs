@@ -6,9 +6,9 @@ use clap::Args;
 
 use super::session::Session;
 use super::status;
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output::{self, escape};
 
 const EXAMPLES: &str = "\

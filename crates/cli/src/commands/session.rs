@@ -6,10 +6,9 @@ use std::path::Path;
 use tarpon_engine::{Client, Engine, EngineOptions};
 use tokio::runtime::Runtime;
 
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
-use crate::store_dir;
+use crate::global::Global;
 
 /// An open store.
 pub(crate) struct Session {
@@ -19,7 +18,7 @@ pub(crate) struct Session {
 impl Session {
     /// Opens the store that the options name.
     pub(crate) fn open(global: &Global) -> Result<Self> {
-        let store = store_dir::resolve(global.store.clone())?;
+        let store = global.store_folder()?;
         // Without /proc the command is unknown; a running server can still be used.
         let server_command = server_command(&store).unwrap_or_default();
         let engine = Engine::open(EngineOptions { store, server_command }).map_err(Failure::from)?;

@@ -2,18 +2,16 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use tarpon_engine::{Backfill, Ended, ModeChoice};
 use tarpon_snapshotter::{ImageOptions, Options, PlainImages};
 
 use super::image::ImageChoice;
-use super::mode;
-use super::mount::backfill;
+use super::options::{backfill, mode, path};
 use super::session::{Session, runtime};
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,7 +61,7 @@ pub(crate) struct Snapshotter {
     #[arg(long)]
     whole: bool,
     /// How to mount images
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode::parser())]
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode())]
     mode: ModeChoice,
     /// Bring the rest of each mounted image in the background, and verify all of it: off, idle (while no reader waits), now
     #[arg(long, value_name = "WHEN", env = "TARPON_BACKFILL", default_value = "off", value_parser = backfill())]
@@ -100,8 +98,4 @@ impl Snapshotter {
             Ended::Idle | Ended::Terminated => Ok(()),
         }
     }
-}
-
-fn path() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().try_map(std::path::absolute)
 }

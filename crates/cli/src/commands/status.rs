@@ -11,9 +11,9 @@ use tarpon_engine::{
 
 use super::scrub;
 use super::session::Session;
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output::{self, Table, escape, figures};
 use crate::size;
 

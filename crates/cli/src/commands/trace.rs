@@ -10,9 +10,9 @@ use serde::Serialize;
 use tarpon_engine::trace::{self, FILE_BYTES, Header, Origin, Totals, TouchedFile};
 use tarpon_oci::Digest;
 
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output::{self, Table, escape};
 use crate::size;
 

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tarpon_engine::{LayersPart, Unmounted, resolve_mountpoint, store_of_mount};
 
+use super::each::each;
 use super::session::Session;
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -75,21 +76,6 @@ impl Umount {
             Some(_) => Ok(()),
         }
     }
-}
-
-/// Applies an operation to all of them, even if one fails, and returns the first failure.
-fn each<T>(all: impl Iterator<Item = T>, unmount: impl Fn(T) -> Result) -> Result {
-    let mut first = Ok(());
-    for one in all {
-        if let Err(failure) = unmount(one) {
-            if first.is_ok() {
-                first = Err(failure);
-            } else {
-                output::error(&failure);
-            }
-        }
-    }
-    first
 }
 
 /// The options with the store of this mount according to the mount table; unchanged if the table names no store of this user.

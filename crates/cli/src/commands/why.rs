@@ -8,9 +8,9 @@ use tarpon_engine::{Event, Explanation, Noted, SlowRead, WaitSum, resolve_mountp
 use tarpon_oci::Digest;
 
 use super::session::Session;
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output::{self, Table, escape, figures};
 use crate::size;
 

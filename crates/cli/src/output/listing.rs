@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Table, escape};
+use super::table::Table;
+use crate::line::escape;
 
 /// The type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

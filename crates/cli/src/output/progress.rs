@@ -3,6 +3,7 @@
 mod bars;
 mod lines;
 mod meter;
+mod words;
 
 use std::ffi::OsStr;
 use std::io::IsTerminal;
@@ -11,37 +12,7 @@ use tarpon_engine::{Progress, Silent};
 
 use bars::Bars;
 use lines::Lines;
-
-/// The words for one operation on layers.
-struct Words {
-    /// On a terminal: the operation and its reason.
-    title: &'static str,
-    /// As in "streaming 3 of 5 layers".
-    doing: &'static str,
-    /// After "layers" ...
-    how: &'static str,
-    /// ... and after their size.
-    why: &'static str,
-    /// For a layer that has arrived completely.
-    arrived: &'static str,
-    /// As in "layer 3 indexed".
-    done: &'static str,
-}
-
-const PREPARING: Words = Words {
-    title: "no table of contents: streaming once",
-    doing: "streaming",
-    how: " once",
-    why: ": they have no table of contents",
-    arrived: "indexing",
-    done: "indexed",
-};
-const PULLING: Words =
-    Words { title: "fetching", doing: "fetching", how: "", why: "", arrived: "verifying", done: "is here" };
-const CONVERTING: Words =
-    Words { title: "converting", doing: "converting", how: "", why: "", arrived: "uploading", done: "is there" };
-const PUSHING: Words =
-    Words { title: "pushing", doing: "pushing", how: "", why: "", arrived: "finishing", done: "is there" };
+use words::{CONVERTING, PREPARING, PULLING, PUSHING, Words};
 
 /// The progress display on stderr while an image is prepared. It is erased when it is dropped.
 pub(crate) fn progress(quiet: bool) -> Box<dyn Progress> {

@@ -45,7 +45,7 @@ impl Ls {
         if self.committed {
             return if self.json { output::json(&committed) } else { output::text(&committed_table(&committed)) };
         }
-        let images = store.images().map_err(super::failed("cannot list the images"))?;
+        let images = store.images().doing(|| "cannot list the images")?;
         if self.json {
             return output::json(&images.iter().map(describe).collect::<Vec<_>>());
         }

@@ -61,14 +61,14 @@ struct Report {
 
 impl Gc {
     pub(super) fn run(&self, store: &Store) -> Result {
-        let evicted = store.gc().map_err(super::failed("cannot make room in the store"))?;
+        let evicted = store.gc().doing(|| "cannot make room in the store")?;
         show(self.json, evicted, pushed(store)?)
     }
 }
 
 impl Clear {
     pub(super) fn run(&self, store: &Store) -> Result {
-        let evicted = store.clear().map_err(super::failed("cannot clear the store"))?;
+        let evicted = store.clear().doing(|| "cannot clear the store")?;
         show(self.json, evicted, pushed(store)?)
     }
 }
@@ -111,13 +111,12 @@ fn pushed(store: &Store) -> Result<Vec<String>> {
 /// The images of this name: one for a digest, or one per platform for a reference.
 fn find(store: &Store, name: &str) -> Result<Vec<Digest>> {
     let doing = || format!("cannot remove {name}");
-    let failed = |error| super::failure(doing(), error);
     let found: Vec<Digest> = match name.parse::<Digest>() {
-        Ok(digest) => store.has_image(&digest).map_err(failed)?.then_some(digest).into_iter().collect(),
+        Ok(digest) => store.has_image(&digest).doing(doing)?.then_some(digest).into_iter().collect(),
         Err(_) => {
             let name =
                 image_name(name).map_err(|error| Failure::new(Exit::Usage, format_args!("{}: {error}", doing())))?;
-            by_reference(store, &name.source).map_err(failed)?
+            by_reference(store, &name.source).doing(doing)?
         }
     };
     Ok(found)

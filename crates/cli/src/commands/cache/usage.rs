@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 use tarpon_engine::store::{Health, Store, Usage as Counted};
 
-use crate::failure::Result;
+use crate::failure::{Context, Result};
 use crate::output::{self, Table, escape};
 use crate::size;
 
@@ -36,7 +36,7 @@ struct Report {
 
 impl Usage {
     pub(super) fn run(&self, store: &Store) -> Result {
-        let counted = store.usage().map_err(super::failed("cannot count what the store holds"))?;
+        let counted = store.usage().doing(|| "cannot count what the store holds")?;
         let report = report(escape(store.folder().as_os_str().as_encoded_bytes()), &counted);
         if self.json {
             return output::json(&report);

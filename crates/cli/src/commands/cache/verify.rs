@@ -9,10 +9,10 @@ use tarpon_engine::store::{Checked, Progress, Store, UnreadableObject};
 use tarpon_engine::{Mended, UnmendedMount};
 use tarpon_oci::Digest;
 
-use crate::cli::Global;
 use crate::commands::session::Session;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output::{self, escape};
 use crate::size;
 
@@ -54,7 +54,7 @@ struct Unreadable {
 
 impl Verify {
     pub(super) fn run(&self, store: &Store, global: &Global) -> Result {
-        let checked = store.verify(progress(global.quiet)).map_err(super::failed("cannot check the store"))?;
+        let checked = store.verify(progress(global.quiet)).doing(|| "cannot check the store")?;
         let is_damaged = checked.bad_objects() > 0 || !checked.damaged_images.is_empty();
         let mended = if is_damaged { mend(global)? } else { Mended::default() };
         let report = report(checked, mended);

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use clap::Args;
 use tarpon_engine::{ContainerName, ExecRequest, Signals};
 
-use crate::cli::Global;
-use crate::commands::run::{ProcessArgs, check_terminal, failure, not_run, subject};
+use super::run::{ProcessArgs, check_terminal, failure, not_run, subject};
 use crate::commands::session::{Session, runtime};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:

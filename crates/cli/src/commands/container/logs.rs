@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use clap::Args;
 use tarpon_engine::{ContainerName, LogLine, LogTime, LogWish, Output};
 
-use crate::cli::Global;
 use crate::commands::session::Session;
 use crate::failure::{Context, Result};
+use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:

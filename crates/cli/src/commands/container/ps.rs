@@ -5,9 +5,9 @@ use serde::Serialize;
 use tarpon_engine::{ContainerRecord, ContainerState, ContainerStatus, Standing};
 
 use super::filter::{self, Filter};
-use crate::cli::Global;
 use crate::commands::session::Session;
 use crate::failure::{Context, Result};
+use crate::global::Global;
 use crate::output::listing::time;
 use crate::output::{self, Table, escape};
 

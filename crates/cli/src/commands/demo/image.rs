@@ -13,6 +13,9 @@ const ARCHIVE: &[u8] = include_bytes!("../../../../../fixtures/demo/image.tar");
 /// Repository and tag of the image.
 pub(super) const NAME: &str = "tarpon/demo:latest";
 
+/// Path of the program in the image.
+pub(super) const PROGRAM: &str = "bin/almanac";
+
 /// Files of the image that are read to run its program, including the program.
 pub(super) const FILES_READ: u64 = 4;
 

@@ -63,7 +63,7 @@ impl Report {
             mode = self.mode,
             mount_requests = self.to_mount.requests,
             mount_bytes = size::human(self.to_mount.bytes),
-            program_name = super::PROGRAM,
+            program_name = super::image::PROGRAM,
             read = self.files_read,
             bytes = size::human(self.total.bytes),
             share = size::percent(self.total.bytes, self.image_bytes),

@@ -9,9 +9,9 @@ use tarpon_oci::Platform;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::{Check, containerd};
+use super::check::{Check, check};
+use super::{containerd, distribution};
 use crate::commands::image::image_name;
-use crate::output::escape;
 use crate::size;
 
 /// How long a program or a registry may take to answer.
@@ -32,21 +32,9 @@ pub(super) async fn checks(engine: &Engine, podman_conf: &Path, registry: Option
     checks
 }
 
-fn check(name: &str, needed_for: &str, found: Result<String, String>, mend: Option<String>) -> Check {
-    let works = found.is_ok();
-    let (Ok(found) | Err(found)) = found;
-    Check {
-        name: name.to_owned(),
-        needed_for: needed_for.to_owned(),
-        works,
-        found: escape(found.as_bytes()),
-        mend: mend.filter(|_| !works),
-    }
-}
-
 fn runtime() -> Check {
     let found = tarpon_engine::oci_runtime().map_err(|error| error.cause);
-    check("OCI runtime", "tarpon run, tarpon record", found, Some(super::distribution::install("crun")))
+    check("OCI runtime", "tarpon run, tarpon record", found, Some(distribution::install("crun")))
 }
 
 fn room(engine: &Engine) -> Check {
@@ -122,5 +110,5 @@ async fn answers(engine: &Engine, host: &str) -> Check {
 /// The machine's Podman configuration, unless the environment names another.
 pub(super) fn podman_conf() -> PathBuf {
     let named = std::env::var_os("CONTAINERS_STORAGE_CONF").filter(|path| !path.is_empty());
-    named.map_or_else(|| crate::commands::podman::STORAGE_CONF.into(), PathBuf::from)
+    named.map_or_else(|| crate::commands::podman::setup::STORAGE_CONF.into(), PathBuf::from)
 }

@@ -3,12 +3,12 @@
 use clap::Args;
 use tarpon_engine::{Backfill, PodmanWish};
 
-use super::super::image::{ImageName, ImageOptions, image_name};
-use super::super::mount;
-use super::super::session::{Session, runtime};
-use crate::cli::Global;
+use crate::commands::image::{ImageName, ImageOptions, image_name};
+use crate::commands::options::backfill;
+use crate::commands::session::{Session, runtime};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output::{self, escape};
 
 const EXAMPLES: &str = "\
@@ -31,7 +31,7 @@ pub(super) struct Add {
     name: Option<String>,
     /// Bring the rest of the images in the background, and verify all of it: off, idle (one layer at a time, while no reader
     /// waits), now (as `pull` does)
-    #[arg(long, value_name = "WHEN", default_value = "off", value_parser = mount::backfill())]
+    #[arg(long, value_name = "WHEN", default_value = "off", value_parser = backfill())]
     backfill: Backfill,
     #[command(flatten)]
     options: ImageOptions,

@@ -3,10 +3,10 @@
 use clap::{Args, Subcommand};
 use tarpon_engine::{DiffIds, LayersPart, MountStatus};
 
-use super::super::image::RegistryPlace;
-use super::super::session::Session;
-use crate::cli::Global;
+use crate::commands::image::RegistryPlace;
+use crate::commands::session::Session;
 use crate::failure::{Context, Result};
+use crate::global::Global;
 use crate::output::{self, Table, escape};
 use crate::size;
 

@@ -3,10 +3,10 @@
 use clap::Args;
 use tarpon_engine::MountStatus;
 
-use super::super::session::Session;
 use super::layers;
-use crate::cli::Global;
+use crate::commands::session::Session;
 use crate::failure::{Context, Result};
+use crate::global::Global;
 use crate::output::{self, Table, escape};
 use crate::size;
 

@@ -3,10 +3,10 @@
 use clap::Args;
 use tarpon_engine::MountStatus;
 
-use super::super::session::Session;
-use crate::cli::Global;
+use crate::commands::session::Session;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output;
 
 const EXAMPLES: &str = "\

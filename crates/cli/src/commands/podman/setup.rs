@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tarpon_engine::{Access, DiffIds, PodmanVersion, auth_files};
 
-use super::super::session::Session;
-use super::STORAGE_CONF;
-use crate::cli::Global;
+use crate::commands::session::Session;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output;
+
+/// The machine's Podman configuration.
+pub(crate) const STORAGE_CONF: &str = "/etc/containers/storage.conf";
 
 const EXAMPLES: &str = "\
 Examples:

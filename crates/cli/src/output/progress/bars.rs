@@ -7,9 +7,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use tarpon_engine::{LayerPlan, Progress};
 use tarpon_oci::Digest;
 
-use super::Words;
 use super::meter::{Meter, Speed};
-use crate::output::escape;
+use super::words::Words;
+use crate::line::escape;
+use crate::output::print;
 
 /// Redraws per second; more would only cost.
 const REDRAWS: u8 = 10;
@@ -71,7 +72,7 @@ impl Progress for Bars {
     }
 
     fn note(&self, line: &str) {
-        let print = || crate::output::note(&escape(line.as_bytes()));
+        let print = || print::note(&escape(line.as_bytes()));
         match self.total.lock().is_ok_and(|total| total.is_some()) {
             // The progress line is hidden while the note is printed.
             true => self.bar.suspend(print),
@@ -124,7 +125,7 @@ fn columns() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{PREPARING, PULLING};
+    use super::super::words::{PREPARING, PULLING};
     use super::*;
 
     fn meter(now: Instant) -> Meter {

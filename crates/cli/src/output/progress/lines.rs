@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use tarpon_engine::{LayerPlan, Progress};
 use tarpon_oci::Digest;
 
-use super::Words;
 use super::meter::{Meter, Speed};
-use crate::output::{escape, note};
+use super::words::Words;
+use crate::line::escape;
+use crate::output::print::note;
 use crate::size;
 
 /// Time between two lines.
@@ -102,7 +103,7 @@ impl Progress for Lines {
 
 #[cfg(test)]
 mod tests {
-    use super::super::PREPARING;
+    use super::super::words::PREPARING;
     use super::*;
 
     #[test]

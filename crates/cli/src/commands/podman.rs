@@ -4,15 +4,12 @@ mod add;
 mod layers;
 mod ls;
 mod rm;
-mod setup;
+pub(super) mod setup;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::Global;
 use crate::failure::Result;
-
-/// The machine's Podman configuration.
-pub(crate) const STORAGE_CONF: &str = "/etc/containers/storage.conf";
+use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,12 +7,10 @@ mod verify;
 
 use clap::{Args, Subcommand};
 use tarpon_engine::open_store;
-use tarpon_engine::store::StoreError;
 
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
-use crate::store_dir;
+use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,14 +43,14 @@ enum Command {
 
 impl Cache {
     pub(crate) fn run(self, global: &Global) -> Result {
-        let folder = store_dir::resolve(global.store.clone())?;
-        let store = open_store(&folder)
-            .map_err(|error| failure(format_args!("cannot open the store {}", folder.display()), error))?;
+        let folder = global.store_folder()?;
+        let failure = |error: &dyn std::fmt::Display| {
+            Failure::new(Exit::Store, format_args!("cannot open the store {}: {error}", folder.display()))
+        };
+        let store = open_store(&folder).map_err(|error| failure(&error))?;
         if let Some(isolation) = global.isolation {
             let hint = "name another store with --store DIR, or leave --isolation and $TARPON_ISOLATION away";
-            store.settle_isolation(isolation).map_err(|error| {
-                failure(format_args!("cannot open the store {}", folder.display()), error).hint(hint)
-            })?;
+            store.settle_isolation(isolation).map_err(|error| failure(&error).hint(hint))?;
         }
         match self.command {
             Command::Ls(command) => command.run(&store),
@@ -63,14 +61,4 @@ impl Cache {
             Command::Clear(command) => command.run(&store),
         }
     }
-}
-
-/// A store error while `doing`.
-fn failure(doing: impl std::fmt::Display, error: impl std::fmt::Display) -> Failure {
-    Failure::new(Exit::Store, format_args!("{doing}: {error}"))
-}
-
-/// For `map_err`: a store error while `doing`.
-fn failed(doing: &str) -> impl FnOnce(StoreError) -> Failure {
-    move |error| failure(doing, error)
 }

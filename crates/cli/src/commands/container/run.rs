@@ -5,21 +5,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{ArgAction, Args};
+use clap::{Arg, ArgAction, Args};
 use tarpon_engine::{
     Backfill, CapabilityChanges, ContainerName, ContainerOptions, HostEntry, Limits, ModeChoice, MountOption, Network,
     ProcessLimit, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Ulimit, Volume,
 };
 
-use super::container::security::{Security, Wanted};
-use super::image::{ImageName, ImageOptions, image_name};
-use super::mode;
-use super::mount::backfill;
-use super::session::{Session, runtime};
-use crate::cli::Global;
+use super::security::{Security, Wanted};
+use crate::commands::image::{ImageName, ImageOptions, image_name};
+use crate::commands::options::{backfill, mode};
+use crate::commands::session::{Session, runtime};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
-use crate::{elsewhere, output, size};
+use crate::global::Global;
+use crate::{alternatives, output, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,42 +49,19 @@ const ENV_FILE_BYTES: u64 = 1 << 20;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, override_usage = "tarpon run [OPTIONS] <IMAGE> [--] [COMMAND]...")]
 #[command(disable_help_flag = true)]
+#[command(mut_args(switch))]
 pub(crate) struct Run {
     /// Give it this standard input
-    #[arg(short, long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true,
-        hide_possible_values = true
-    )]
+    #[arg(short, long)]
     interactive: bool,
     /// Give it a terminal
-    #[arg(short, long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true,
-        hide_possible_values = true
-    )]
+    #[arg(short, long)]
     tty: bool,
     /// Return when it runs; its output is kept for `tarpon logs`
-    #[arg(short, long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true,
-        hide_possible_values = true
-    )]
+    #[arg(short, long)]
     detach: bool,
     /// Remove it when it ends
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true,
-        hide_possible_values = true
-    )]
+    #[arg(long)]
     rm: bool,
     /// What to call it [default: a random name]
     #[arg(long, value_name = "NAME")]
@@ -119,13 +95,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "NAME:ADDRESS")]
     add_host: Vec<HostEntry>,
     /// Make its root file system read-only, with directories in memory at /tmp, /run and /var/tmp
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true,
-        hide_possible_values = true
-    )]
+    #[arg(long)]
     read_only: bool,
     /// Grant a capability beside the usual ones, or ALL
     #[arg(long, value_name = "CAPABILITY", value_delimiter = ',')]
@@ -155,13 +125,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     shm_size: Option<u64>,
     /// Run it below a small init, which passes signals on and reaps processes; needs catatonit or the like on this host
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true,
-        hide_possible_values = true
-    )]
+    #[arg(long)]
     init: bool,
     /// The signal with which `tarpon stop` asks it to end [default: the image's, else TERM]
     #[arg(long, value_name = "SIGNAL")]
@@ -170,7 +134,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "PROGRAM", env = "TARPON_RUNTIME")]
     runtime: Option<PathBuf>,
     /// How to mount the image
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode::parser())]
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode())]
     mode: ModeChoice,
     /// Bring the rest of the image in the background, as with `tarpon mount`: off, idle, now
     #[arg(long, value_name = "WHEN", env = "TARPON_BACKFILL", default_value = "off", value_parser = backfill())]
@@ -187,6 +151,18 @@ pub(crate) struct Run {
     help: Option<bool>,
 }
 
+/// The options that are switches.
+const SWITCHES: [&str; 6] = ["interactive", "tty", "detach", "rm", "read_only", "init"];
+
+/// Lets a switch take a value, as with Podman: `--rm`, `--rm=false`.
+fn switch(arg: Arg) -> Arg {
+    if !SWITCHES.contains(&arg.get_id().as_str()) {
+        return arg;
+    }
+    let arg = arg.value_name("BOOL").num_args(0..=1).require_equals(true).action(ArgAction::Set);
+    arg.default_value("false").default_missing_value("true").hide_default_value(true).hide_possible_values(true)
+}
+
 /// Hint for usage errors.
 const HINT: &str = "--help lists the options";
 
@@ -197,7 +173,7 @@ pub(crate) fn subject(subcommand: &str, words: &[String]) -> Result<(String, Vec
         return Err(Failure::new(Exit::Usage, "nothing is named that a command could be run in").hint(HINT));
     };
     if first.starts_with('-') {
-        let hint = elsewhere::option(subcommand, first).unwrap_or_else(|| HINT.to_owned());
+        let hint = alternatives::option(subcommand, first).unwrap_or_else(|| HINT.to_owned());
         return Err(Failure::new(Exit::Usage, format_args!("unexpected argument '{first}' found")).hint(hint));
     }
     let command = command.strip_prefix(&["--".to_owned()]).unwrap_or(command);

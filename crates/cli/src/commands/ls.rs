@@ -1,17 +1,18 @@
 //! `tarpon ls`: lists an image without mounting it and without fetching file data.
 
+mod image_path;
 mod walk;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use image_path::ImagePath;
 use walk::Folder;
 
 use super::image::ImageOptions;
 use super::session::{Session, runtime};
-use crate::cli::Global;
 use crate::failure::{Context, Result};
-use crate::image_path::{self, ImagePath};
+use crate::global::Global;
 use crate::output::listing;
 use crate::output::{self, escape};
 

@@ -18,17 +18,14 @@ use tarpon_engine::{Engine, EngineOptions, ImageRequest, ModeChoice, MountReques
 use tarpon_oci::Platform;
 
 use super::image::image_name;
-use super::mode;
+use super::options::mode;
 use super::session::runtime;
-use super::stop::Stop;
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::output;
+use crate::signals::Stop;
 use report::{Cost, Report};
-
-/// Path of the program in the image.
-const PROGRAM: &str = "bin/almanac";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,7 +40,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
     /// How to mount
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode::parser())]
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode())]
     mode: ModeChoice,
     /// Print the report as JSON
     #[arg(long)]
@@ -135,8 +132,8 @@ fn cost(registry: &Registry) -> Cost {
 
 /// Runs the image's program in the mounted tree; its paths are relative.
 async fn run_program(mountpoint: &Path) -> Result<Output> {
-    let doing = || format!("cannot run {PROGRAM} from the mount");
-    let mut command = tokio::process::Command::new(mountpoint.join(PROGRAM));
+    let doing = || format!("cannot run {} from the mount", image::PROGRAM);
+    let mut command = tokio::process::Command::new(mountpoint.join(image::PROGRAM));
     let output = command.current_dir(mountpoint).kill_on_drop(true).output().await.doing(doing)?;
     if !output.status.success() {
         let said = output::escape(output.stderr.trim_ascii());

@@ -1,14 +1,28 @@
-//! `tarpon man`.
+//! `tarpon completions` and `tarpon man`: the files that a package installs beside the program.
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::Args;
+use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::failure::{Context, Result};
 use crate::output;
 
-const EXAMPLES: &str = "\
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  tarpon completions bash > ~/.local/share/bash-completion/completions/tarpon
+  tarpon completions zsh > ~/.zfunc/_tarpon
+  tarpon completions fish > ~/.config/fish/completions/tarpon.fish";
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+#[command(after_help = COMPLETIONS_EXAMPLES)]
+pub(crate) struct Completions {
+    /// The shell
+    shell: Shell,
+}
+
+const MAN_EXAMPLES: &str = "\
 Examples:
   tarpon man /usr/local/share/man/man1
   tarpon man /tmp/man && man -l /tmp/man/tarpon-mount.1";
@@ -17,17 +31,25 @@ Examples:
 ///
 /// Writes tarpon.1 and one page for each subcommand, and prints their paths.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = MAN_EXAMPLES)]
 pub(crate) struct Man {
     /// The folder; it is made if it does not exist
     dir: PathBuf,
 }
 
+impl Completions {
+    pub(crate) fn run(&self, command: &mut clap::Command) -> Result {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, command, "tarpon", &mut script);
+        output::bytes(&script)
+    }
+}
+
 impl Man {
-    pub(crate) fn run(&self) -> Result {
+    pub(crate) fn run(&self, command: clap::Command) -> Result {
         let dir = self.dir.display();
         std::fs::create_dir_all(&self.dir).doing(|| format!("cannot make the folder {dir}"))?;
-        clap_mangen::generate_to(Cli::command(), &self.dir).doing(|| format!("cannot write manual pages to {dir}"))?;
+        clap_mangen::generate_to(command, &self.dir).doing(|| format!("cannot write manual pages to {dir}"))?;
         let mut pages = Vec::new();
         for entry in std::fs::read_dir(&self.dir).doing(|| format!("cannot read the folder {dir}"))? {
             let path = entry.doing(|| format!("cannot read the folder {dir}"))?.path();

@@ -1,15 +1,17 @@
-//! `tarpon serve`: the server of a store. Hidden: other subcommands start it.
+//! The hidden subcommands: processes that other subcommands start. `serve` serves the mounts of a store, `keep` supervises a
+//! detached container.
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use clap::Args;
-use tarpon_engine::server_log;
+use tarpon_engine::{ContainerName, Signals, server_log};
 
 use super::scrub::ScrubChoice;
 use super::session::{Session, runtime};
-use crate::cli::Global;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::global::Global;
 use crate::logging;
 
 /// Serve the mounts of a store until the last one is gone
@@ -40,5 +42,25 @@ impl Serve {
         runtime()?
             .block_on(tarpon_engine::serve(session.engine(), self.scrub.scrub, std::io::stdout()))
             .doing(|| "cannot serve the store")
+    }
+}
+
+/// Keep a container until it ends
+#[derive(Debug, Args)]
+pub(crate) struct Keep {
+    /// The container; its lock is the standard input
+    name: ContainerName,
+}
+
+impl Keep {
+    pub(crate) fn run(&self, global: &Global) -> Result {
+        let doing = || format!("cannot keep {}", self.name);
+        let session = Session::open_as_it_is(global)?;
+        let lock = std::io::stdin().as_fd().try_clone_to_owned().doing(doing)?;
+        runtime()?.block_on(async {
+            let mut signals = Signals::listen().doing(doing)?;
+            let kept = session.engine().keep(&self.name, lock, std::io::stdout(), &mut signals).await;
+            kept.map_err(|failed| Failure::engine(doing(), failed.error))
+        })
     }
 }

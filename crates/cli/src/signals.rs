@@ -1,12 +1,14 @@
-//! Ctrl-C in commands without cleanup: they exit with 130 and one line, like the others.
+//! Signals that end a command: commands without cleanup exit with 130 and one line, others clean up first.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::commands::session::runtime;
 use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
 
 /// Whether the command itself handles SIGINT.
 static IS_ANSWERED: AtomicBool = AtomicBool::new(false);
@@ -59,7 +61,7 @@ fn end() -> ! {
 }
 
 /// Whether this process ignores the signal, as its parent decided.
-pub(crate) fn is_ignored(signal: SignalKind) -> bool {
+fn is_ignored(signal: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignores(&status, signal)
 }
@@ -70,6 +72,52 @@ fn ignores(status: &str, signal: SignalKind) -> bool {
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     let bit = u32::try_from(signal.as_raw_value() - 1).ok().and_then(|number| 1_u64.checked_shl(number));
     bit.is_some_and(|bit| mask & bit != 0)
+}
+
+/// The signals that stop this process: Ctrl-C, SIGTERM, and SIGHUP when the terminal closes, unless the process was started to survive that
+/// (nohup). Once this exists, none of them kills the process.
+pub(crate) struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Option<Signal>,
+}
+
+impl Stop {
+    pub(crate) fn new() -> io::Result<Self> {
+        let hangup = (!is_ignored(SignalKind::hangup())).then(|| signal(SignalKind::hangup())).transpose()?;
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, hangup })
+    }
+
+    pub(crate) async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            Some(_) = hangup(&mut self.hangup) => {}
+        }
+    }
+}
+
+/// The next hangup; `None` if hangups are ignored.
+async fn hangup(signal: &mut Option<Signal>) -> Option<()> {
+    match signal {
+        Some(signal) => signal.recv().await,
+        None => None,
+    }
+}
+
+/// Runs `work`, or stops it on a signal. Either way no part of it runs on after this returns: it waits for threads that still
+/// write, so that their temporary files are removed.
+pub(crate) fn interruptible<T>(doing: impl Fn() -> String, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        let mut stop = Stop::new().doing(&doing)?;
+        tokio::select! {
+            // A signal that came first wins.
+            biased;
+            () = stop.asked() => Err(Failure::new(Exit::Interrupted, format_args!("{}: interrupted", doing()))),
+            done = work => done,
+        }
+    })
 }
 
 #[cfg(test)]
